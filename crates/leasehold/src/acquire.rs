@@ -1,0 +1,277 @@
+//! The acquire loop: one claim, from the first attempt to a guard or a clean end. Timeouts, retries, cancellation and
+//! clean-up live here, once for all engines.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use crate::claim::{Claim, Mode, Terms};
+use crate::clock::Moment;
+use crate::engine::{Answer, Grant, Step};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::guard::Guard;
+use crate::keeper::{self, Desk};
+use crate::lease::Lease;
+use crate::locks::Shared;
+use crate::logic::table::Refusal;
+use crate::logic::{backoff, lease as rules};
+
+/// How long the caller waits for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Not at all.
+    Try,
+    /// So long.
+    For(Duration),
+    /// Until it comes.
+    Forever,
+}
+
+/// Takes a lock. `None`: it is not free, and the caller does not wait.
+pub(crate) async fn acquire(
+    shared: &Arc<Shared>,
+    terms: Arc<Terms>,
+    patience: Patience,
+    max_hold: Option<Duration>,
+) -> Result<Option<Guard>> {
+    let desk = &shared.desk;
+    if desk.is_closed() {
+        return Err(Error::new(ErrorKind::Closed, "this Locks was closed").about(&terms.name));
+    }
+    desk.engine.capabilities().check(&terms).map_err(|error| error.about(&terms.name))?;
+    let span = tracing::debug_span!("acquire", name = %terms.name, mode = %terms.mode, engine = shared.engine_name());
+    let mut attempt = Attempt::new(shared, Claim::new(terms), patience, max_hold);
+    let result = attempt.run().instrument(span).await;
+    attempt.report(&result);
+    result.map_err(|error| error.about(attempt.claim.name()))
+}
+
+struct Attempt<'a> {
+    shared: &'a Arc<Shared>,
+    claim: Arc<Claim>,
+    max_hold: Option<Duration>,
+    patience: Patience,
+    started: Moment,
+    give_up: Moment,
+    /// The call under way: if the caller goes away, it is finished in the background before the claim is given back.
+    inflight: Option<Step<Answer>>,
+    /// Whether the engine may know the claim.
+    sent: bool,
+    /// Since when the engine has failed to answer.
+    silent_since: Option<Moment>,
+    failures: u32,
+    contended: bool,
+    done: bool,
+}
+
+/// What the loop does next.
+enum Next {
+    Ask,
+    Listen(Option<Duration>),
+    Pause(Duration),
+}
+
+impl<'a> Attempt<'a> {
+    fn new(shared: &'a Arc<Shared>, claim: Claim, patience: Patience, max_hold: Option<Duration>) -> Self {
+        let started = shared.desk.clock.now();
+        let give_up = match patience {
+            Patience::Try => started,
+            Patience::For(wait) => started.after(wait),
+            Patience::Forever => Moment::NEVER,
+        };
+        shared.desk.gauges.waiters(1);
+        Self {
+            shared,
+            claim: Arc::new(claim),
+            max_hold,
+            patience,
+            started,
+            give_up,
+            inflight: None,
+            sent: false,
+            silent_since: None,
+            failures: 0,
+            contended: false,
+            done: false,
+        }
+    }
+
+    fn desk(&self) -> &'a Desk {
+        &self.shared.desk
+    }
+
+    async fn run(&mut self) -> Result<Option<Guard>> {
+        let mut next = Next::Ask;
+        loop {
+            let now = self.desk().clock.now();
+            if self.sent && self.patience != Patience::Try && now >= self.give_up {
+                return Err(self.timeout());
+            }
+            let heard = match next {
+                Next::Ask => self.ask(now).await,
+                Next::Listen(recheck) => self.listen(now, recheck).await,
+                Next::Pause(pause) => {
+                    self.desk().clock.sleep_until(now.after(pause).min(self.give_up)).await;
+                    next = Next::Ask;
+                    continue;
+                }
+            };
+            next = match heard {
+                Ok(Answer::Granted(grant)) => match self.accept(grant, now) {
+                    Some(guard) => return Ok(Some(guard)),
+                    None => Next::Ask,
+                },
+                Ok(Answer::Busy { .. }) if self.patience == Patience::Try => {
+                    self.sent = false;
+                    return Ok(None);
+                }
+                Ok(Answer::Busy { recheck }) => self.again_later(recheck),
+                Ok(Answer::Queued { recheck, .. }) => {
+                    self.contended = true;
+                    Next::Listen(recheck)
+                }
+                Ok(Answer::Refused(refusal)) => {
+                    self.sent = false;
+                    return Err(refused(refusal, self.claim.terms.mode));
+                }
+                Err(error) => self.failed(error, now)?,
+            };
+        }
+    }
+
+    async fn ask(&mut self, now: Moment) -> Result<Answer> {
+        self.sent = true;
+        let queue = self.patience != Patience::Try;
+        let step = Arc::clone(&self.desk().engine).attempt(Arc::clone(&self.claim), queue);
+        self.call(step, now.after(rules::call_timeout(self.claim.terms.ttl))).await
+    }
+
+    async fn listen(&mut self, now: Moment, recheck: Option<Duration>) -> Result<Answer> {
+        let mut patience = rules::heartbeat(self.claim.terms.ttl).min(self.give_up.since(now));
+        if let Some(recheck) = recheck {
+            patience = patience.min(recheck);
+        }
+        let step = Arc::clone(&self.desk().engine).wait(Arc::clone(&self.claim), patience);
+        let slack = rules::call_timeout(self.claim.terms.ttl);
+        self.call(step, now.after(patience).after(slack)).await
+    }
+
+    async fn call(&mut self, step: Step<Answer>, bound: Moment) -> Result<Answer> {
+        let desk = self.desk();
+        let step = self.inflight.insert(step);
+        let result = keeper::call(desk, step, bound).await;
+        self.inflight = None;
+        if result.is_ok() {
+            self.silent_since = None;
+            self.failures = 0;
+        }
+        result
+    }
+
+    /// The engine granted. `None`: so late that nothing is left of the lease; the claim asks again.
+    fn accept(&mut self, grant: Grant, sent: Moment) -> Option<Guard> {
+        let desk = self.desk();
+        let ttl = self.claim.terms.ttl;
+        let cap = self.max_hold.map_or(Moment::NEVER, |most| sent.after(most));
+        let drift = desk.engine.capabilities().drift;
+        let deadline = rules::deadline(sent, grant.validity, drift, ttl, cap);
+        let claim = Arc::clone(&self.claim);
+        let lease = Arc::new(Lease::new(claim, grant.token, sent, deadline, cap, desk.clock.clone()));
+        if !lease.is_held() {
+            return None;
+        }
+        self.done = true;
+        let jitter = self.claim.id.bits() as u32;
+        desk.keep(&lease, rules::renew_at(sent, ttl, jitter).min(deadline));
+        Some(Guard::new(Arc::clone(self.shared), lease))
+    }
+
+    /// No queue, or our place in it lapsed: ask again after a pause that keeps contenders apart.
+    fn again_later(&mut self, recheck: Option<Duration>) -> Next {
+        self.contended = true;
+        let most = Duration::from_millis(250).min(self.claim.terms.ttl / 3);
+        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+        let pause = backoff::pause(self.failures, Duration::from_millis(5), most, dice);
+        self.failures += 1;
+        Next::Pause(recheck.map_or(pause, |recheck| pause.min(recheck.max(Duration::from_millis(1)))))
+    }
+
+    /// A call failed. What may help is tried again with the same claim, while the caller waits, but not longer than the
+    /// engine has been silent for a whole TTL.
+    fn failed(&mut self, error: Error, now: Moment) -> Result<Next> {
+        let retry = error.is_retryable() && self.patience != Patience::Try;
+        let silent_since = *self.silent_since.get_or_insert(now);
+        if error.effect() == Effect::None && !retry && !self.contended {
+            self.sent = false;
+        }
+        let now = self.desk().clock.now();
+        if !retry || now >= self.give_up || now.since(silent_since) >= self.claim.terms.ttl {
+            return Err(error);
+        }
+        tracing::debug!(%error, "trying again");
+        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+        let most = rules::call_timeout(self.claim.terms.ttl);
+        let pause = backoff::pause(self.failures, Duration::from_millis(10), most, dice);
+        self.failures += 1;
+        Ok(Next::Pause(pause))
+    }
+
+    fn timeout(&self) -> Error {
+        let waited = self.desk().clock.now().since(self.started);
+        Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; somebody else holds it")).retryable()
+    }
+
+    fn report(&mut self, result: &Result<Option<Guard>>) {
+        let gauges = &self.desk().gauges;
+        if gauges.is_on() {
+            let label = match result {
+                Ok(Some(_)) => "granted",
+                Ok(None) => "busy",
+                Err(error) => error.kind().as_str(),
+            };
+            gauges.count("leasehold_acquire_total", Some(("result", label)));
+            if matches!(result, Ok(Some(_))) {
+                gauges.observe("leasehold_acquire_wait_seconds", self.desk().clock.now().since(self.started));
+            }
+            if self.contended || matches!(result, Ok(None)) {
+                gauges.count("leasehold_contended_total", None);
+            }
+        }
+        // From here on the end is known: dropping the attempt is no cancellation.
+        if !self.done && !self.sent {
+            self.done = true;
+        }
+        self.patience = Patience::Try;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    /// Whatever the engine may still have of the claim is given back: also when the caller dropped the future.
+    fn drop(&mut self) {
+        let desk = self.desk();
+        desk.gauges.waiters(-1);
+        if self.done {
+            return;
+        }
+        if self.patience != Patience::Try {
+            desk.gauges.count("leasehold_acquire_total", Some(("result", "cancelled")));
+        }
+        if self.sent {
+            desk.abandon(Arc::clone(&self.claim), self.inflight.take());
+        }
+    }
+}
+
+fn refused(refusal: Refusal, wanted: Mode) -> Error {
+    let message = match (refusal, wanted) {
+        (Refusal::OtherLimit(limit), Mode::Permits { limit: asked, .. }) => {
+            format!("is a semaphore of {limit} at present, and {asked} was asked for; all must name the same limit")
+        }
+        (Refusal::OtherLimit(limit), _) => format!("is a semaphore of {limit} at present"),
+        (Refusal::Upgrade(held), wanted) => format!(
+            "this owner holds it ({held}) and asks for more ({wanted}); it would wait for itself: release it first"
+        ),
+    };
+    Error::new(ErrorKind::Conflict, message)
+}

@@ -1,0 +1,264 @@
+//! Several locks at once, all or nothing.
+
+use std::time::Duration;
+
+use crate::claim::{Mode, Owner, Token};
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::{Guard, Outcome};
+use crate::lease::LostReason;
+use crate::locks::Locks;
+use crate::logic::admission::covers;
+use crate::name::LockName;
+use crate::primitives::{Mutex, RwLock, Semaphore};
+
+/// One lock of several, and how it is wanted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    name: String,
+    mode: Mode,
+}
+
+impl From<&str> for Wanted {
+    /// The name, held exclusively.
+    fn from(name: &str) -> Self {
+        Self { name: name.to_owned(), mode: Mode::Exclusive }
+    }
+}
+
+impl From<String> for Wanted {
+    fn from(name: String) -> Self {
+        Self { name, mode: Mode::Exclusive }
+    }
+}
+
+impl From<&LockName> for Wanted {
+    fn from(name: &LockName) -> Self {
+        name.as_str().into()
+    }
+}
+
+impl From<(&str, Mode)> for Wanted {
+    fn from((name, mode): (&str, Mode)) -> Self {
+        Self { name: name.to_owned(), mode }
+    }
+}
+
+impl Wanted {
+    fn of(name: Result<LockName>, mode: Mode) -> Self {
+        // A bad name is refused when the locks are taken.
+        Self { name: name.map(|name| name.to_string()).unwrap_or_default(), mode }
+    }
+}
+
+impl From<&Mutex> for Wanted {
+    fn from(mutex: &Mutex) -> Self {
+        Self::of(mutex.request.name(), Mode::Exclusive)
+    }
+}
+
+impl RwLock {
+    /// The reading side, as one of several locks for [`Locks::all`].
+    pub fn reading(&self) -> Wanted {
+        Wanted::of(self.request.name(), Mode::Shared)
+    }
+
+    /// The writing side, as one of several locks for [`Locks::all`].
+    pub fn writing(&self) -> Wanted {
+        Wanted::of(self.request.name(), Mode::Exclusive)
+    }
+}
+
+impl Semaphore {
+    /// So many permits, as one of several locks for [`Locks::all`].
+    pub fn permits(&self, permits: u32) -> Wanted {
+        Wanted::of(self.request.name(), self.mode(permits))
+    }
+}
+
+/// Several locks at once. Made by [`Locks::all`]; takes them in the order of their names, so that two callers that name
+/// them in different order do not wait for each other.
+#[derive(Clone)]
+pub struct All {
+    locks: Locks,
+    wanted: Vec<Wanted>,
+    ttl: Option<Duration>,
+    wait: Option<Duration>,
+    max_hold: Option<Duration>,
+    owner: Option<Owner>,
+    text: Option<String>,
+}
+
+impl All {
+    pub(crate) fn new(locks: &Locks, wanted: Vec<Wanted>) -> Self {
+        Self { locks: locks.clone(), wanted, ttl: None, wait: None, max_hold: None, owner: None, text: None }
+    }
+
+    /// As [`Mutex::ttl`].
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// How long to wait for all of them together.
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// As [`Mutex::max_hold`].
+    #[must_use]
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.max_hold = Some(most);
+        self
+    }
+
+    /// As [`Mutex::owner`].
+    #[must_use]
+    pub fn owner(mut self, owner: &Owner) -> Self {
+        self.owner = Some(*owner);
+        self
+    }
+
+    /// As [`Mutex::describe`].
+    #[must_use]
+    pub fn describe(mut self, text: impl AsRef<str>) -> Self {
+        self.text = Some(text.as_ref().to_owned());
+        self
+    }
+
+    /// Waits until all are held.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`], about the first lock that failed; then none is held.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any await point: those already held are given back.
+    pub async fn lock(&self) -> Result<AllGuard> {
+        let give_up = self.wait.map(|wait| self.locks.clock().now().after(wait));
+        let mut guards = Vec::new();
+        for (name, mode) in self.in_order()? {
+            let left = give_up.map(|at| at.since(self.locks.clock().now()));
+            let request = self.request(&name, left);
+            guards.push(request.acquire(mode).await?);
+        }
+        AllGuard::checked(guards)
+    }
+
+    /// Takes all of them if they are free; `None`, and nothing held, if one is not.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`].
+    pub async fn try_lock(&self) -> Result<Option<AllGuard>> {
+        let mut guards = Vec::new();
+        for (name, mode) in self.in_order()? {
+            match self.request(&name, None).try_acquire(mode).await? {
+                Some(guard) => guards.push(guard),
+                None => {
+                    AllGuard(guards).release().await?;
+                    return Ok(None);
+                }
+            }
+        }
+        AllGuard::checked(guards).map(Some)
+    }
+
+    fn request(&self, name: &LockName, wait: Option<Duration>) -> crate::request::Request {
+        let mut request = crate::request::Request::new(std::sync::Arc::clone(&self.locks.shared), name.as_str());
+        request.set_wait(wait);
+        if let Some(ttl) = self.ttl {
+            request.set_ttl(ttl);
+        }
+        if let Some(most) = self.max_hold {
+            request.set_max_hold(most);
+        }
+        if let Some(owner) = self.owner {
+            request.set_owner(owner);
+        }
+        if let Some(text) = &self.text {
+            request.describe(text);
+        }
+        request
+    }
+
+    /// Each name once, with the mode that covers all that was asked of it, in the order of the names.
+    fn in_order(&self) -> Result<Vec<(LockName, Mode)>> {
+        let mut ordered: Vec<(LockName, Mode)> = Vec::new();
+        for wanted in &self.wanted {
+            let name = LockName::new(&wanted.name)?;
+            match ordered.iter_mut().find(|(known, _)| *known == name) {
+                None => ordered.push((name, wanted.mode)),
+                Some((_, mode)) if covers(*mode, wanted.mode) => {}
+                Some((_, mode)) if covers(wanted.mode, *mode) => *mode = wanted.mode,
+                Some((_, mode)) => {
+                    let message = format!("is wanted twice, {mode} and {}, which exclude each other", wanted.mode);
+                    return Err(Error::new(ErrorKind::Conflict, message).about(&name));
+                }
+            }
+        }
+        ordered.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(ordered)
+    }
+}
+
+/// Several held locks. Ends as one: when one is lost, it is lost.
+#[must_use = "the locks are given back as soon as the guard is dropped"]
+#[derive(Debug)]
+pub struct AllGuard(Vec<Guard>);
+
+impl AllGuard {
+    fn checked(guards: Vec<Guard>) -> Result<Self> {
+        let all = Self(guards);
+        match all.0.iter().find(|guard| !guard.is_held()) {
+            None => Ok(all),
+            Some(lost) => {
+                let message = "was lost again while the others were waited for";
+                Err(Error::new(ErrorKind::Lost, message).about(lost.name()).retryable())
+            }
+        }
+    }
+
+    /// The guards, by name.
+    pub fn guards(&self) -> &[Guard] {
+        &self.0
+    }
+
+    /// The token of one of the locks.
+    pub fn token(&self, name: &str) -> Option<Token> {
+        self.0.iter().find(|guard| guard.name().as_str() == name).map(Guard::token)
+    }
+
+    /// Whether all of them may be relied on at this very moment.
+    pub fn is_held(&self) -> bool {
+        self.0.iter().all(Guard::is_held)
+    }
+
+    /// Waits until one of them is lost, and says which.
+    pub async fn lost(&self) -> (&LockName, LostReason) {
+        let waits = self.0.iter().map(|guard| Box::pin(async move { (guard.name(), guard.lost().await) }));
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            return std::future::pending().await;
+        }
+        futures_util::future::select_all(waits).await.0
+    }
+
+    /// Gives all of them back, the last taken first; says of each what happened, by name.
+    ///
+    /// # Errors
+    /// The first error, after all were tried.
+    pub async fn release(self) -> Result<Vec<(LockName, Outcome)>> {
+        let mut outcomes = Vec::new();
+        let mut failed = None;
+        for guard in self.0.into_iter().rev() {
+            let name = guard.name().clone();
+            match guard.release().await {
+                Ok(outcome) => outcomes.push((name, outcome)),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        outcomes.reverse();
+        failed.map_or(Ok(outcomes), Err)
+    }
+}

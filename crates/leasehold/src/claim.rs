@@ -1,0 +1,237 @@
+//! What is asked for: a claim on a lock, by an owner, in a mode.
+
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::name::LockName;
+
+/// The fencing token: strictly increasing per lock name over all grants.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Token(pub u64);
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// How a lock is held. A mutex, a read/write lock and a semaphore are one mechanism.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Mode {
+    /// Alone.
+    Exclusive,
+    /// Together with others who share.
+    Shared,
+    /// `n` permits of a semaphore of `limit`.
+    Permits {
+        /// How many permits are taken.
+        n: u32,
+        /// How many there are.
+        limit: u32,
+    },
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permits { n, limit } => write!(f, "{n} of {limit}"),
+        }
+    }
+}
+
+/// One request, made by the client before it is sent, so that a retry is the same request. 128 bits from the system.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClaimId(u128);
+
+impl ClaimId {
+    /// A new one, which nobody else has.
+    pub fn random() -> Self {
+        Self(crate::random::bits())
+    }
+
+    /// From its 128 bits, as an engine stored them.
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// Its 128 bits, for an engine to store.
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Debug for ClaimId {
+    /// Only the first digits: whoever knows all of them could release the lock.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:08x}…", self.0 >> 96)
+    }
+}
+
+/// Who may re-enter a lock that is already held: an explicit value that is handed around, never a thread.
+///
+/// As text (in `LEASEHOLD_OWNER`, say) it is 32 hexadecimal digits. Whoever has it may enter, so it is not shown in `Debug`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Owner(u128);
+
+impl Owner {
+    /// A new owner, unlike any other.
+    #[allow(clippy::new_without_default, reason = "two defaults that differ would surprise")]
+    pub fn new() -> Self {
+        Self(crate::random::bits())
+    }
+
+    /// The owner of this name: equal names are the same owner, on any machine.
+    pub fn named(name: &str) -> Self {
+        let digest = Sha256::digest(name.as_bytes());
+        let mut bits = [0; 16];
+        bits.copy_from_slice(&digest[..16]);
+        Self(u128::from_be_bytes(bits))
+    }
+
+    /// From its 128 bits, as an engine stored them.
+    pub const fn from_bits(bits: u128) -> Self {
+        Self(bits)
+    }
+
+    /// Its 128 bits, for an engine to store.
+    pub const fn bits(self) -> u128 {
+        self.0
+    }
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Owner({:04x}…)", self.0 >> 112)
+    }
+}
+
+impl FromStr for Owner {
+    type Err = std::convert::Infallible;
+
+    /// 32 hexadecimal digits are read back as they were written; any other text is a name.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let written = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        match u128::from_str_radix(text, 16) {
+            Ok(bits) if written => Ok(Self(bits)),
+            _ => Ok(Self::named(text)),
+        }
+    }
+}
+
+/// Who claims, for others to see: nothing is decided by it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The machine's host name.
+    pub host: Arc<str>,
+    /// The process id on that machine.
+    pub pid: u32,
+    /// The program's name.
+    pub program: Arc<str>,
+    /// Free text, from `describe`.
+    pub text: Arc<str>,
+}
+
+/// The longest description, in bytes.
+pub const MAX_DESCRIPTION: usize = 256;
+
+impl Holder {
+    /// A holder as an engine has it on record.
+    pub fn new(host: &str, pid: u32, program: &str, text: &str) -> Self {
+        Self { host: host.into(), pid, program: program.into(), text: text.into() }
+    }
+
+    /// This process.
+    pub fn this_process() -> Self {
+        let program = std::env::args_os().next().map(std::path::PathBuf::from);
+        let program = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
+        Self::new(&host_name(), std::process::id(), program.as_deref().unwrap_or("unknown"), "")
+    }
+
+    /// The same holder with a description.
+    #[must_use]
+    pub fn with_text(&self, text: &str) -> Self {
+        Self { text: text.into(), ..self.clone() }
+    }
+}
+
+#[cfg(unix)]
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+#[cfg(not(unix))]
+fn host_name() -> String {
+    std::env::var("COMPUTERNAME").unwrap_or_else(|_| "unknown".into())
+}
+
+/// What a claim asks for. Shared by the claims that ask for the same.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Terms {
+    /// What is locked.
+    pub name: LockName,
+    /// How.
+    pub mode: Mode,
+    /// Who may re-enter; nobody if `None`.
+    pub owner: Option<Owner>,
+    /// How long a grant lasts unless renewed.
+    pub ttl: Duration,
+    /// Who asks, for others to see.
+    pub holder: Arc<Holder>,
+}
+
+impl Terms {
+    /// The terms of a claim.
+    pub fn new(name: LockName, mode: Mode, owner: Option<Owner>, ttl: Duration, holder: Arc<Holder>) -> Self {
+        Self { name, mode, owner, ttl, holder }
+    }
+}
+
+/// One request to hold a lock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Claim {
+    /// Made before it is sent; the engine knows a retry by it.
+    pub id: ClaimId,
+    /// What is asked for.
+    pub terms: Arc<Terms>,
+}
+
+impl Claim {
+    /// A new claim on these terms.
+    pub fn new(terms: Arc<Terms>) -> Self {
+        Self { id: ClaimId::random(), terms }
+    }
+
+    /// What is locked.
+    pub fn name(&self) -> &LockName {
+        &self.terms.name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_is_read_back_as_it_was_written() {
+        let owner = Owner::new();
+        assert_eq!(owner.to_string().parse::<Owner>(), Ok(owner));
+        assert_eq!("worker-7".parse::<Owner>(), Ok(Owner::named("worker-7")));
+        assert_ne!(Owner::named("a"), Owner::named("b"));
+        assert!(!format!("{owner:?}").contains(&owner.to_string()));
+    }
+}

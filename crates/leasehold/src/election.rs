@@ -1,0 +1,152 @@
+//! One leader at a time, whom all can see.
+
+use crate::claim::{Holder, Mode, Token};
+use crate::engine::LockView;
+use crate::error::Result;
+use crate::guard::{Guard, Outcome};
+use crate::lease::LostReason;
+use crate::locks::Locks;
+use crate::logic::lease as rules;
+use crate::name::LockName;
+use crate::request::{Request, options};
+
+/// An election. Made by [`Locks::election`]. It is a mutex whose holder is called the leader.
+#[derive(Clone)]
+pub struct Election {
+    locks: Locks,
+    request: Request,
+}
+
+/// Who leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Leader {
+    /// Who; its text is what the leader gave to `describe`: an address, say.
+    pub holder: Holder,
+    /// The term: it rises with every leader.
+    pub token: Token,
+}
+
+impl Election {
+    options!();
+
+    pub(crate) fn new(locks: Locks, request: Request) -> Self {
+        Self { locks, request }
+    }
+
+    /// Waits until elected.
+    ///
+    /// # Errors
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancellation safety
+    /// As [`Mutex::lock`](crate::Mutex::lock).
+    pub async fn campaign(&self) -> Result<Leadership> {
+        self.request.acquire(Mode::Exclusive).await.map(Leadership)
+    }
+
+    /// Leads if nobody does; `None` if somebody does.
+    ///
+    /// # Errors
+    /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
+    pub async fn try_campaign(&self) -> Result<Option<Leadership>> {
+        Ok(self.request.try_acquire(Mode::Exclusive).await?.map(Leadership))
+    }
+
+    /// Who leads at present.
+    ///
+    /// # Errors
+    /// `Unsupported` if the engine has no inspection, or the engine's own.
+    pub async fn leader(&self) -> Result<Option<Leader>> {
+        Ok(leader(self.locks.inspect(self.request.name()?).await?))
+    }
+
+    /// Follows the leader from now on.
+    ///
+    /// # Errors
+    /// `InvalidName`; `Unsupported` if the engine has no inspection.
+    pub fn observe(&self) -> Result<Observer> {
+        let capabilities = self.locks.capabilities();
+        capabilities.need(capabilities.inspection, "inspection")?;
+        Ok(Observer { locks: self.locks.clone(), name: self.request.name()?, seen: None })
+    }
+}
+
+fn leader(view: LockView) -> Option<Leader> {
+    let first = view.holders.into_iter().next()?;
+    Some(Leader { holder: first.holder, token: first.token? })
+}
+
+/// Follows the leader.
+#[derive(Debug)]
+pub struct Observer {
+    locks: Locks,
+    name: LockName,
+    seen: Option<Option<Leader>>,
+}
+
+impl Observer {
+    /// Says who leads: at once the first time, then whenever it has changed. `None`: nobody. Changes that follow each other
+    /// quickly may be told as one.
+    ///
+    /// # Errors
+    /// The engine's own; call again to go on.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and called again; no change is missed.
+    pub async fn next(&mut self) -> Result<Option<Leader>> {
+        loop {
+            let engine = &self.locks.shared.desk.engine;
+            let patience = rules::heartbeat(self.locks.shared.ttl);
+            // Listening starts before looking, so that no change falls between.
+            let changed = std::sync::Arc::clone(engine).changed(self.name.clone(), patience);
+            let view = self.locks.inspect(&self.name).await?;
+            let ends = view.holders.iter().map(|holder| holder.left).min();
+            let now = leader(view);
+            if self.seen.as_ref() != Some(&now) {
+                self.seen = Some(now.clone());
+                return Ok(now);
+            }
+            let bound = self.locks.clock().now().after(ends.unwrap_or(patience).min(patience));
+            tokio::select! {
+                changed = changed => changed?,
+                () = self.locks.clock().sleep_until(bound) => {}
+            }
+        }
+    }
+}
+
+/// A won election: a guard with other words. Dropping it resigns.
+#[must_use = "dropping it resigns"]
+#[derive(Debug)]
+pub struct Leadership(Guard);
+
+impl Leadership {
+    /// The term: it rises with every leader, and fences what the leader writes.
+    pub fn token(&self) -> Token {
+        self.0.token()
+    }
+
+    /// Whether we lead at this very moment, as [`Guard::is_held`].
+    pub fn is_leader(&self) -> bool {
+        self.0.is_held()
+    }
+
+    /// Waits until the leadership is lost.
+    pub async fn lost(&self) -> LostReason {
+        self.0.lost().await
+    }
+
+    /// Steps down.
+    ///
+    /// # Errors
+    /// As [`Guard::release`].
+    pub async fn resign(self) -> Result<Outcome> {
+        self.0.release().await
+    }
+
+    /// The guard behind it.
+    pub fn guard(&self) -> &Guard {
+        &self.0
+    }
+}

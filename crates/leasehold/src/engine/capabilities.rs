@@ -1,0 +1,145 @@
+//! What an engine can do, as data: checked before any I/O, printed by `leasehold engines`, and used to choose the
+//! conformance cases.
+
+use std::time::Duration;
+
+use crate::claim::{Mode, Terms};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::lease::Drift;
+
+/// In which order waiters are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fairness {
+    /// In the order of their arrival.
+    Fifo,
+    /// In no particular order; there is no queue.
+    None,
+}
+
+/// How far tokens keep rising.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fencing {
+    /// As long as the engine lives.
+    Volatile,
+    /// Over crashes and restarts, too.
+    Durable,
+}
+
+/// What frees the lock of a holder that does not give it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expiry {
+    /// The end of its lease.
+    Lease,
+    /// The end of its lease, or at once the death of its process.
+    LeaseOrDeath,
+}
+
+/// Between whom a lock is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The tasks of one process.
+    Process,
+    /// The processes of one host.
+    Host,
+    /// Many hosts.
+    Network,
+}
+
+/// What an engine can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The engine's name, as errors and tables say it.
+    pub engine: &'static str,
+    /// Between whom a lock is shared.
+    pub reach: Reach,
+    /// Shared mode: read/write locks.
+    pub shared: bool,
+    /// Permits: semaphores.
+    pub permits: bool,
+    /// Re-entry by the same owner.
+    pub reentry: bool,
+    /// In which order waiters are served.
+    pub fairness: Fairness,
+    /// How far tokens keep rising.
+    pub fencing: Fencing,
+    /// What frees the lock of a holder that does not give it back.
+    pub expiry: Expiry,
+    /// Whether holders and waiters can be seen.
+    pub inspection: bool,
+    /// Whether a claim can be put out by somebody else.
+    pub eviction: bool,
+    /// The shortest TTL.
+    pub min_ttl: Duration,
+    /// The longest TTL.
+    pub max_ttl: Duration,
+    /// What is taken off every lease.
+    pub drift: Drift,
+    /// What it survives, in words.
+    pub survives: &'static str,
+    /// When it fails to exclude, in words.
+    pub breaks: &'static str,
+}
+
+impl Capabilities {
+    /// An engine of this name that can only hold a lock exclusively; the fields say what more it can do.
+    pub const fn exclusive_only(engine: &'static str) -> Self {
+        Self {
+            engine,
+            reach: Reach::Network,
+            shared: false,
+            permits: false,
+            reentry: false,
+            fairness: Fairness::None,
+            fencing: Fencing::Volatile,
+            expiry: Expiry::Lease,
+            inspection: false,
+            eviction: false,
+            min_ttl: Duration::from_millis(100),
+            max_ttl: Duration::from_secs(24 * 3600),
+            drift: Drift::REMOTE,
+            survives: "",
+            breaks: "",
+        }
+    }
+
+    /// Refuses what the engine cannot do.
+    pub(crate) fn check(&self, terms: &Terms) -> Result<()> {
+        match terms.mode {
+            Mode::Shared => self.need(self.shared, "shared locks")?,
+            Mode::Permits { n, limit } => {
+                self.need(self.permits, "semaphores")?;
+                check_permits(n, limit)?;
+            }
+            Mode::Exclusive => {}
+        }
+        if terms.owner.is_some() {
+            self.need(self.reentry, "re-entry by an owner")?;
+        }
+        if terms.ttl < self.min_ttl || terms.ttl > self.max_ttl {
+            let (least, most) = (self.min_ttl, self.max_ttl);
+            let message = format!("the TTL is between {least:?} and {most:?}, and this one is {:?}", terms.ttl);
+            return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
+        }
+        Ok(())
+    }
+
+    /// Refuses with `Unsupported` unless `can`.
+    pub(crate) fn need(&self, can: bool, what: &str) -> Result<()> {
+        if can {
+            return Ok(());
+        }
+        let message = format!("has no {what}; `leasehold engines` lists what each engine can do");
+        Err(Error::new(ErrorKind::Unsupported, message).at_engine(self.engine))
+    }
+}
+
+fn check_permits(n: u32, limit: u32) -> Result<()> {
+    let message = match (n, limit) {
+        (_, 0) => "a semaphore needs a limit of at least 1".to_owned(),
+        (0, _) => "a semaphore gives at least 1 permit".to_owned(),
+        (n, limit) if n > limit => format!("{n} permits can never be had from a semaphore of {limit}"),
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::InvalidOption, message))
+}

@@ -1,0 +1,301 @@
+//! The trait, on tables in memory.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Notify, broadcast};
+
+use super::CAPABILITIES;
+use crate::claim::{Claim, ClaimId, Token};
+use crate::clock::{Clock, Moment};
+use crate::engine::{
+    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, PartyView, Released, Renewal, Step,
+};
+use crate::error::Result;
+use crate::logic::lease::Validity;
+use crate::logic::table::{Departure, Granted, Party, Table, Verdict};
+use crate::name::LockName;
+
+/// How many locks the map of names is split into, so that cores do not queue for it.
+const SHARDS: usize = 16;
+
+/// The engines that were opened by name.
+static NAMED: LazyLock<Mutex<HashMap<String, Weak<MemoryEngine>>>> = LazyLock::new(Mutex::default);
+
+/// What a party's record carries besides its place in the table.
+#[derive(Clone, Debug)]
+struct Note {
+    claim: Arc<Claim>,
+    since: Moment,
+    bell: Option<Arc<Notify>>,
+}
+
+#[derive(Debug, Default)]
+struct Room {
+    table: Table<Note>,
+    changed: Option<Arc<Notify>>,
+}
+
+type Shard = HashMap<LockName, Room>;
+
+/// Locks in memory.
+#[derive(Debug)]
+pub struct MemoryEngine {
+    clock: Clock,
+    url: String,
+    hasher: RandomState,
+    shards: [Mutex<Shard>; SHARDS],
+    /// One counter for all names: each name's tokens rise, and an empty room can be forgotten.
+    last_token: AtomicU64,
+    evicted: broadcast::Sender<ClaimId>,
+}
+
+impl MemoryEngine {
+    /// Opens `memory:` or `memory:NAME`.
+    pub(crate) fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<Self>> {
+        url.only_options(&[])?;
+        if url.path.is_empty() {
+            return Ok(Arc::new(Self::new(clock.clone(), url.to_string())));
+        }
+        let mut named = lock(&NAMED);
+        named.retain(|_, engine| engine.strong_count() > 0);
+        if let Some(engine) = named.get(&url.path).and_then(Weak::upgrade) {
+            return Ok(engine);
+        }
+        let engine = Arc::new(Self::new(clock.clone(), url.to_string()));
+        named.insert(url.path.clone(), Arc::downgrade(&engine));
+        Ok(engine)
+    }
+
+    fn new(clock: Clock, url: String) -> Self {
+        Self {
+            clock,
+            url,
+            hasher: RandomState::new(),
+            shards: Default::default(),
+            last_token: AtomicU64::new(0),
+            evicted: broadcast::Sender::new(1024),
+        }
+    }
+
+    fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
+        let index = self.hasher.hash_one(name) as usize % SHARDS;
+        lock(&self.shards[index])
+    }
+
+    fn next_token(&self) -> Token {
+        Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Takes one step on a lock's table, tells whom it granted, and forgets the room when it is empty.
+    fn step<T>(
+        &self,
+        name: &LockName,
+        act: impl FnOnce(&mut Table<Note>, Moment, &mut dyn FnMut() -> Token) -> (T, Granted),
+    ) -> T {
+        let now = self.clock.now();
+        let mut shard = self.shard(name);
+        let room = match shard.get_mut(name) {
+            Some(room) => room,
+            None => shard.entry(name.clone()).or_default(),
+        };
+        let (result, granted) = act(&mut room.table, now, &mut || self.next_token());
+        for holder in room.table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
+            holder.note.since = now;
+            if let Some(bell) = holder.note.bell.take() {
+                bell.notify_one();
+            }
+        }
+        if let Some(changed) = &room.changed {
+            changed.notify_waiters();
+        }
+        if room.table.is_empty() && room.changed.as_ref().is_none_or(|changed| Arc::strong_count(changed) == 1) {
+            shard.remove(name);
+        }
+        result
+    }
+
+    fn ask(&self, claim: &Arc<Claim>, queue: bool) -> Answer {
+        let terms = &claim.terms;
+        self.step(&terms.name, |table, now, mut token| {
+            let party = Party {
+                claim: claim.id,
+                owner: terms.owner,
+                mode: terms.mode,
+                ttl: terms.ttl,
+                until: now,
+                token: Token::default(),
+                place: 0,
+                note: Note { claim: Arc::clone(claim), since: now, bell: None },
+            };
+            let (verdict, granted) = table.attempt(party, queue, now, &mut token);
+            (answer(verdict, table, now), granted)
+        })
+    }
+
+    /// The bell of a queued claim; `None` if it does not wait any more.
+    fn bell(&self, claim: &Claim) -> Option<Arc<Notify>> {
+        let mut shard = self.shard(claim.name());
+        let table = &mut shard.get_mut(claim.name())?.table;
+        let place = table.position(claim.id)?;
+        Some(Arc::clone(table.waiters[place].note.bell.get_or_insert_default()))
+    }
+
+    fn view(&self, name: &LockName, table: &Table<Note>, now: Moment) -> LockView {
+        let show = |party: &Party<Note>| PartyView {
+            claim: party.claim,
+            mode: party.mode,
+            token: (party.token > Token::default()).then_some(party.token),
+            holder: (*party.note.claim.terms.holder).clone(),
+            age: now.since(party.note.since),
+            left: party.until.since(now),
+        };
+        LockView {
+            name: name.clone(),
+            holders: table.holders.iter().map(show).collect(),
+            waiters: table.waiters.iter().map(show).collect(),
+            last_token: Some(Token(self.last_token.load(Ordering::Relaxed))),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic while a table was changed leaves it in one of its consistent states.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn answer<N>(verdict: Verdict, table: &Table<N>, now: Moment) -> Answer {
+    let recheck = || table.next_expiry().map(|at| at.since(now));
+    match verdict {
+        Verdict::Granted(token, until) => Answer::Granted(Grant { token, validity: Validity::Until(until) }),
+        Verdict::Queued(ahead) => Answer::Queued { ahead, recheck: recheck() },
+        Verdict::Busy => Answer::Busy { recheck: recheck() },
+        Verdict::Refused(refusal) => Answer::Refused(refusal),
+    }
+}
+
+fn ready<T: Send + 'static>(value: T) -> Step<T> {
+    Box::pin(std::future::ready(Ok(value)))
+}
+
+impl Engine for MemoryEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        ready(self.ask(&claim, queue))
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        Box::pin(async move {
+            let until = self.clock.now().after(patience);
+            if let Some(bell) = self.bell(&claim) {
+                tokio::select! {
+                    () = bell.notified() => {}
+                    () = self.clock.sleep_until(until) => {}
+                }
+            }
+            // Asking again without joining the queue: a claim that is there is refreshed, one that lapsed is not revived.
+            Ok(self.ask(&claim, false))
+        })
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        let renew = |claim: &Arc<Claim>| {
+            let until = self.step(claim.name(), |table, now, mut token| table.renew(claim.id, now, &mut token));
+            until.map_or(Renewal::Lost, |until| Renewal::Renewed(Validity::Until(until)))
+        };
+        ready(claims.iter().map(renew).collect())
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        let departure = self.step(claim.name(), |table, now, mut token| table.depart(claim.id, now, &mut token));
+        ready(match departure {
+            Departure::Released => Released::Released,
+            Departure::LeftQueue => Released::LeftQueue,
+            Departure::Absent => Released::Absent,
+        })
+    }
+
+    fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>> {
+        let mut evicted = self.evicted.subscribe();
+        Box::pin(async move {
+            loop {
+                match evicted.recv().await {
+                    Ok(claim) => return Ok(vec![claim]),
+                    // Whoever missed some finds out at the next renewal.
+                    Err(broadcast::error::RecvError::Lagged(_)) => {}
+                    Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+                }
+            }
+        })
+    }
+
+    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+        let changed = Arc::clone(self.shard(&name).entry(name.clone()).or_default().changed.get_or_insert_default());
+        // Listening begins here, not at the first poll.
+        let heard = Arc::clone(&changed).notified_owned();
+        Box::pin(async move {
+            let until = self.clock.now().after(patience);
+            tokio::select! {
+                () = heard => {}
+                () = self.clock.sleep_until(until) => {}
+            }
+            drop(changed);
+            self.step(&name, |table, now, mut token| ((), table.settle(now, &mut token)));
+            Ok(())
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        let view = self.step(&name, |table, now, mut token| {
+            let granted = table.settle(now, &mut token);
+            (self.view(&name, table, now), granted)
+        });
+        ready(view)
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        let mut names: Vec<LockName> = Vec::new();
+        for shard in &self.shards {
+            names.extend(lock(shard).keys().filter(|name| name.as_str().starts_with(&prefix)).cloned());
+        }
+        names.sort();
+        let view = |name: &LockName| {
+            self.step(name, |table, now, mut token| {
+                let granted = table.settle(now, &mut token);
+                (self.view(name, table, now), granted)
+            })
+        };
+        ready(names.iter().map(view).filter(|view| !view.holders.is_empty() || !view.waiters.is_empty()).collect())
+    }
+
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
+        let evicted = self.step(&name, |table, now, mut token| {
+            let view = self.view(&name, table, now);
+            let party = view.holders.into_iter().chain(view.waiters).find(|party| party.claim == claim);
+            // Raised before the next waiter is granted, so that even it comes after the evicted one's fence.
+            let fence = token();
+            let (_, granted) = table.depart(claim, now, &mut token);
+            (Evicted { party, token: fence }, granted)
+        });
+        if evicted.party.is_some() {
+            // Nobody listens once the last client is gone.
+            let _ = self.evicted.send(claim);
+        }
+        ready(evicted)
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}

@@ -1,0 +1,192 @@
+//! What keeps the locks. An engine is written against one trait, takes one bounded step per call, and states in data what
+//! it can do.
+//!
+//! ADDING_AN_ENGINE.md walks through a new one; [`memory`] is the one to read first.
+
+mod capabilities;
+mod registry;
+mod url;
+
+#[cfg(feature = "file")]
+pub mod file;
+#[cfg(feature = "memory")]
+pub mod memory;
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
+pub use self::registry::{Entry, entries};
+pub use self::url::EngineUrl;
+
+pub(crate) use self::registry::open;
+
+use crate::claim::{Claim, ClaimId, Holder, Mode, Token};
+use crate::error::Error;
+use crate::logic::lease::Validity;
+use crate::logic::table::Refusal;
+use crate::name::LockName;
+
+/// One step of an engine. It may be dropped at any time; the loop that dropped it cleans up with [`Engine::release`].
+pub type Step<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// The engine's yes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Higher than any token granted before for this name, or the same one for an owner that re-enters.
+    pub token: Token,
+    /// How long it lasts.
+    pub validity: Validity,
+}
+
+/// The answer to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The lock is held by this claim.
+    Granted(Grant),
+    /// The claim is in the queue.
+    Queued {
+        /// How many wait ahead of it.
+        ahead: usize,
+        /// When the lock may become free without a message (a holder's lease ends): look again then.
+        recheck: Option<Duration>,
+    },
+    /// Not free, and the claim is not in a queue: because none was asked for, because the engine has none, or because the
+    /// claim's place lapsed. Ask again.
+    Busy {
+        /// When the lock may become free without a message.
+        recheck: Option<Duration>,
+    },
+    /// It can never be granted beside what is there.
+    Refused(Refusal),
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// Extended: it now lasts so long.
+    Renewed(Validity),
+    /// Still held by this claim, but not extended.
+    Held,
+    /// It is not this claim's any more.
+    Lost,
+    /// The engine could not tell; the lease runs down while it is asked again.
+    Unknown,
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// It was held, and is given back.
+    Released,
+    /// It waited, and has left the queue.
+    LeftQueue,
+    /// It was neither held nor waiting: released before, expired, evicted, or never seen.
+    Absent,
+}
+
+/// One who holds, or waits for, a lock, as others may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PartyView {
+    /// Which claim; shown in part only.
+    pub claim: ClaimId,
+    /// How it holds, or wants to.
+    pub mode: Mode,
+    /// The grant's token; `None` while waiting.
+    pub token: Option<Token>,
+    /// Who.
+    pub holder: Holder,
+    /// How long it has held, or waited.
+    pub age: Duration,
+    /// How long it lasts unless renewed.
+    pub left: Duration,
+}
+
+/// A lock, as others may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockView {
+    /// Which lock.
+    pub name: LockName,
+    /// Who holds it, first granted first.
+    pub holders: Vec<PartyView>,
+    /// Who waits, next in line first.
+    pub waiters: Vec<PartyView>,
+    /// The highest token granted, where the engine keeps it.
+    pub last_token: Option<Token>,
+}
+
+impl LockView {
+    /// A lock that nobody holds or waits for.
+    pub fn free(name: LockName) -> Self {
+        Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None }
+    }
+}
+
+/// What an eviction did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Evicted {
+    /// Who was put out; `None` if the claim was not there any more.
+    pub party: Option<PartyView>,
+    /// A token above all that were granted: write it to the resource, and the evicted holder is refused there.
+    pub token: Token,
+}
+
+/// What keeps the locks.
+///
+/// Every method takes *one bounded step*: it may wait for its server, but it never sleeps, retries or decides by a clock that
+/// is not its server's. Timeouts, back-off, cancellation and clean-up are the caller's, once for all engines.
+///
+/// Whatever is asked, the answer must be safe to ask for again: a reply may be lost after the step was taken. Errors say
+/// whether the effect is known ([`Error::effect`]) and whether trying again may help ([`Error::is_retryable`]).
+///
+/// There are no default bodies: what an engine cannot do, its author writes down as unsupported, knowingly, and says so in
+/// [`Capabilities`], which are checked before any call.
+pub trait Engine: fmt::Debug + Send + Sync + 'static {
+    /// What this engine can do, and under which limits.
+    fn capabilities(&self) -> &Capabilities;
+
+    /// The engine's URL without secrets.
+    fn url(&self) -> String;
+
+    /// Takes the lock if it is free; otherwise joins the queue if `queue` is set and the engine has one. Rules 1 to 6 of
+    /// [`Table`](crate::logic::table::Table). The same claim again gets the same answer, and a later end.
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer>;
+
+    /// Waits for a change of a queued claim, no longer than `patience`, and says how it stands. Called again and again
+    /// while the caller waits, at least every third of a TTL: each call shows that the waiter is alive. Dropping it leaves
+    /// the claim in the queue.
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer>;
+
+    /// Extends the leases of claims that hold, each for its TTL from now; one answer per claim, in order.
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>>;
+
+    /// Ends the claim, whether it holds, waits or is unknown. Never touches another claim.
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released>;
+
+    /// Waits until the engine learns by itself that claims of this client are lost (evicted, session ended) and says which.
+    /// Never resolves for an engine that is only ever told by a renewal.
+    fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>>;
+
+    /// Waits until the holders of `name` may have changed since the call, no longer than `patience`. May wake for nothing.
+    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()>;
+
+    /// Who holds `name` and who waits. Needs [`Capabilities::inspection`].
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView>;
+
+    /// All locks whose names start with `prefix` that somebody holds or waits for, by name. Needs
+    /// [`Capabilities::inspection`].
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>>;
+
+    /// Puts a claim out, whoever's it is, and raises the token. Needs [`Capabilities::eviction`].
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted>;
+
+    /// A descriptor whose last close ends this client's holds, if it is the kernel that watches over them. Handed to a
+    /// process that must be gone before the locks are free.
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd>;
+}

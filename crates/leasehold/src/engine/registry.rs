@@ -1,0 +1,81 @@
+//! Which engines there are, and how a URL finds its own.
+
+use std::sync::Arc;
+
+use super::{Engine, EngineUrl};
+use crate::clock::Clock;
+use crate::engine::Capabilities;
+use crate::error::{Error, ErrorKind, Result};
+
+/// An engine that this version knows.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The URL's scheme.
+    pub scheme: &'static str,
+    /// The cargo feature that brings it.
+    pub feature: &'static str,
+    /// What a URL looks like.
+    pub example: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// What it can do; `None` if its feature is off in this build.
+    pub capabilities: Option<Capabilities>,
+}
+
+/// All engines that this version knows, also those that are not in this build.
+pub fn entries() -> Vec<Entry> {
+    vec![
+        Entry {
+            scheme: "memory",
+            feature: "memory",
+            example: "memory:",
+            about: "the tasks of one process; the reference for every mode",
+            #[cfg(feature = "memory")]
+            capabilities: Some(super::memory::CAPABILITIES),
+            #[cfg(not(feature = "memory"))]
+            capabilities: None,
+        },
+        Entry {
+            scheme: "file",
+            feature: "file",
+            example: "file:///var/lib/leasehold",
+            about: "the processes of one host, in a folder; nothing to install",
+            #[cfg(feature = "file")]
+            capabilities: Some(super::file::CAPABILITIES),
+            #[cfg(not(feature = "file"))]
+            capabilities: None,
+        },
+    ]
+}
+
+/// Opens the engine that a URL names.
+pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
+    let url = EngineUrl::parse(url)?;
+    match url.scheme.as_str() {
+        #[cfg(feature = "memory")]
+        "memory" => Ok(super::memory::MemoryEngine::open(&url, clock)?),
+        #[cfg(feature = "file")]
+        "file" => Ok(super::file::FileEngine::open(&url, clock).await?),
+        scheme => {
+            let _ = clock;
+            Err(unknown(scheme))
+        }
+    }
+}
+
+fn unknown(scheme: &str) -> Error {
+    let entries = entries();
+    if let Some(entry) = entries.iter().find(|entry| entry.scheme == scheme) {
+        let message = format!(
+            "the `{scheme}:` engine is not in this build; turn its feature on: cargo add leasehold -F {}",
+            entry.feature
+        );
+        return Error::new(ErrorKind::FeatureDisabled, message);
+    }
+    let known: Vec<_> = entries.iter().map(|entry| format!("{}:", entry.scheme)).collect();
+    Error::new(
+        ErrorKind::UnknownScheme,
+        format!("no engine has the scheme `{scheme}:`; there are {}", known.join(", ")),
+    )
+}

@@ -1,0 +1,178 @@
+//! Engine URLs: `scheme:path`, `scheme://user:password@h1:1,h2:2/path?option=value`. Several hosts are allowed, which is why
+//! the usual URL readers do not fit.
+
+use std::fmt;
+
+use crate::error::{Error, ErrorKind, Result};
+
+/// A URL, taken apart. `Debug` and `Display` hide the password and the options' values that look like secrets.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EngineUrl {
+    /// What stands before the first colon, in lower case.
+    pub scheme: String,
+    /// The user name, decoded.
+    pub user: Option<String>,
+    /// The password, decoded.
+    pub password: Option<String>,
+    /// The hosts, each as written.
+    pub hosts: Vec<String>,
+    /// The path, decoded; with its leading slash where one was written.
+    pub path: String,
+    /// The options, decoded, in order.
+    pub options: Vec<(String, String)>,
+}
+
+impl EngineUrl {
+    /// Takes a URL apart.
+    ///
+    /// # Errors
+    /// `InvalidUrl`, saying what is wrong with it (never repeating a password).
+    pub fn parse(text: &str) -> Result<Self> {
+        let (scheme, rest) = text.split_once(':').ok_or_else(|| {
+            bad(format!("{text:?} has no scheme; an engine URL is like `memory:`, `file:///var/lib/locks`"))
+        })?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        if scheme.is_empty() || !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(plain) {
+            return Err(bad(format!("{scheme:?} is no scheme: letters, digits, `+`, `-` and `.`")));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, path) = match rest.strip_prefix("//") {
+            Some(rest) => rest.find('/').map_or((rest, ""), |at| rest.split_at(at)),
+            None => ("", rest),
+        };
+        let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (user, password) = match login.split_once(':') {
+            Some((user, password)) => (user, Some(decode(password)?)),
+            None => (login, None),
+        };
+        Ok(Self {
+            scheme: scheme.to_ascii_lowercase(),
+            user: (!user.is_empty()).then(|| decode(user)).transpose()?,
+            password,
+            hosts: hosts.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect(),
+            path: decode(path)?,
+            options: query.split('&').filter(|pair| !pair.is_empty()).map(option).collect::<Result<_>>()?,
+        })
+    }
+
+    /// Refuses options that the engine does not know, naming those that it does.
+    ///
+    /// # Errors
+    /// `InvalidUrl`.
+    pub fn only_options(&self, known: &[&str]) -> Result<()> {
+        match self.options.iter().find(|(key, _)| !known.contains(&key.as_str())) {
+            None => Ok(()),
+            Some((key, _)) if known.is_empty() => {
+                Err(bad(format!("`{}:` has no options, so {key:?} means nothing here", self.scheme)))
+            }
+            Some((key, _)) => {
+                Err(bad(format!("`{}:` has no option {key:?}; it has {}", self.scheme, known.join(", "))))
+            }
+        }
+    }
+
+    /// The value of an option; the last one counts.
+    pub fn option(&self, key: &str) -> Option<&str> {
+        self.options.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+}
+
+fn bad(message: String) -> Error {
+    Error::new(ErrorKind::InvalidUrl, message)
+}
+
+fn option(pair: &str) -> Result<(String, String)> {
+    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+    Ok((decode(key)?, decode(value)?))
+}
+
+fn decode(text: &str) -> Result<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        if first != b'%' {
+            bytes.push(first);
+            rest = tail;
+            continue;
+        }
+        let digits = tail.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        let byte = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        bytes.push(byte.ok_or_else(|| bad("a `%` in the URL is not followed by two hexadecimal digits".into()))?);
+        rest = &tail[2..];
+    }
+    String::from_utf8(bytes).map_err(|_| bad("the URL's %-escapes are not UTF-8".into()))
+}
+
+impl fmt::Display for EngineUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.scheme)?;
+        if !self.hosts.is_empty() || self.user.is_some() || self.password.is_some() {
+            f.write_str("//")?;
+            if self.user.is_some() || self.password.is_some() {
+                let hidden = if self.password.is_some() { ":***" } else { "" };
+                write!(f, "{}{hidden}@", self.user.as_deref().unwrap_or(""))?;
+            }
+            f.write_str(&self.hosts.join(","))?;
+        } else if self.path.starts_with('/') {
+            f.write_str("//")?;
+        }
+        f.write_str(&self.path)?;
+        for (index, (key, value)) in self.options.iter().enumerate() {
+            let secret = ["pass", "secret", "token", "key"].iter().any(|word| key.contains(word));
+            write!(f, "{}{key}={}", if index == 0 { '?' } else { '&' }, if secret { "***" } else { value })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for EngineUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "EngineUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn takes_urls_of_every_shape_apart() {
+        let url = EngineUrl::parse("redis+sentinel://us%20er:p%40ss@h1:1,h2,[::1]:3/my-master?db=2&x=a%26b").unwrap();
+        assert_eq!((url.scheme.as_str(), url.path.as_str()), ("redis+sentinel", "/my-master"));
+        assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("us er"), Some("p@ss")));
+        assert_eq!(url.hosts, ["h1:1", "h2", "[::1]:3"]);
+        assert_eq!(url.option("x"), Some("a&b"));
+        let url = EngineUrl::parse("file:///var/lib/a%20b").unwrap();
+        assert_eq!((url.hosts.len(), url.path.as_str()), (0, "/var/lib/a b"));
+        assert_eq!(EngineUrl::parse("memory:").unwrap().path, "");
+        assert_eq!(EngineUrl::parse("memory:shared").unwrap().path, "shared");
+    }
+
+    #[test]
+    fn never_shows_a_password() {
+        let url = EngineUrl::parse("redis://u:hunter2@h/?password=hunter2&tls-key=hunter2&db=1").unwrap();
+        for shown in [format!("{url}"), format!("{url:?}"), format!("{url:#?}")] {
+            assert!(!shown.contains("hunter2") && shown.contains("u:***@h") && shown.contains("db=1"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (text, says) in
+            [("nothing", "no scheme"), ("1x:", "no scheme: letters"), ("file:///%zz", "two hexadecimal")]
+        {
+            assert!(EngineUrl::parse(text).unwrap_err().to_string().contains(says), "{text}");
+        }
+        let error = EngineUrl::parse("file:?a=1").unwrap().only_options(&["mode"]).unwrap_err();
+        assert!(error.to_string().contains("it has mode"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "\\PC{0,60}") {
+            let _ = EngineUrl::parse(&text);
+        }
+    }
+}

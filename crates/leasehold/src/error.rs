@@ -1,0 +1,186 @@
+//! What can go wrong, in words that say what to do about it.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use crate::name::LockName;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong. The message says it for people; this says it for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The engine URL cannot be read.
+    InvalidUrl,
+    /// No engine has this scheme.
+    UnknownScheme,
+    /// The engine exists but its cargo feature is off.
+    FeatureDisabled,
+    /// The lock name is empty, too long or has control characters.
+    InvalidName,
+    /// An option (TTL, permits, description, …) is out of bounds.
+    InvalidOption,
+    /// The engine cannot do this; refused before any I/O.
+    Unsupported,
+    /// The lock was not granted within the caller's wait.
+    Timeout,
+    /// The request can never be granted beside what is there: another limit, or an upgrade from shared to exclusive.
+    Conflict,
+    /// The lock was lost while it was needed.
+    Lost,
+    /// The engine does not answer, or not in time.
+    Unavailable,
+    /// The engine refuses us: permissions, ownership, credentials.
+    Denied,
+    /// What the engine has stored cannot be understood.
+    Corrupt,
+    /// The engine has no room left.
+    Full,
+    /// This `Locks` was closed.
+    Closed,
+}
+
+impl ErrorKind {
+    /// A short stable word, as metrics and `--json` use it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InvalidUrl => "invalid-url",
+            Self::UnknownScheme => "unknown-scheme",
+            Self::FeatureDisabled => "feature-disabled",
+            Self::InvalidName => "invalid-name",
+            Self::InvalidOption => "invalid-option",
+            Self::Unsupported => "unsupported",
+            Self::Timeout => "timeout",
+            Self::Conflict => "conflict",
+            Self::Lost => "lost",
+            Self::Unavailable => "unavailable",
+            Self::Denied => "denied",
+            Self::Corrupt => "corrupt",
+            Self::Full => "full",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// Whether the failed step may have changed something at the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Nothing was changed.
+    None,
+    /// It may have been done: the reply was lost. Ask again with the same claim, or clean up; never guess.
+    Unknown,
+}
+
+/// An error: its kind, whether to retry, whether the effect is known, and where it happened.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    kind: ErrorKind,
+    retryable: bool,
+    effect: Effect,
+    engine: Option<&'static str>,
+    name: Option<LockName>,
+    message: String,
+    source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// A final error without effect; the methods below say more about it.
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            retryable: false,
+            effect: Effect::None,
+            engine: None,
+            name: None,
+            message: message.into(),
+            source: None,
+        }))
+    }
+
+    /// The same error, worth trying again.
+    #[must_use]
+    pub fn retryable(mut self) -> Self {
+        self.0.retryable = true;
+        self
+    }
+
+    /// The same error, after which nobody knows whether the step took effect.
+    #[must_use]
+    pub fn effect_unknown(mut self) -> Self {
+        self.0.effect = Effect::Unknown;
+        self
+    }
+
+    /// The same error, said by this engine.
+    #[must_use]
+    pub fn at_engine(mut self, engine: &'static str) -> Self {
+        self.0.engine.get_or_insert(engine);
+        self
+    }
+
+    /// The same error, about this lock.
+    #[must_use]
+    pub fn about(mut self, name: &LockName) -> Self {
+        self.0.name.get_or_insert_with(|| name.clone());
+        self
+    }
+
+    /// The same error, with what caused it.
+    #[must_use]
+    pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the same call may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.0.retryable
+    }
+
+    /// Whether the engine may have been changed.
+    pub fn effect(&self) -> Effect {
+        self.0.effect
+    }
+
+    /// The engine that it happened at.
+    pub fn engine(&self) -> Option<&'static str> {
+        self.0.engine
+    }
+
+    /// The lock that it was about.
+    pub fn name(&self) -> Option<&LockName> {
+        self.0.name.as_ref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(engine) = self.0.engine {
+            write!(f, "{engine} engine: ")?;
+        }
+        if let Some(name) = &self.0.name {
+            write!(f, "lock {name:?}: ")?;
+        }
+        f.write_str(&self.0.message)?;
+        if let Some(source) = &self.0.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}

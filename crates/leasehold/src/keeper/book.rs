@@ -1,0 +1,146 @@
+//! Which leases are held, and when each is due.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::claim::ClaimId;
+use crate::clock::Moment;
+use crate::lease::Lease;
+
+/// The leases in a row, each beside the moment when something must be done about it. Looking through all of them is one
+/// walk over memory: 100,000 take well under a millisecond, so no cleverer order is kept.
+#[derive(Debug)]
+pub(super) struct Book(Mutex<Pages>);
+
+#[derive(Debug)]
+struct Pages {
+    rows: Vec<Row>,
+    free: Vec<u32>,
+    /// When the keeper will look next.
+    next: Moment,
+}
+
+#[derive(Debug)]
+struct Row {
+    due: Moment,
+    lease: Option<Arc<Lease>>,
+}
+
+/// What is to be done now, and when to look again.
+pub(super) struct Round {
+    pub(super) expired: Vec<Arc<Lease>>,
+    pub(super) renew: Vec<Arc<Lease>>,
+    pub(super) next: Moment,
+}
+
+impl Default for Book {
+    fn default() -> Self {
+        Self(Mutex::new(Pages { rows: Vec::new(), free: Vec::new(), next: Moment::NEVER }))
+    }
+}
+
+impl Book {
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let pages = self.pages();
+        pages.rows.len() - pages.free.len()
+    }
+
+    /// Adds a lease. `true`: it is due before the keeper would look.
+    pub(super) fn add(&self, lease: &Arc<Lease>, due: Moment) -> bool {
+        let mut pages = self.pages();
+        let row = Row { due, lease: Some(Arc::clone(lease)) };
+        let slot = if let Some(slot) = pages.free.pop() {
+            pages.rows[slot as usize] = row;
+            slot
+        } else {
+            pages.rows.push(row);
+            u32::try_from(pages.rows.len() - 1).unwrap_or(u32::MAX)
+        };
+        lease.slot.store(slot, Ordering::Relaxed);
+        pages.wake_for(due)
+    }
+
+    /// Strikes a lease out. `false`: it was not there any more.
+    pub(super) fn remove(&self, lease: &Lease) -> bool {
+        let mut pages = self.pages();
+        let Some((slot, row)) = pages.row_of(lease) else { return false };
+        row.due = Moment::NEVER;
+        let kept = row.lease.take();
+        pages.free.push(slot);
+        drop(pages);
+        kept.is_some()
+    }
+
+    /// Sets when a lease is due again. `true`: before the keeper would look.
+    pub(super) fn set_due(&self, lease: &Lease, due: Moment) -> bool {
+        let mut pages = self.pages();
+        match pages.row_of(lease) {
+            Some((_, row)) => row.due = due,
+            None => return false,
+        }
+        pages.wake_for(due)
+    }
+
+    /// Whatever is due now. A lease that is handed out for renewal stays due at its deadline, in case no answer comes.
+    pub(super) fn due(&self, now: Moment) -> Round {
+        let mut round = Round { expired: Vec::new(), renew: Vec::new(), next: Moment::NEVER };
+        let mut pages = self.pages();
+        for row in &mut pages.rows {
+            if row.due <= now
+                && let Some(lease) = &row.lease
+            {
+                let deadline = lease.deadline();
+                if deadline <= now {
+                    round.expired.push(Arc::clone(lease));
+                    row.due = Moment::NEVER;
+                } else {
+                    // At its cap it is left to run out.
+                    if deadline < lease.cap {
+                        round.renew.push(Arc::clone(lease));
+                    }
+                    row.due = deadline;
+                }
+            }
+            round.next = round.next.min(row.due);
+        }
+        pages.next = round.next;
+        round
+    }
+
+    pub(super) fn find(&self, claims: &[ClaimId]) -> Vec<Arc<Lease>> {
+        let pages = self.pages();
+        let leases = pages.rows.iter().filter_map(|row| row.lease.as_ref());
+        leases.filter(|lease| claims.contains(&lease.claim.id)).cloned().collect()
+    }
+
+    /// The age of the oldest lease, and what is left of the one that ends first.
+    pub(super) fn extremes(&self, now: Moment) -> Option<(Duration, Duration)> {
+        let pages = self.pages();
+        let leases = || pages.rows.iter().filter_map(|row| row.lease.as_ref());
+        let oldest = leases().map(|lease| now.since(lease.granted)).max()?;
+        let shortest = leases().map(|lease| lease.deadline().since(now)).min()?;
+        Some((oldest, shortest))
+    }
+}
+
+impl Pages {
+    fn row_of(&mut self, lease: &Lease) -> Option<(u32, &mut Row)> {
+        let slot = lease.slot.load(Ordering::Relaxed);
+        let row = self.rows.get_mut(slot as usize)?;
+        let same = row.lease.as_ref().is_some_and(|kept| std::ptr::eq(&raw const **kept, lease));
+        same.then_some((slot, row))
+    }
+
+    fn wake_for(&mut self, due: Moment) -> bool {
+        let sooner = due < self.next;
+        if sooner {
+            self.next = due;
+        }
+        sooner
+    }
+}

@@ -1,0 +1,153 @@
+//! What the keeper does about a lease: renew it, or give it back.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use super::Desk;
+use crate::claim::Claim;
+use crate::clock::Moment;
+use crate::engine::{Answer, Released, Renewal, Step};
+use crate::error::{Effect, Error, ErrorKind, Result};
+use crate::lease::Lease;
+use crate::logic::{backoff, lease as rules};
+
+pub(super) type Chore = BoxFuture<'static, ()>;
+
+/// Awaits one call to the engine, no longer than until `bound`.
+///
+/// # Errors
+/// The engine's, or `Unavailable` with an unknown effect when the time is up.
+pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, bound: Moment) -> Result<T> {
+    let sent = desk.gauges.is_on().then(|| desk.clock.now());
+    let mut timer = None;
+    let result = std::future::poll_fn(|cx| {
+        if let std::task::Poll::Ready(result) = step.as_mut().poll(cx) {
+            return std::task::Poll::Ready(result);
+        }
+        // The timer is only made for an engine that does not answer at once.
+        let timer = timer.get_or_insert_with(|| desk.clock.sleep_until(bound));
+        timer.as_mut().poll(cx).map(|()| Err(no_answer()))
+    })
+    .await;
+    if let Some(sent) = sent {
+        desk.gauges.observe("leasehold_engine_rtt_seconds", desk.clock.now().since(sent));
+        let away = matches!(&result, Err(error) if error.kind() == ErrorKind::Unavailable);
+        desk.gauges.gauge("leasehold_engine_up", if away { 0.0 } else { 1.0 });
+    }
+    result.map_err(|error| error.at_engine(desk.engine.capabilities().engine))
+}
+
+fn no_answer() -> Error {
+    Error::new(ErrorKind::Unavailable, "did not answer in time").retryable().effect_unknown()
+}
+
+/// Renews a batch and says when each of it is due again.
+pub(super) async fn renew(desk: Arc<Desk>, batch: Vec<Arc<Lease>>) {
+    let sent = desk.clock.now();
+    let last = batch.iter().map(|lease| lease.deadline()).max().unwrap_or(sent);
+    let patience = batch.iter().map(|lease| rules::call_timeout(lease.ttl())).min().unwrap_or_default();
+    let claims = batch.iter().map(|lease| Arc::clone(&lease.claim)).collect();
+    let mut step = Arc::clone(&desk.engine).renew(claims);
+    let answers = call(&desk, &mut step, last.min(sent.after(patience))).await;
+    desk.gauges.observe("leasehold_renew_seconds", desk.clock.now().since(sent));
+    let answers = answers.unwrap_or_else(|error| {
+        tracing::warn!(%error, leases = batch.len(), "leases could not be renewed; trying again");
+        Vec::new()
+    });
+    let unknown = std::iter::repeat(Renewal::Unknown);
+    for (lease, answer) in batch.iter().zip(answers.into_iter().chain(unknown)) {
+        apply(&desk, lease, answer, sent);
+    }
+}
+
+fn apply(desk: &Arc<Desk>, lease: &Arc<Lease>, answer: Renewal, sent: Moment) {
+    let label = match answer {
+        Renewal::Renewed(_) => "renewed",
+        Renewal::Held => "held",
+        Renewal::Lost => "lost",
+        Renewal::Unknown => "unknown",
+    };
+    desk.gauges.count("leasehold_renew_total", Some(("result", label)));
+    let now = desk.clock.now();
+    let due = match answer {
+        Renewal::Renewed(validity) => {
+            let drift = desk.engine.capabilities().drift;
+            lease.extend(rules::deadline(sent, validity, drift, lease.ttl(), lease.cap));
+            let jitter = (lease.claim.id.bits() >> (sent.as_nanos() % 96)) as u32;
+            rules::renew_at(sent, lease.ttl(), jitter).max(now).min(lease.deadline())
+        }
+        Renewal::Held | Renewal::Unknown => rules::retry_at(now, lease.deadline(), lease.ttl()).min(lease.deadline()),
+        Renewal::Lost => {
+            lease.take_away();
+            bury(desk, lease);
+            return;
+        }
+    };
+    // A lease that ended meanwhile is found at its deadline, which is now.
+    if desk.book.set_due(lease, due) {
+        desk.wake.notify_one();
+    }
+}
+
+/// Strikes a lost lease out and says so, once. `false`: its guard gave it back meanwhile.
+pub(super) fn bury(desk: &Desk, lease: &Lease) -> bool {
+    let kept = desk.book.remove(lease);
+    let Some(reason) = lease.lost_reason().filter(|_| kept) else { return false };
+    tracing::warn!(name = %lease.claim.name(), token = lease.token.0, reason = reason.as_str(), "lock lost");
+    desk.gauges.count("leasehold_lost_total", Some(("reason", reason.as_str())));
+    desk.gauges.observe("leasehold_hold_seconds", lease.deadline().since(lease.granted));
+    true
+}
+
+/// Gives a claim back after the call that may still grant it has ended. Tries until its TTL is over, by which time the
+/// engine has let it go by itself.
+pub(super) async fn give_back(desk: Arc<Desk>, claim: Arc<Claim>, inflight: Option<Step<Answer>>) {
+    let start = desk.clock.now();
+    let ttl = claim.terms.ttl;
+    if let Some(mut step) = inflight {
+        // Whatever it says, the claim is released next.
+        let _ = call(&desk, &mut step, start.after(rules::call_timeout(ttl))).await;
+    }
+    if let Err(error) = release(&desk, &claim, start.after(ttl)).await {
+        tracing::warn!(%error, name = %claim.name(), "an abandoned claim could not be given back; it ends with its TTL");
+    }
+}
+
+/// Releases a claim, again and again until the engine has answered or `bound` is reached. After a lost reply "absent" means
+/// that the first request had been done.
+pub(crate) async fn release(desk: &Desk, claim: &Arc<Claim>, bound: Moment) -> Result<Released> {
+    let mut attempt = 0;
+    let mut maybe_done = false;
+    loop {
+        let now = desk.clock.now();
+        let patience = rules::call_timeout(claim.terms.ttl);
+        let mut step = Arc::clone(&desk.engine).release(Arc::clone(claim));
+        let error = match call(desk, &mut step, now.after(patience)).await {
+            Ok(Released::Absent) if maybe_done => return Ok(Released::Released),
+            Ok(released) => return Ok(released),
+            Err(error) => error.about(claim.name()),
+        };
+        maybe_done |= error.effect() == Effect::Unknown;
+        let pause = backoff::pause(attempt, patience / 50, patience / 2, claim.id.bits() as u32);
+        let next = desk.clock.now().after(pause);
+        if !(error.is_retryable() || error.effect() == Effect::Unknown) || next >= bound {
+            return Err(error);
+        }
+        attempt += 1;
+        desk.clock.sleep_until(next).await;
+    }
+}
+
+impl Desk {
+    /// Reports the figures of all leases.
+    pub(super) fn report(&self, now: Moment) {
+        if !self.gauges.is_on() {
+            return;
+        }
+        self.gauges.gauge("leasehold_held", self.held() as f64);
+        let (oldest, shortest) = self.book.extremes(now).unwrap_or_default();
+        self.gauges.gauge("leasehold_oldest_held_seconds", oldest.as_secs_f64());
+        self.gauges.gauge("leasehold_lease_remaining_seconds", shortest.as_secs_f64());
+    }
+}

@@ -1,0 +1,165 @@
+//! A grant in the hand of this process: until when it holds, and whether it is lost.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::claim::{Claim, Token};
+use crate::clock::{Clock, Moment};
+
+/// Why a guard ended without a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The deadline passed without a renewal: the engine was away, or this process stood still.
+    Expired,
+    /// The engine says that the lock is another's, or was taken away by somebody.
+    Taken,
+    /// `max_hold` was reached.
+    MaxHold,
+}
+
+impl LostReason {
+    /// A short stable word, as metrics and `--json` use it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Taken => "taken",
+            Self::MaxHold => "max-hold",
+        }
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its lease ended without a renewal",
+            Self::Taken => "the engine gave it to another, or somebody evicted us",
+            Self::MaxHold => "it was held for as long as max_hold allows",
+        })
+    }
+}
+
+const HELD: u8 = 0;
+const RELEASED: u8 = 1;
+const EXPIRED: u8 = 2;
+const TAKEN: u8 = 3;
+const MAX_HOLD: u8 = 4;
+
+/// One lease. `deadline` only ever rises, and only while the lease is held: once it was seen to have passed, the lease is
+/// lost for good.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) claim: Arc<Claim>,
+    pub(crate) token: Token,
+    /// When the request that was granted was sent.
+    pub(crate) granted: Moment,
+    /// From here on it is not renewed.
+    pub(crate) cap: Moment,
+    /// Where the keeper has it.
+    pub(crate) slot: AtomicU32,
+    deadline: AtomicU64,
+    state: AtomicU8,
+    ended: Notify,
+    clock: Clock,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        claim: Arc<Claim>,
+        token: Token,
+        granted: Moment,
+        deadline: Moment,
+        cap: Moment,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            claim,
+            token,
+            granted,
+            cap,
+            slot: AtomicU32::new(u32::MAX),
+            deadline: AtomicU64::new(deadline.as_nanos()),
+            state: AtomicU8::new(HELD),
+            ended: Notify::new(),
+            clock,
+        }
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.claim.terms.ttl
+    }
+
+    pub(crate) fn deadline(&self) -> Moment {
+        Moment::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    /// Whether the lease may be relied on now. Reads the clock itself: it is right also when nobody ran for a while.
+    pub(crate) fn is_held(&self) -> bool {
+        if self.state.load(Ordering::Acquire) != HELD {
+            return false;
+        }
+        if self.clock.now() < self.deadline() {
+            return true;
+        }
+        self.expire();
+        false
+    }
+
+    /// A renewal arrived. `false`: too late, the lease is lost.
+    pub(crate) fn extend(&self, deadline: Moment) -> bool {
+        if !self.is_held() {
+            return false;
+        }
+        self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
+        true
+    }
+
+    /// The deadline has passed.
+    pub(crate) fn expire(&self) -> bool {
+        self.end(if self.deadline() >= self.cap { MAX_HOLD } else { EXPIRED })
+    }
+
+    /// The engine says that it is another's.
+    pub(crate) fn take_away(&self) -> bool {
+        self.end(TAKEN)
+    }
+
+    /// The holder gives it back. `false` if it was lost before.
+    pub(crate) fn give_back(&self) -> bool {
+        self.is_held() && self.end(RELEASED)
+    }
+
+    fn end(&self, state: u8) -> bool {
+        let first = self.state.compare_exchange(HELD, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if first {
+            self.ended.notify_waiters();
+        }
+        first
+    }
+
+    pub(crate) fn lost_reason(&self) -> Option<LostReason> {
+        match self.state.load(Ordering::Acquire) {
+            EXPIRED => Some(LostReason::Expired),
+            TAKEN => Some(LostReason::Taken),
+            MAX_HOLD => Some(LostReason::MaxHold),
+            _ => None,
+        }
+    }
+
+    /// Waits until the lease is lost; for ever if it is given back.
+    pub(crate) async fn lost(&self) -> LostReason {
+        loop {
+            let mut ended = std::pin::pin!(self.ended.notified());
+            ended.as_mut().enable();
+            self.is_held();
+            if let Some(reason) = self.lost_reason() {
+                return reason;
+            }
+            ended.await;
+        }
+    }
+}

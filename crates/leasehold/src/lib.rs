@@ -1,0 +1,55 @@
+//! Locks that many tasks, processes and machines share, with fencing built in.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! use std::time::Duration;
+//! use leasehold::{Locks, fence::Fence};
+//!
+//! let locks = Locks::open("memory:").await?;            // or file:, file:///var/lib/locks
+//! let fence = Fence::default();                          // the resource's side
+//!
+//! let guard = locks.mutex("stock:42").wait(Duration::from_secs(5)).lock().await?;
+//! guard.protect(async {
+//!     fence.admit("stock:42", guard.token()).unwrap();   // a stale holder is refused here
+//! }).await?;                                             // dropped at once if the lock is lost
+//! guard.release().await?;
+//! # Ok::<(), leasehold::Error>(()) }).unwrap();
+//! ```
+//!
+//! # Map
+//! - [`Locks`] is the entrance; [`Mutex`], [`RwLock`], [`Semaphore`], [`All`] and [`Election`] are what it gives, [`Guard`]
+//!   is what one has in hand.
+//! - [`blocking`] is the same without async.
+//! - [`fence`] is what refuses an old token; [`meter`] collects figures.
+//! - [`engine`] is the trait and the engines; [`logic`] the pure decisions that they share; [`clock`] the time.
+
+pub mod blocking;
+pub mod clock;
+pub mod engine;
+pub mod fence;
+pub mod logic;
+pub mod meter;
+
+mod acquire;
+mod all;
+mod claim;
+mod election;
+mod error;
+mod guard;
+mod keeper;
+mod lease;
+mod locks;
+mod name;
+mod primitives;
+mod random;
+mod request;
+
+pub use self::all::{All, AllGuard, Wanted};
+pub use self::claim::{Claim, ClaimId, Holder, MAX_DESCRIPTION, Mode, Owner, Terms, Token};
+pub use self::election::{Election, Leader, Leadership, Observer};
+pub use self::error::{Effect, Error, ErrorKind, Result};
+pub use self::guard::{Guard, Outcome, Watch};
+pub use self::lease::LostReason;
+pub use self::locks::{Builder, DEFAULT_TTL, Locks};
+pub use self::name::{LockName, MAX_NAME};
+pub use self::primitives::{Mutex, RwLock, Semaphore};

@@ -1,0 +1,85 @@
+//! Who may hold a lock beside whom.
+//!
+//! | held \ wanted | exclusive | shared | permits |
+//! |---|---|---|---|
+//! | exclusive | no | no | no |
+//! | shared | no | yes | no |
+//! | permits | no | no | while the sum stays within the limit |
+//!
+//! So an exclusive claim on a semaphore's name waits until all permits are back, and keeps them out meanwhile.
+
+use crate::claim::Mode;
+
+/// Whether `wanted` fits beside those who hold. Each owner counts once, with its largest hold.
+pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {
+    let mut used: u64 = 0;
+    for held in holders {
+        match (wanted, held) {
+            (Mode::Shared, Mode::Shared) => {}
+            (Mode::Permits { .. }, Mode::Permits { n, .. }) => used += u64::from(n),
+            _ => return false,
+        }
+    }
+    match wanted {
+        Mode::Permits { n, limit } => used + u64::from(n) <= u64::from(limit),
+        Mode::Exclusive | Mode::Shared => true,
+    }
+}
+
+/// Whether somebody who holds `held` already has what `wanted` asks for: then the same owner re-enters.
+pub fn covers(held: Mode, wanted: Mode) -> bool {
+    match (held, wanted) {
+        (Mode::Exclusive, _) | (Mode::Shared, Mode::Shared) => true,
+        (Mode::Permits { n: have, limit }, Mode::Permits { n, limit: asked }) => n <= have && limit == asked,
+        _ => false,
+    }
+}
+
+/// The limit that stands against `wanted`'s, if these two semaphores disagree.
+pub fn other_limit(wanted: Mode, present: Mode) -> Option<u32> {
+    match (wanted, present) {
+        (Mode::Permits { limit: asked, .. }, Mode::Permits { limit, .. }) if asked != limit => Some(limit),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn mode() -> impl Strategy<Value = Mode> {
+        prop_oneof![Just(Mode::Exclusive), Just(Mode::Shared), (1u32..=4).prop_map(|n| Mode::Permits { n, limit: 4 })]
+    }
+
+    proptest! {
+        #[test]
+        fn whoever_was_admitted_one_by_one_may_be_there_together(asked in prop::collection::vec(mode(), 0..12)) {
+            let mut inside: Vec<Mode> = Vec::new();
+            for wanted in asked {
+                if fits(wanted, inside.iter().copied()) {
+                    inside.push(wanted);
+                }
+            }
+            let exclusive = inside.iter().filter(|m| **m == Mode::Exclusive).count();
+            let shared = inside.iter().filter(|m| **m == Mode::Shared).count();
+            let permits: u32 = inside.iter().map(|m| if let Mode::Permits { n, .. } = m { *n } else { 0 }).sum();
+            prop_assert!(exclusive <= 1);
+            prop_assert!(exclusive == 0 || inside.len() == 1);
+            prop_assert!(shared == 0 || permits == 0);
+            prop_assert!(permits <= 4);
+        }
+
+        #[test]
+        fn an_empty_lock_admits_anybody(wanted in mode()) {
+            prop_assert!(fits(wanted, []));
+        }
+
+        #[test]
+        fn what_a_hold_covers_needs_no_further_room(held in mode(), wanted in mode(), others in prop::collection::vec(mode(), 0..4)) {
+            if covers(held, wanted) && fits(held, others.iter().copied()) && held != Mode::Exclusive {
+                prop_assert!(fits(wanted, others.iter().copied()));
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Until when a grant may be relied on, and when to renew it.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// How far two clocks may run apart, and how much time a signal needs: taken off every lease.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drift {
+    /// Parts per million of the TTL.
+    pub ppm: u32,
+    /// And this much in any case.
+    pub fixed: Duration,
+}
+
+impl Drift {
+    /// For engines with a clock of their own: 1 % and 2 ms.
+    pub const REMOTE: Self = Self { ppm: 10_000, fixed: Duration::from_millis(2) };
+    /// For engines that read our own clock: only the time that a signal needs to arrive.
+    pub const SAME_CLOCK: Self = Self { ppm: 0, fixed: Duration::from_millis(5) };
+
+    /// What is taken off a lease of `ttl`.
+    pub fn of(self, ttl: Duration) -> Duration {
+        let rate = ttl.as_nanos().saturating_mul(u128::from(self.ppm)) / 1_000_000;
+        self.fixed.saturating_add(Duration::from_nanos(u64::try_from(rate).unwrap_or(u64::MAX)))
+    }
+}
+
+/// What an engine says about the length of its grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Validity {
+    /// So long, from some moment after the request was sent: only the send time is known to be early enough.
+    FromSend(Duration),
+    /// Until this moment of our own clock: the engine reads the same one.
+    Until(Moment),
+}
+
+/// The moment from which the holder must not rely on the grant any more: `sent + ttl - drift`, never later than `cap`.
+pub fn deadline(sent: Moment, validity: Validity, drift: Drift, ttl: Duration, cap: Moment) -> Moment {
+    let end = match validity {
+        Validity::FromSend(lasts) => sent.after(lasts),
+        Validity::Until(end) => end,
+    };
+    end.before(drift.of(ttl)).min(cap)
+}
+
+/// When to renew a lease of `ttl` that was last confirmed by a request sent at `sent`: after a third, a little less by
+/// `jitter` (any number), so that many leases do not renew at once; on a grid, so that those due together go together.
+pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
+    let third = ttl / 3;
+    let less = (third / 10).mul_f64(f64::from(jitter) / f64::from(u32::MAX));
+    on_grid(sent.after(third.saturating_sub(less)), ttl / 40).max(sent)
+}
+
+fn on_grid(at: Moment, step: Duration) -> Moment {
+    let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX).max(1);
+    Moment::from_nanos(at.as_nanos() / step * step)
+}
+
+/// When to ask again after an answer that did not extend the lease: a quarter of what is left, so that several tries
+/// fit before the deadline, and never a storm.
+pub fn retry_at(now: Moment, deadline: Moment, ttl: Duration) -> Moment {
+    let left = deadline.since(now);
+    let pause = (left / 4).clamp(Duration::from_millis(5), (ttl / 10).max(Duration::from_millis(5)));
+    now.after(pause)
+}
+
+/// How long one call to an engine may take: short enough that a renewal can be tried again before the lease ends.
+pub fn call_timeout(ttl: Duration) -> Duration {
+    (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(5))
+}
+
+/// How often a waiter shows that it is alive, so that its place in the queue outlives one lost heartbeat.
+pub fn heartbeat(ttl: Duration) -> Duration {
+    (ttl / 3).max(Duration::from_millis(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn moment() -> impl Strategy<Value = Moment> {
+        (0u64..1 << 60).prop_map(Moment::from_nanos)
+    }
+
+    fn ttl() -> impl Strategy<Value = Duration> {
+        (20u64..86_400_000).prop_map(Duration::from_millis)
+    }
+
+    proptest! {
+        #[test]
+        fn the_holder_stops_before_the_engine_lets_another_in(
+            sent in moment(), delay in 0u64..1 << 40, ttl in ttl(), rate_ppm in 0u32..10_000,
+        ) {
+            // The engine starts counting `delay` after we sent, on a clock that runs up to 1 % fast.
+            let fast = Duration::from_nanos((ttl.as_nanos() * 1_000_000 / u128::from(1_000_000 + rate_ppm)) as u64);
+            let granted_to_another = sent.after(Duration::from_nanos(delay)).after(fast);
+            let ours = deadline(sent, Validity::FromSend(ttl), Drift::REMOTE, ttl, Moment::NEVER);
+            prop_assert!(ours < granted_to_another);
+        }
+
+        #[test]
+        fn a_lease_is_renewed_about_three_times_before_it_ends(sent in moment(), ttl in ttl(), jitter: u32) {
+            let due = renew_at(sent, ttl, jitter);
+            prop_assert!(due <= sent.after(ttl / 3));
+            prop_assert!(due >= sent.after(ttl / 4));
+        }
+
+        #[test]
+        fn a_retry_comes_sooner_the_less_is_left_and_never_at_once(now in moment(), left in 0u64..1 << 40, ttl in ttl()) {
+            let deadline = now.after(Duration::from_nanos(left));
+            let at = retry_at(now, deadline, ttl);
+            prop_assert!(at > now);
+            prop_assert!(at.since(now) <= (ttl / 10).max(Duration::from_millis(5)));
+        }
+
+        #[test]
+        fn no_lease_passes_its_cap(sent in moment(), ttl in ttl(), cap in moment()) {
+            for validity in [Validity::FromSend(ttl), Validity::Until(sent.after(ttl))] {
+                prop_assert!(deadline(sent, validity, Drift::SAME_CLOCK, ttl, cap) <= cap);
+            }
+        }
+    }
+}

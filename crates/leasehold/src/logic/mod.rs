@@ -1,0 +1,15 @@
+//! Pure decisions: no sockets, no clock, no runtime, no randomness. What time it is and what the dice say is handed in.
+//!
+//! - [`lease`]: until when a grant may be relied on, when to renew, when to try again.
+//! - [`admission`]: who may hold beside whom.
+//! - [`table`]: one lock's holders and queue, and every step on them: the specification of an engine.
+//! - [`queue`]: whom a waiter watches.
+//! - [`fence`]: which token a resource accepts.
+//! - [`backoff`]: how long to wait before another try.
+
+pub mod admission;
+pub mod backoff;
+pub mod fence;
+pub mod lease;
+pub mod queue;
+pub mod table;

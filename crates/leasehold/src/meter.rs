@@ -1,0 +1,87 @@
+//! Figures for whoever collects them: a hook in the manner of the `metrics` crate, which costs nothing when unused.
+//!
+//! | name | kind | label | meaning |
+//! |---|---|---|---|
+//! | `leasehold_acquire_total` | counter | `result`: granted, busy, timeout, cancelled, or the error's kind | ended requests |
+//! | `leasehold_acquire_wait_seconds` | histogram | | from the request to the grant |
+//! | `leasehold_contended_total` | counter | | requests that did not get the lock at once |
+//! | `leasehold_waiters` | gauge | | requests under way in this process |
+//! | `leasehold_held` | gauge | | leases held by this process |
+//! | `leasehold_oldest_held_seconds` | gauge | | the age of the oldest of them |
+//! | `leasehold_hold_seconds` | histogram | | from the grant to its end |
+//! | `leasehold_renew_total` | counter | `result`: renewed, held, lost, unknown | answers to renewals |
+//! | `leasehold_renew_seconds` | histogram | | one batch of renewals |
+//! | `leasehold_lease_remaining_seconds` | gauge | | what is left of the lease that ends first |
+//! | `leasehold_lost_total` | counter | `reason`: expired, taken, max-hold | guards that ended without a release |
+//! | `leasehold_release_total` | counter | `result`: released, lost, error | releases |
+//! | `leasehold_fencing_rejected_total` | counter | | stale tokens refused by a [`Fence`](crate::fence::Fence) |
+//! | `leasehold_engine_up` | gauge | | 1 after an answer of the engine, 0 after a failure to reach it |
+//! | `leasehold_engine_rtt_seconds` | histogram | | one call to the engine |
+//!
+//! The clock-skew, schedule and cache figures come with the engines and modules that have them.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+/// Receives figures. All methods are called on hot paths: they should be quick and must not block.
+pub trait Meter: Send + Sync + 'static {
+    /// Adds one to a counter; `label` is a key and one of a few fixed values.
+    fn count(&self, name: &'static str, label: Option<(&'static str, &'static str)>);
+    /// Sets a gauge.
+    fn gauge(&self, name: &'static str, value: f64);
+    /// Adds a value, in seconds, to a histogram.
+    fn observe(&self, name: &'static str, seconds: f64);
+}
+
+/// A meter, or none.
+#[derive(Clone, Default)]
+pub(crate) struct Gauges(Option<Arc<Active>>);
+
+struct Active {
+    meter: Arc<dyn Meter>,
+    waiters: AtomicI64,
+}
+
+impl fmt::Debug for Gauges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "Gauges(on)" } else { "Gauges(off)" })
+    }
+}
+
+impl Gauges {
+    pub(crate) fn new(meter: Arc<dyn Meter>) -> Self {
+        Self(Some(Arc::new(Active { meter, waiters: AtomicI64::new(0) })))
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn count(&self, name: &'static str, label: Option<(&'static str, &'static str)>) {
+        if let Some(active) = &self.0 {
+            active.meter.count(name, label);
+        }
+    }
+
+    pub(crate) fn gauge(&self, name: &'static str, value: f64) {
+        if let Some(active) = &self.0 {
+            active.meter.gauge(name, value);
+        }
+    }
+
+    pub(crate) fn observe(&self, name: &'static str, time: Duration) {
+        if let Some(active) = &self.0 {
+            active.meter.observe(name, time.as_secs_f64());
+        }
+    }
+
+    /// Changes the number of requests under way.
+    pub(crate) fn waiters(&self, by: i64) {
+        if let Some(active) = &self.0 {
+            let now = active.waiters.fetch_add(by, Ordering::Relaxed) + by;
+            active.meter.gauge("leasehold_waiters", now as f64);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Lock names: validated once, then carried as they are.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::error::{Error, ErrorKind};
+
+/// The longest lock name, in bytes.
+pub const MAX_NAME: usize = 512;
+
+/// What is locked: 1 to 512 bytes of UTF-8 without control characters. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockName(Arc<str>);
+
+impl LockName {
+    /// Checks and takes a name.
+    ///
+    /// # Errors
+    /// `InvalidName`, saying which rule the name breaks and where.
+    pub fn new(name: impl AsRef<str>) -> Result<Self, Error> {
+        let name = name.as_ref();
+        let refuse = |message: String| Err(Error::new(ErrorKind::InvalidName, message));
+        if name.is_empty() {
+            return refuse("a lock name needs at least one character".into());
+        }
+        if name.len() > MAX_NAME {
+            return refuse(format!(
+                "a lock name has at most {MAX_NAME} bytes, and this one ({:.20}…) has {}",
+                name.escape_debug().to_string(),
+                name.len()
+            ));
+        }
+        if let Some((at, found)) = name.char_indices().find(|(_, c)| c.is_control()) {
+            return refuse(format!(
+                "a lock name has no control characters, and {name:?} has U+{:04X} at byte {at}",
+                u32::from(found)
+            ));
+        }
+        Ok(Self(name.into()))
+    }
+
+    /// The name as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for LockName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl AsRef<str> for LockName {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Borrow<str> for LockName {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_any_text_within_the_bounds() {
+        for name in ["a", "stock:42", "../../etc/passwd", "ключ 🔑", &"x".repeat(512)] {
+            assert_eq!(LockName::new(name).unwrap().as_str(), name);
+        }
+    }
+
+    #[test]
+    fn refuses_what_breaks_a_rule_and_says_which() {
+        for (name, says) in [
+            ("", "at least one"),
+            ("a\nb", "U+000A at byte 1"),
+            ("a\u{85}", "U+0085"),
+            (&"x".repeat(513), "at most 512 bytes"),
+            (&"é".repeat(257), "has 514"),
+        ] {
+            let error = LockName::new(name).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidName);
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

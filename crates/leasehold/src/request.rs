@@ -1,0 +1,129 @@
+//! The options that every primitive has.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::acquire::{Patience, acquire};
+use crate::claim::{Holder, MAX_DESCRIPTION, Mode, Owner, Terms};
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Guard;
+use crate::locks::Shared;
+use crate::name::LockName;
+
+/// What is asked for, apart from the mode. Bad input is kept until the lock is asked for, so that options can be chained.
+#[derive(Clone)]
+pub(crate) struct Request {
+    pub(crate) shared: Arc<Shared>,
+    name: Result<LockName, Arc<str>>,
+    pub(crate) ttl: Option<Duration>,
+    wait: Option<Duration>,
+    max_hold: Option<Duration>,
+    owner: Option<Owner>,
+    holder: Result<Option<Arc<Holder>>, Arc<str>>,
+}
+
+impl Request {
+    pub(crate) fn new(shared: Arc<Shared>, name: &str) -> Self {
+        let name = LockName::new(name).map_err(|error| error.to_string().into());
+        Self { shared, name, ttl: None, wait: None, max_hold: None, owner: None, holder: Ok(None) }
+    }
+
+    pub(crate) fn name(&self) -> Result<LockName> {
+        self.name.clone().map_err(|message| Error::new(ErrorKind::InvalidName, &*message))
+    }
+
+    pub(crate) fn describe(&mut self, text: &str) {
+        self.holder = if text.len() > MAX_DESCRIPTION || text.contains(char::is_control) {
+            let has = text.len();
+            Err(format!(
+                "a description is at most {MAX_DESCRIPTION} bytes without control characters, and this has {has}"
+            )
+            .into())
+        } else {
+            Ok(Some(Arc::new(self.shared.holder.with_text(text))))
+        };
+    }
+
+    /// What one claim asks for; made once for all claims of the same request.
+    pub(crate) fn terms(&self, mode: Mode) -> Result<Arc<Terms>> {
+        let holder = match &self.holder {
+            Ok(None) => Arc::clone(&self.shared.holder),
+            Ok(Some(holder)) => Arc::clone(holder),
+            Err(message) => return Err(Error::new(ErrorKind::InvalidOption, &**message)),
+        };
+        let ttl = self.ttl.unwrap_or(self.shared.ttl);
+        if self.max_hold.is_some_and(|most| most.is_zero()) {
+            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than nothing"));
+        }
+        Ok(Arc::new(Terms::new(self.name()?, mode, self.owner, ttl, holder)))
+    }
+
+    pub(crate) async fn acquire(&self, mode: Mode) -> Result<Guard> {
+        let patience = self.wait.map_or(Patience::Forever, Patience::For);
+        let guard = acquire(&self.shared, self.terms(mode)?, patience, self.max_hold).await?;
+        guard.ok_or_else(|| Error::new(ErrorKind::Timeout, "not free"))
+    }
+
+    pub(crate) async fn try_acquire(&self, mode: Mode) -> Result<Option<Guard>> {
+        acquire(&self.shared, self.terms(mode)?, Patience::Try, self.max_hold).await
+    }
+
+    pub(crate) fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl = Some(ttl);
+    }
+
+    pub(crate) fn set_wait(&mut self, wait: Option<Duration>) {
+        self.wait = wait;
+    }
+
+    pub(crate) fn set_max_hold(&mut self, most: Duration) {
+        self.max_hold = Some(most);
+    }
+
+    pub(crate) fn set_owner(&mut self, owner: Owner) {
+        self.owner = Some(owner);
+    }
+}
+
+/// The options, on a type whose `request` field is a [`Request`].
+macro_rules! options {
+    () => {
+        /// How long a grant lasts unless renewed. It is renewed every third of it, so it is also how long the lock stays
+        /// held after a crash.
+        #[must_use]
+        pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
+            self.request.set_ttl(ttl);
+            self
+        }
+
+        /// How long to wait for the lock; for ever if not set.
+        #[must_use]
+        pub fn wait(mut self, wait: std::time::Duration) -> Self {
+            self.request.set_wait(Some(wait));
+            self
+        }
+
+        /// After so long the lock is not renewed any more: its guard is lost then, and the lock free.
+        #[must_use]
+        pub fn max_hold(mut self, most: std::time::Duration) -> Self {
+            self.request.set_max_hold(most);
+            self
+        }
+
+        /// Who may re-enter: another request by the same owner is granted at once and has the same token; the lock is free
+        /// after the last release.
+        #[must_use]
+        pub fn owner(mut self, owner: &crate::Owner) -> Self {
+            self.request.set_owner(*owner);
+            self
+        }
+
+        /// Free text that others see beside host, process and program.
+        #[must_use]
+        pub fn describe(mut self, text: impl AsRef<str>) -> Self {
+            self.request.describe(text.as_ref());
+            self
+        }
+    };
+}
+pub(crate) use options;
