@@ -1,1 +1,93 @@
-//! to come
+//! `file:` — locks between the processes of one host, kept in a folder. Nothing to install, nothing that runs.
+//!
+//! `file:` is the user's own folder (`/var/lib/leasehold` for root, else `$XDG_STATE_HOME/leasehold` or
+//! `~/.local/state/leasehold`); `file:///dir` is that one. `?mode=0770` shares the folder with a group. The folder must be
+//! on a local file system.
+//!
+//! # What is in the folder
+//! | path | what it is |
+//! |---|---|
+//! | `locks/NAME` | one file per lock: the token counter, then one slot per holder and waiter |
+//! | `clients/ID` | one file per client (an opened engine), locked by its process with `flock` as long as that lives |
+//! | `clients/ID.bell` | the client's datagram socket: others ring it |
+//! | `floor` | no lock file that is made from now on may use a token up to this one |
+//! | `audit.log` | a line per eviction |
+//!
+//! # A step
+//! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held for microseconds):
+//! read the file, apply one step of the same [`Table`](crate::logic::table::Table) that the memory engine has, write what
+//! changed, let go, ring the bells of those who were granted. A claim's holder does not keep the latch: it has a slot that says
+//! so, and its client's file proves that its process lives.
+//!
+//! A client that dies drops its `flock`; whoever is blocked by one of its claims sees that, and takes the claim out. Each waiter
+//! watches the one client ahead of it ([`queue`](crate::logic::queue)) with inotify: the kernel reports the close of the
+//! client's file, also after SIGKILL. Should a bell or an event be missed, the waiter's own heartbeat (every third of a
+//! TTL) and its timer at the holder's lease end find the same: both are only hints.
+//!
+//! # The order of writes
+//! What a step changes in one page is written with one `pwrite`, which a kill cannot split. Otherwise: first the slots that
+//! become free, then the counter, then the slots that are taken. So, wherever the process dies:
+//!
+//! | dies after | what others find |
+//! |---|---|
+//! | nothing written | the lock as before; the dead client's claims are taken out |
+//! | slots freed | nobody has the freed places; the queue is served by the next step, which the death itself wakes |
+//! | counter raised | a token that nobody got: skipped |
+//! | slots taken | the step is done; a granted waiter whose bell was not rung finds out by its own look |
+//!
+//! # Tokens
+//! The counter is raised in the file before a slot shows the token, and lives in the page cache, which outlives the process.
+//! For the loss of power, tokens are *reserved* 4096 at a time: the reservation is on disk (`fdatasync`) before the first
+//! of them is granted, and after a reboot (the file says under which boot it was written) counting starts after the
+//! reservation. So 4095 of 4096 grants cost no disk write, and no token comes twice.
+//!
+//! # Failures
+//! | failure | answer |
+//! |---|---|
+//! | holder killed | freed at once: the first waiter's watch fires |
+//! | holder stopped past its TTL | its lease ends on the common clock; it knows so when it goes on |
+//! | killed between two system calls | see the order of writes |
+//! | stopped inside a step | others cannot enter that lock's file until it goes on or is killed: they get an error that says so |
+//! | reply lost | there is none to lose: the step is a function call |
+//! | disk full | an error before anything is granted; held locks can still be renewed and released in place |
+//! | file damaged | refused, with the file's name; nothing is overwritten |
+//! | folder removed while in use | holders are told at the next renewal; new claims notice the removed file at once |
+//! | reboot | all claims are void, tokens go on above the reservation |
+
+mod bells;
+mod clients;
+mod config;
+mod engine;
+mod error;
+mod folder;
+mod inspect;
+mod step;
+mod store;
+mod watch;
+mod wire;
+
+use std::time::Duration;
+
+pub use self::engine::FileEngine;
+
+use super::{Capabilities, Expiry, Fairness, Fencing, Reach};
+use crate::logic::lease::Drift;
+
+/// What the engine can do.
+pub const CAPABILITIES: Capabilities = Capabilities {
+    reach: Reach::Host,
+    shared: true,
+    permits: true,
+    reentry: true,
+    fairness: Fairness::Fifo,
+    fencing: Fencing::Durable,
+    expiry: Expiry::LeaseOrDeath,
+    inspection: true,
+    eviction: true,
+    min_ttl: Duration::from_millis(20),
+    max_ttl: Duration::from_secs(366 * 24 * 3600),
+    drift: Drift::SAME_CLOCK,
+    survives: "the death of any process, and reboots",
+    breaks: "on network file systems (refused), and while its folder is removed under it",
+    ..Capabilities::exclusive_only("file")
+};

@@ -1,0 +1,287 @@
+//! What the user has in hand.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select, select_all};
+
+use super::worker::Worker;
+use crate::claim::Token;
+use crate::clock::Moment;
+use crate::election::Leader;
+use crate::error::{Error, ErrorKind, Result};
+use crate::guard::Outcome;
+use crate::lease::LostReason;
+use crate::name::LockName;
+
+/// What an answer of the async side becomes on this one.
+pub(super) trait Here {
+    type Here;
+    fn here(self, worker: &Arc<Worker>) -> Self::Here;
+}
+
+impl Here for crate::Guard {
+    type Here = Guard;
+    fn here(self, worker: &Arc<Worker>) -> Guard {
+        Guard { inner: self, worker: Arc::clone(worker) }
+    }
+}
+
+impl Here for crate::AllGuard {
+    type Here = AllGuard;
+    fn here(self, worker: &Arc<Worker>) -> AllGuard {
+        AllGuard { inner: self, worker: Arc::clone(worker) }
+    }
+}
+
+impl Here for crate::Leadership {
+    type Here = Leadership;
+    fn here(self, worker: &Arc<Worker>) -> Leadership {
+        Leadership { inner: self, worker: Arc::clone(worker) }
+    }
+}
+
+impl Here for Leader {
+    type Here = Leader;
+    fn here(self, _: &Arc<Worker>) -> Leader {
+        self
+    }
+}
+
+impl<T: Here> Here for Option<T> {
+    type Here = Option<T::Here>;
+    fn here(self, worker: &Arc<Worker>) -> Self::Here {
+        self.map(|answer| answer.here(worker))
+    }
+}
+
+/// Waits until the first of these is lost, and says which and why; `None` after `wait`, or if there are none.
+fn first_lost(worker: &Worker, watches: Vec<crate::Watch>, wait: Option<Duration>) -> Option<(usize, LostReason)> {
+    let over = worker.clock.now().after(wait.unwrap_or(Duration::MAX));
+    let over = worker.clock.sleep_until(over);
+    if watches.is_empty() {
+        return None;
+    }
+    let heard = worker.call(async move {
+        let lost = select_all(watches.iter().map(|watch| Box::pin(watch.lost())));
+        Ok(match select(lost, over).await {
+            Either::Left(((reason, index, _), _)) => Some((index, reason)),
+            Either::Right(_) => None,
+        })
+    });
+    // Without the thread nobody renews the lease any more.
+    heard.unwrap_or(Some((0, LostReason::Expired)))
+}
+
+/// As [`crate::Guard`], without async. Dropping it gives the lock back in the background.
+#[must_use = "the lock is given back as soon as the guard is dropped"]
+pub struct Guard {
+    // Dropped before the worker, so that the thread still gives it back.
+    inner: crate::Guard,
+    worker: Arc<Worker>,
+}
+
+impl Guard {
+    /// Which lock.
+    pub fn name(&self) -> &LockName {
+        self.inner.name()
+    }
+
+    /// The fencing token.
+    pub fn token(&self) -> Token {
+        self.inner.token()
+    }
+
+    /// From when on the lock must not be relied on, as things stand.
+    pub fn deadline(&self) -> Moment {
+        self.inner.deadline()
+    }
+
+    /// What is left until the deadline; zero once the lock is lost.
+    pub fn remaining(&self) -> Duration {
+        self.inner.remaining()
+    }
+
+    /// Whether the lock may be relied on at this very moment.
+    pub fn is_held(&self) -> bool {
+        self.inner.is_held()
+    }
+
+    /// Why the lock was lost, if it was.
+    pub fn lost_reason(&self) -> Option<LostReason> {
+        self.inner.lost_reason()
+    }
+
+    /// Waits until the lock is lost, and says why. Does not return while the lock is held.
+    pub fn lost(&self) -> LostReason {
+        self.watch().lost()
+    }
+
+    /// Waits for a loss, but no longer than `wait`; `None` if the lock was still held then.
+    pub fn wait_lost(&self, wait: Duration) -> Option<LostReason> {
+        self.watch().wait_lost(wait)
+    }
+
+    /// A handle that tells of the loss wherever it is needed, without keeping the lock.
+    pub fn watch(&self) -> Watch {
+        Watch { inner: self.inner.watch(), worker: Arc::clone(&self.worker) }
+    }
+
+    /// Runs `work` if the lock is held, and says whether it was held to the end. Nothing can stop `work` half-way: for long
+    /// work, ask [`is_held`](Self::is_held) between its steps.
+    ///
+    /// # Errors
+    /// `Lost` if the lock was lost before `work` was done; what it returned is dropped.
+    pub fn protect<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        self.check()?;
+        let output = work();
+        self.check()?;
+        Ok(output)
+    }
+
+    fn check(&self) -> Result<()> {
+        let Some(reason) = self.lost_reason() else { return Ok(()) };
+        let error = Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}"));
+        Err(error.at_engine(self.worker.engine).about(self.name()))
+    }
+
+    /// Gives the lock back and says what happened.
+    ///
+    /// # Errors
+    /// As [`crate::Guard::release`].
+    pub fn release(self) -> Result<Outcome> {
+        let guard = self.inner;
+        self.worker.call(guard.release())
+    }
+}
+
+impl fmt::Debug for Guard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}
+
+/// Tells of a guard's loss. Cheap to clone, and does not keep the lock.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    inner: crate::Watch,
+    worker: Arc<Worker>,
+}
+
+impl Watch {
+    /// As [`Guard::is_held`].
+    pub fn is_held(&self) -> bool {
+        self.inner.is_held()
+    }
+
+    /// As [`Guard::deadline`].
+    pub fn deadline(&self) -> Moment {
+        self.inner.deadline()
+    }
+
+    /// As [`Guard::wait_lost`]. `None` also if the lock was given back.
+    pub fn wait_lost(&self, wait: Duration) -> Option<LostReason> {
+        first_lost(&self.worker, vec![self.inner.clone()], Some(wait)).map(|(_, reason)| reason)
+    }
+
+    /// For guards that cannot be given back meanwhile: else it would wait for ever.
+    fn lost(&self) -> LostReason {
+        let lost = first_lost(&self.worker, vec![self.inner.clone()], None);
+        lost.map_or(LostReason::Expired, |(_, reason)| reason)
+    }
+}
+
+/// As [`crate::AllGuard`], without async.
+#[must_use = "the locks are given back as soon as the guard is dropped"]
+#[derive(Debug)]
+pub struct AllGuard {
+    inner: crate::AllGuard,
+    worker: Arc<Worker>,
+}
+
+impl AllGuard {
+    /// The names of the locks, in order.
+    pub fn names(&self) -> impl Iterator<Item = &LockName> {
+        self.inner.guards().iter().map(crate::Guard::name)
+    }
+
+    /// The token of one of the locks.
+    pub fn token(&self, name: &str) -> Option<Token> {
+        self.inner.token(name)
+    }
+
+    /// Whether all of them may be relied on at this very moment.
+    pub fn is_held(&self) -> bool {
+        self.inner.is_held()
+    }
+
+    /// Waits until one of them is lost, and says which. Does not return while all are held; `None` if there are none.
+    pub fn lost(&self) -> Option<(&LockName, LostReason)> {
+        self.first_lost(None)
+    }
+
+    /// Waits for the loss of one of them, but no longer than `wait`; `None` if all were still held then.
+    pub fn wait_lost(&self, wait: Duration) -> Option<(&LockName, LostReason)> {
+        self.first_lost(Some(wait))
+    }
+
+    fn first_lost(&self, wait: Option<Duration>) -> Option<(&LockName, LostReason)> {
+        let guards = self.inner.guards();
+        let watches = guards.iter().map(crate::Guard::watch).collect();
+        let (index, reason) = first_lost(&self.worker, watches, wait)?;
+        Some((guards.get(index)?.name(), reason))
+    }
+
+    /// Gives all of them back and says of each what happened.
+    ///
+    /// # Errors
+    /// As [`crate::AllGuard::release`].
+    pub fn release(self) -> Result<Vec<(LockName, Outcome)>> {
+        let guards = self.inner;
+        self.worker.call(guards.release())
+    }
+}
+
+/// As [`crate::Leadership`], without async. Dropping it resigns.
+#[must_use = "dropping it resigns"]
+#[derive(Debug)]
+pub struct Leadership {
+    inner: crate::Leadership,
+    worker: Arc<Worker>,
+}
+
+impl Leadership {
+    /// The term: it rises with every leader, and fences what the leader writes.
+    pub fn token(&self) -> Token {
+        self.inner.token()
+    }
+
+    /// Whether we lead at this very moment.
+    pub fn is_leader(&self) -> bool {
+        self.inner.is_leader()
+    }
+
+    /// Waits until the leadership is lost. Does not return while we lead.
+    pub fn lost(&self) -> LostReason {
+        self.watch().lost()
+    }
+
+    /// Waits for the loss, but no longer than `wait`; `None` if we still led then.
+    pub fn wait_lost(&self, wait: Duration) -> Option<LostReason> {
+        self.watch().wait_lost(wait)
+    }
+
+    fn watch(&self) -> Watch {
+        Watch { inner: self.inner.guard().watch(), worker: Arc::clone(&self.worker) }
+    }
+
+    /// Steps down.
+    ///
+    /// # Errors
+    /// As [`crate::Guard::release`].
+    pub fn resign(self) -> Result<Outcome> {
+        let leadership = self.inner;
+        self.worker.call(leadership.resign())
+    }
+}

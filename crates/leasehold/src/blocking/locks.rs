@@ -1,0 +1,206 @@
+//! The entrance.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::primitives::{All, Election, Mutex, RwLock, Semaphore};
+use super::worker::Worker;
+use crate::all::Wanted;
+use crate::claim::{ClaimId, Holder, Token};
+use crate::clock::Clock;
+use crate::engine::{Capabilities, Engine, Evicted, LockView};
+use crate::error::Result;
+use crate::meter::Meter;
+
+/// As [`crate::Locks`], without async. Cheap to clone; all clones share one background thread.
+#[derive(Clone)]
+pub struct Locks {
+    // Dropped before the worker, so that the thread still sees its end.
+    inner: crate::Locks,
+    worker: Arc<Worker>,
+}
+
+/// As [`crate::Builder`], without async.
+#[derive(Default)]
+pub struct Builder(crate::Builder);
+
+impl Builder {
+    /// As [`crate::Builder::ttl`].
+    #[must_use]
+    pub fn ttl(self, ttl: Duration) -> Self {
+        Self(self.0.ttl(ttl))
+    }
+
+    /// As [`crate::Builder::clock`].
+    #[must_use]
+    pub fn clock(self, clock: Clock) -> Self {
+        Self(self.0.clock(clock))
+    }
+
+    /// As [`crate::Builder::meter`]. The meter is called on the background thread: it must not call these locks.
+    #[must_use]
+    pub fn meter(self, meter: Arc<dyn Meter>) -> Self {
+        Self(self.0.meter(meter))
+    }
+
+    /// As [`crate::Builder::holder`].
+    #[must_use]
+    pub fn holder(self, holder: Holder) -> Self {
+        Self(self.0.holder(holder))
+    }
+
+    /// As [`crate::Builder::open`].
+    ///
+    /// # Errors
+    /// As [`crate::Locks::open`]; `Unavailable` if no thread can be started.
+    pub fn open(self, url: &str) -> Result<Locks> {
+        let url = url.to_owned();
+        Locks::start(move || async move { self.0.open(&url).await })
+    }
+
+    /// As [`crate::Builder::open_engine`].
+    ///
+    /// # Errors
+    /// `Unavailable` if no thread can be started.
+    pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Locks> {
+        Locks::start(move || async move { Ok(self.0.open_engine(engine)) })
+    }
+}
+
+impl Locks {
+    fn start<F>(open: impl FnOnce() -> F + Send + 'static) -> Result<Self>
+    where
+        F: Future<Output = Result<crate::Locks>>,
+    {
+        let (inner, worker) = Worker::start(open)?;
+        Ok(Self { inner, worker })
+    }
+
+    /// Opens the engine that `url` names.
+    ///
+    /// # Errors
+    /// As [`crate::Locks::open`]; `Unavailable` if no thread can be started.
+    pub fn open(url: &str) -> Result<Self> {
+        Self::builder().open(url)
+    }
+
+    /// Opens with options.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A lock that one may hold at a time.
+    pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
+        Mutex::new(self.inner.mutex(name), &self.worker)
+    }
+
+    /// A lock that many may read or one may write.
+    pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
+        RwLock::new(self.inner.rwlock(name), &self.worker)
+    }
+
+    /// A lock of `limit` permits.
+    pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
+        Semaphore::new(self.inner.semaphore(name, limit), &self.worker)
+    }
+
+    /// Several locks at once, all or nothing.
+    pub fn all<I>(&self, wanted: I) -> All
+    where
+        I: IntoIterator,
+        I::Item: Into<Wanted>,
+    {
+        All::new(self.inner.all(wanted), &self.worker)
+    }
+
+    /// An election: one leader at a time, whom all can see.
+    pub fn election(&self, name: impl AsRef<str>) -> Election {
+        Election::new(self.inner.election(name), &self.worker)
+    }
+
+    /// As [`crate::Locks::capabilities`].
+    pub fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    /// As [`crate::Locks::url`].
+    pub fn url(&self) -> String {
+        self.inner.url()
+    }
+
+    /// As [`crate::Locks::clock`].
+    pub fn clock(&self) -> &Clock {
+        self.inner.clock()
+    }
+
+    /// As [`crate::Locks::held`].
+    pub fn held(&self) -> usize {
+        self.inner.held()
+    }
+
+    /// As [`crate::Locks::inspect`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockView> {
+        let (locks, name) = (self.inner.clone(), name.as_ref().to_owned());
+        self.worker.call(async move { locks.inspect(name).await })
+    }
+
+    /// As [`crate::Locks::list`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn list(&self, prefix: &str) -> Result<Vec<LockView>> {
+        let (locks, prefix) = (self.inner.clone(), prefix.to_owned());
+        self.worker.call(async move { locks.list(&prefix).await })
+    }
+
+    /// As [`crate::Locks::evict`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn evict(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Evicted> {
+        let (locks, name) = (self.inner.clone(), name.as_ref().to_owned());
+        self.worker.call(async move { locks.evict(name, claim).await })
+    }
+
+    /// As [`crate::Locks::last_token`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn last_token(&self, name: impl AsRef<str>) -> Result<Option<Token>> {
+        Ok(self.inspect(name)?.last_token)
+    }
+
+    /// As [`crate::Locks::settle`]: call it before the process ends.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&self) -> Result<()> {
+        let locks = self.inner.clone();
+        self.worker.call(async move { locks.settle().await })
+    }
+
+    /// As [`crate::Locks::close`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn close(self) -> Result<()> {
+        let locks = self.inner;
+        self.worker.call(async move { locks.close().await })
+    }
+
+    /// As [`crate::Locks::lifeline`].
+    #[cfg(unix)]
+    pub fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        self.inner.lifeline()
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.inner.fmt(f)
+    }
+}

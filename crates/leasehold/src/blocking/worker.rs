@@ -1,0 +1,80 @@
+//! The background thread: it runs the keeper and every call, so that no caller's thread ever drives a runtime.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Weak, mpsc};
+use std::time::Duration;
+
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::oneshot;
+
+use crate::clock::Clock;
+use crate::error::{Error, ErrorKind, Result};
+use crate::keeper::Desk;
+
+/// How often the thread looks whether the keeper has ended, once nobody needs it any more.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The way to the thread. The thread goes on while one of these is left.
+#[derive(Debug)]
+pub(super) struct Worker {
+    handle: Handle,
+    pub(super) clock: Clock,
+    pub(super) engine: &'static str,
+    /// Never sent on: the thread hears when it is dropped.
+    _stay: oneshot::Sender<Infallible>,
+}
+
+impl Worker {
+    /// Starts a thread and opens the locks on it.
+    pub(super) fn start<F>(open: impl FnOnce() -> F + Send + 'static) -> Result<(crate::Locks, Arc<Self>)>
+    where
+        F: Future<Output = Result<crate::Locks>>,
+    {
+        let (opened, answer) = mpsc::sync_channel(1);
+        let (stay, gone) = oneshot::channel();
+        let body = move || {
+            let runtime = match Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime,
+                Err(error) => return drop(opened.send(Err(not_started(error)))),
+            };
+            runtime.block_on(async move {
+                let locks = open().await;
+                let rest = locks.as_ref().ok().map(|locks| (Arc::downgrade(&locks.shared.desk), locks.shared.ttl));
+                drop(opened.send(locks.map(|locks| (locks, Handle::current()))));
+                let _: Result<Infallible, _> = gone.await;
+                if let Some((desk, ttl)) = rest {
+                    // After a TTL the engine has let go by itself.
+                    let _ = tokio::time::timeout(ttl, ended(desk)).await;
+                }
+            });
+        };
+        std::thread::Builder::new().name("leasehold".into()).spawn(body).map_err(not_started)?;
+        let (locks, handle) = answer.recv().map_err(|_| thread_gone())??;
+        let (clock, engine) = (locks.clock().clone(), locks.capabilities().engine);
+        Ok((locks, Arc::new(Self { handle, clock, engine, _stay: stay })))
+    }
+
+    /// Runs a call on the thread and waits for its answer.
+    pub(super) fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+        let (done, answer) = mpsc::sync_channel(1);
+        // An answer that nobody takes is dropped, and a guard in it given back.
+        self.handle.spawn(async move { drop(done.send(call.await)) });
+        answer.recv().unwrap_or_else(|_| Err(thread_gone().at_engine(self.engine)))
+    }
+}
+
+/// Waits until the keeper has given everything back and ended.
+async fn ended(desk: Weak<Desk>) {
+    while desk.strong_count() > 0 {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn not_started(error: std::io::Error) -> Error {
+    Error::new(ErrorKind::Unavailable, "the background thread could not be started").retryable().caused_by(error)
+}
+
+/// Only after a panic on the thread.
+fn thread_gone() -> Error {
+    Error::new(ErrorKind::Closed, "the background thread failed while it worked on this").effect_unknown()
+}

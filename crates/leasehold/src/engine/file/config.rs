@@ -1,0 +1,81 @@
+//! The engine's URL: which folder, and who may use it.
+
+use std::path::PathBuf;
+
+use crate::engine::EngineUrl;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Where the locks are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Config {
+    pub(super) dir: PathBuf,
+    /// The folder's permissions; `None`: private, and the folder must be ours.
+    pub(super) mode: Option<u32>,
+}
+
+impl Config {
+    pub(super) fn read(url: &EngineUrl) -> Result<Self> {
+        url.only_options(&["mode"])?;
+        if url.hosts.iter().any(|host| host != "localhost") || url.user.is_some() || url.password.is_some() {
+            let host = url.hosts.join(",");
+            return Err(bad(format!(
+                "a `file:` URL has no host; for the folder /{host}{} write three slashes",
+                url.path
+            )));
+        }
+        let dir = if url.path.is_empty() { default_dir()? } else { PathBuf::from(&url.path) };
+        let mode = url.option("mode").map(|text| {
+            let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
+            mode.ok_or_else(|| bad(format!("{text:?} is no mode for a folder; 0770 shares it with the group")))
+        });
+        Ok(Self { dir, mode: mode.transpose()? })
+    }
+}
+
+fn bad(message: String) -> Error {
+    Error::new(ErrorKind::InvalidUrl, message)
+}
+
+/// A folder that survives reboots.
+fn default_dir() -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(PathBuf::from("/var/lib/leasehold"));
+    }
+    let set = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+    let state = state.filter(|dir| dir.is_absolute());
+    state.map(|dir| dir.join("leasehold")).ok_or_else(|| {
+        bad("`file:` keeps its locks below $XDG_STATE_HOME or $HOME, and neither is set: name a folder, file:///dir".into())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<Config> {
+        Config::read(&EngineUrl::parse(url)?)
+    }
+
+    #[test]
+    fn reads_folders_and_modes() {
+        assert_eq!(read("file:///a/b").unwrap().dir, PathBuf::from("/a/b"));
+        assert_eq!(read("file:a/b").unwrap().dir, PathBuf::from("a/b"));
+        assert_eq!(read("file://localhost/a").unwrap().dir, PathBuf::from("/a"));
+        assert_eq!(read("file:///a?mode=0770").unwrap().mode, Some(0o770));
+        assert!(read("file:").unwrap().dir.ends_with("leasehold"));
+    }
+
+    #[test]
+    fn refuses_what_it_does_not_understand() {
+        for (url, says) in [
+            ("file://a/b", "three slashes"),
+            ("file:///a?mode=99", "no mode"),
+            ("file:///a?mode=0077", "no mode"),
+            ("file:///a?colour=red", "it has mode"),
+        ] {
+            let error = read(url).unwrap_err();
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

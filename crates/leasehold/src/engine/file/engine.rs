@@ -1,0 +1,354 @@
+//! The trait, on a folder.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::bells::{Bells, Ring};
+use super::clients::{self, Client};
+use super::config::Config;
+use super::folder::Folder;
+use super::step::{Op, Out};
+use super::store::{Stop, Store};
+use super::watch::{Watch, Watches};
+use super::{CAPABILITIES, inspect, store};
+use crate::claim::{Claim, ClaimId, Holder};
+use crate::clock::{Clock, Moment};
+use crate::engine::{Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Released, Renewal, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::lease::Validity;
+use crate::logic::table::{Departure, Verdict};
+use crate::name::LockName;
+
+/// How long a step may find the lock's file occupied: it is entered for microseconds, so whoever is in it stands still.
+const OCCUPIED: Duration = Duration::from_secs(2);
+
+/// How often a waiter looks by itself where nothing can be watched.
+const UNWATCHED: Duration = Duration::from_millis(100);
+
+/// Locks in a folder.
+#[derive(Debug)]
+pub struct FileEngine {
+    pub(super) folder: Folder,
+    pub(super) clock: Clock,
+    pub(super) store: Store,
+    client: Client,
+    bells: Arc<Bells>,
+    watches: Option<Arc<Watches>>,
+    losses: tokio::sync::Mutex<mpsc::UnboundedReceiver<ClaimId>>,
+    attendants: Vec<JoinHandle<()>>,
+    url: String,
+}
+
+impl FileEngine {
+    /// Opens `file:` or `file:///dir`.
+    pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<Self>> {
+        let config = Config::read(url)?;
+        let opened = tokio::task::spawn_blocking(move || {
+            let folder = Folder::open(&config)?;
+            let client = Client::register(&folder, &Holder::this_process())?;
+            if let Some(now) = client.started() {
+                store::sweep(&folder, now)?;
+            }
+            Ok::<_, Error>((folder, client))
+        });
+        let (folder, client) = opened.await.map_err(ended)?.map_err(|error| error.at_engine("file"))?;
+        let (bells, losses) = Bells::new(&folder)?;
+        let bells = Arc::new(bells);
+        let bell = Bells::open(&folder, client.id).map_err(|error| error.at_engine("file"))?;
+        let watches = Watches::new().inspect_err(|error| {
+            tracing::debug!(%error, "no inotify: waiters look every {UNWATCHED:?} whether those ahead live");
+        });
+        let watches = watches.ok();
+        let mut attendants = vec![tokio::spawn(Arc::clone(&bells).attend(bell))];
+        attendants.extend(watches.iter().map(|watches| tokio::spawn(Arc::clone(watches).attend())));
+        let url = format!("file://{}", folder.root().display());
+        let losses = tokio::sync::Mutex::new(losses);
+        let (clock, store) = (clock.clone(), Store::default());
+        Ok(Arc::new(Self { folder, clock, store, client, bells, watches, losses, attendants, url }))
+    }
+
+    pub(super) fn client_id(&self) -> u128 {
+        self.client.id
+    }
+
+    pub(super) fn is_alive(&self, client: u128) -> bool {
+        client == self.client.id || clients::is_alive(&self.folder, client)
+    }
+
+    pub(super) fn ring(&self, client: u128, claim: ClaimId, ring: Ring) {
+        if client == self.client.id {
+            self.bells.ring_here(claim, ring);
+        } else {
+            self.bells.ring_there(&self.folder, client, claim, ring);
+        }
+    }
+
+    /// Takes a step: here and now where that is quick, else on a thread that may block.
+    async fn run(self: &Arc<Self>, name: LockName, op: Op) -> Result<Out> {
+        for _ in 0..4 {
+            match self.step(&name, &op, false) {
+                Ok(out) => return Ok(out),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::NeedsSync) => break,
+                Err(Stop::Busy) => tokio::task::yield_now().await,
+            }
+        }
+        let engine = Arc::clone(self);
+        tokio::task::spawn_blocking(move || engine.step_blocking(&name, &op)).await.map_err(ended)?
+    }
+
+    fn step_blocking(&self, name: &LockName, op: &Op) -> Result<Out> {
+        let give_up = self.clock.now().after(OCCUPIED);
+        let mut pause = Duration::from_micros(20);
+        loop {
+            match self.step(name, op, true) {
+                Ok(out) => return Ok(out),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::NeedsSync | Stop::Busy) => {}
+            }
+            if self.clock.now() >= give_up {
+                let path = self.folder.lock_path(name);
+                let message = format!(
+                    "a process has been inside {} for {OCCUPIED:?}, where microseconds are usual: is it stopped? `fuser` \
+                     or `lslocks` names it; let it go on, or kill it",
+                    path.display()
+                );
+                return Err(Error::new(ErrorKind::Unavailable, message).retryable());
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+    }
+
+    async fn ask(self: &Arc<Self>, claim: &Arc<Claim>, queue: bool) -> Result<(Answer, Option<u128>)> {
+        let op = Op::Attempt { claim: Arc::clone(claim), queue };
+        match self.run(claim.name().clone(), op).await? {
+            Out::Verdict(verdict, expiry, watch) => Ok((answer(verdict, expiry, self.clock.now()), watch)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Waits until a bell rings, whoever is ahead dies, or patience ends.
+    async fn hear(
+        self: &Arc<Self>,
+        claim: &Arc<Claim>,
+        ahead: Option<u128>,
+        until: Moment,
+        bell: &super::bells::Listener,
+    ) -> Result<()> {
+        let ahead = ahead.filter(|client| *client != self.client.id);
+        let Some(client) = ahead else {
+            tokio::select! {
+                () = bell.rung() => {}
+                () = self.clock.sleep_until(until) => {}
+            }
+            return Ok(());
+        };
+        let watch = self.watch_death(client);
+        let seen = watch.as_ref().map(Watch::seen);
+        // Looked after the watch was set: a death is seen by one or the other.
+        if self.is_alive(client) {
+            let until = if seen.is_some() { until } else { until.min(self.clock.now().after(UNWATCHED)) };
+            let event = async {
+                match seen {
+                    Some(seen) => seen.await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = bell.rung() => return Ok(()),
+                () = self.clock.sleep_until(until) => {}
+                () = event => self.await_death(client).await,
+            }
+        }
+        if !self.is_alive(client) {
+            self.run(claim.name().clone(), Op::Bury(client)).await?;
+        }
+        Ok(())
+    }
+
+    fn watch_death(&self, client: u128) -> Option<Watch> {
+        self.watches.as_ref()?.death(&self.folder.client_path(client)).ok()
+    }
+
+    /// The kernel reports the close of a file a moment before it lets go of its lock.
+    async fn await_death(&self, client: u128) {
+        let give_up = self.clock.now().after(UNWATCHED);
+        while self.is_alive(client) && self.clock.now() < give_up {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    async fn renew_one(self: &Arc<Self>, claim: &Claim) -> Result<Renewal> {
+        match self.run(claim.name().clone(), Op::Renew(claim.id)).await? {
+            Out::Renewed(Some(until)) => Ok(Renewal::Renewed(Validity::Until(until))),
+            Out::Renewed(None) | Out::Gone => Ok(Renewal::Lost),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn look(self: &Arc<Self>, name: LockName) -> Result<LockView> {
+        match self.run(name, Op::Inspect).await? {
+            Out::View(view) => Ok(view),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn ended(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Unavailable, "the runtime ended during a step").effect_unknown().caused_by(error)
+}
+
+fn unexpected(out: &Out) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
+}
+
+fn answer(verdict: Verdict, expiry: Option<Moment>, now: Moment) -> Answer {
+    let recheck = expiry.map(|at| at.since(now));
+    match verdict {
+        Verdict::Granted(token, until) => Answer::Granted(Grant { token, validity: Validity::Until(until) }),
+        Verdict::Queued(ahead) => Answer::Queued { ahead, recheck },
+        Verdict::Busy => Answer::Busy { recheck },
+        Verdict::Refused(refusal) => Answer::Refused(refusal),
+    }
+}
+
+impl Engine for FileEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        Box::pin(async move { Ok(self.ask(&claim, queue).await?.0) })
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        Box::pin(async move {
+            let until = self.clock.now().after(patience);
+            let bell = self.bells.listen(claim.id);
+            let (answer, ahead) = self.ask(&claim, false).await?;
+            if !matches!(answer, Answer::Queued { .. }) {
+                return Ok(answer);
+            }
+            self.hear(&claim, ahead, until, &bell).await?;
+            Ok(self.ask(&claim, false).await?.0)
+        })
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        Box::pin(async move {
+            if !self.client.is_registered() {
+                // Others take us for dead.
+                return Ok(vec![Renewal::Lost; claims.len()]);
+            }
+            let mut renewals = Vec::with_capacity(claims.len());
+            for claim in &claims {
+                renewals.push(self.renew_one(claim).await.unwrap_or_else(|error| {
+                    tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed");
+                    Renewal::Unknown
+                }));
+            }
+            Ok(renewals)
+        })
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        Box::pin(async move {
+            match self.run(claim.name().clone(), Op::Depart(claim.id)).await? {
+                Out::Departed(Departure::Released) => Ok(Released::Released),
+                Out::Departed(Departure::LeftQueue) => Ok(Released::LeftQueue),
+                Out::Departed(Departure::Absent) => Ok(Released::Absent),
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>> {
+        Box::pin(async move {
+            match self.losses.lock().await.recv().await {
+                Some(claim) => Ok(vec![claim]),
+                None => std::future::pending().await,
+            }
+        })
+    }
+
+    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+        // The watch is set by the call itself, not by the first poll. A file that is not there yet is made.
+        let made = self.store.file(&self.folder, &name);
+        let watch = self.watches.as_ref().and_then(|watches| watches.change(&self.folder.lock_path(&name)).ok());
+        let seen = watch.as_ref().map(Watch::seen);
+        Box::pin(async move {
+            made?;
+            let patience = if seen.is_some() { patience } else { patience.min(UNWATCHED) };
+            let until = self.clock.now().after(patience);
+            tokio::select! {
+                () = async { match seen { Some(seen) => seen.await, None => std::future::pending().await } } => {}
+                () = self.clock.sleep_until(until) => {}
+            }
+            drop(watch);
+            Ok(())
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        Box::pin(async move {
+            // A lock that nobody ever took has no file, and looking does not make one.
+            if !self.folder.lock_path(&name).exists() {
+                return Ok(LockView::free(name));
+            }
+            self.look(name).await
+        })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        Box::pin(async move {
+            let folder = self.folder.locks().to_owned();
+            let names =
+                tokio::task::spawn_blocking(move || inspect::names(&folder, &prefix)).await.map_err(ended)??;
+            let mut views = Vec::new();
+            for name in names {
+                let view = self.look(name).await?;
+                if !view.holders.is_empty() || !view.waiters.is_empty() {
+                    views.push(view);
+                }
+            }
+            Ok(views)
+        })
+    }
+
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
+        Box::pin(async move {
+            match self.run(name.clone(), Op::Evict(claim)).await? {
+                Out::Evicted(party, token) => {
+                    if let Some(party) = &party {
+                        let by = Holder::this_process();
+                        self.folder.audit(&format!(
+                            "evicted {:?} ({}) from {name:?} by {:?}; fence {token}\n",
+                            party.holder, party.mode, by
+                        ))?;
+                    }
+                    Ok(Evicted { party, token })
+                }
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        self.client.lifeline()
+    }
+}
+
+impl Drop for FileEngine {
+    fn drop(&mut self) {
+        self.attendants.iter().for_each(JoinHandle::abort);
+        clients::remove(&self.folder, self.client.id);
+    }
+}

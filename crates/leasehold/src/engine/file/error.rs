@@ -1,0 +1,30 @@
+//! What the operating system says, in our words.
+
+use std::io;
+use std::path::Path;
+
+use crate::error::{Error, ErrorKind};
+
+/// An error of a system call on `path`.
+pub(super) fn at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error {
+    let error = error.into();
+    let path = path.display();
+    let (kind, advice) = match error.kind() {
+        io::ErrorKind::PermissionDenied => (ErrorKind::Denied, "; its folder must be ours and writable"),
+        io::ErrorKind::ReadOnlyFilesystem => (ErrorKind::Denied, "; name a folder that can be written: file:///dir"),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => (ErrorKind::Full, "; make room and try again"),
+        io::ErrorKind::NotADirectory => (ErrorKind::InvalidUrl, "; name a folder"),
+        _ => (ErrorKind::Unavailable, ""),
+    };
+    Error::new(kind, format!("cannot {what} {path}{advice}")).caused_by(error)
+}
+
+/// A lock file that cannot be understood.
+pub(super) fn damaged(path: &Path, why: &str) -> Error {
+    let message = format!(
+        "{} is damaged ({why}); nothing is granted, and nothing was changed. Put the file back from a copy, or move it away to \
+         start anew: then also reset whatever compares this lock's tokens, for they start low again",
+        path.display()
+    );
+    Error::new(ErrorKind::Corrupt, message)
+}

@@ -1,0 +1,68 @@
+//! What others may see.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use super::engine::FileEngine;
+use super::wire::{self, Note, PAGE, Record};
+use super::{clients, error};
+use crate::claim::Token;
+use crate::clock::Moment;
+use crate::engine::{LockView, PartyView};
+use crate::error::Result;
+use crate::logic::table::{Party, Table};
+use crate::name::LockName;
+
+/// A lock, as its table stands.
+pub(super) fn view(engine: &FileEngine, name: &LockName, image: &[u8], table: &Table<Note>, now: Moment) -> LockView {
+    let show = |party: &Party<Note>| {
+        let text = match &party.note.record {
+            Record::Slot(index) => wire::text(image, *index),
+            Record::New(claim) => claim.terms.holder.text.to_string(),
+        };
+        PartyView {
+            claim: party.claim,
+            mode: party.mode,
+            token: (party.token > Token::default()).then_some(party.token),
+            holder: clients::describe(&engine.folder, party.note.client, &text),
+            age: now.since(party.note.since),
+            left: party.until.since(now),
+        }
+    };
+    LockView {
+        name: name.clone(),
+        holders: table.holders.iter().map(show).collect(),
+        waiters: table.waiters.iter().map(show).collect(),
+        last_token: wire::counters(image).ok().map(|counters| Token(counters.last)),
+    }
+}
+
+/// The names of all locks that have a file and begin with `prefix`, in order. A damaged file is named in the log, and
+/// does not hide the others.
+pub(super) fn names(locks: &Path, prefix: &str) -> Result<Vec<LockName>> {
+    let entries = fs::read_dir(locks).map_err(|e| error::at(locks, "list", e))?;
+    let mut names = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(|e| error::at(locks, "list", e))?.path();
+        let draft = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        if draft {
+            continue;
+        }
+        match name(&path) {
+            Ok(name) if name.as_str().starts_with(prefix) => names.push(name),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "left out of the list"),
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn name(path: &Path) -> Result<LockName> {
+    let mut page = vec![0; PAGE];
+    let file = File::open(path).map_err(|e| error::at(path, "open", e))?;
+    file.read_exact_at(&mut page, 0).map_err(|_| error::damaged(path, "it is too short"))?;
+    let name = wire::name_of(&page).map_err(|why| error::damaged(path, why))?;
+    LockName::new(name).map_err(|_| error::damaged(path, "its name is no lock name"))
+}

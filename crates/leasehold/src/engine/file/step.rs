@@ -1,0 +1,239 @@
+//! One step on one lock: enter its file, apply a step of the table, write, leave, ring.
+
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, TryLockError};
+
+use super::bells::Ring;
+use super::engine::FileEngine;
+use super::inspect;
+use super::store::{Latch, Stop};
+use super::wire::{self, Note, Record};
+use crate::claim::{Claim, ClaimId, Token};
+use crate::clock::Moment;
+use crate::engine::{LockView, PartyView};
+use crate::logic::queue::{relinked, watched};
+use crate::logic::table::{Departure, Granted, Party, Table, Verdict};
+use crate::name::LockName;
+
+/// What to do. Plain data, so that a step that could not be taken at once is taken later.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Attempt {
+        claim: Arc<Claim>,
+        queue: bool,
+    },
+    Renew(ClaimId),
+    Depart(ClaimId),
+    /// Takes out what a client left that may be dead.
+    Bury(u128),
+    Inspect,
+    Evict(ClaimId),
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) enum Out {
+    /// The verdict, when the next lease ends, and the client that a queued claim should watch.
+    Verdict(Verdict, Option<Moment>, Option<u128>),
+    Renewed(Option<Moment>),
+    Departed(Departure),
+    Buried,
+    View(LockView),
+    Evicted(Option<PartyView>, Token),
+    /// The file was removed under us.
+    Gone,
+}
+
+impl FileEngine {
+    /// Takes a step. With `may_block` it may wait for the disk; otherwise it is a matter of microseconds.
+    pub(super) fn step(&self, name: &LockName, op: &Op, may_block: bool) -> Result<Out, Stop> {
+        loop {
+            let file = self.store.file(&self.folder, name)?;
+            let mut file = match file.try_lock() {
+                Ok(file) => file,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) if may_block => file.lock().unwrap_or_else(PoisonError::into_inner),
+                Err(TryLockError::WouldBlock) => return Err(Stop::Busy),
+            };
+            let mut latch = file.latch()?;
+            if !matches!(op, Op::Depart(_)) && !latch.0.is_linked() {
+                self.store.forget(name);
+                if matches!(op, Op::Renew(_)) {
+                    return Ok(Out::Gone);
+                }
+                continue;
+            }
+            let (out, rings) = self.inside(name, op, &mut latch, may_block)?;
+            drop(latch);
+            drop(file);
+            for (client, claim, ring) in rings {
+                self.ring(client, claim, ring);
+            }
+            return Ok(out);
+        }
+    }
+
+    fn inside(&self, name: &LockName, op: &Op, latch: &mut Latch<'_>, may_block: bool) -> Result<(Out, Rings), Stop> {
+        latch.read(name, self.folder.boot)?;
+        let slots = latch.0.counters.slots as usize;
+        let mut table = wire::table(&latch.0.next, slots)
+            .map_err(|why| super::error::damaged(&self.folder.lock_path(name), why))?;
+        let counters = latch.0.counters;
+        let most = counters.last + 2 + table.waiters.len() as u64;
+        let may_grant = matches!(op, Op::Attempt { .. } | Op::Evict(_)) || !table.waiters.is_empty();
+        if may_grant && most > counters.reserved {
+            if !may_block {
+                return Err(Stop::NeedsSync);
+            }
+            latch.reserve(&self.folder, most)?;
+        }
+        let before: Vec<_> = links(&table).collect();
+        let clients: HashMap<ClaimId, u128> = match table.waiters.len() {
+            0 => HashMap::new(),
+            _ => parties(&table).map(|party| (party.claim, party.note.client)).collect(),
+        };
+        let mut last = latch.0.counters.last;
+        let mut token = || {
+            last += 1;
+            Token(last)
+        };
+        let now = self.clock.now();
+        let mut stage = Stage { engine: self, name, image: &latch.0.next, now, token: &mut token };
+        let (out, granted, evicted) = stage.play(op, &mut table);
+        for holder in table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
+            holder.note.since = now;
+        }
+        let look = granted.into_iter().chain(relinked(before, links(&table))).map(|claim| (claim, Ring::Look));
+        let rings = look.chain(evicted.map(|claim| (claim, Ring::Evicted)));
+        let rings = rings.filter_map(|(claim, ring)| Some((*clients.get(&claim)?, claim, ring))).collect();
+        latch.0.counters.last = last;
+        latch.0.counters.slots = wire::put_table(&mut latch.0.next, slots, &table) as u64;
+        latch.write()?;
+        Ok((out, rings))
+    }
+}
+
+/// Whom to ring: the client, the claim, and what to say.
+type Rings = Vec<(u128, ClaimId, Ring)>;
+
+fn parties(table: &Table<Note>) -> impl Iterator<Item = &Party<Note>> {
+    table.holders.iter().chain(&table.waiters)
+}
+
+fn links(table: &Table<Note>) -> impl Iterator<Item = (ClaimId, Option<ClaimId>)> {
+    let last = table.holders.last().map(|party| party.claim);
+    watched(last, table.waiters.iter().map(|party| party.claim))
+}
+
+/// Everything that a step needs besides the table.
+struct Stage<'a, T: FnMut() -> Token> {
+    engine: &'a FileEngine,
+    name: &'a LockName,
+    image: &'a [u8],
+    now: Moment,
+    token: &'a mut T,
+}
+
+impl<T: FnMut() -> Token> Stage<'_, T> {
+    fn play(&mut self, op: &Op, table: &mut Table<Note>) -> (Out, Granted, Option<ClaimId>) {
+        self.skip_dead_waiters(table);
+        match op {
+            Op::Attempt { claim, queue } => {
+                let (verdict, granted) = self.attempt(table, claim, *queue);
+                let watch = matches!(verdict, Verdict::Queued(_)).then(|| watched_client(table, claim.id)).flatten();
+                (Out::Verdict(verdict, table.next_expiry(), watch), granted, None)
+            }
+            Op::Renew(claim) => {
+                let (until, granted) = table.renew(*claim, self.now, self.token);
+                (Out::Renewed(until), granted, None)
+            }
+            Op::Depart(claim) => {
+                let (departure, granted) = table.depart(*claim, self.now, self.token);
+                (Out::Departed(departure), granted, None)
+            }
+            Op::Bury(client) => {
+                if !self.engine.is_alive(*client) {
+                    remove_client(table, *client);
+                }
+                (Out::Buried, table.settle(self.now, self.token), None)
+            }
+            Op::Inspect => {
+                self.bury_dead(table, true);
+                let granted = table.settle(self.now, self.token);
+                (Out::View(inspect::view(self.engine, self.name, self.image, table, self.now)), granted, None)
+            }
+            Op::Evict(claim) => {
+                let view = inspect::view(self.engine, self.name, self.image, table, self.now);
+                let party = view.holders.into_iter().chain(view.waiters).find(|party| party.claim == *claim);
+                // Raised before the next waiter is granted, so that even it comes after the evicted one's fence.
+                let fence = (self.token)();
+                let (_, granted) = table.depart(*claim, self.now, self.token);
+                (Out::Evicted(party, fence), granted, Some(*claim))
+            }
+        }
+    }
+
+    /// Tries to enter; if somebody is in the way, looks whether they live, and only then joins the queue.
+    fn attempt(&mut self, table: &mut Table<Note>, claim: &Arc<Claim>, queue: bool) -> (Verdict, Granted) {
+        let terms = &claim.terms;
+        let party = || Party {
+            claim: claim.id,
+            owner: terms.owner,
+            mode: terms.mode,
+            ttl: terms.ttl,
+            until: self.now,
+            token: Token::default(),
+            place: 0,
+            note: Note { client: self.engine.client_id(), since: self.now, record: Record::New(Arc::clone(claim)) },
+        };
+        let (verdict, mut granted) = table.attempt(party(), false, self.now, self.token);
+        let again = match verdict {
+            Verdict::Granted(..) => false,
+            Verdict::Queued(_) => self.bury_dead(table, false),
+            Verdict::Busy => self.bury_dead(table, false) || queue,
+            Verdict::Refused(_) => self.bury_dead(table, true),
+        };
+        if !again {
+            return (verdict, granted);
+        }
+        let (verdict, more) = table.attempt(party(), queue, self.now, self.token);
+        granted.extend(more);
+        (verdict, granted)
+    }
+
+    /// Takes out the claims of dead clients, of the holders or of all. `true` if there were any.
+    fn bury_dead(&self, table: &mut Table<Note>, all: bool) -> bool {
+        let waiters = table.waiters.iter().filter(|_| all);
+        let mut clients: Vec<u128> = table.holders.iter().chain(waiters).map(|party| party.note.client).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        clients.retain(|client| !self.engine.is_alive(*client));
+        for client in &clients {
+            remove_client(table, *client);
+        }
+        !clients.is_empty()
+    }
+
+    /// The lock is not handed to the dead.
+    fn skip_dead_waiters(&self, table: &mut Table<Note>) {
+        while let Some(first) = table.waiters.front() {
+            if self.engine.is_alive(first.note.client) {
+                break;
+            }
+            let client = first.note.client;
+            remove_client(table, client);
+        }
+    }
+}
+
+/// A dead client's claims are over, wherever they stand.
+fn remove_client(table: &mut Table<Note>, client: u128) {
+    table.holders.retain(|party| party.note.client != client);
+    table.waiters.retain(|party| party.note.client != client);
+}
+
+/// Whose death would concern a queued claim.
+fn watched_client(table: &Table<Note>, claim: ClaimId) -> Option<u128> {
+    let (_, ahead) = links(table).find(|(waiter, _)| *waiter == claim)?;
+    parties(table).find(|party| Some(party.claim) == ahead).map(|party| party.note.client)
+}

@@ -1,0 +1,346 @@
+//! Lock files: made, opened, latched, read and written.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, flock};
+
+use super::error;
+use super::folder::Folder;
+use super::wire::{self, COUNTERS, Counters, PAGE, RESERVE, SLOT, SLOTS};
+use crate::error::{Error, Result};
+use crate::name::LockName;
+
+/// How many lock files are kept open while nobody uses them.
+const KEPT_OPEN: usize = 256;
+
+/// Why a step was not taken; nothing was changed.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// Somebody else is in the file right now.
+    Busy,
+    /// Tokens must be put on disk first, which blocks.
+    NeedsSync,
+    /// It failed.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The lock files that are open.
+#[derive(Debug, Default)]
+pub(super) struct Store {
+    open: Mutex<HashMap<LockName, Arc<Mutex<LockFile>>>>,
+}
+
+impl Store {
+    /// The file of a lock, made if there is none.
+    pub(super) fn file(&self, folder: &Folder, name: &LockName) -> Result<Arc<Mutex<LockFile>>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(file) = open.get(name) {
+            return Ok(Arc::clone(file));
+        }
+        if open.len() >= KEPT_OPEN {
+            open.retain(|_, file| Arc::strong_count(file) > 1);
+        }
+        let file = Arc::new(Mutex::new(LockFile::open(folder, name)?));
+        open.insert(name.clone(), Arc::clone(&file));
+        Ok(file)
+    }
+
+    /// Forgets a file that is gone from the folder.
+    pub(super) fn forget(&self, name: &LockName) {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+}
+
+/// One lock's file, with what was last read from it.
+#[derive(Debug)]
+pub(super) struct LockFile {
+    file: File,
+    path: PathBuf,
+    /// What is in the file.
+    pub(super) image: Vec<u8>,
+    /// What is to be in it.
+    pub(super) next: Vec<u8>,
+    pub(super) counters: Counters,
+}
+
+impl LockFile {
+    fn open(folder: &Folder, name: &LockName) -> Result<Self> {
+        let path = folder.lock_path(name);
+        let existing = || OpenOptions::new().read(true).write(true).open(&path);
+        let file = match existing() {
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+                make(folder, name, &path)?;
+                existing()
+            }
+            other => other,
+        };
+        let file = file.map_err(|e| error::at(&path, "open", e))?;
+        Ok(Self { file, path, image: Vec::new(), next: Vec::new(), counters: Counters::default() })
+    }
+
+    /// Enters the file if nobody else is in it. Left when the latch is dropped.
+    pub(super) fn latch(&mut self) -> Result<Latch<'_>, Stop> {
+        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Latch(self)),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => Err(Stop::Busy),
+            Err(other) => Err(Stop::Failed(error::at(&self.path, "lock", other))),
+        }
+    }
+
+    /// Whether the file is still the one that others see.
+    pub(super) fn is_linked(&self) -> bool {
+        self.file.metadata().is_ok_and(|found| found.nlink() > 0)
+    }
+}
+
+/// How many lock files one start looks at, and for how long a file must have been idle to be taken away.
+const SWEEP: usize = 256;
+const IDLE: Duration = Duration::from_secs(24 * 3600);
+
+/// Takes away the files of locks that nobody has used for a day, so that the folder does not grow with every name ever
+/// used. Their tokens are not forgotten: the folder's floor is raised above them first. `now` is the file system's.
+pub(super) fn sweep(folder: &Folder, now: SystemTime) -> Result<()> {
+    let entries = fs::read_dir(folder.locks()).map_err(|e| error::at(folder.locks(), "list", e))?;
+    for entry in entries.flatten().take(SWEEP) {
+        let age =
+            entry.metadata().and_then(|found| found.modified()).ok().and_then(|then| now.duration_since(then).ok());
+        if age.is_none_or(|age| age < IDLE) {
+            continue;
+        }
+        let path = entry.path();
+        if entry.file_name().as_encoded_bytes().starts_with(b".") {
+            // A draft whose maker died.
+            fs::remove_file(&path).map_err(|e| error::at(&path, "remove", e))?;
+        } else if let Err(error) = retire(folder, path) {
+            tracing::warn!(%error, "an idle lock's file stays");
+        }
+    }
+    Ok(())
+}
+
+/// Whoever has the file open finds it unlinked when they enter it, and opens the new one.
+fn retire(folder: &Folder, path: PathBuf) -> Result<()> {
+    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|e| error::at(&path, "open", e))?;
+    let mut file = LockFile { file, path, image: Vec::new(), next: Vec::new(), counters: Counters::default() };
+    let Ok(mut latch) = file.latch() else { return Ok(()) };
+    let name = latch.read_any(folder.boot)?;
+    let slots = latch.0.counters.slots as usize;
+    let idle = (0..slots).all(|index| !wire::in_use(&latch.0.next, index));
+    if idle && latch.0.is_linked() && folder.lock_path(&name) == latch.0.path {
+        folder.raise_floor(latch.0.counters.reserved)?;
+        fs::remove_file(&latch.0.path).map_err(|e| error::at(&latch.0.path, "remove", e))?;
+    }
+    Ok(())
+}
+
+/// Makes a lock's file: whole before it has its name, so that no half-made one is ever seen.
+fn make(folder: &Folder, name: &LockName, path: &PathBuf) -> Result<()> {
+    let draft = folder.locks().join(format!(".new-{:032x}", crate::random::bits()));
+    let page = wire::first_page(name, folder.floor()?);
+    let write = || -> io::Result<()> {
+        let file = folder.open_file(&draft, OpenOptions::new().write(true).create_new(true))?;
+        file.write_all_at(&page, 0)?;
+        match fs::hard_link(&draft, path) {
+            // Somebody else was quicker: theirs it is.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            other => other,
+        }
+    };
+    let made = write().map_err(|e| error::at(path, "make", e));
+    // If it was not even made, there is nothing to take away.
+    let _ = fs::remove_file(&draft);
+    made
+}
+
+/// The right to change a lock's file.
+pub(super) struct Latch<'a>(pub(super) &'a mut LockFile);
+
+impl Drop for Latch<'_> {
+    fn drop(&mut self) {
+        // Fails for no descriptor that could be locked.
+        let _ = flock(&self.0.file, FlockOperation::Unlock);
+    }
+}
+
+impl Latch<'_> {
+    /// Reads the file of this lock.
+    pub(super) fn read(&mut self, name: &LockName, boot: u128) -> Result<()> {
+        self.load(boot)?;
+        match wire::name_of(&self.0.image) {
+            Ok(found) if found == name.as_str() => Ok(()),
+            _ => Err(error::damaged(&self.0.path, "it belongs to another lock")),
+        }
+    }
+
+    /// Reads the file of whatever lock it is.
+    fn read_any(&mut self, boot: u128) -> Result<LockName> {
+        self.load(boot)?;
+        let name = wire::name_of(&self.0.image).ok().and_then(|name| LockName::new(name).ok());
+        name.ok_or_else(|| error::damaged(&self.0.path, "its name is no lock name"))
+    }
+
+    /// Reads the file into `image` and `next`. Whatever an earlier boot left is void.
+    fn load(&mut self, boot: u128) -> Result<()> {
+        let file = &mut *self.0;
+        let damaged = |why: &str| error::damaged(&file.path, why);
+        file.image.resize(PAGE, 0);
+        let first = read_at(&file.file, &mut file.image, 0).map_err(|e| error::at(&file.path, "read", e))?;
+        if first < SLOTS {
+            return Err(damaged("it is too short"));
+        }
+        file.image[first..].fill(0);
+        wire::name_of(&file.image).map_err(damaged)?;
+        let mut counters = wire::counters(&file.image).map_err(damaged)?;
+        let size = wire::slot_at(counters.slots as usize).max(PAGE);
+        file.image.resize(size, 0);
+        if size > PAGE {
+            let rest = read_at(&file.file, &mut file.image[PAGE..], PAGE as u64);
+            let rest = rest.map_err(|e| error::at(&file.path, "read", e))?;
+            file.image[PAGE + rest..].fill(0);
+        }
+        file.next.clone_from(&file.image);
+        if counters.boot != boot {
+            counters = Counters { last: counters.reserved, boot, slots: 0, ..counters };
+            file.next.truncate(PAGE);
+            file.next[SLOTS..].fill(0);
+        }
+        file.counters = counters;
+        Ok(())
+    }
+
+    /// Puts further tokens on disk, before any of them is granted.
+    pub(super) fn reserve(&mut self, folder: &Folder, beyond: u64) -> Result<()> {
+        let file = &mut *self.0;
+        let made = file.counters.reserved == 0 || file.counters.last == file.counters.reserved;
+        file.counters.reserved = beyond + RESERVE;
+        wire::put_counters(&mut file.next, file.counters);
+        let sync = || -> io::Result<()> {
+            file.file.write_all_at(&file.next[COUNTERS..SLOTS], COUNTERS as u64)?;
+            file.file.sync_data()?;
+            if made { folder.sync_locks() } else { Ok(()) }
+        };
+        sync().map_err(|e| error::at(&file.path, "write", e))?;
+        file.image[COUNTERS..SLOTS].copy_from_slice(&file.next[COUNTERS..SLOTS]);
+        Ok(())
+    }
+
+    /// Writes what differs between `image` and `next`: with one call where it lies in one page; otherwise freed slots,
+    /// counters, taken slots, in this order.
+    pub(super) fn write(&mut self) -> Result<()> {
+        let file = &mut *self.0;
+        wire::put_counters(&mut file.next, file.counters);
+        let plan = Plan::new(&file.image, &file.next);
+        let written = plan.spans().try_for_each(|(from, to)| file.file.write_all_at(&file.next[from..to], from as u64));
+        // A write that failed half-way leaves one of the states that the order allows.
+        written.map_err(|e| error::at(&file.path, "write", e).effect_unknown())
+    }
+}
+
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], offset + read as u64) {
+            Ok(0) => break,
+            Ok(some) => read += some,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
+}
+
+/// What to write, in which order.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Plan {
+    freed: Vec<(usize, usize)>,
+    counters: Option<(usize, usize)>,
+    taken: Vec<(usize, usize)>,
+}
+
+impl Plan {
+    fn new(old: &[u8], new: &[u8]) -> Self {
+        let mut plan = Self::default();
+        if old[COUNTERS..SLOTS] != new[COUNTERS..SLOTS] {
+            plan.counters = Some((COUNTERS, SLOTS));
+        }
+        let slots = (new.len() - SLOTS) / SLOT;
+        for index in 0..slots {
+            let (from, to) = (wire::slot_at(index), wire::slot_at(index + 1));
+            if old.get(from..to).is_some_and(|old| old == &new[from..to]) {
+                continue;
+            }
+            if wire::in_use(new, index) {
+                plan.taken.push((from, to));
+            } else if old.len() >= to {
+                plan.freed.push((from, to));
+            }
+        }
+        plan.merged()
+    }
+
+    /// One span, if all lies in one page.
+    fn merged(self) -> Self {
+        let all = || self.spans();
+        let Some(from) = all().map(|(from, _)| from).min() else { return self };
+        let to = all().map(|(_, to)| to).max().unwrap_or(from);
+        if (to - 1) / PAGE == from / PAGE {
+            return Self { counters: Some((from, to)), ..Self::default() };
+        }
+        self
+    }
+
+    fn spans(&self) -> impl Iterator<Item = (usize, usize)> {
+        self.freed.iter().chain(&self.counters).chain(&self.taken).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(slots: &[u8]) -> Vec<u8> {
+        let mut image = vec![0; wire::slot_at(slots.len()).max(PAGE)];
+        for (index, state) in slots.iter().enumerate() {
+            image[wire::slot_at(index)] = *state;
+        }
+        image
+    }
+
+    #[test]
+    fn what_lies_in_one_page_is_written_at_once() {
+        let (old, mut new) = (image(&[2, 1]), image(&[0, 2]));
+        new[COUNTERS] = 1;
+        assert_eq!(Plan::new(&old, &new).spans().collect::<Vec<_>>(), [(COUNTERS, wire::slot_at(2))]);
+    }
+
+    #[test]
+    fn otherwise_places_are_freed_before_the_counter_rises_and_taken_after() {
+        let mut old = vec![1; 20];
+        old[0] = 2;
+        let mut new = old.clone();
+        new[0] = 0;
+        new[15] = 2;
+        let (old, mut new) = (image(&old), image(&new));
+        new[COUNTERS] = 1;
+        let slot = |index| (wire::slot_at(index), wire::slot_at(index + 1));
+        assert_eq!(Plan::new(&old, &new).spans().collect::<Vec<_>>(), [slot(0), (COUNTERS, SLOTS), slot(15)]);
+    }
+
+    #[test]
+    fn what_is_as_before_is_not_written() {
+        let old = image(&[1; 20]);
+        assert_eq!(Plan::new(&old, &old.clone()).spans().count(), 0);
+    }
+}

@@ -1,0 +1,273 @@
+//! What is in a lock file, and what it is called.
+//!
+//! ```text
+//! 0     magic, name                                   written once
+//! 960   last token, reserved token, boot, slots       the counters
+//! 1024  slot 0 (512 bytes), slot 1, …                 eight to a page, none across a page's end
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+
+use crate::claim::{Claim, ClaimId, MAX_DESCRIPTION, Mode, Owner, Token};
+use crate::clock::Moment;
+use crate::logic::table::{Party, Table};
+use crate::name::{LockName, MAX_NAME};
+
+pub(super) const MAGIC: &[u8; 8] = b"LEASEHD1";
+pub(super) const PAGE: usize = 4096;
+pub(super) const COUNTERS: usize = 960;
+pub(super) const SLOTS: usize = 1024;
+pub(super) const SLOT: usize = 512;
+const TEXT: usize = 112;
+
+/// How many tokens are put on disk at a time.
+pub(super) const RESERVE: u64 = 4096;
+
+/// Who a party belongs to, and where its record is.
+#[derive(Clone, Debug)]
+pub(super) struct Note {
+    pub(super) client: u128,
+    pub(super) since: Moment,
+    pub(super) record: Record,
+}
+
+/// A party's record: in a slot of the file already, or still to be written.
+#[derive(Clone, Debug)]
+pub(super) enum Record {
+    Slot(usize),
+    New(Arc<Claim>),
+}
+
+/// The part of the header that changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Counters {
+    /// The last token granted.
+    pub(super) last: u64,
+    /// Tokens up to here are on disk as used.
+    pub(super) reserved: u64,
+    /// Under which boot the slots were written.
+    pub(super) boot: u128,
+    /// How many slots may be in use.
+    pub(super) slots: u64,
+}
+
+/// The offset of a slot.
+pub(super) fn slot_at(index: usize) -> usize {
+    SLOTS + index * SLOT
+}
+
+/// A new file's first page.
+pub(super) fn first_page(name: &LockName, floor: u64) -> Vec<u8> {
+    let mut page = vec![0; PAGE];
+    page[..8].copy_from_slice(MAGIC);
+    let bytes = name.as_str().as_bytes();
+    page[8..10].copy_from_slice(&(bytes.len() as u16).to_le_bytes());
+    page[10..10 + bytes.len()].copy_from_slice(bytes);
+    put_counters(&mut page, Counters { last: floor, reserved: floor, ..Counters::default() });
+    page
+}
+
+/// The name in a file's first page.
+pub(super) fn name_of(page: &[u8]) -> Result<&str, &'static str> {
+    if page.get(..8) != Some(MAGIC.as_slice()) {
+        return Err("it does not begin like a lock file");
+    }
+    let length = usize::from(u16::from_le_bytes([page[8], page[9]]));
+    let bytes = page.get(10..10 + length).filter(|_| length <= MAX_NAME).ok_or("its name is too long")?;
+    std::str::from_utf8(bytes).map_err(|_| "its name is not UTF-8")
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut value = [0; 8];
+    value.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(value)
+}
+
+fn u128_at(bytes: &[u8], at: usize) -> u128 {
+    let mut value = [0; 16];
+    value.copy_from_slice(&bytes[at..at + 16]);
+    u128::from_le_bytes(value)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut value = [0; 4];
+    value.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(value)
+}
+
+fn checksum(counters: &[u8]) -> u64 {
+    let mix = |sum: u64, at: usize| (sum ^ u64_at(counters, at)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    (0..40).step_by(8).fold(0x6C65_6173_6568_6F6C, mix)
+}
+
+/// Reads the counters, and refuses those that were not written by us.
+pub(super) fn counters(page: &[u8]) -> Result<Counters, &'static str> {
+    let area = &page[COUNTERS..SLOTS];
+    if u64_at(area, 40) != checksum(area) {
+        return Err("the checksum of its counters is wrong");
+    }
+    let counters =
+        Counters { last: u64_at(area, 0), reserved: u64_at(area, 8), boot: u128_at(area, 16), slots: u64_at(area, 32) };
+    if counters.last > counters.reserved || counters.slots > 1 << 20 {
+        return Err("its counters make no sense");
+    }
+    Ok(counters)
+}
+
+/// Writes the counters.
+pub(super) fn put_counters(page: &mut [u8], counters: Counters) {
+    let area = &mut page[COUNTERS..SLOTS];
+    area[0..8].copy_from_slice(&counters.last.to_le_bytes());
+    area[8..16].copy_from_slice(&counters.reserved.to_le_bytes());
+    area[16..32].copy_from_slice(&counters.boot.to_le_bytes());
+    area[32..40].copy_from_slice(&counters.slots.to_le_bytes());
+    let sum = checksum(area);
+    area[40..48].copy_from_slice(&sum.to_le_bytes());
+}
+
+const FREE: u8 = 0;
+const WAITING: u8 = 1;
+const HELD: u8 = 2;
+
+/// Whether a slot is in use.
+pub(super) fn in_use(image: &[u8], index: usize) -> bool {
+    image[slot_at(index)] != FREE
+}
+
+/// The text that a party gave to `describe`.
+pub(super) fn text(image: &[u8], index: usize) -> String {
+    let slot = &image[slot_at(index)..slot_at(index) + SLOT];
+    let length = usize::from(u16::from_le_bytes([slot[TEXT - 2], slot[TEXT - 1]])).min(MAX_DESCRIPTION);
+    String::from_utf8_lossy(&slot[TEXT..TEXT + length]).into_owned()
+}
+
+/// Reads all slots into a table.
+pub(super) fn table(image: &[u8], slots: usize) -> Result<Table<Note>, &'static str> {
+    let mut table = Table { holders: Vec::new(), waiters: VecDeque::new() };
+    for index in 0..slots {
+        let slot = &image[slot_at(index)..slot_at(index) + SLOT];
+        match slot[0] {
+            FREE => {}
+            WAITING => table.waiters.push_back(party(slot, index)?),
+            HELD => table.holders.push(party(slot, index)?),
+            _ => return Err("a slot has a state that there is not"),
+        }
+    }
+    table.holders.sort_unstable_by_key(|party| party.place);
+    table.waiters.make_contiguous().sort_unstable_by_key(|party| party.place);
+    Ok(table)
+}
+
+fn party(slot: &[u8], index: usize) -> Result<Party<Note>, &'static str> {
+    let mode = match slot[1] {
+        0 => Mode::Exclusive,
+        1 => Mode::Shared,
+        2 => Mode::Permits { n: u32_at(slot, 4), limit: u32_at(slot, 8) },
+        _ => return Err("a slot has a mode that there is not"),
+    };
+    Ok(Party {
+        claim: ClaimId::from_bits(u128_at(slot, 16)),
+        owner: (slot[2] == 1).then(|| Owner::from_bits(u128_at(slot, 32))),
+        mode,
+        ttl: Duration::from_nanos(u64_at(slot, 88)),
+        until: Moment::from_nanos(u64_at(slot, 80)),
+        token: Token(u64_at(slot, 64)),
+        place: u64_at(slot, 72),
+        note: Note {
+            client: u128_at(slot, 48),
+            since: Moment::from_nanos(u64_at(slot, 96)),
+            record: Record::Slot(index),
+        },
+    })
+}
+
+/// Writes a table over `image`, each party where it was and the new ones in free slots; says how many slots are in use.
+pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) -> usize {
+    let parties = || table.holders.iter().map(|p| (HELD, p)).chain(table.waiters.iter().map(|p| (WAITING, p)));
+    let mut kept = vec![false; slots];
+    for (state, party) in parties() {
+        if let Record::Slot(index) = party.note.record {
+            kept[index] = true;
+            put_party(&mut image[slot_at(index)..slot_at(index) + SLOT], state, party);
+        }
+    }
+    for index in (0..slots).filter(|index| !kept[*index]) {
+        image[slot_at(index)..slot_at(index) + SLOT].fill(0);
+    }
+    for (state, party) in parties() {
+        if let Record::New(claim) = &party.note.record {
+            let index = kept.iter().position(|kept| !kept).unwrap_or(kept.len());
+            if index == kept.len() {
+                kept.push(true);
+                image.resize(slot_at(index + 1).max(image.len()), 0);
+            }
+            kept[index] = true;
+            let slot = &mut image[slot_at(index)..slot_at(index) + SLOT];
+            slot.fill(0);
+            put_party(slot, state, party);
+            put_text(slot, &claim.terms.holder.text);
+        }
+    }
+    kept.iter().rposition(|kept| *kept).map_or(0, |last| last + 1)
+}
+
+fn put_party(slot: &mut [u8], state: u8, party: &Party<Note>) {
+    let (mode, n, limit) = match party.mode {
+        Mode::Exclusive => (0, 0, 0),
+        Mode::Shared => (1, 0, 0),
+        Mode::Permits { n, limit } => (2, n, limit),
+    };
+    slot[0] = state;
+    slot[1] = mode;
+    slot[2] = u8::from(party.owner.is_some());
+    slot[4..8].copy_from_slice(&u32::to_le_bytes(n));
+    slot[8..12].copy_from_slice(&u32::to_le_bytes(limit));
+    slot[16..32].copy_from_slice(&party.claim.bits().to_le_bytes());
+    slot[32..48].copy_from_slice(&party.owner.map_or(0, Owner::bits).to_le_bytes());
+    slot[48..64].copy_from_slice(&party.note.client.to_le_bytes());
+    slot[64..72].copy_from_slice(&party.token.0.to_le_bytes());
+    slot[72..80].copy_from_slice(&party.place.to_le_bytes());
+    slot[80..88].copy_from_slice(&party.until.as_nanos().to_le_bytes());
+    slot[88..96].copy_from_slice(&u64::try_from(party.ttl.as_nanos()).unwrap_or(u64::MAX).to_le_bytes());
+    slot[96..104].copy_from_slice(&party.note.since.as_nanos().to_le_bytes());
+}
+
+fn put_text(slot: &mut [u8], text: &str) {
+    let end = (0..=text.len().min(MAX_DESCRIPTION)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    slot[TEXT - 2..TEXT].copy_from_slice(&(end as u16).to_le_bytes());
+    slot[TEXT..TEXT + end].copy_from_slice(&text.as_bytes()[..end]);
+}
+
+/// The file name of a lock: plain characters as they are, all others as `%XX`; a name too long for a file is shortened and
+/// told apart by its SHA-256. No two names have the same, and none leaves the folder.
+pub(super) fn file_name(name: &LockName) -> String {
+    const LONGEST: usize = 200;
+    const HEAD: usize = 100;
+    let mut encoded = String::with_capacity(name.as_str().len() + 1);
+    for (at, byte) in name.as_str().bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_' || (byte == b'.' && at > 0);
+        if plain {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    if encoded.len() <= LONGEST {
+        return encoded;
+    }
+    encoded.truncate(HEAD);
+    // `~` stands in no short name, so a long name's file is never a short name's.
+    encoded.push('~');
+    for byte in Sha256::digest(name.as_str().as_bytes()) {
+        encoded.push_str(&format!("{byte:02x}"));
+    }
+    encoded
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;

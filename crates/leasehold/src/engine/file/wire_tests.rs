@@ -1,0 +1,115 @@
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::claim::{Holder, Terms};
+
+fn name(text: &str) -> LockName {
+    LockName::new(text).unwrap()
+}
+
+#[test]
+fn names_stay_inside_the_folder_and_do_not_meet() {
+    let long = "x".repeat(511);
+    let names = [
+        ".",
+        "..",
+        "../../etc/passwd",
+        "a/b",
+        "a%2Fb",
+        "a%2fb",
+        "A",
+        "a",
+        "a ",
+        "é",
+        "e\u{301}",
+        "%",
+        "~",
+        "-rf",
+        ".x",
+        "x.",
+        &format!("{long}a"),
+        &format!("{long}b"),
+        &"é".repeat(256),
+    ];
+    let files: HashSet<_> = names.iter().map(|n| file_name(&name(n))).collect();
+    assert_eq!(files.len(), names.len());
+    for file in files {
+        assert!(!file.contains('/') && !file.starts_with('.') && file.len() <= 255, "{file}");
+    }
+}
+
+#[test]
+fn a_damaged_header_is_refused() {
+    let page = first_page(&name("a"), 7);
+    assert_eq!(counters(&page).unwrap().last, 7);
+    for at in COUNTERS..COUNTERS + 48 {
+        let mut bad = page.clone();
+        bad[at] ^= 1;
+        assert!(counters(&bad).is_err(), "byte {at}");
+    }
+    assert!(name_of(&[0; PAGE]).is_err());
+}
+
+fn party_of(id: u128, mode: Mode, owner: Option<u128>, text: &str) -> Party<Note> {
+    let holder = Arc::new(Holder::new("h", 1, "p", text));
+    let terms = Terms::new(name("n"), mode, None, Duration::from_secs(30), holder);
+    Party {
+        claim: ClaimId::from_bits(id),
+        owner: owner.map(Owner::from_bits),
+        mode,
+        ttl: Duration::from_secs(30),
+        until: Moment::from_nanos(5),
+        token: Token(id as u64),
+        place: id as u64,
+        note: Note {
+            client: 9,
+            since: Moment::from_nanos(3),
+            record: Record::New(Arc::new(Claim::new(Arc::new(terms)))),
+        },
+    }
+}
+
+type Comparable = (ClaimId, Option<Owner>, Mode, Token, u64, Moment, u128);
+
+fn shape(table: &Table<Note>) -> (Vec<Comparable>, Vec<Comparable>) {
+    let of = |p: &Party<Note>| (p.claim, p.owner, p.mode, p.token, p.place, p.until, p.note.client);
+    (table.holders.iter().map(of).collect(), table.waiters.iter().map(of).collect())
+}
+
+proptest! {
+    #[test]
+    fn any_two_names_have_two_files(a in "\\PC{1,80}", b in "\\PC{1,80}") {
+        let (Ok(a), Ok(b)) = (LockName::new(&a), LockName::new(&b)) else { return Ok(()) };
+        prop_assert_eq!(a == b, file_name(&a) == file_name(&b));
+    }
+
+    #[test]
+    fn a_table_is_read_back_as_it_was_written(
+        parties in prop::collection::vec((0u8..3, prop::option::of(any::<u128>()), any::<bool>(), "\\PC{0,40}"), 0..20),
+        drop_every in 2usize..5,
+    ) {
+        let mut table = Table::default();
+        for (id, (mode, owner, held, text)) in parties.iter().enumerate() {
+            let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { n: 2, limit: 3 }][usize::from(*mode)];
+            let party = party_of(id as u128 + 1, mode, *owner, text);
+            if *held { table.holders.push(party) } else { table.waiters.push_back(party) }
+        }
+        let mut image = first_page(&name("n"), 0);
+        let slots = put_table(&mut image, 0, &table);
+        let mut read = super::table(&image, slots).unwrap();
+        prop_assert_eq!(shape(&read), shape(&table));
+        for (id, (.., written)) in parties.iter().enumerate() {
+            let all = read.holders.iter().chain(&read.waiters);
+            let party = all.into_iter().find(|p| p.claim.bits() == id as u128 + 1).unwrap();
+            let Record::Slot(slot) = party.note.record else { panic!("read from a slot") };
+            prop_assert_eq!(&text(&image, slot), written);
+        }
+        // Some leave and one comes: the others stay as they are.
+        read.holders.retain(|p| !(p.claim.bits() as usize).is_multiple_of(drop_every));
+        read.waiters.push_back(party_of(1000, Mode::Exclusive, None, "new"));
+        let slots = put_table(&mut image, slots, &read);
+        prop_assert_eq!(shape(&super::table(&image, slots).unwrap()), shape(&read));
+    }
+}
