@@ -12,8 +12,8 @@ use crate::engine::{Answer, Grant, Step};
 use crate::error::{Effect, Error, ErrorKind, Result};
 use crate::guard::Guard;
 use crate::keeper::{self, Desk};
-use crate::lease::Lease;
 use crate::locks::Shared;
+use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
 use crate::logic::{backoff, lease as rules};
 
@@ -41,7 +41,7 @@ pub(crate) async fn acquire(
     }
     desk.engine.capabilities().check(&terms).map_err(|error| error.about(&terms.name))?;
     let span = tracing::debug_span!("acquire", name = %terms.name, mode = %terms.mode, engine = shared.engine_name());
-    let mut attempt = Attempt::new(shared, Claim::new(terms), patience, max_hold);
+    let mut attempt = Attempt::new(shared, Claim::on(desk.clock.clone(), terms), patience, max_hold);
     let result = attempt.run().instrument(span).await;
     attempt.report(&result);
     result.map_err(|error| error.about(attempt.claim.name()))
@@ -52,6 +52,7 @@ struct Attempt<'a> {
     claim: Arc<Claim>,
     max_hold: Option<Duration>,
     patience: Patience,
+    /// When it began; not read where nothing needs it.
     started: Moment,
     give_up: Moment,
     /// The call under way: if the caller goes away, it is finished in the background before the claim is given back.
@@ -74,7 +75,9 @@ enum Next {
 
 impl<'a> Attempt<'a> {
     fn new(shared: &'a Arc<Shared>, claim: Claim, patience: Patience, max_hold: Option<Duration>) -> Self {
-        let started = shared.desk.clock.now();
+        let needs_time = !shared.desk.engine.capabilities().same_clock || shared.desk.gauges.is_on();
+        let bounded = matches!(patience, Patience::For(_));
+        let started = if needs_time || bounded { shared.desk.clock.now() } else { Moment::default() };
         let give_up = match patience {
             Patience::Try => started,
             Patience::For(wait) => started.after(wait),
@@ -104,12 +107,12 @@ impl<'a> Attempt<'a> {
     async fn run(&mut self) -> Result<Option<Guard>> {
         let mut next = Next::Ask;
         loop {
-            let now = self.desk().clock.now();
+            let now = if self.sent { self.desk().clock.now() } else { self.started };
             if self.sent && self.patience != Patience::Try && now >= self.give_up {
                 return Err(self.timeout());
             }
             let heard = match next {
-                Next::Ask => self.ask(now).await,
+                Next::Ask => self.ask().await,
                 Next::Listen(recheck) => self.listen(now, recheck).await,
                 Next::Pause(pause) => {
                     self.desk().clock.sleep_until(now.after(pause).min(self.give_up)).await;
@@ -140,11 +143,11 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    async fn ask(&mut self, now: Moment) -> Result<Answer> {
+    async fn ask(&mut self) -> Result<Answer> {
         self.sent = true;
         let queue = self.patience != Patience::Try;
         let step = Arc::clone(&self.desk().engine).attempt(Arc::clone(&self.claim), queue);
-        self.call(step, now.after(rules::call_timeout(self.claim.terms.ttl))).await
+        self.call(step, rules::call_timeout(self.claim.terms.ttl)).await
     }
 
     async fn listen(&mut self, now: Moment, recheck: Option<Duration>) -> Result<Answer> {
@@ -154,13 +157,13 @@ impl<'a> Attempt<'a> {
         }
         let step = Arc::clone(&self.desk().engine).wait(Arc::clone(&self.claim), patience);
         let slack = rules::call_timeout(self.claim.terms.ttl);
-        self.call(step, now.after(patience).after(slack)).await
+        self.call(step, patience + slack).await
     }
 
-    async fn call(&mut self, step: Step<Answer>, bound: Moment) -> Result<Answer> {
+    async fn call(&mut self, step: Step<Answer>, patience: Duration) -> Result<Answer> {
         let desk = self.desk();
         let step = self.inflight.insert(step);
-        let result = keeper::call(desk, step, bound).await;
+        let result = keeper::call(desk, step, patience).await;
         self.inflight = None;
         if result.is_ok() {
             self.silent_since = None;
@@ -171,20 +174,23 @@ impl<'a> Attempt<'a> {
 
     /// The engine granted. `None`: so late that nothing is left of the lease; the claim asks again.
     fn accept(&mut self, grant: Grant, sent: Moment) -> Option<Guard> {
-        let desk = self.desk();
-        let ttl = self.claim.terms.ttl;
+        let (desk, ttl) = (self.desk(), self.claim.terms.ttl);
+        let sent = match grant.validity {
+            Validity::FromSend(_) => sent,
+            // The engine reads our own clock: it has counted from the grant itself.
+            Validity::Until(end) => end.before(ttl),
+        };
         let cap = self.max_hold.map_or(Moment::NEVER, |most| sent.after(most));
-        let drift = desk.engine.capabilities().drift;
-        let deadline = rules::deadline(sent, grant.validity, drift, ttl, cap);
-        let claim = Arc::clone(&self.claim);
-        let lease = Arc::new(Lease::new(claim, grant.token, sent, deadline, cap, desk.clock.clone()));
-        if !lease.is_held() {
+        let deadline = rules::deadline(sent, grant.validity, desk.engine.capabilities().drift, ttl, cap);
+        let waited = self.contended || matches!(grant.validity, Validity::FromSend(_));
+        if waited && desk.clock.now() >= deadline {
             return None;
         }
         self.done = true;
+        self.claim.lease.begin(grant.token, sent, deadline, cap);
         let jitter = self.claim.id.bits() as u32;
-        desk.keep(&lease, rules::renew_at(sent, ttl, jitter).min(deadline));
-        Some(Guard::new(Arc::clone(self.shared), lease))
+        desk.keep(&self.claim, rules::renew_at(sent, ttl, jitter).min(deadline));
+        Some(Guard::new(Arc::clone(self.shared), Arc::clone(&self.claim)))
     }
 
     /// No queue, or our place in it lapsed: ask again after a pause that keeps contenders apart.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
+use crate::clock::Clock;
+use crate::lease::Lease;
 use crate::name::LockName;
 
 /// The fencing token: strictly increasing per lock name over all grants.
@@ -201,19 +203,26 @@ impl Terms {
 }
 
 /// One request to hold a lock.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub struct Claim {
     /// Made before it is sent; the engine knows a retry by it.
     pub id: ClaimId,
     /// What is asked for.
     pub terms: Arc<Terms>,
+    /// What came of it, in this process.
+    pub(crate) lease: Lease,
 }
 
 impl Claim {
     /// A new claim on these terms.
     pub fn new(terms: Arc<Terms>) -> Self {
-        Self { id: ClaimId::random(), terms }
+        Self::on(Clock::system(), terms)
+    }
+
+    /// A new claim whose lease is read on this clock.
+    pub(crate) fn on(clock: Clock, terms: Arc<Terms>) -> Self {
+        Self { id: ClaimId::random(), terms, lease: Lease::new(clock) }
     }
 
     /// What is locked.

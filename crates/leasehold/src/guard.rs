@@ -4,12 +4,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::Token;
+use crate::claim::{Claim, Token};
 use crate::clock::Moment;
 use crate::engine::Released;
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper;
-use crate::lease::{Lease, LostReason};
+use crate::lease::LostReason;
 use crate::locks::Shared;
 use crate::name::LockName;
 
@@ -30,27 +30,27 @@ pub enum Outcome {
 #[must_use = "the lock is given back as soon as the guard is dropped"]
 pub struct Guard {
     shared: Arc<Shared>,
-    lease: Arc<Lease>,
+    claim: Arc<Claim>,
 }
 
 impl Guard {
-    pub(crate) fn new(shared: Arc<Shared>, lease: Arc<Lease>) -> Self {
-        Self { shared, lease }
+    pub(crate) fn new(shared: Arc<Shared>, claim: Arc<Claim>) -> Self {
+        Self { shared, claim }
     }
 
     /// Which lock.
     pub fn name(&self) -> &LockName {
-        self.lease.claim.name()
+        self.claim.name()
     }
 
     /// The fencing token: hand it to whatever the lock protects, and have it refuse older ones.
     pub fn token(&self) -> Token {
-        self.lease.token
+        self.claim.lease.token()
     }
 
     /// From when on the lock must not be relied on, as things stand; it moves with every renewal.
     pub fn deadline(&self) -> Moment {
-        self.lease.deadline()
+        self.claim.lease.deadline()
     }
 
     /// What is left until the deadline; zero once the lock is lost.
@@ -61,7 +61,7 @@ impl Guard {
     /// Whether the lock may be relied on at this very moment. Reads the clock itself, so it is right also just after the
     /// process was stopped, the machine slept, or the runtime was busy elsewhere. Once `false`, it stays `false`.
     pub fn is_held(&self) -> bool {
-        self.lease.is_held()
+        self.claim.lease.is_held()
     }
 
     /// Waits until the lock is lost, and says why. Does not end while the lock is held.
@@ -69,18 +69,18 @@ impl Guard {
     /// # Cancellation safety
     /// May be dropped and called again; nothing is missed.
     pub async fn lost(&self) -> LostReason {
-        self.lease.lost().await
+        self.claim.lease.lost().await
     }
 
     /// Why the lock was lost, if it was.
     pub fn lost_reason(&self) -> Option<LostReason> {
         self.is_held();
-        self.lease.lost_reason()
+        self.claim.lease.lost_reason()
     }
 
     /// A handle that tells of the loss wherever it is needed, without keeping the lock.
     pub fn watch(&self) -> Watch {
-        Watch(Arc::clone(&self.lease))
+        Watch(Arc::clone(&self.claim))
     }
 
     /// Runs `work` while the lock is held, and drops it at its next await point when the lock is lost.
@@ -117,11 +117,10 @@ impl Guard {
     /// asked.
     pub async fn release(self) -> Result<Outcome> {
         let desk = &self.shared.desk;
-        let (label, outcome) = if self.lease.give_back() {
-            desk.forget(&self.lease);
+        let (label, outcome) = if self.claim.lease.give_back() {
+            desk.forget(&self.claim);
             let ending = Ending { guard: &self, done: false };
-            let bound = self.deadline().max(desk.clock.now().after(Duration::from_millis(100)));
-            let result = keeper::release(desk, &self.lease.claim, bound).await;
+            let result = keeper::release(desk, &self.claim, || self.deadline()).await;
             ending.finish(result.is_ok());
             match result {
                 Ok(Released::Released) => ("released", Ok(Outcome::Released)),
@@ -130,7 +129,7 @@ impl Guard {
             }
         } else {
             // The keeper gives back what is left of it.
-            let reason = self.lease.lost_reason().unwrap_or(LostReason::Expired);
+            let reason = self.claim.lease.lost_reason().unwrap_or(LostReason::Expired);
             ("lost", Ok(Outcome::WasLost(reason)))
         };
         desk.gauges.count("leasehold_release_total", Some(("result", label)));
@@ -140,9 +139,9 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.lease.give_back() {
-            self.shared.desk.forget(&self.lease);
-            self.shared.desk.abandon(Arc::clone(&self.lease.claim), None);
+        if self.claim.lease.give_back() {
+            self.shared.desk.forget(&self.claim);
+            self.shared.desk.abandon(Arc::clone(&self.claim), None);
         }
     }
 }
@@ -159,22 +158,22 @@ impl fmt::Debug for Guard {
 
 /// Tells of a guard's loss. Cheap to clone, and does not keep the lock.
 #[derive(Clone, Debug)]
-pub struct Watch(Arc<Lease>);
+pub struct Watch(Arc<Claim>);
 
 impl Watch {
     /// As [`Guard::is_held`].
     pub fn is_held(&self) -> bool {
-        self.0.is_held()
+        self.0.lease.is_held()
     }
 
     /// As [`Guard::deadline`].
     pub fn deadline(&self) -> Moment {
-        self.0.deadline()
+        self.0.lease.deadline()
     }
 
     /// As [`Guard::lost`].
     pub async fn lost(&self) -> LostReason {
-        self.0.lost().await
+        self.0.lease.lost().await
     }
 }
 
@@ -193,7 +192,7 @@ impl Ending<'_> {
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if !self.done {
-            self.guard.shared.desk.abandon(Arc::clone(&self.guard.lease.claim), None);
+            self.guard.shared.desk.abandon(Arc::clone(&self.guard.claim), None);
         }
     }
 }

@@ -1,13 +1,11 @@
 //! A grant in the hand of this process: until when it holds, and whether it is lost.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::claim::{Claim, Token};
+use crate::claim::Token;
 use crate::clock::{Clock, Moment};
 
 /// Why a guard ended without a release.
@@ -43,54 +41,61 @@ impl fmt::Display for LostReason {
     }
 }
 
-const HELD: u8 = 0;
-const RELEASED: u8 = 1;
-const EXPIRED: u8 = 2;
-const TAKEN: u8 = 3;
-const MAX_HOLD: u8 = 4;
+const ASKED: u8 = 0;
+const HELD: u8 = 1;
+const RELEASED: u8 = 2;
+const EXPIRED: u8 = 3;
+const TAKEN: u8 = 4;
+const MAX_HOLD: u8 = 5;
 
-/// One lease. `deadline` only ever rises, and only while the lease is held: once it was seen to have passed, the lease is
-/// lost for good.
+/// The lease of a claim: nothing until it is granted, then held until it ends in one of four ways. `deadline` only ever
+/// rises, and only while the lease is held: once it was seen to have passed, the lease is lost for good.
 #[derive(Debug)]
 pub(crate) struct Lease {
-    pub(crate) claim: Arc<Claim>,
-    pub(crate) token: Token,
-    /// When the request that was granted was sent.
-    pub(crate) granted: Moment,
-    /// From here on it is not renewed.
-    pub(crate) cap: Moment,
-    /// Where the keeper has it.
-    pub(crate) slot: AtomicU32,
+    clock: Clock,
+    token: AtomicU64,
+    granted: AtomicU64,
+    cap: AtomicU64,
     deadline: AtomicU64,
     state: AtomicU8,
+    /// Where the keeper has it.
+    pub(crate) slot: AtomicU32,
     ended: Notify,
-    clock: Clock,
 }
 
 impl Lease {
-    pub(crate) fn new(
-        claim: Arc<Claim>,
-        token: Token,
-        granted: Moment,
-        deadline: Moment,
-        cap: Moment,
-        clock: Clock,
-    ) -> Self {
+    pub(crate) fn new(clock: Clock) -> Self {
         Self {
-            claim,
-            token,
-            granted,
-            cap,
-            slot: AtomicU32::new(u32::MAX),
-            deadline: AtomicU64::new(deadline.as_nanos()),
-            state: AtomicU8::new(HELD),
-            ended: Notify::new(),
             clock,
+            token: AtomicU64::new(0),
+            granted: AtomicU64::new(0),
+            cap: AtomicU64::new(0),
+            deadline: AtomicU64::new(0),
+            state: AtomicU8::new(ASKED),
+            slot: AtomicU32::new(u32::MAX),
+            ended: Notify::new(),
         }
     }
 
-    pub(crate) fn ttl(&self) -> Duration {
-        self.claim.terms.ttl
+    /// The engine said yes, to a request sent at `granted`. From `cap` on it is not renewed.
+    pub(crate) fn begin(&self, token: Token, granted: Moment, deadline: Moment, cap: Moment) {
+        self.token.store(token.0, Ordering::Relaxed);
+        self.granted.store(granted.as_nanos(), Ordering::Relaxed);
+        self.cap.store(cap.as_nanos(), Ordering::Relaxed);
+        self.deadline.store(deadline.as_nanos(), Ordering::Relaxed);
+        self.state.store(HELD, Ordering::Release);
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        Token(self.token.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn granted(&self) -> Moment {
+        Moment::from_nanos(self.granted.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn cap(&self) -> Moment {
+        Moment::from_nanos(self.cap.load(Ordering::Relaxed))
     }
 
     pub(crate) fn deadline(&self) -> Moment {
@@ -120,7 +125,7 @@ impl Lease {
 
     /// The deadline has passed.
     pub(crate) fn expire(&self) -> bool {
-        self.end(if self.deadline() >= self.cap { MAX_HOLD } else { EXPIRED })
+        self.end(if self.deadline() >= self.cap() { MAX_HOLD } else { EXPIRED })
     }
 
     /// The engine says that it is another's.

@@ -258,8 +258,7 @@ impl Locks {
     }
 
     pub(crate) async fn bounded<T>(&self, mut step: engine::Step<T>) -> Result<T> {
-        let bound = self.clock().now().after(rules::call_timeout(self.shared.ttl));
-        keeper::call(&self.shared.desk, &mut step, bound).await
+        keeper::call(&self.shared.desk, &mut step, rules::call_timeout(self.shared.ttl)).await
     }
 }
 

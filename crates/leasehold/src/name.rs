@@ -1,8 +1,9 @@
 //! Lock names: validated once, then carried as they are.
 
-use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
-use std::sync::Arc;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use crate::error::{Error, ErrorKind};
 
@@ -10,8 +11,14 @@ use crate::error::{Error, ErrorKind};
 pub const MAX_NAME: usize = 512;
 
 /// What is locked: 1 to 512 bytes of UTF-8 without control characters. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LockName(Arc<str>);
+#[derive(Clone)]
+pub struct LockName {
+    text: Arc<str>,
+    /// Computed once, with a seed of this process: names are looked up often, and may be chosen by strangers.
+    hash: u64,
+}
+
+static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl LockName {
     /// Checks and takes a name.
@@ -37,36 +44,61 @@ impl LockName {
                 u32::from(found)
             ));
         }
-        Ok(Self(name.into()))
+        Ok(Self { text: name.into(), hash: SEED.hash_one(name) })
     }
 
     /// The name as it was given.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// The name's hash in this process.
+    pub(crate) fn hash_value(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for LockName {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.text == other.text
+    }
+}
+
+impl Eq for LockName {}
+
+impl Hash for LockName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
+
+impl PartialOrd for LockName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LockName {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
     }
 }
 
 impl fmt::Display for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for LockName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Debug::fmt(&*self.text, f)
     }
 }
 
 impl AsRef<str> for LockName {
     fn as_ref(&self) -> &str {
-        &self.0
-    }
-}
-
-impl Borrow<str> for LockName {
-    fn borrow(&self) -> &str {
-        &self.0
+        &self.text
     }
 }
 

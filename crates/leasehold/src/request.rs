@@ -1,6 +1,6 @@
 //! The options that every primitive has.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::acquire::{Patience, acquire};
@@ -20,12 +20,23 @@ pub(crate) struct Request {
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     holder: Result<Option<Arc<Holder>>, Arc<str>>,
+    /// The terms of the last claim, for the next one of the same mode.
+    terms: OnceLock<Arc<Terms>>,
 }
 
 impl Request {
     pub(crate) fn new(shared: Arc<Shared>, name: &str) -> Self {
         let name = LockName::new(name).map_err(|error| error.to_string().into());
-        Self { shared, name, ttl: None, wait: None, max_hold: None, owner: None, holder: Ok(None) }
+        Self {
+            shared,
+            name,
+            ttl: None,
+            wait: None,
+            max_hold: None,
+            owner: None,
+            holder: Ok(None),
+            terms: OnceLock::new(),
+        }
     }
 
     pub(crate) fn name(&self) -> Result<LockName> {
@@ -33,6 +44,7 @@ impl Request {
     }
 
     pub(crate) fn describe(&mut self, text: &str) {
+        self.terms.take();
         self.holder = if text.len() > MAX_DESCRIPTION || text.contains(char::is_control) {
             let has = text.len();
             Err(format!(
@@ -44,8 +56,20 @@ impl Request {
         };
     }
 
-    /// What one claim asks for; made once for all claims of the same request.
-    pub(crate) fn terms(&self, mode: Mode) -> Result<Arc<Terms>> {
+    /// What a claim asks for; made once for all claims of one mode.
+    fn terms(&self, mode: Mode) -> Result<Arc<Terms>> {
+        match self.terms.get() {
+            Some(terms) if terms.mode == mode => Ok(Arc::clone(terms)),
+            Some(_) => self.new_terms(mode),
+            None => {
+                let terms = self.new_terms(mode)?;
+                Ok(Arc::clone(self.terms.get_or_init(|| Arc::clone(&terms))))
+                    .map(|kept| if kept.mode == mode { kept } else { terms })
+            }
+        }
+    }
+
+    fn new_terms(&self, mode: Mode) -> Result<Arc<Terms>> {
         let holder = match &self.holder {
             Ok(None) => Arc::clone(&self.shared.holder),
             Ok(Some(holder)) => Arc::clone(holder),
@@ -70,6 +94,7 @@ impl Request {
 
     pub(crate) fn set_ttl(&mut self, ttl: Duration) {
         self.ttl = Some(ttl);
+        self.terms.take();
     }
 
     pub(crate) fn set_wait(&mut self, wait: Option<Duration>) {
@@ -78,10 +103,12 @@ impl Request {
 
     pub(crate) fn set_max_hold(&mut self, most: Duration) {
         self.max_hold = Some(most);
+        self.terms.take();
     }
 
     pub(crate) fn set_owner(&mut self, owner: Owner) {
         self.owner = Some(owner);
+        self.terms.take();
     }
 }
 

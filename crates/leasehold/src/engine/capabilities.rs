@@ -73,6 +73,8 @@ pub struct Capabilities {
     pub min_ttl: Duration,
     /// The longest TTL.
     pub max_ttl: Duration,
+    /// Whether the engine reads our own clock, and so says until when a grant lasts.
+    pub same_clock: bool,
     /// What is taken off every lease.
     pub drift: Drift,
     /// What it survives, in words.
@@ -97,6 +99,7 @@ impl Capabilities {
             eviction: false,
             min_ttl: Duration::from_millis(100),
             max_ttl: Duration::from_secs(24 * 3600),
+            same_clock: false,
             drift: Drift::REMOTE,
             survives: "",
             breaks: "",

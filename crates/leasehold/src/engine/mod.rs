@@ -15,6 +15,7 @@ pub mod memory;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
@@ -30,7 +31,44 @@ use crate::logic::table::Refusal;
 use crate::name::LockName;
 
 /// One step of an engine. It may be dropped at any time; the loop that dropped it cleans up with [`Engine::release`].
-pub type Step<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+#[must_use = "a step does nothing until it is awaited"]
+pub struct Step<T>(Kind<T>);
+
+enum Kind<T> {
+    Ready(Option<Result<T, Error>>),
+    Later(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+}
+
+impl<T> Step<T> {
+    /// A step that has to wait for something.
+    pub fn new(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
+        Self(Kind::Later(Box::pin(future)))
+    }
+
+    /// A step that is done already; it costs no allocation.
+    pub fn ready(result: Result<T, Error>) -> Self {
+        Self(Kind::Ready(Some(result)))
+    }
+}
+
+impl<T> Unpin for Step<T> {}
+
+impl<T> Future for Step<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Kind::Ready(result) => result.take().map_or(Poll::Pending, Poll::Ready),
+            Kind::Later(future) => future.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Step<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Step")
+    }
+}
 
 /// The engine's yes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

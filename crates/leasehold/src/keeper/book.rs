@@ -4,9 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::claim::ClaimId;
+use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
-use crate::lease::Lease;
 
 /// The leases in a row, each beside the moment when something must be done about it. Looking through all of them is one
 /// walk over memory: 100,000 take well under a millisecond, so no cleverer order is kept.
@@ -24,13 +23,13 @@ struct Pages {
 #[derive(Debug)]
 struct Row {
     due: Moment,
-    lease: Option<Arc<Lease>>,
+    claim: Option<Arc<Claim>>,
 }
 
 /// What is to be done now, and when to look again.
 pub(super) struct Round {
-    pub(super) expired: Vec<Arc<Lease>>,
-    pub(super) renew: Vec<Arc<Lease>>,
+    pub(super) expired: Vec<Arc<Claim>>,
+    pub(super) renew: Vec<Arc<Claim>>,
     pub(super) next: Moment,
 }
 
@@ -51,9 +50,9 @@ impl Book {
     }
 
     /// Adds a lease. `true`: it is due before the keeper would look.
-    pub(super) fn add(&self, lease: &Arc<Lease>, due: Moment) -> bool {
+    pub(super) fn add(&self, claim: &Arc<Claim>, due: Moment) -> bool {
         let mut pages = self.pages();
-        let row = Row { due, lease: Some(Arc::clone(lease)) };
+        let row = Row { due, claim: Some(Arc::clone(claim)) };
         let slot = if let Some(slot) = pages.free.pop() {
             pages.rows[slot as usize] = row;
             slot
@@ -61,25 +60,25 @@ impl Book {
             pages.rows.push(row);
             u32::try_from(pages.rows.len() - 1).unwrap_or(u32::MAX)
         };
-        lease.slot.store(slot, Ordering::Relaxed);
+        claim.lease.slot.store(slot, Ordering::Relaxed);
         pages.wake_for(due)
     }
 
     /// Strikes a lease out. `false`: it was not there any more.
-    pub(super) fn remove(&self, lease: &Lease) -> bool {
+    pub(super) fn remove(&self, claim: &Claim) -> bool {
         let mut pages = self.pages();
-        let Some((slot, row)) = pages.row_of(lease) else { return false };
+        let Some((slot, row)) = pages.row_of(claim) else { return false };
         row.due = Moment::NEVER;
-        let kept = row.lease.take();
+        let kept = row.claim.take();
         pages.free.push(slot);
         drop(pages);
         kept.is_some()
     }
 
     /// Sets when a lease is due again. `true`: before the keeper would look.
-    pub(super) fn set_due(&self, lease: &Lease, due: Moment) -> bool {
+    pub(super) fn set_due(&self, claim: &Claim, due: Moment) -> bool {
         let mut pages = self.pages();
-        match pages.row_of(lease) {
+        match pages.row_of(claim) {
             Some((_, row)) => row.due = due,
             None => return false,
         }
@@ -92,16 +91,16 @@ impl Book {
         let mut pages = self.pages();
         for row in &mut pages.rows {
             if row.due <= now
-                && let Some(lease) = &row.lease
+                && let Some(claim) = &row.claim
             {
-                let deadline = lease.deadline();
+                let deadline = claim.lease.deadline();
                 if deadline <= now {
-                    round.expired.push(Arc::clone(lease));
+                    round.expired.push(Arc::clone(claim));
                     row.due = Moment::NEVER;
                 } else {
                     // At its cap it is left to run out.
-                    if deadline < lease.cap {
-                        round.renew.push(Arc::clone(lease));
+                    if deadline < claim.lease.cap() {
+                        round.renew.push(Arc::clone(claim));
                     }
                     row.due = deadline;
                 }
@@ -112,27 +111,27 @@ impl Book {
         round
     }
 
-    pub(super) fn find(&self, claims: &[ClaimId]) -> Vec<Arc<Lease>> {
+    pub(super) fn find(&self, claims: &[ClaimId]) -> Vec<Arc<Claim>> {
         let pages = self.pages();
-        let leases = pages.rows.iter().filter_map(|row| row.lease.as_ref());
-        leases.filter(|lease| claims.contains(&lease.claim.id)).cloned().collect()
+        let kept = pages.rows.iter().filter_map(|row| row.claim.as_ref());
+        kept.filter(|claim| claims.contains(&claim.id)).cloned().collect()
     }
 
     /// The age of the oldest lease, and what is left of the one that ends first.
     pub(super) fn extremes(&self, now: Moment) -> Option<(Duration, Duration)> {
         let pages = self.pages();
-        let leases = || pages.rows.iter().filter_map(|row| row.lease.as_ref());
-        let oldest = leases().map(|lease| now.since(lease.granted)).max()?;
+        let leases = || pages.rows.iter().filter_map(|row| row.claim.as_ref()).map(|claim| &claim.lease);
+        let oldest = leases().map(|lease| now.since(lease.granted())).max()?;
         let shortest = leases().map(|lease| lease.deadline().since(now)).min()?;
         Some((oldest, shortest))
     }
 }
 
 impl Pages {
-    fn row_of(&mut self, lease: &Lease) -> Option<(u32, &mut Row)> {
-        let slot = lease.slot.load(Ordering::Relaxed);
+    fn row_of(&mut self, claim: &Claim) -> Option<(u32, &mut Row)> {
+        let slot = claim.lease.slot.load(Ordering::Relaxed);
         let row = self.rows.get_mut(slot as usize)?;
-        let same = row.lease.as_ref().is_some_and(|kept| std::ptr::eq(&raw const **kept, lease));
+        let same = row.claim.as_ref().is_some_and(|kept| std::ptr::eq(&raw const **kept, claim));
         same.then_some((slot, row))
     }
 

@@ -1,6 +1,9 @@
 //! What the keeper does about a lease: renew it, or give it back.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
@@ -9,24 +12,23 @@ use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::engine::{Answer, Released, Renewal, Step};
 use crate::error::{Effect, Error, ErrorKind, Result};
-use crate::lease::Lease;
 use crate::logic::{backoff, lease as rules};
 
 pub(super) type Chore = BoxFuture<'static, ()>;
 
-/// Awaits one call to the engine, no longer than until `bound`.
+/// Awaits one call to the engine, no longer than `patience`.
 ///
 /// # Errors
 /// The engine's, or `Unavailable` with an unknown effect when the time is up.
-pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, bound: Moment) -> Result<T> {
+pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, patience: Duration) -> Result<T> {
     let sent = desk.gauges.is_on().then(|| desk.clock.now());
     let mut timer = None;
     let result = std::future::poll_fn(|cx| {
-        if let std::task::Poll::Ready(result) = step.as_mut().poll(cx) {
-            return std::task::Poll::Ready(result);
+        if let Poll::Ready(result) = Pin::new(&mut *step).poll(cx) {
+            return Poll::Ready(result);
         }
         // The timer is only made for an engine that does not answer at once.
-        let timer = timer.get_or_insert_with(|| desk.clock.sleep_until(bound));
+        let timer = timer.get_or_insert_with(|| desk.clock.sleep_until(desk.clock.now().after(patience)));
         timer.as_mut().poll(cx).map(|()| Err(no_answer()))
     })
     .await;
@@ -43,25 +45,24 @@ fn no_answer() -> Error {
 }
 
 /// Renews a batch and says when each of it is due again.
-pub(super) async fn renew(desk: Arc<Desk>, batch: Vec<Arc<Lease>>) {
+pub(super) async fn renew(desk: Arc<Desk>, batch: Vec<Arc<Claim>>) {
     let sent = desk.clock.now();
-    let last = batch.iter().map(|lease| lease.deadline()).max().unwrap_or(sent);
-    let patience = batch.iter().map(|lease| rules::call_timeout(lease.ttl())).min().unwrap_or_default();
-    let claims = batch.iter().map(|lease| Arc::clone(&lease.claim)).collect();
-    let mut step = Arc::clone(&desk.engine).renew(claims);
-    let answers = call(&desk, &mut step, last.min(sent.after(patience))).await;
+    let last = batch.iter().map(|claim| claim.lease.deadline()).max().unwrap_or(sent);
+    let patience = batch.iter().map(|claim| rules::call_timeout(claim.terms.ttl)).min().unwrap_or_default();
+    let mut step = Arc::clone(&desk.engine).renew(batch.clone());
+    let answers = call(&desk, &mut step, patience.min(last.since(sent))).await;
     desk.gauges.observe("leasehold_renew_seconds", desk.clock.now().since(sent));
     let answers = answers.unwrap_or_else(|error| {
         tracing::warn!(%error, leases = batch.len(), "leases could not be renewed; trying again");
         Vec::new()
     });
     let unknown = std::iter::repeat(Renewal::Unknown);
-    for (lease, answer) in batch.iter().zip(answers.into_iter().chain(unknown)) {
-        apply(&desk, lease, answer, sent);
+    for (claim, answer) in batch.iter().zip(answers.into_iter().chain(unknown)) {
+        apply(&desk, claim, answer, sent);
     }
 }
 
-fn apply(desk: &Arc<Desk>, lease: &Arc<Lease>, answer: Renewal, sent: Moment) {
+fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) {
     let label = match answer {
         Renewal::Renewed(_) => "renewed",
         Renewal::Held => "held",
@@ -69,34 +70,34 @@ fn apply(desk: &Arc<Desk>, lease: &Arc<Lease>, answer: Renewal, sent: Moment) {
         Renewal::Unknown => "unknown",
     };
     desk.gauges.count("leasehold_renew_total", Some(("result", label)));
-    let now = desk.clock.now();
+    let (lease, ttl, now) = (&claim.lease, claim.terms.ttl, desk.clock.now());
     let due = match answer {
         Renewal::Renewed(validity) => {
             let drift = desk.engine.capabilities().drift;
-            lease.extend(rules::deadline(sent, validity, drift, lease.ttl(), lease.cap));
-            let jitter = (lease.claim.id.bits() >> (sent.as_nanos() % 96)) as u32;
-            rules::renew_at(sent, lease.ttl(), jitter).max(now).min(lease.deadline())
+            lease.extend(rules::deadline(sent, validity, drift, ttl, lease.cap()));
+            let jitter = (claim.id.bits() >> (sent.as_nanos() % 96)) as u32;
+            rules::renew_at(sent, ttl, jitter).max(now).min(lease.deadline())
         }
-        Renewal::Held | Renewal::Unknown => rules::retry_at(now, lease.deadline(), lease.ttl()).min(lease.deadline()),
+        Renewal::Held | Renewal::Unknown => rules::retry_at(now, lease.deadline(), ttl).min(lease.deadline()),
         Renewal::Lost => {
             lease.take_away();
-            bury(desk, lease);
+            bury(desk, claim);
             return;
         }
     };
     // A lease that ended meanwhile is found at its deadline, which is now.
-    if desk.book.set_due(lease, due) {
+    if desk.book.set_due(claim, due) {
         desk.wake.notify_one();
     }
 }
 
 /// Strikes a lost lease out and says so, once. `false`: its guard gave it back meanwhile.
-pub(super) fn bury(desk: &Desk, lease: &Lease) -> bool {
-    let kept = desk.book.remove(lease);
+pub(super) fn bury(desk: &Desk, claim: &Claim) -> bool {
+    let (kept, lease) = (desk.book.remove(claim), &claim.lease);
     let Some(reason) = lease.lost_reason().filter(|_| kept) else { return false };
-    tracing::warn!(name = %lease.claim.name(), token = lease.token.0, reason = reason.as_str(), "lock lost");
+    tracing::warn!(name = %claim.name(), token = lease.token().0, reason = reason.as_str(), "lock lost");
     desk.gauges.count("leasehold_lost_total", Some(("reason", reason.as_str())));
-    desk.gauges.observe("leasehold_hold_seconds", lease.deadline().since(lease.granted));
+    desk.gauges.observe("leasehold_hold_seconds", lease.deadline().since(lease.granted()));
     true
 }
 
@@ -107,23 +108,22 @@ pub(super) async fn give_back(desk: Arc<Desk>, claim: Arc<Claim>, inflight: Opti
     let ttl = claim.terms.ttl;
     if let Some(mut step) = inflight {
         // Whatever it says, the claim is released next.
-        let _ = call(&desk, &mut step, start.after(rules::call_timeout(ttl))).await;
+        let _ = call(&desk, &mut step, rules::call_timeout(ttl)).await;
     }
-    if let Err(error) = release(&desk, &claim, start.after(ttl)).await {
+    if let Err(error) = release(&desk, &claim, || start.after(ttl)).await {
         tracing::warn!(%error, name = %claim.name(), "an abandoned claim could not be given back; it ends with its TTL");
     }
 }
 
 /// Releases a claim, again and again until the engine has answered or `bound` is reached. After a lost reply "absent" means
 /// that the first request had been done.
-pub(crate) async fn release(desk: &Desk, claim: &Arc<Claim>, bound: Moment) -> Result<Released> {
+pub(crate) async fn release(desk: &Desk, claim: &Arc<Claim>, bound: impl Fn() -> Moment) -> Result<Released> {
     let mut attempt = 0;
     let mut maybe_done = false;
     loop {
-        let now = desk.clock.now();
         let patience = rules::call_timeout(claim.terms.ttl);
         let mut step = Arc::clone(&desk.engine).release(Arc::clone(claim));
-        let error = match call(desk, &mut step, now.after(patience)).await {
+        let error = match call(desk, &mut step, patience).await {
             Ok(Released::Absent) if maybe_done => return Ok(Released::Released),
             Ok(released) => return Ok(released),
             Err(error) => error.about(claim.name()),
@@ -131,7 +131,7 @@ pub(crate) async fn release(desk: &Desk, claim: &Arc<Claim>, bound: Moment) -> R
         maybe_done |= error.effect() == Effect::Unknown;
         let pause = backoff::pause(attempt, patience / 50, patience / 2, claim.id.bits() as u32);
         let next = desk.clock.now().after(pause);
-        if !(error.is_retryable() || error.effect() == Effect::Unknown) || next >= bound {
+        if !(error.is_retryable() || error.effect() == Effect::Unknown) || next >= bound() {
             return Err(error);
         }
         attempt += 1;

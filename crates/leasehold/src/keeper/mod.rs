@@ -18,7 +18,6 @@ use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::{Answer, Engine, Step};
 use crate::error::Result;
-use crate::lease::Lease;
 use crate::meter::Gauges;
 
 pub(crate) use self::chores::{call, release};
@@ -66,17 +65,17 @@ impl Desk {
     }
 
     /// Takes a lease into care.
-    pub(crate) fn keep(&self, lease: &Arc<Lease>, due: Moment) {
-        if self.book.add(lease, due) {
+    pub(crate) fn keep(&self, claim: &Arc<Claim>, due: Moment) {
+        if self.book.add(claim, due) {
             self.wake.notify_one();
         }
     }
 
     /// Stops caring for a lease.
-    pub(crate) fn forget(&self, lease: &Lease) {
-        self.book.remove(lease);
+    pub(crate) fn forget(&self, claim: &Claim) {
+        self.book.remove(claim);
         if self.gauges.is_on() {
-            self.gauges.observe("leasehold_hold_seconds", self.clock.now().since(lease.granted));
+            self.gauges.observe("leasehold_hold_seconds", self.clock.now().since(claim.lease.granted()));
         }
     }
 
@@ -122,9 +121,9 @@ pub(crate) async fn run(desk: Arc<Desk>) {
         }
         let now = desk.clock.now();
         let round = desk.book.due(now);
-        for lease in round.expired {
-            lease.expire();
-            chores.extend(lost(&desk, &lease));
+        for claim in round.expired {
+            claim.lease.expire();
+            chores.extend(lost(&desk, &claim));
         }
         for batch in round.renew.chunks(BATCH) {
             chores.push(chores::renew(Arc::clone(&desk), batch.to_vec()).boxed());
@@ -140,9 +139,9 @@ pub(crate) async fn run(desk: Arc<Desk>) {
             biased;
             Some(()) = chores.next(), if !chores.is_empty() => {}
             claims = &mut losses => {
-                for lease in desk.book.find(&claims.unwrap_or_default()) {
-                    lease.take_away();
-                    chores.extend(lost(&desk, &lease));
+                for claim in desk.book.find(&claims.unwrap_or_default()) {
+                    claim.lease.take_away();
+                    chores.extend(lost(&desk, &claim));
                 }
                 losses = self::losses(&desk);
             }
@@ -168,6 +167,6 @@ fn losses(desk: &Desk) -> futures_util::future::BoxFuture<'static, Result<Vec<Cl
 }
 
 /// After a loss: tell, and give the claim back, so that nobody waits for the rest of its lease.
-fn lost(desk: &Arc<Desk>, lease: &Arc<Lease>) -> Option<Chore> {
-    chores::bury(desk, lease).then(|| chores::give_back(Arc::clone(desk), Arc::clone(&lease.claim), None).boxed())
+fn lost(desk: &Arc<Desk>, claim: &Arc<Claim>) -> Option<Chore> {
+    chores::bury(desk, claim).then(|| chores::give_back(Arc::clone(desk), Arc::clone(claim), None).boxed())
 }

@@ -245,6 +245,10 @@ impl<N> Table<N> {
 
     fn admit(&mut self, mut party: Party<N>) {
         party.place = self.next_place();
+        // Most locks have one holder: a vector grows to four at once.
+        if self.holders.capacity() == 0 {
+            self.holders.reserve_exact(1);
+        }
         self.holders.push(party);
     }
 

@@ -226,11 +226,11 @@ impl Engine for FileEngine {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        Box::pin(async move { Ok(self.ask(&claim, queue).await?.0) })
+        Step::new(async move { Ok(self.ask(&claim, queue).await?.0) })
     }
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
-        Box::pin(async move {
+        Step::new(async move {
             let until = self.clock.now().after(patience);
             let bell = self.bells.listen(claim.id);
             let (answer, ahead) = self.ask(&claim, false).await?;
@@ -243,7 +243,7 @@ impl Engine for FileEngine {
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
-        Box::pin(async move {
+        Step::new(async move {
             if !self.client.is_registered() {
                 // Others take us for dead.
                 return Ok(vec![Renewal::Lost; claims.len()]);
@@ -260,7 +260,7 @@ impl Engine for FileEngine {
     }
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
-        Box::pin(async move {
+        Step::new(async move {
             match self.run(claim.name().clone(), Op::Depart(claim.id)).await? {
                 Out::Departed(Departure::Released) => Ok(Released::Released),
                 Out::Departed(Departure::LeftQueue) => Ok(Released::LeftQueue),
@@ -271,7 +271,7 @@ impl Engine for FileEngine {
     }
 
     fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>> {
-        Box::pin(async move {
+        Step::new(async move {
             match self.losses.lock().await.recv().await {
                 Some(claim) => Ok(vec![claim]),
                 None => std::future::pending().await,
@@ -284,7 +284,7 @@ impl Engine for FileEngine {
         let made = self.store.file(&self.folder, &name);
         let watch = self.watches.as_ref().and_then(|watches| watches.change(&self.folder.lock_path(&name)).ok());
         let seen = watch.as_ref().map(Watch::seen);
-        Box::pin(async move {
+        Step::new(async move {
             made?;
             let patience = if seen.is_some() { patience } else { patience.min(UNWATCHED) };
             let until = self.clock.now().after(patience);
@@ -298,7 +298,7 @@ impl Engine for FileEngine {
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
-        Box::pin(async move {
+        Step::new(async move {
             // A lock that nobody ever took has no file, and looking does not make one.
             if !self.folder.lock_path(&name).exists() {
                 return Ok(LockView::free(name));
@@ -308,7 +308,7 @@ impl Engine for FileEngine {
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
-        Box::pin(async move {
+        Step::new(async move {
             let folder = self.folder.locks().to_owned();
             let names =
                 tokio::task::spawn_blocking(move || inspect::names(&folder, &prefix)).await.map_err(ended)??;
@@ -324,7 +324,7 @@ impl Engine for FileEngine {
     }
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
-        Box::pin(async move {
+        Step::new(async move {
             match self.run(name.clone(), Op::Evict(claim)).await? {
                 Out::Evicted(party, token) => {
                     if let Some(party) = &party {

@@ -86,6 +86,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     eviction: true,
     min_ttl: Duration::from_millis(20),
     max_ttl: Duration::from_secs(366 * 24 * 3600),
+    same_clock: true,
     drift: Drift::SAME_CLOCK,
     survives: "the death of any process, and reboots",
     breaks: "on network file systems (refused), and while its folder is removed under it",

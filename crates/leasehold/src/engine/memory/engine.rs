@@ -1,7 +1,8 @@
 //! The trait, on tables in memory.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
+use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -39,14 +40,40 @@ struct Room {
     changed: Option<Arc<Notify>>,
 }
 
-type Shard = HashMap<LockName, Room>;
+/// A part of all rooms. Rooms that are left are kept for a while, so that a lock that is taken again and again does not
+/// allocate each time.
+#[derive(Debug, Default)]
+struct Shard {
+    rooms: HashMap<LockName, Room, BuildHasherDefault<Hashed>>,
+    spare: Vec<Room>,
+}
+
+/// How many left rooms a shard keeps.
+const SPARE: usize = 4;
+
+/// A name brings its hash along.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3));
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
 
 /// Locks in memory.
 #[derive(Debug)]
 pub struct MemoryEngine {
     clock: Clock,
     url: String,
-    hasher: RandomState,
     shards: [Mutex<Shard>; SHARDS],
     /// One counter for all names: each name's tokens rise, and an empty room can be forgotten.
     last_token: AtomicU64,
@@ -74,7 +101,6 @@ impl MemoryEngine {
         Self {
             clock,
             url,
-            hasher: RandomState::new(),
             shards: Default::default(),
             last_token: AtomicU64::new(0),
             evicted: broadcast::Sender::new(1024),
@@ -82,8 +108,8 @@ impl MemoryEngine {
     }
 
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
-        let index = self.hasher.hash_one(name) as usize % SHARDS;
-        lock(&self.shards[index])
+        // The map inside uses other bits of the same hash.
+        lock(&self.shards[(name.hash_value() >> 32) as usize % SHARDS])
     }
 
     fn next_token(&self) -> Token {
@@ -98,10 +124,12 @@ impl MemoryEngine {
     ) -> T {
         let now = self.clock.now();
         let mut shard = self.shard(name);
-        let room = match shard.get_mut(name) {
-            Some(room) => room,
-            None => shard.entry(name.clone()).or_default(),
+        let Shard { rooms, spare } = &mut *shard;
+        let mut entry = match rooms.entry(name.clone()) {
+            Entry::Occupied(entry) => entry,
+            Entry::Vacant(entry) => entry.insert_entry(spare.pop().unwrap_or_default()),
         };
+        let room = entry.get_mut();
         let (result, granted) = act(&mut room.table, now, &mut || self.next_token());
         for holder in room.table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
             holder.note.since = now;
@@ -113,7 +141,10 @@ impl MemoryEngine {
             changed.notify_waiters();
         }
         if room.table.is_empty() && room.changed.as_ref().is_none_or(|changed| Arc::strong_count(changed) == 1) {
-            shard.remove(name);
+            let room = entry.remove();
+            if spare.len() < SPARE && room.changed.is_none() {
+                spare.push(room);
+            }
         }
         result
     }
@@ -139,7 +170,7 @@ impl MemoryEngine {
     /// The bell of a queued claim; `None` if it does not wait any more.
     fn bell(&self, claim: &Claim) -> Option<Arc<Notify>> {
         let mut shard = self.shard(claim.name());
-        let table = &mut shard.get_mut(claim.name())?.table;
+        let table = &mut shard.rooms.get_mut(claim.name())?.table;
         let place = table.position(claim.id)?;
         Some(Arc::clone(table.waiters[place].note.bell.get_or_insert_default()))
     }
@@ -177,8 +208,8 @@ fn answer<N>(verdict: Verdict, table: &Table<N>, now: Moment) -> Answer {
     }
 }
 
-fn ready<T: Send + 'static>(value: T) -> Step<T> {
-    Box::pin(std::future::ready(Ok(value)))
+fn done<T>(value: T) -> Step<T> {
+    Step::ready(Ok(value))
 }
 
 impl Engine for MemoryEngine {
@@ -191,11 +222,11 @@ impl Engine for MemoryEngine {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        ready(self.ask(&claim, queue))
+        done(self.ask(&claim, queue))
     }
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
-        Box::pin(async move {
+        Step::new(async move {
             let until = self.clock.now().after(patience);
             if let Some(bell) = self.bell(&claim) {
                 tokio::select! {
@@ -213,12 +244,12 @@ impl Engine for MemoryEngine {
             let until = self.step(claim.name(), |table, now, mut token| table.renew(claim.id, now, &mut token));
             until.map_or(Renewal::Lost, |until| Renewal::Renewed(Validity::Until(until)))
         };
-        ready(claims.iter().map(renew).collect())
+        done(claims.iter().map(renew).collect())
     }
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
         let departure = self.step(claim.name(), |table, now, mut token| table.depart(claim.id, now, &mut token));
-        ready(match departure {
+        done(match departure {
             Departure::Released => Released::Released,
             Departure::LeftQueue => Released::LeftQueue,
             Departure::Absent => Released::Absent,
@@ -227,7 +258,7 @@ impl Engine for MemoryEngine {
 
     fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>> {
         let mut evicted = self.evicted.subscribe();
-        Box::pin(async move {
+        Step::new(async move {
             loop {
                 match evicted.recv().await {
                     Ok(claim) => return Ok(vec![claim]),
@@ -240,10 +271,11 @@ impl Engine for MemoryEngine {
     }
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
-        let changed = Arc::clone(self.shard(&name).entry(name.clone()).or_default().changed.get_or_insert_default());
+        let changed =
+            Arc::clone(self.shard(&name).rooms.entry(name.clone()).or_default().changed.get_or_insert_default());
         // Listening begins here, not at the first poll.
         let heard = Arc::clone(&changed).notified_owned();
-        Box::pin(async move {
+        Step::new(async move {
             let until = self.clock.now().after(patience);
             tokio::select! {
                 () = heard => {}
@@ -260,13 +292,13 @@ impl Engine for MemoryEngine {
             let granted = table.settle(now, &mut token);
             (self.view(&name, table, now), granted)
         });
-        ready(view)
+        done(view)
     }
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
         let mut names: Vec<LockName> = Vec::new();
         for shard in &self.shards {
-            names.extend(lock(shard).keys().filter(|name| name.as_str().starts_with(&prefix)).cloned());
+            names.extend(lock(shard).rooms.keys().filter(|name| name.as_str().starts_with(&prefix)).cloned());
         }
         names.sort();
         let view = |name: &LockName| {
@@ -275,7 +307,7 @@ impl Engine for MemoryEngine {
                 (self.view(name, table, now), granted)
             })
         };
-        ready(names.iter().map(view).filter(|view| !view.holders.is_empty() || !view.waiters.is_empty()).collect())
+        done(names.iter().map(view).filter(|view| !view.holders.is_empty() || !view.waiters.is_empty()).collect())
     }
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
@@ -291,7 +323,7 @@ impl Engine for MemoryEngine {
             // Nobody listens once the last client is gone.
             let _ = self.evicted.send(claim);
         }
-        ready(evicted)
+        done(evicted)
     }
 
     #[cfg(unix)]

@@ -30,6 +30,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     eviction: true,
     min_ttl: Duration::from_millis(20),
     max_ttl: Duration::from_secs(366 * 24 * 3600),
+    same_clock: true,
     drift: Drift::SAME_CLOCK,
     survives: "anything but the end of the process",
     breaks: "never inside one process; two processes do not see each other",

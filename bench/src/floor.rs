@@ -1,0 +1,50 @@
+//! The floors: what nobody can do with less.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The time that benches are measured on.
+pub(crate) fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// The system calls that the file engine's promises need, and nothing else. To take: enter the file alone, see that it is
+/// still the one that others see, read who is there, write the new token and holder in one go, leave. To give back: the same
+/// without the second. Without a durable token and a record of the holder two `flock` calls would do.
+pub(crate) struct RawFile(File);
+
+impl RawFile {
+    pub(crate) fn new(dir: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(dir.join("raw"))?;
+        file.write_all_at(&[0; 4096], 0)?;
+        Ok(Self(file))
+    }
+
+    pub(crate) fn cycle(&self) -> io::Result<()> {
+        let mut page = [0; 4096];
+        flock(&self.0, FlockOperation::LockExclusive)?;
+        std::hint::black_box(self.0.metadata()?.nlink());
+        self.0.read_exact_at(&mut page, 0)?;
+        self.0.write_all_at(&page[960..1536], 960)?;
+        flock(&self.0, FlockOperation::Unlock)?;
+        flock(&self.0, FlockOperation::LockExclusive)?;
+        self.0.read_exact_at(&mut page, 0)?;
+        self.0.write_all_at(&page[1024..1536], 1024)?;
+        flock(&self.0, FlockOperation::Unlock)?;
+        Ok(())
+    }
+
+    /// Just a lock, without token, holder or queue: what flock(1) does.
+    pub(crate) fn bare_flock(&self) -> io::Result<()> {
+        flock(&self.0, FlockOperation::LockExclusive)?;
+        flock(&self.0, FlockOperation::Unlock)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,77 @@
+//! 64 tasks take turns on one lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Locks;
+use tokio::task::JoinSet;
+
+use crate::floor::now;
+use crate::report::{Line, Report};
+
+const TASKS: u32 = 64;
+type Done = Result<(), Box<dyn std::error::Error>>;
+
+async fn ours(locks: &Locks, turns: u32) -> Result<Duration, Box<dyn std::error::Error>> {
+    let start = now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let mutex = locks.mutex("turns");
+        tasks.spawn(async move {
+            for _ in 0..turns {
+                let guard = mutex.lock().await?;
+                // Everybody else joins the queue meanwhile: each release is a hand-off.
+                tokio::task::yield_now().await;
+                let _ = guard.release().await?;
+            }
+            Ok::<(), leasehold::Error>(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done??;
+    }
+    Ok((now() - start) / (TASKS * turns))
+}
+
+async fn tokios(turns: u32) -> Result<Duration, Box<dyn std::error::Error>> {
+    let mutex = Arc::new(tokio::sync::Mutex::new(0_u64));
+    let start = now();
+    let mut tasks = JoinSet::new();
+    for _ in 0..TASKS {
+        let mutex = Arc::clone(&mutex);
+        tasks.spawn(async move {
+            for _ in 0..turns {
+                let mut guard = mutex.lock().await;
+                tokio::task::yield_now().await;
+                *guard += 1;
+            }
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done?;
+    }
+    Ok((now() - start) / (TASKS * turns))
+}
+
+async fn compare(report: &mut Report, locks: &Locks, what: &str, turns: u32, most: f64) -> Done {
+    let (mut mine, mut floor) = (Vec::new(), Vec::new());
+    for _ in 0..11 {
+        mine.push(ours(locks, turns).await?);
+        floor.push(tokios(turns).await?);
+    }
+    report.compare(Line { what, floor_is: "tokio::sync::Mutex", ours: &mut mine, floor: &mut floor, most });
+    Ok(())
+}
+
+/// In memory.
+pub(crate) async fn memory(report: &mut Report, scale: u32) -> Done {
+    let locks = Locks::open("memory:").await?;
+    compare(report, &locks, "memory: hand-off among 64 tasks", 500 / scale, 10.0).await
+}
+
+/// In a folder. Nothing but a mutex in memory is its equal in kind, so the ratio is only reported.
+pub(crate) async fn file(report: &mut Report, scale: u32) -> Done {
+    let dir = tempfile::tempdir()?;
+    let locks = Locks::open(&format!("file://{}", dir.path().join("locks").display())).await?;
+    compare(report, &locks, "file: hand-off among 64 tasks", 100 / scale, f64::INFINITY).await
+}

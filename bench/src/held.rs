@@ -1,0 +1,46 @@
+//! 100,000 leases held at once: what each takes, and what renewing them all costs.
+
+use std::time::Duration;
+
+use leasehold::Locks;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::report::Report;
+
+type Done = Result<(), Box<dyn std::error::Error>>;
+
+fn cpu() -> Duration {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
+/// Resident memory, in bytes.
+fn resident() -> Result<f64, Box<dyn std::error::Error>> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: f64 = statm.split_whitespace().nth(1).ok_or("no resident size")?.parse()?;
+    Ok(pages * rustix::param::page_size() as f64)
+}
+
+/// With a TTL of 30 s, for the time of two renewals of each.
+pub(crate) async fn memory(report: &mut Report, scale: u32) -> Done {
+    let count = 100_000 / scale;
+    let locks = Locks::open("memory:").await?;
+    let before = resident()?;
+    let mut guards = Vec::with_capacity(count as usize);
+    for index in 0..count {
+        guards.push(locks.mutex(format!("lock-{index}")).lock().await?);
+    }
+    let per_lease = (resident()? - before) / f64::from(count);
+    report.figure(&format!("memory: {count} leases held, each"), per_lease, "bytes", 1024.0);
+
+    let first: Vec<_> = guards.iter().map(leasehold::Guard::deadline).collect();
+    let (watched, used) = (Duration::from_secs(21), cpu());
+    tokio::time::sleep(watched).await;
+    let share = (cpu() - used).as_secs_f64() / watched.as_secs_f64() * 100.0;
+    let renewed = guards.iter().zip(&first).filter(|(guard, first)| guard.deadline() > **first).count();
+    if renewed != guards.len() || !guards.iter().all(leasehold::Guard::is_held) {
+        return Err(format!("only {renewed} of {count} leases were renewed").into());
+    }
+    report.figure(&format!("memory: {count} leases renewed at a 30 s TTL"), share, "% of a core", 5.0);
+    Ok(())
+}
