@@ -1,2 +1,107 @@
-//! to come
-fn main() {}
+//! `cargo xtask test`: installs what the tests need, then runs everything that must hold before a change lands.
+//! `cargo xtask check` leaves the tests out; `cargo xtask setup` only installs.
+
+use std::error::Error;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+/// What the tests run, and the Debian package that brings it.
+const PROGRAMS: [(&str, &str); 2] = [("redis-server", "redis-server"), ("strace", "strace")];
+
+/// Each engine must build and lint alone, and the library without any.
+const FEATURES: [&str; 3] = ["", "memory", "file"];
+
+type Done = Result<(), Box<dyn Error>>;
+
+const HELP: &str = "\
+cargo xtask test    install what the tests need, then fmt, clippy, docs, and all tests
+cargo xtask check   fmt, clippy (each feature alone too) and docs
+cargo xtask setup   only install what the tests need (apt, as root)
+cargo xtask bench   the benches, beside their floors";
+
+fn main() -> ExitCode {
+    let task = std::env::args().nth(1).unwrap_or_default();
+    let done = match task.as_str() {
+        "test" => setup().and_then(|()| check()).and_then(|()| test()),
+        "check" => check(),
+        "setup" => setup(),
+        "bench" => cargo(&["run", "--release", "--package", "leasehold-bench"]),
+        _ => Err(format!("{task:?} is no task\n\n{HELP}").into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(&format!("xtask: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[allow(clippy::print_stderr, reason = "this is a command")]
+fn say(line: &str) {
+    eprintln!("{line}");
+}
+
+/// Installs the programs that are missing.
+fn setup() -> Done {
+    let missing: Vec<&str> = PROGRAMS.iter().filter(|(program, _)| !found(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    let advice = format!("the tests need the Debian packages {}; as root: apt-get install {0}", missing.join(" "));
+    if !root || !found("apt-get") {
+        return Err(advice.into());
+    }
+    apt(&["update"]).and_then(|()| apt(&[&["install", "--yes", "--no-install-recommends"], &missing[..]].concat()))?;
+    match PROGRAMS.iter().find(|(program, _)| !found(program)) {
+        None => Ok(()),
+        Some((program, package)) => Err(format!("{program} is still missing after installing {package}").into()),
+    }
+}
+
+fn found(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).is_file())
+}
+
+fn apt(arguments: &[&str]) -> Done {
+    // Servers are started by the tests, on ports of their own; the packages must not start theirs.
+    let mut apt = Command::new("apt-get");
+    apt.args(["-o", "DPkg::Lock::Timeout=300"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    run(apt.env("RUNLEVEL", "1"))
+}
+
+fn check() -> Done {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])?;
+    for feature in FEATURES {
+        let alone = ["clippy", "--package", "leasehold", "--no-default-features", "--features", feature, "--locked"];
+        cargo(&[&alone[..], &["--", "--deny", "warnings"]].concat())?;
+    }
+    let mut doc = Command::new(env!("CARGO"));
+    doc.args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "--deny warnings");
+    run(&mut doc)
+}
+
+fn test() -> Done {
+    cargo(&["test", "--workspace", "--locked"])?;
+    for example in ["ten_lines", "fenced_write"] {
+        cargo(&["run", "--quiet", "--package", "leasehold", "--example", example, "--locked"])?;
+    }
+    // A scheme whose feature is off must say which.
+    cargo(&["test", "--package", "leasehold", "--no-default-features", "--features", "memory", "--locked", "--test", "library", "open"])
+}
+
+fn cargo(arguments: &[&str]) -> Done {
+    let mut cargo = Command::new(env!("CARGO"));
+    run(cargo.args(arguments))
+}
+
+fn run(command: &mut Command) -> Done {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("no workspace")?;
+    let line = format!("{command:?}").replace('"', "");
+    say(&format!("==> {line}"));
+    let status = command.current_dir(root).status().map_err(|error| format!("{line}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{line}: {status}").into()) }
+}

@@ -31,6 +31,8 @@ pub(super) struct Bells {
     listeners: Mutex<HashMap<ClaimId, Arc<Notify>>>,
     evicted: mpsc::UnboundedSender<ClaimId>,
     out: StdDatagram,
+    #[cfg(test)]
+    pub(super) rung: std::sync::atomic::AtomicU64,
 }
 
 impl Bells {
@@ -38,7 +40,14 @@ impl Bells {
         let (evicted, losses) = mpsc::unbounded_channel();
         let out = StdDatagram::unbound().and_then(|out| out.set_nonblocking(true).map(|()| out));
         let out = out.map_err(|e| error::at(folder.clients(), "make a socket for", e))?;
-        Ok((Self { listeners: Mutex::default(), evicted, out }, losses))
+        let bells = Self {
+            listeners: Mutex::default(),
+            evicted,
+            out,
+            #[cfg(test)]
+            rung: Default::default(),
+        };
+        Ok((bells, losses))
     }
 
     fn listeners(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Notify>>> {
@@ -65,6 +74,8 @@ impl Bells {
 
     /// Rings in another process.
     pub(super) fn ring_there(&self, folder: &Folder, client: u128, claim: ClaimId, ring: Ring) {
+        #[cfg(test)]
+        self.rung.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         let mut message = [0; 17];
         message[0] = if ring == Ring::Look { LOOK } else { EVICTED };
         message[1..].copy_from_slice(&claim.bits().to_le_bytes());

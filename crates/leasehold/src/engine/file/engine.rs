@@ -74,6 +74,11 @@ impl FileEngine {
         self.client.id
     }
 
+    #[cfg(test)]
+    pub(super) fn bells_rung(&self) -> u64 {
+        self.bells.rung.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
     pub(super) fn is_alive(&self, client: u128) -> bool {
         client == self.client.id || clients::is_alive(&self.folder, client)
     }

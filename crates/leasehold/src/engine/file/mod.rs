@@ -66,6 +66,9 @@ mod store;
 mod watch;
 mod wire;
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 pub use self::engine::FileEngine;

@@ -1,0 +1,40 @@
+//! What every engine's tests stand on: real servers, real processes, a real network in between.
+//!
+//! | module | what it gives |
+//! |---|---|
+//! | [`process`] | [`Server`]: a server in its own folder on its own port; killed, paused, restarted; gone when the test is |
+//! | [`redis`] | Redis, and [`redis::Resp`] to ask it by hand |
+//! | [`proxy`] | [`Proxy`]: stands between client and server and cuts, freezes, delays, swallows and doubles |
+//! | [`actor`] | [`Actor`]: a child process that speaks JSON lines and can be stopped and killed |
+//! | [`eventually()`] | waits for a condition, with a bound |
+//!
+//! Nothing here is a mock, and nothing here touches a process that it did not start. It runs on
+//! Linux only: it reads `/proc`, and has the kernel end its children when the test process dies.
+//!
+//! ```no_run
+//! use leasehold_testbed::{Data, Proxy, redis};
+//!
+//! # async fn example() -> leasehold_testbed::Result<()> {
+//! let mut server = redis::start().await?;
+//! let proxy = Proxy::start(server.addr()).await?;
+//! let mut client = redis::Resp::connect(proxy.addr()).await?;
+//! client.command(&["SET", "a", "1"]).await?;
+//! proxy.cut();
+//! server.kill()?;
+//! server.restart(Data::Wipe).await?;
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod actor;
+mod error;
+mod eventually;
+pub mod process;
+pub mod proxy;
+pub mod redis;
+
+pub use actor::Actor;
+pub use error::{Error, Result};
+pub use eventually::{eventually, try_eventually};
+pub use process::{Data, Server};
+pub use proxy::Proxy;

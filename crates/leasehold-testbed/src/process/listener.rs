@@ -1,0 +1,79 @@
+//! Who listens on a port, from `/proc`: a server that answers there may be somebody else's.
+
+use std::{fs, io, os::unix::fs::MetadataExt};
+
+use rustix::process::{Pid, geteuid};
+
+use super::tree;
+
+/// The state of a listening socket in `/proc/net/tcp`.
+const LISTEN: &str = "0A";
+
+struct Listener {
+    inode: u64,
+    uid: u32,
+}
+
+/// `Ok` if `root` or one of its descendants listens on `port`; `Err` says what is there instead.
+pub(super) fn belongs_to(root: Pid, port: u16) -> Result<(), String> {
+    let listeners = listeners(root, port);
+    if listeners.is_empty() {
+        return Err(format!("nothing listens on port {port} yet"));
+    }
+    if tree::family(root).into_iter().any(|pid| holds(pid, &listeners)) {
+        Ok(())
+    } else {
+        Err(format!("port {port} was taken by another process"))
+    }
+}
+
+fn listeners(pid: Pid, port: u16) -> Vec<Listener> {
+    ["tcp", "tcp6"]
+        .iter()
+        .filter_map(|table| fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok())
+        .flat_map(|table| {
+            let rows = table.lines().skip(1);
+            rows.filter_map(|row| parse(row, port)).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Columns: number, local address, remote address, state, queues, timer, retransmits, uid,
+/// timeout, inode.
+fn parse(row: &str, port: u16) -> Option<Listener> {
+    let columns: Vec<&str> = row.split_whitespace().collect();
+    let (_, local_port) = columns.get(1)?.rsplit_once(':')?;
+    let here = u16::from_str_radix(local_port, 16).ok()? == port && *columns.get(3)? == LISTEN;
+    here.then_some(Listener { uid: columns.get(7)?.parse().ok()?, inode: columns.get(9)?.parse().ok()? })
+}
+
+fn holds(pid: Pid, listeners: &[Listener]) -> bool {
+    match fs::read_dir(format!("/proc/{pid}/fd")) {
+        Ok(files) => files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).any(|target| {
+            let is = |l: &Listener| target.as_os_str() == format!("socket:[{}]", l.inode).as_str();
+            listeners.iter().any(is)
+        }),
+        // A container's root may not look into another user's process: the owner must do then.
+        // Into our own user's process we may look, except for a moment while it is being started.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => fs::metadata(format!("/proc/{pid}"))
+            .is_ok_and(|process| {
+                let theirs = process.uid();
+                theirs != geteuid().as_raw() && listeners.iter().any(|l| l.uid == theirs)
+            }),
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_listening_socket_on_that_port_counts() {
+        let row = "0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000 106 0 4711 1";
+        let found = parse(row, 8080).unwrap();
+        assert_eq!((found.inode, found.uid), (4711, 106));
+        assert!(parse(row, 8081).is_none(), "another port");
+        assert!(parse(&row.replace(" 0A ", " 01 "), 8080).is_none(), "a connection");
+    }
+}

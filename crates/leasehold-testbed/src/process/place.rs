@@ -1,0 +1,124 @@
+//! Where a server lives: its ports, kept for it, and its folder.
+
+use std::{
+    fs, io,
+    io::{Read, Seek, SeekFrom},
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+};
+
+use tempfile::TempDir;
+use tokio::net::TcpSocket;
+
+use super::user::User;
+use crate::{Error, Result};
+
+/// How much of the end of a log goes into an error.
+const LOG_TAIL: u64 = 8 * 1024;
+
+/// The ports and the data folder of one server; a [`Recipe`](super::Recipe) makes arguments of it.
+#[derive(Debug)]
+pub struct Place {
+    home: TempDir,
+    data: PathBuf,
+    ports: Vec<u16>,
+    /// Bound but not listening: the server may bind beside them (all set SO_REUSEADDR), but nobody
+    /// else is handed these ports, not even while the server is down, nor is an outgoing
+    /// connection, which would otherwise sometimes connect to itself.
+    _reserved: Vec<TcpSocket>,
+}
+
+impl Place {
+    /// Makes an empty folder and reserves `1 + extra_ports` ports.
+    pub(super) fn new(name: &str, extra_ports: usize) -> Result<Self> {
+        let home = tempfile::Builder::new()
+            .prefix(&format!("leasehold-{name}-"))
+            .tempdir()
+            .map_err(Error::io("making a temporary folder"))?;
+        let reserving = "reserving a port on 127.0.0.1";
+        let reserved =
+            (0..=extra_ports).map(|_| reserve()).collect::<io::Result<Vec<_>>>().map_err(Error::io(reserving))?;
+        let ports = reserved
+            .iter()
+            .map(|socket| socket.local_addr().map(|addr| addr.port()))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(Error::io(reserving))?;
+        Ok(Self { data: home.path().join("data"), home, ports, _reserved: reserved })
+    }
+
+    /// The port on 127.0.0.1 that clients use.
+    pub fn port(&self) -> u16 {
+        self.ports[0]
+    }
+
+    /// The ports asked for by [`Recipe::extra_ports`](super::Recipe::extra_ports).
+    pub fn extra_ports(&self) -> &[u16] {
+        &self.ports[1..]
+    }
+
+    /// The address that clients use.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port()).into()
+    }
+
+    /// The server's data folder.
+    pub fn dir(&self) -> &Path {
+        &self.data
+    }
+
+    /// Whether the data folder is there.
+    pub(super) fn furnished(&self) -> bool {
+        self.data.exists()
+    }
+
+    /// Makes the data folder, for `user`.
+    pub(super) fn furnish(&self, user: User) -> Result<()> {
+        let making = Error::io(format!("making {}", self.data.display()));
+        fs::create_dir(&self.data).map_err(making)?;
+        user.give(self.home.path())?;
+        user.give(&self.data)
+    }
+
+    /// Removes the data folder with all that is in it.
+    pub(super) fn wipe(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.data) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(Error::io(format!("wiping {}", self.data.display()))(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The log, outside the data folder so that it survives a wipe.
+    pub(super) fn open_log(&self) -> Result<fs::File> {
+        let path = self.log_path();
+        let opening = Error::io(format!("opening {}", path.display()));
+        let mut options = fs::OpenOptions::new();
+        options.append(true).create(true).open(path).map_err(opening)
+    }
+
+    /// The end of the log; the reason instead, if it cannot be read.
+    pub(super) fn log_tail(&self) -> String {
+        tail(&self.log_path()).unwrap_or_else(|error| format!("(no log: {error})"))
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.home.path().join("log")
+    }
+}
+
+fn reserve() -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+    Ok(socket)
+}
+
+fn tail(path: &Path) -> io::Result<String> {
+    let mut file = fs::File::open(path)?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL)))?;
+    let mut bytes = Vec::new();
+    file.take(LOG_TAIL).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}

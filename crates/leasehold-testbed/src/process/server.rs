@@ -1,0 +1,175 @@
+//! One running server.
+
+use std::{fmt, net::SocketAddr, path::Path, time::Duration};
+
+use rustix::process::Signal;
+
+use super::{Child, Recipe, site::Site};
+use crate::{Error, Result};
+
+/// How many ports are tried before a server that ends at once is taken for broken.
+const PORTS_TRIED: usize = 3;
+/// How long [`Server::stop`] waits before it kills.
+const STOP_BOUND: Duration = Duration::from_secs(10);
+
+/// What a restarted server finds in its data folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// What it left there: the machine came back.
+    Keep,
+    /// Nothing: the machine was replaced.
+    Wipe,
+}
+
+/// A real server: started by the test, ended with it.
+///
+/// Dropping it kills it and removes its folder.
+pub struct Server {
+    // The process goes before its folder: fields drop in this order.
+    child: Option<Child>,
+    site: Site,
+}
+
+impl Server {
+    /// Starts a server and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotInstalled`] or [`Error::UnknownUser`] if something must be installed first;
+    /// [`Error::Exited`] with the server's last words if it ended on each of three ports;
+    /// [`Error::TimedOut`] if it did not answer.
+    pub async fn start(recipe: impl Recipe) -> Result<Self> {
+        let mut site = Site::choose(Box::new(recipe))?;
+        for _ in 1..PORTS_TRIED {
+            site.furnish().await?;
+            match site.boot().await {
+                Ok(child) => return Ok(Self::new(site, child)),
+                // Most likely somebody took the port in the very moment before the server did.
+                Err(Error::Exited { .. }) => site.move_away()?,
+                Err(error) => return Err(error),
+            }
+        }
+        site.furnish().await?;
+        let child = site.boot().await?;
+        Ok(Self::new(site, child))
+    }
+
+    fn new(site: Site, child: Child) -> Self {
+        Self { child: Some(child), site }
+    }
+
+    /// The port on 127.0.0.1; the same over all restarts.
+    pub fn port(&self) -> u16 {
+        self.site.place().port()
+    }
+
+    /// The address on 127.0.0.1; the same over all restarts.
+    pub fn addr(&self) -> SocketAddr {
+        self.site.place().addr()
+    }
+
+    /// The URL by which clients find it.
+    pub fn url(&self) -> String {
+        self.site.url()
+    }
+
+    /// The server's data folder.
+    pub fn dir(&self) -> &Path {
+        self.site.place().dir()
+    }
+
+    /// The end of what the server printed, over all its restarts.
+    pub fn log(&self) -> String {
+        self.site.place().log_tail()
+    }
+
+    /// The process id; `None` after [`Server::kill`] or [`Server::stop`].
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::pid)
+    }
+
+    /// Kills it (SIGKILL) with all processes that it started, as a power cut would. When this
+    /// returns, they are gone. Killing a server that is down does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if it is stuck in the kernel.
+    pub fn kill(&mut self) -> Result<()> {
+        match &mut self.child {
+            Some(child) => child.kill_family()?,
+            None => return Ok(()),
+        }
+        self.child = None;
+        Ok(())
+    }
+
+    /// Stops it in its tracks (SIGSTOP) with all processes that it started: connections stay open
+    /// and nothing is answered. When this returns, not one of their threads runs.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`]; [`Error::TimedOut`] if it is stuck in the kernel.
+    pub fn pause(&mut self) -> Result<()> {
+        self.running()?.stop()
+    }
+
+    /// Lets a paused server go on (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`].
+    pub fn resume(&mut self) -> Result<()> {
+        self.running()?.resume()
+    }
+
+    /// Asks it to end (SIGTERM), also if it is paused, and kills it if it does not within ten
+    /// seconds. Stopping a server that is down does nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::kill`].
+    pub async fn stop(&mut self) -> Result<()> {
+        if let Some(child) = &mut self.child
+            && child.ended()?.is_none()
+        {
+            child.signal(Signal::TERM)?;
+            child.resume()?;
+            // One that takes too long is killed below.
+            let _ = child.wait_exit(STOP_BOUND).await;
+        }
+        self.kill()
+    }
+
+    /// Starts it again on the same port, after stopping it if it still runs, and waits until it
+    /// answers. For a crash, [`kill`](Server::kill) it first.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Exited`] with its last words if it does not come up, otherwise as [`Server::start`].
+    pub async fn restart(&mut self, data: Data) -> Result<()> {
+        self.stop().await?;
+        if data == Data::Wipe {
+            self.site.place().wipe()?;
+        }
+        self.site.furnish().await?;
+        self.child = Some(self.site.boot().await?);
+        Ok(())
+    }
+
+    fn running(&mut self) -> Result<&mut Child> {
+        match &mut self.child {
+            Some(child) => Ok(child),
+            None => Err(Error::NotRunning { program: self.site.name() }),
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("addr", &self.addr())
+            .field("pid", &self.pid())
+            .field("dir", &self.dir())
+            .finish_non_exhaustive()
+    }
+}

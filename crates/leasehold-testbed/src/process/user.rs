@@ -1,0 +1,61 @@
+//! Running a server as the user that it insists on, when the tests run as root.
+
+use std::{fs, os::unix::fs::chown, os::unix::process::CommandExt, path::Path, process::Command};
+
+use crate::{Error, Result};
+
+/// Whom to run a server as; nobody in particular when we may not choose.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct User(Option<(u32, u32)>);
+
+impl User {
+    /// Looks `name` up. Without root rights, or without a name, servers run as whoever runs the tests.
+    pub(super) fn find(name: Option<&str>, package: &str) -> Result<Self> {
+        let Some(name) = name.filter(|_| rustix::process::geteuid().is_root()) else {
+            return Ok(Self::default());
+        };
+        let users = fs::read_to_string("/etc/passwd").map_err(Error::io("reading /etc/passwd"))?;
+        let found = users.lines().find_map(|line| parse(line, name));
+        match found {
+            Some(ids) => Ok(Self(Some(ids))),
+            None => Err(Error::UnknownUser { user: name.to_owned(), package: package.to_owned() }),
+        }
+    }
+
+    /// Has `command` run as this user.
+    pub(super) fn run(self, command: &mut Command) {
+        if let Some((uid, gid)) = self.0 {
+            command.uid(uid).gid(gid);
+        }
+    }
+
+    /// Gives `folder` to this user.
+    pub(super) fn give(self, folder: &Path) -> Result<()> {
+        let Some((uid, gid)) = self.0 else {
+            return Ok(());
+        };
+        chown(folder, Some(uid), Some(gid)).map_err(Error::io(format!("handing over {}", folder.display())))
+    }
+}
+
+/// Columns: name, password, uid, gid, …
+fn parse(line: &str, name: &str) -> Option<(u32, u32)> {
+    let mut columns = line.split(':');
+    if columns.next()? != name {
+        return None;
+    }
+    let mut ids = columns.skip(1).map(str::parse);
+    Some((ids.next()?.ok()?, ids.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_exact_user_is_found() {
+        let line = "redis:x:104:107::/var/lib/redis:/usr/sbin/nologin";
+        assert_eq!(parse(line, "redis"), Some((104, 107)));
+        assert_eq!(parse(line, "red"), None);
+    }
+}

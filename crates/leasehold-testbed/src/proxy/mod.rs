@@ -1,0 +1,137 @@
+//! A TCP proxy inside the test that does to connections what networks do.
+//!
+//! Every control holds from the moment its method returns, on connections that are open and on
+//! those to come: the rules are looked at under one lock together with each write, so that not a
+//! byte slips through afterwards. (Bytes written before are on their way and do arrive.)
+//!
+//! The proxy works on a thread of its own: a test that blocks its runtime does not stop it.
+//! It sees chunks as they come out of the socket, not requests. A client that writes each request
+//! in one piece of less than 64 KiB, and waits for the reply, sends one chunk for each.
+//!
+//! What is held back is at most 1 MiB in each direction of each of at most 1024 connections; then
+//! the proxy stops reading, as a full network would.
+
+mod link;
+mod pipe;
+mod rules;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use tokio::{runtime, sync::oneshot};
+
+pub use rules::Counts;
+use rules::Shared;
+
+use crate::{Error, Result};
+
+/// A proxy on a loopback port before one server; ends its connections and itself when dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    addr: SocketAddr,
+    shared: Arc<Shared>,
+    running: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
+}
+
+impl Proxy {
+    /// Starts a proxy that passes everything on to `target`. The target need not be up yet; while
+    /// it is not, connections to the proxy are closed at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if no port or thread can be had.
+    pub async fn start(target: SocketAddr) -> Result<Self> {
+        let starting = || Error::io("starting a proxy");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(starting())?;
+        listener.set_nonblocking(true).map_err(starting())?;
+        let addr = listener.local_addr().map_err(starting())?;
+        let shared = listener.try_clone().map(Shared::new).map_err(starting())?;
+        let shared = Arc::new(shared);
+        let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(starting())?;
+        let listener = {
+            let _context = runtime.enter();
+            tokio::net::TcpListener::from_std(listener).map_err(starting())?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let served = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name(format!("testbed-proxy-{}", addr.port()))
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = link::accept_all(listener, served, target) => {}
+                        _ = stopped => {}
+                    }
+                });
+            })
+            .map_err(starting())?;
+        Ok(Self { addr, shared, running: Some((stop, thread)) })
+    }
+
+    /// Where clients connect to.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Closes all connections that clients have made so far. New ones may come.
+    pub fn cut(&self) {
+        self.shared.cut();
+    }
+
+    /// Closes new connections at once; those that are open go on.
+    pub fn refuse(&self, on: bool) {
+        self.shared.change(|rules| rules.refuse = on);
+    }
+
+    /// Holds all bytes back, and the ends of connections, too: a network that has gone silent.
+    /// What was held back arrives when this is turned off.
+    pub fn freeze(&self, on: bool) {
+        self.shared.change(|rules| rules.freeze = on);
+    }
+
+    /// Holds each chunk back for `delay`, requests and replies alike: the round trip becomes twice
+    /// that longer. Chunks that are already held go by the new delay.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.change(|rules| rules.delay = delay);
+    }
+
+    /// Passes requests on and swallows the replies.
+    ///
+    /// A stream cannot lose bytes in its middle: a connection that lost a reply stays mute after
+    /// this is turned off, until somebody closes it. New ones, and those that lost nothing, answer.
+    pub fn drop_replies(&self, on: bool) {
+        self.shared.change(|rules| rules.drop_replies = on);
+    }
+
+    /// Once: the next chunk from a client goes to the server, and when the reply comes, the
+    /// client's connection is closed instead. What was asked for has happened, and the client
+    /// cannot know.
+    pub fn cut_after_request(&self) {
+        self.shared.change(|rules| rules.cut_after_request = true);
+    }
+
+    /// Sends each chunk from a client twice. Both replies are passed on as they come.
+    pub fn duplicate_requests(&self, on: bool) {
+        self.shared.change(|rules| rules.duplicate_requests = on);
+    }
+
+    /// What has gone through so far.
+    pub fn counts(&self) -> Counts {
+        self.shared.counts()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            drop(stop);
+            // It panicked, if anything; its connections are closed all the same.
+            let _ = thread.join();
+            self.shared.close();
+        }
+    }
+}

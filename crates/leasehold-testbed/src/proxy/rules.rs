@@ -1,0 +1,143 @@
+//! What the test wants done to its connections, and what was done.
+
+use std::{
+    future::poll_fn,
+    io,
+    net::TcpListener,
+    os::fd::AsFd,
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Poll, ready},
+    time::Duration,
+};
+
+use rustix::net::{Shutdown, shutdown};
+use tokio::{net::TcpStream, sync::watch};
+
+/// More connections than this at once are refused.
+const MOST_CONNECTIONS: u64 = 1024;
+
+/// What has gone through a proxy so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Connections accepted and kept.
+    pub accepted: u64,
+    /// Connections closed at once.
+    pub refused: u64,
+    /// Connections that are open now.
+    pub open: u64,
+    /// Bytes passed to the server; a chunk that is sent twice counts twice.
+    pub request_bytes: u64,
+    /// Bytes passed to clients.
+    pub reply_bytes: u64,
+    /// Bytes that the server sent and no client got.
+    pub swallowed_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    pub(super) refuse: bool,
+    pub(super) freeze: bool,
+    pub(super) delay: Duration,
+    pub(super) drop_replies: bool,
+    pub(super) cut_after_request: bool,
+    pub(super) duplicate_requests: bool,
+    /// Counts the cuts: a connection from before the last one may write no more.
+    pub(super) epoch: u64,
+    pub(super) counts: Counts,
+}
+
+/// What the test's thread and the proxy's thread both use.
+#[derive(Debug)]
+pub(super) struct Shared {
+    /// The one that the proxy's thread listens on, too.
+    listener: TcpListener,
+    rules: Mutex<Rules>,
+    changed: watch::Sender<()>,
+}
+
+impl Shared {
+    /// The listener must not block.
+    pub(super) fn new(listener: TcpListener) -> Self {
+        Self { listener, rules: Mutex::default(), changed: watch::Sender::new(()) }
+    }
+
+    /// Held together with each write, so that a rule holds from the moment it is set.
+    pub(super) fn rules(&self) -> MutexGuard<'_, Rules> {
+        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn change(&self, set: impl FnOnce(&mut Rules)) {
+        set(&mut self.rules());
+        self.changed.send_replace(());
+    }
+
+    /// Wakes whoever acts on the rules.
+    pub(super) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.rules().counts
+    }
+
+    /// Ends the listening.
+    pub(super) fn close(&self) {
+        close(&self.listener);
+    }
+
+    /// Ends all connections, also those that the kernel has made and we have not seen yet.
+    pub(super) fn cut(&self) {
+        self.change(|rules| {
+            while let Ok((stream, _)) = self.listener.accept() {
+                close(&stream);
+                rules.counts.accepted += 1;
+            }
+            rules.epoch += 1;
+        });
+    }
+
+    /// The next new connection that is to be kept, and its epoch.
+    ///
+    /// Accepting and reading the epoch are one step, as seen from [`Shared::cut`].
+    pub(super) async fn accept(&self, listener: &tokio::net::TcpListener) -> io::Result<(TcpStream, u64)> {
+        poll_fn(|context| {
+            let mut rules = self.rules();
+            loop {
+                let (stream, _) = ready!(listener.poll_accept(context))?;
+                if rules.refuse || rules.counts.open >= MOST_CONNECTIONS {
+                    close(&stream);
+                    rules.counts.refused += 1;
+                    continue;
+                }
+                rules.counts.accepted += 1;
+                rules.counts.open += 1;
+                return Poll::Ready(Ok((stream, rules.epoch)));
+            }
+        })
+        .await
+    }
+
+    /// Waits while the network is silent; `false` if the connection of `epoch` is cut meanwhile.
+    pub(super) async fn thawed(&self, epoch: u64) -> bool {
+        let mut changes = self.changes();
+        loop {
+            {
+                let rules = self.rules();
+                if rules.epoch != epoch || !rules.freeze {
+                    return rules.epoch == epoch;
+                }
+            }
+            if changes.changed().await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+/// Ends a socket for all who have it. Dropping would not do: for a moment, until it runs its own
+/// program, each child that another test starts just then has a copy, which keeps the socket open.
+fn close(socket: impl AsFd) {
+    // It may have ended by itself.
+    let _ = shutdown(socket, Shutdown::Both);
+}

@@ -1,0 +1,199 @@
+//! Just enough of the Redis protocol (RESP2) to ask a server by hand.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::{Error, Result};
+
+/// How long a reply may take unless the test says otherwise.
+const DEFAULT_BOUND: Duration = Duration::from_secs(10);
+/// The longest reply that is read.
+const LONGEST_REPLY: usize = 16 * 1024 * 1024;
+/// How deep arrays may lie in arrays.
+const DEEPEST_REPLY: usize = 16;
+
+/// What Redis answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reply {
+    /// A status such as `OK`.
+    Simple(String),
+    /// A refusal, such as `WRONGTYPE …`.
+    Error(String),
+    /// A number.
+    Integer(i64),
+    /// A value; bytes that are no UTF-8 are replaced.
+    Bulk(String),
+    /// No value.
+    Nil,
+    /// Several replies.
+    Array(Vec<Reply>),
+}
+
+/// One connection to Redis.
+#[derive(Debug)]
+pub struct Resp {
+    stream: TcpStream,
+    unread: Vec<u8>,
+    bound: Duration,
+}
+
+impl Resp {
+    /// Connects to a server, or to a proxy before it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] or [`Error::TimedOut`].
+    pub async fn connect(addr: SocketAddr) -> Result<Self> {
+        let connecting = format!("connecting to {addr}");
+        let stream = timeout(DEFAULT_BOUND, TcpStream::connect(addr))
+            .await
+            .map_err(|_| too_late("connection", DEFAULT_BOUND))?
+            .and_then(|stream| stream.set_nodelay(true).map(|()| stream))
+            .map_err(Error::io(connecting))?;
+        Ok(Self { stream, unread: Vec::new(), bound: DEFAULT_BOUND })
+    }
+
+    /// Waits at most `bound` for each reply from now on, instead of ten seconds.
+    #[must_use]
+    pub fn bound(mut self, bound: Duration) -> Self {
+        self.bound = bound;
+        self
+    }
+
+    /// Sends a command and waits for its reply.
+    ///
+    /// A refusal by Redis is `Ok(Reply::Error)`: the server did answer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`], after which a late reply would be taken for that of the next command:
+    /// connect anew. [`Error::Io`] if the connection ended, [`Error::Protocol`] if it is not Redis.
+    pub async fn command(&mut self, words: &[&str]) -> Result<Reply> {
+        self.send(words).await?;
+        self.reply().await
+    }
+
+    /// Sends a command in one piece and does not wait for its reply.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] or [`Error::TimedOut`].
+    pub async fn send(&mut self, words: &[&str]) -> Result<()> {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        }
+        timeout(self.bound, self.stream.write_all(request.as_bytes()))
+            .await
+            .map_err(|_| too_late("room to send", self.bound))?
+            .map_err(Error::io("sending to Redis"))
+    }
+
+    /// Waits for the next reply, or for a message to a subscriber.
+    ///
+    /// # Errors
+    ///
+    /// As [`Resp::command`].
+    pub async fn reply(&mut self) -> Result<Reply> {
+        let bound = self.bound;
+        timeout(bound, self.read()).await.map_err(|_| too_late("reply from Redis", bound))?
+    }
+
+    async fn read(&mut self) -> Result<Reply> {
+        loop {
+            if let Some((reply, length)) = parse(&self.unread, DEEPEST_REPLY)? {
+                self.unread.drain(..length);
+                return Ok(reply);
+            }
+            if self.unread.len() > LONGEST_REPLY {
+                return Err(broken("a reply beyond 16 MiB"));
+            }
+            let reading = Error::io("reading from Redis");
+            let read = self.stream.read_buf(&mut self.unread).await;
+            if read.map_err(reading)? == 0 {
+                let end = io::Error::from(io::ErrorKind::UnexpectedEof);
+                return Err(Error::io("reading from Redis")(end));
+            }
+        }
+    }
+}
+
+/// The first reply in `bytes` and its length; `None` if more must be read.
+fn parse(bytes: &[u8], depth: usize) -> Result<Option<(Reply, usize)>> {
+    let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else {
+        return Ok(None);
+    };
+    let (line, body) = (String::from_utf8_lossy(&bytes[..end]), end + 2);
+    let mut rest = line.chars();
+    let (kind, text) = (rest.next(), rest.as_str());
+    let number = || text.parse::<i64>().map_err(|_| broken(&line));
+    let reply = match kind {
+        Some('+') => Reply::Simple(text.to_owned()),
+        Some('-') => Reply::Error(text.to_owned()),
+        Some(':') => Reply::Integer(number()?),
+        Some('$' | '*') if number()? < 0 => Reply::Nil,
+        Some('$') => {
+            let length = usize::try_from(number()?).map_err(|_| broken(&line))?;
+            let value = bytes.get(body..body + length.min(LONGEST_REPLY));
+            return Ok(value
+                .filter(|_| bytes.len() >= body + length + 2)
+                .map(|value| (Reply::Bulk(lossy(value)), body + length + 2)));
+        }
+        Some('*') if depth > 0 => return parse_items(bytes, body, number()?, depth - 1),
+        _ => return Err(broken(&line)),
+    };
+    Ok(Some((reply, body)))
+}
+
+fn parse_items(bytes: &[u8], mut at: usize, count: i64, depth: usize) -> Result<Option<(Reply, usize)>> {
+    let mut items = Vec::new();
+    for _ in 0..count {
+        let Some((item, length)) = parse(&bytes[at..], depth)? else {
+            return Ok(None);
+        };
+        items.push(item);
+        at += length;
+    }
+    Ok(Some((Reply::Array(items), at)))
+}
+
+fn lossy(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn broken(problem: &str) -> Error {
+    Error::Protocol { peer: "Redis".to_owned(), problem: problem.to_owned() }
+}
+
+fn too_late(awaited: &str, bound: Duration) -> Error {
+    Error::TimedOut { awaited: awaited.to_owned(), bound, seen: "silence".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_read_only_when_all_of_it_is_there() {
+        let whole = b"*3\r\n$2\r\nab\r\n:-7\r\n*1\r\n$-1\r\n+next\r\n";
+        let length = whole.len() - b"+next\r\n".len();
+        let expected =
+            Reply::Array(vec![Reply::Bulk("ab".to_owned()), Reply::Integer(-7), Reply::Array(vec![Reply::Nil])]);
+        for cut in 0..length {
+            assert_eq!(parse(&whole[..cut], 4).unwrap(), None, "cut at {cut}");
+        }
+        assert_eq!(parse(whole, 4).unwrap(), Some((expected, length)));
+    }
+
+    #[test]
+    fn what_is_no_resp_is_refused() {
+        assert!(parse(b"HTTP/1.1 400\r\n", 4).is_err());
+        assert!(parse(b"$x\r\n", 4).is_err());
+        assert!(parse(b"*1\r\n*1\r\n:1\r\n", 1).is_err(), "too deep");
+    }
+}

@@ -1,0 +1,309 @@
+//! What only the file engine promises, with a look at its files.
+
+use std::fs::{self, File, FileTimes};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::wire::{self, COUNTERS, Counters, PAGE, SLOTS};
+use crate::clock::Clock;
+use crate::engine::{Engine, EngineUrl, LockView, Renewal};
+use crate::{Claim, ErrorKind, LockName, Locks, LostReason, Mode, Terms, Token};
+
+struct Home {
+    _temp: tempfile::TempDir,
+    dir: PathBuf,
+}
+
+impl Home {
+    fn new() -> Self {
+        let temp = tempfile::tempdir().unwrap();
+        Self { dir: temp.path().join("locks-here"), _temp: temp }
+    }
+
+    fn url(&self) -> String {
+        format!("file://{}", self.dir.display())
+    }
+
+    async fn open(&self) -> Locks {
+        Locks::open(&self.url()).await.unwrap()
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.dir.join("locks").join(wire::file_name(&LockName::new(name).unwrap()))
+    }
+
+    fn counters(&self, name: &str) -> Counters {
+        wire::counters(&fs::read(self.file(name)).unwrap()).unwrap()
+    }
+}
+
+async fn take(locks: &Locks, name: &str) -> Token {
+    let guard = locks.mutex(name).lock().await.unwrap();
+    let token = guard.token();
+    let _ = guard.release().await.unwrap();
+    token
+}
+
+/// Writes the counters as if the machine had been started anew since.
+fn reboot(file: &Path) {
+    let mut page = fs::read(file).unwrap();
+    let counters = wire::counters(&page).unwrap();
+    wire::put_counters(&mut page, Counters { boot: counters.boot ^ 1, ..counters });
+    fs::write(file, page).unwrap();
+}
+
+#[tokio::test]
+async fn the_folder_and_all_in_it_are_private() {
+    let home = Home::new();
+    let locks = home.open().await;
+    let _guard = locks.mutex("a").lock().await.unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&home.dir), 0o700);
+    assert_eq!(mode(&home.dir.join("locks")), 0o700);
+    assert_eq!(mode(&home.file("a")), 0o600);
+    for client in fs::read_dir(home.dir.join("clients")).unwrap() {
+        let path = client.unwrap().path();
+        if path.extension().is_none() {
+            assert_eq!(mode(&path), 0o600);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_folder_is_shared_with_a_group_when_that_is_asked_for() {
+    let home = Home::new();
+    let locks = Locks::open(&format!("{}?mode=0770", home.url())).await.unwrap();
+    let _guard = locks.mutex("a").lock().await.unwrap();
+    assert_eq!(fs::metadata(&home.dir).unwrap().permissions().mode() & 0o777, 0o770);
+    assert_eq!(fs::metadata(home.file("a")).unwrap().permissions().mode() & 0o777, 0o660);
+}
+
+#[tokio::test]
+async fn a_folder_that_others_can_write_is_refused() {
+    let home = Home::new();
+    fs::create_dir(&home.dir).unwrap();
+    fs::set_permissions(&home.dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let error = Locks::open(&home.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+    assert!(error.to_string().contains("chmod go-w"), "{error}");
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_refused_and_left_as_it_is() {
+    let home = Home::new();
+    let locks = home.open().await;
+    take(&locks, "a").await;
+    let whole = fs::read(home.file("a")).unwrap();
+    let mut flipped = whole.clone();
+    flipped[COUNTERS] ^= 1;
+    let mut wrong_state = whole.clone();
+    wire::put_counters(&mut wrong_state, Counters { slots: 1, ..home.counters("a") });
+    wrong_state[SLOTS] = 9;
+    let other_name = wire::first_page(&LockName::new("b").unwrap(), 1);
+    for damaged in [flipped, wrong_state, other_name, Vec::new(), whole[..100].to_vec(), vec![7; PAGE]] {
+        fs::write(home.file("a"), &damaged).unwrap();
+        let error = locks.mutex("a").try_lock().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("move it away"), "{error}");
+        assert_eq!(fs::read(home.file("a")).unwrap(), damaged, "nothing is overwritten");
+    }
+    fs::write(home.file("a"), whole).unwrap();
+    take(&locks, "a").await;
+}
+
+#[tokio::test]
+async fn after_a_reboot_claims_are_void_and_tokens_go_on() {
+    let home = Home::new();
+    let locks = home.open().await;
+    let guard = locks.mutex("a").lock().await.unwrap();
+    reboot(&home.file("a"));
+    let view: LockView = locks.inspect("a").await.unwrap();
+    assert_eq!(view.holders, []);
+    let next = take(&locks, "a").await;
+    assert!(next > guard.token());
+}
+
+#[tokio::test]
+async fn a_loss_of_power_repeats_no_token() {
+    let home = Home::new();
+    let locks = home.open().await;
+    let first = take(&locks, "a").await;
+    // All that is sure to be on disk is what was there when tokens were last reserved.
+    let on_disk = fs::read(home.file("a")).unwrap();
+    let mut last = first;
+    for _ in 0..100 {
+        last = take(&locks, "a").await;
+    }
+    let reserved = home.counters("a").reserved;
+    assert_eq!(wire::counters(&on_disk).unwrap().reserved, reserved, "nothing was synced meanwhile");
+    fs::write(home.file("a"), on_disk).unwrap();
+    reboot(&home.file("a"));
+    assert!(take(&locks, "a").await > last);
+    assert!(take(&locks, "a").await.0 > reserved);
+}
+
+#[tokio::test]
+async fn tokens_are_reserved_again_when_they_run_out() {
+    let home = Home::new();
+    let locks = home.open().await;
+    take(&locks, "a").await;
+    let counters = home.counters("a");
+    let mut page = fs::read(home.file("a")).unwrap();
+    wire::put_counters(&mut page, Counters { last: counters.reserved - 3, ..counters });
+    fs::write(home.file("a"), page).unwrap();
+    let mut last = Token(counters.reserved - 3);
+    for _ in 0..10 {
+        let next = take(&locks, "a").await;
+        assert_eq!(next.0, last.0 + 1);
+        assert!(next.0 <= home.counters("a").reserved);
+        last = next;
+    }
+}
+
+#[tokio::test]
+async fn idle_files_are_taken_away_and_their_tokens_kept() {
+    let home = Home::new();
+    let locks = home.open().await;
+    let before = take(&locks, "idle").await;
+    take(&locks, "fresh").await;
+    let held = locks.mutex("held").lock().await.unwrap();
+    let old = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
+    for name in ["idle", "held"] {
+        File::options().write(true).open(home.file(name)).unwrap().set_times(old).unwrap();
+    }
+    let other = home.open().await;
+    assert!(!home.file("idle").exists());
+    assert!(home.file("fresh").exists() && home.file("held").exists());
+    // The first client has the old file open, and must notice.
+    let guard = locks.mutex("idle").lock().await.unwrap();
+    assert!(guard.token() > before);
+    assert!(other.mutex("idle").try_lock().await.unwrap().is_none());
+    assert!(held.is_held());
+}
+
+#[tokio::test]
+async fn a_removed_folder_is_noticed() {
+    let home = Home::new();
+    let locks = Locks::builder().ttl(Duration::from_millis(300)).open(&home.url()).await.unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    fs::remove_dir_all(&home.dir).unwrap();
+    assert_eq!(guard.lost().await, LostReason::Taken);
+    let error = locks.mutex("a").try_lock().await.unwrap_err();
+    assert!(error.to_string().contains("cannot make"), "{error}");
+}
+
+#[tokio::test]
+async fn a_removed_lock_file_does_not_let_two_in() {
+    let home = Home::new();
+    let (one, two) = (home.open().await, home.open().await);
+    take(&one, "a").await;
+    fs::remove_file(home.file("a")).unwrap();
+    let _guard = two.mutex("a").lock().await.unwrap();
+    assert!(one.mutex("a").try_lock().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn what_dead_clients_left_is_cleared_away() {
+    let home = Home::new();
+    let locks = home.open().await;
+    let clients = home.dir.join("clients");
+    for left in ["0123456789abcdef0123456789abcdef", "0123456789abcdef0123456789abcdef.bell"] {
+        fs::write(clients.join(left), "").unwrap();
+    }
+    let other = home.open().await;
+    assert_eq!(fs::read_dir(&clients).unwrap().count(), 4, "two clients, a file and a bell each");
+    drop((locks, other));
+    until(|| fs::read_dir(&clients).unwrap().count() == 0).await;
+}
+
+/// Waits until `done`, for ten seconds at most.
+async fn until(done: impl Fn() -> bool) {
+    for _ in 0..10_000 {
+        if done() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    panic!("waited ten seconds");
+}
+
+async fn engine(home: &Home) -> Arc<super::FileEngine> {
+    super::FileEngine::open(&EngineUrl::parse(&home.url()).unwrap(), &Clock::system()).await.unwrap()
+}
+
+fn claim(name: &str) -> Arc<Claim> {
+    let holder = Arc::new(crate::Holder::new("h", 1, "p", ""));
+    Arc::new(Claim::new(Arc::new(Terms::new(
+        LockName::new(name).unwrap(),
+        Mode::Exclusive,
+        None,
+        Duration::from_secs(30),
+        holder,
+    ))))
+}
+
+#[tokio::test]
+async fn a_hand_off_rings_one_bell_however_many_wait() {
+    let home = Home::new();
+    let holder = engine(&home).await;
+    let held = claim("a");
+    Arc::clone(&holder).attempt(Arc::clone(&held), true).await.unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..40 {
+        let other = engine(&home).await;
+        Arc::clone(&other).attempt(claim("a"), true).await.unwrap();
+        waiting.push(other);
+    }
+    let rung = |engine: &super::FileEngine| engine.bells_rung();
+    let before = rung(&holder);
+    Arc::clone(&holder).release(held).await.unwrap();
+    assert_eq!(rung(&holder) - before, 1);
+}
+
+#[tokio::test]
+async fn a_step_that_finds_the_file_occupied_says_so() {
+    let home = Home::new();
+    let locks = home.open().await;
+    take(&locks, "a").await;
+    let occupier = File::open(home.file("a")).unwrap();
+    rustix::fs::flock(&occupier, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let error = locks.mutex("a").ttl(Duration::from_secs(60)).try_lock().await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
+    assert!(error.to_string().contains("is it stopped?"), "{error}");
+    drop(occupier);
+    take(&locks, "a").await;
+}
+
+#[tokio::test]
+async fn whoever_is_taken_for_dead_is_told_so() {
+    let home = Home::new();
+    let engine = engine(&home).await;
+    let held = claim("a");
+    Arc::clone(&engine).attempt(Arc::clone(&held), true).await.unwrap();
+    for file in fs::read_dir(home.dir.join("clients")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    assert_eq!(engine.renew(vec![held]).await.unwrap(), [Renewal::Lost]);
+}
+
+#[tokio::test]
+async fn half_a_slot_is_never_seen() {
+    // A write that ends inside the file's first page is one call: see the plan's tests. Here: slots past the first page.
+    let home = Home::new();
+    let locks = home.open().await;
+    let mut guards = Vec::new();
+    for _ in 0..20 {
+        guards.push(locks.rwlock("a").read().await.unwrap());
+    }
+    assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 20);
+    let file = File::open(home.file("a")).unwrap();
+    let mut page = vec![0; PAGE];
+    file.read_exact_at(&mut page, 0).unwrap();
+    assert_eq!(wire::counters(&page).unwrap().slots, 20);
+    for guard in guards {
+        let _ = guard.release().await.unwrap();
+    }
+    assert_eq!(home.counters("a").slots, 0);
+}
