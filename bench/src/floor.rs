@@ -23,7 +23,7 @@ pub(crate) struct RawFile(File);
 impl RawFile {
     pub(crate) fn new(dir: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(dir.join("raw"))?;
-        file.write_all_at(&[0; 4096], 0)?;
+        file.write_all_at(&[0; 1024 + 64 * 128], 0)?;
         Ok(Self(file))
     }
 
@@ -32,13 +32,30 @@ impl RawFile {
         flock(&self.0, FlockOperation::LockExclusive)?;
         std::hint::black_box(self.0.metadata()?.nlink());
         self.0.read_exact_at(&mut page, 0)?;
-        self.0.write_all_at(&page[960..1536], 960)?;
+        self.0.write_all_at(&page[960..1152], 960)?;
         flock(&self.0, FlockOperation::Unlock)?;
         flock(&self.0, FlockOperation::LockExclusive)?;
         self.0.read_exact_at(&mut page, 0)?;
-        self.0.write_all_at(&page[1024..1536], 1024)?;
+        self.0.write_all_at(&page[1024..1152], 1024)?;
         flock(&self.0, FlockOperation::Unlock)?;
         Ok(())
+    }
+
+    /// A hand-off while 64 wait: give back, with the next one's grant; and join the queue again. Both read all 64 records.
+    pub(crate) fn hand_off(&self) -> io::Result<()> {
+        let mut records = [0; 1024 + 64 * 128];
+        let mut step = |write: std::ops::Range<usize>, check: bool| -> io::Result<()> {
+            flock(&self.0, FlockOperation::LockExclusive)?;
+            if check {
+                std::hint::black_box(self.0.metadata()?.nlink());
+            }
+            self.0.read_exact_at(&mut records[..4096], 0)?;
+            self.0.read_exact_at(&mut records[4096..], 4096)?;
+            self.0.write_all_at(&records[write.clone()], write.start as u64)?;
+            Ok(flock(&self.0, FlockOperation::Unlock)?)
+        };
+        step(960..1280, false)?;
+        step(1024..1152, true)
     }
 
     /// Just a lock, without token, holder or queue: what flock(1) does.

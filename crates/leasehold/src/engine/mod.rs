@@ -19,10 +19,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
-pub use self::registry::{Entry, entries};
+pub use self::registry::{Entry, entries, open};
 pub use self::url::EngineUrl;
-
-pub(crate) use self::registry::open;
 
 use crate::claim::{Claim, ClaimId, Holder, Mode, Token};
 use crate::error::Error;

@@ -49,8 +49,11 @@ pub fn entries() -> Vec<Entry> {
     ]
 }
 
-/// Opens the engine that a URL names.
-pub(crate) async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
+/// Opens the engine that a URL names, to be wrapped or used without [`Locks`](crate::Locks).
+///
+/// # Errors
+/// As [`Locks::open`](crate::Locks::open).
+pub async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let url = EngineUrl::parse(url)?;
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]

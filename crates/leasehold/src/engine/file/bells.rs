@@ -10,7 +10,8 @@ use tokio::sync::{Notify, mpsc};
 
 use super::error;
 use super::folder::Folder;
-use crate::claim::ClaimId;
+use crate::claim::{ClaimId, Token};
+use crate::clock::Moment;
 use crate::error::Result;
 
 /// What a ring says about a claim.
@@ -18,17 +19,84 @@ use crate::error::Result;
 pub(super) enum Ring {
     /// Its place has changed: look.
     Look,
+    /// It holds the lock now: nothing more need be asked.
+    Granted(Token, Moment),
     /// It was put out.
     Evicted,
 }
 
-const LOOK: u8 = 1;
-const EVICTED: u8 = 2;
+/// A ring and its claim, as it is sent.
+const LENGTH: usize = 33;
+
+impl Ring {
+    fn encode(self, claim: ClaimId) -> [u8; LENGTH] {
+        let (kind, token, until) = match self {
+            Self::Look => (1, 0, 0),
+            Self::Granted(token, until) => (2, token.0, until.as_nanos()),
+            Self::Evicted => (3, 0, 0),
+        };
+        let mut message = [0; LENGTH];
+        message[0] = kind;
+        message[1..17].copy_from_slice(&claim.bits().to_le_bytes());
+        message[17..25].copy_from_slice(&u64::to_le_bytes(token));
+        message[25..].copy_from_slice(&u64::to_le_bytes(until));
+        message
+    }
+
+    fn decode(message: &[u8]) -> Option<(ClaimId, Self)> {
+        let message: &[u8; LENGTH] = message.try_into().ok()?;
+        let claim = u128::from_le_bytes(message[1..17].try_into().ok()?);
+        let token = u64::from_le_bytes(message[17..25].try_into().ok()?);
+        let until = u64::from_le_bytes(message[25..].try_into().ok()?);
+        let ring = match message[0] {
+            1 => Self::Look,
+            2 => Self::Granted(Token(token), Moment::from_nanos(until)),
+            3 => Self::Evicted,
+            _ => return None,
+        };
+        Some((ClaimId::from_bits(claim), ring))
+    }
+}
+
+/// One queued claim of this process, and what it was told.
+#[derive(Debug, Default)]
+pub(super) struct Ear {
+    rung: Notify,
+    heard: Mutex<Heard>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Heard {
+    granted: Option<(Token, Moment)>,
+    /// The client to watch.
+    ahead: Option<u128>,
+}
+
+impl Ear {
+    fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a ring; one that came before counts.
+    pub(super) async fn rung(&self) {
+        self.rung.notified().await;
+    }
+
+    /// The grant, if one was told.
+    pub(super) fn granted(&self) -> Option<(Token, Moment)> {
+        self.heard().granted
+    }
+
+    /// The client to watch.
+    pub(super) fn ahead(&self) -> Option<u128> {
+        self.heard().ahead
+    }
+}
 
 /// Who listens in this process, and the socket to ring others by.
 #[derive(Debug)]
 pub(super) struct Bells {
-    listeners: Mutex<HashMap<ClaimId, Arc<Notify>>>,
+    ears: Mutex<HashMap<ClaimId, Arc<Ear>>>,
     evicted: mpsc::UnboundedSender<ClaimId>,
     out: StdDatagram,
     #[cfg(test)]
@@ -41,7 +109,7 @@ impl Bells {
         let out = StdDatagram::unbound().and_then(|out| out.set_nonblocking(true).map(|()| out));
         let out = out.map_err(|e| error::at(folder.clients(), "make a socket for", e))?;
         let bells = Self {
-            listeners: Mutex::default(),
+            ears: Mutex::default(),
             evicted,
             out,
             #[cfg(test)]
@@ -50,21 +118,33 @@ impl Bells {
         Ok((bells, losses))
     }
 
-    fn listeners(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Notify>>> {
-        self.listeners.lock().unwrap_or_else(PoisonError::into_inner)
+    fn ears(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Ear>>> {
+        self.ears.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens for a claim, until the listener is dropped.
-    pub(super) fn listen(self: &Arc<Self>, claim: ClaimId) -> Listener {
-        let bell = Arc::new(Notify::new());
-        self.listeners().insert(claim, Arc::clone(&bell));
-        Listener { bells: Arc::clone(self), claim, bell }
+    /// Listens for a queued claim that watches `ahead`, until it is forgotten.
+    pub(super) fn listen(&self, claim: ClaimId, ahead: Option<u128>) {
+        let ear = Arc::clone(self.ears().entry(claim).or_default());
+        ear.heard().ahead = ahead;
+    }
+
+    /// The ear of a claim that listens.
+    pub(super) fn ear(&self, claim: ClaimId) -> Option<Arc<Ear>> {
+        self.ears().get(&claim).cloned()
+    }
+
+    /// A claim does not wait any more.
+    pub(super) fn forget(&self, claim: ClaimId) {
+        self.ears().remove(&claim);
     }
 
     /// Rings in this process.
     pub(super) fn ring_here(&self, claim: ClaimId, ring: Ring) {
-        if let Some(bell) = self.listeners().get(&claim) {
-            bell.notify_one();
+        if let Some(ear) = self.ear(claim) {
+            if let Ring::Granted(token, until) = ring {
+                ear.heard().granted = Some((token, until));
+            }
+            ear.rung.notify_one();
         }
         if ring == Ring::Evicted {
             // Nobody listens for losses once the keeper has ended.
@@ -76,10 +156,7 @@ impl Bells {
     pub(super) fn ring_there(&self, folder: &Folder, client: u128, claim: ClaimId, ring: Ring) {
         #[cfg(test)]
         self.rung.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        let mut message = [0; 17];
-        message[0] = if ring == Ring::Look { LOOK } else { EVICTED };
-        message[1..].copy_from_slice(&claim.bits().to_le_bytes());
-        if let Err(error) = self.out.send_to(&message, folder.bell_path(client)) {
+        if let Err(error) = self.out.send_to(&ring.encode(claim), folder.bell_path(client)) {
             tracing::debug!(%error, "a bell was not heard; its client looks by itself");
         }
     }
@@ -91,45 +168,19 @@ impl Bells {
 
     /// Passes on what arrives, until it is dropped.
     pub(super) async fn attend(self: Arc<Self>, bell: UnixDatagram) {
-        let mut message = [0; 32];
+        let mut message = [0; 64];
         loop {
             match bell.recv(&mut message).await {
-                Ok(17) => {
-                    let mut bits = [0; 16];
-                    bits.copy_from_slice(&message[1..17]);
-                    let ring = if message[0] == EVICTED { Ring::Evicted } else { Ring::Look };
-                    self.ring_here(ClaimId::from_bits(u128::from_le_bytes(bits)), ring);
-                }
-                Ok(_) => tracing::debug!("a ring that is none of ours"),
+                Ok(length) => match Ring::decode(&message[..length]) {
+                    Some((claim, ring)) => self.ring_here(claim, ring),
+                    None => tracing::debug!("a ring that is none of ours"),
+                },
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     tracing::warn!(%error, "our bell is broken; waiters look by themselves");
                     return;
                 }
             }
-        }
-    }
-}
-
-/// Somebody who listens for one claim.
-#[derive(Debug)]
-pub(super) struct Listener {
-    bells: Arc<Bells>,
-    claim: ClaimId,
-    bell: Arc<Notify>,
-}
-
-impl Listener {
-    pub(super) async fn rung(&self) {
-        self.bell.notified().await;
-    }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let mut listeners = self.bells.listeners();
-        if listeners.get(&self.claim).is_some_and(|bell| Arc::ptr_eq(bell, &self.bell)) {
-            listeners.remove(&self.claim);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::bells::{Bells, Ring};
+use super::bells::{Bells, Ear, Ring};
 use super::clients::{self, Client};
 use super::config::Config;
 use super::folder::Folder;
@@ -35,7 +35,7 @@ pub struct FileEngine {
     pub(super) clock: Clock,
     pub(super) store: Store,
     client: Client,
-    bells: Arc<Bells>,
+    pub(super) bells: Arc<Bells>,
     watches: Option<Arc<Watches>>,
     losses: tokio::sync::Mutex<mpsc::UnboundedReceiver<ClaimId>>,
     attendants: Vec<JoinHandle<()>>,
@@ -128,26 +128,20 @@ impl FileEngine {
         }
     }
 
-    async fn ask(self: &Arc<Self>, claim: &Arc<Claim>, queue: bool) -> Result<(Answer, Option<u128>)> {
+    async fn ask(self: &Arc<Self>, claim: &Arc<Claim>, queue: bool) -> Result<Answer> {
         let op = Op::Attempt { claim: Arc::clone(claim), queue };
         match self.run(claim.name().clone(), op).await? {
-            Out::Verdict(verdict, expiry, watch) => Ok((answer(verdict, expiry, self.clock.now()), watch)),
+            Out::Verdict(verdict, expiry, _) => Ok(answer(verdict, expiry, &self.clock)),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Waits until a bell rings, whoever is ahead dies, or patience ends.
-    async fn hear(
-        self: &Arc<Self>,
-        claim: &Arc<Claim>,
-        ahead: Option<u128>,
-        until: Moment,
-        bell: &super::bells::Listener,
-    ) -> Result<()> {
-        let ahead = ahead.filter(|client| *client != self.client.id);
+    async fn hear(self: &Arc<Self>, claim: &Claim, ear: &Ear, until: Moment) -> Result<()> {
+        let ahead = ear.ahead().filter(|client| *client != self.client.id);
         let Some(client) = ahead else {
             tokio::select! {
-                () = bell.rung() => {}
+                () = ear.rung() => {}
                 () = self.clock.sleep_until(until) => {}
             }
             return Ok(());
@@ -164,7 +158,7 @@ impl FileEngine {
                 }
             };
             tokio::select! {
-                () = bell.rung() => return Ok(()),
+                () = ear.rung() => return Ok(()),
                 () = self.clock.sleep_until(until) => {}
                 () = event => self.await_death(client).await,
             }
@@ -211,12 +205,12 @@ fn unexpected(out: &Out) -> Error {
     Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
 }
 
-fn answer(verdict: Verdict, expiry: Option<Moment>, now: Moment) -> Answer {
-    let recheck = expiry.map(|at| at.since(now));
+fn answer(verdict: Verdict, expiry: Option<Moment>, clock: &Clock) -> Answer {
+    let recheck = || expiry.map(|at| at.since(clock.now()));
     match verdict {
         Verdict::Granted(token, until) => Answer::Granted(Grant { token, validity: Validity::Until(until) }),
-        Verdict::Queued(ahead) => Answer::Queued { ahead, recheck },
-        Verdict::Busy => Answer::Busy { recheck },
+        Verdict::Queued(ahead) => Answer::Queued { ahead, recheck: recheck() },
+        Verdict::Busy => Answer::Busy { recheck: recheck() },
         Verdict::Refused(refusal) => Answer::Refused(refusal),
     }
 }
@@ -231,19 +225,24 @@ impl Engine for FileEngine {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        Step::new(async move { Ok(self.ask(&claim, queue).await?.0) })
+        Step::new(async move { self.ask(&claim, queue).await })
     }
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
         Step::new(async move {
             let until = self.clock.now().after(patience);
-            let bell = self.bells.listen(claim.id);
-            let (answer, ahead) = self.ask(&claim, false).await?;
-            if !matches!(answer, Answer::Queued { .. }) {
-                return Ok(answer);
+            if let Some(ear) = self.bells.ear(claim.id) {
+                self.hear(&claim, &ear, until).await?;
+                if let Some((token, until)) = ear.granted() {
+                    self.bells.forget(claim.id);
+                    return Ok(Answer::Granted(Grant { token, validity: Validity::Until(until) }));
+                }
             }
-            self.hear(&claim, ahead, until, &bell).await?;
-            Ok(self.ask(&claim, false).await?.0)
+            let answer = self.ask(&claim, false).await?;
+            if !matches!(answer, Answer::Queued { .. }) {
+                self.bells.forget(claim.id);
+            }
+            Ok(answer)
         })
     }
 
@@ -266,7 +265,9 @@ impl Engine for FileEngine {
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
         Step::new(async move {
-            match self.run(claim.name().clone(), Op::Depart(claim.id)).await? {
+            let out = self.run(claim.name().clone(), Op::Depart(claim.id)).await;
+            self.bells.forget(claim.id);
+            match out? {
                 Out::Departed(Departure::Released) => Ok(Released::Released),
                 Out::Departed(Departure::LeftQueue) => Ok(Released::LeftQueue),
                 Out::Departed(Departure::Absent) => Ok(Released::Absent),

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::engine::FileEngine;
+use super::store::Latch;
 use super::wire::{self, Note, PAGE, Record};
 use super::{clients, error};
 use crate::claim::Token;
@@ -15,10 +16,16 @@ use crate::logic::table::{Party, Table};
 use crate::name::LockName;
 
 /// A lock, as its table stands.
-pub(super) fn view(engine: &FileEngine, name: &LockName, image: &[u8], table: &Table<Note>, now: Moment) -> LockView {
+pub(super) fn view(
+    engine: &FileEngine,
+    name: &LockName,
+    latch: &Latch<'_>,
+    table: &Table<Note>,
+    now: Moment,
+) -> LockView {
     let show = |party: &Party<Note>| {
         let text = match &party.note.record {
-            Record::Slot(index) => wire::text(image, *index),
+            Record::Slot(index) => latch.text(*index),
             Record::New(claim) => claim.terms.holder.text.to_string(),
         };
         PartyView {
@@ -34,7 +41,7 @@ pub(super) fn view(engine: &FileEngine, name: &LockName, image: &[u8], table: &T
         name: name.clone(),
         holders: table.holders.iter().map(show).collect(),
         waiters: table.waiters.iter().map(show).collect(),
-        last_token: wire::counters(image).ok().map(|counters| Token(counters.last)),
+        last_token: Some(Token(latch.0.counters.last)),
     }
 }
 

@@ -1,6 +1,5 @@
 //! One step on one lock: enter its file, apply a step of the table, write, leave, ring.
 
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, TryLockError};
 
 use super::bells::Ring;
@@ -88,33 +87,48 @@ impl FileEngine {
             latch.reserve(&self.folder, most)?;
         }
         let before: Vec<_> = links(&table).collect();
-        let clients: HashMap<ClaimId, u128> = match table.waiters.len() {
-            0 => HashMap::new(),
-            _ => parties(&table).map(|party| (party.claim, party.note.client)).collect(),
-        };
         let mut last = latch.0.counters.last;
         let mut token = || {
             last += 1;
             Token(last)
         };
         let now = self.clock.now();
-        let mut stage = Stage { engine: self, name, image: &latch.0.next, now, token: &mut token };
-        let (out, granted, evicted) = stage.play(op, &mut table);
+        let mut stage = Stage { engine: self, name, latch, now, token: &mut token };
+        let Played { out, granted, evicted } = stage.play(op, &mut table);
+        let mut rings: Rings = evicted.into_iter().collect();
         for holder in table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
             holder.note.since = now;
+            rings.push((holder.note.client, holder.claim, Ring::Granted(holder.token, holder.until)));
         }
-        let look = granted.into_iter().chain(relinked(before, links(&table))).map(|claim| (claim, Ring::Look));
-        let rings = look.chain(evicted.map(|claim| (claim, Ring::Evicted)));
-        let rings = rings.filter_map(|(claim, ring)| Some((*clients.get(&claim)?, claim, ring))).collect();
+        let relinked = relinked(before, links(&table));
+        let relinked = table.waiters.iter().filter(|party| relinked.contains(&party.claim));
+        rings.extend(relinked.map(|party| (party.note.client, party.claim, Ring::Look)));
+        if let (Op::Attempt { claim, .. }, Out::Verdict(Verdict::Queued(_), _, ahead)) = (op, &out) {
+            // Inside the latch: nobody can ring before we listen.
+            self.bells.listen(claim.id, *ahead);
+        }
         latch.0.counters.last = last;
-        latch.0.counters.slots = wire::put_table(&mut latch.0.next, slots, &table) as u64;
-        latch.write()?;
+        let put = wire::put_table(&mut latch.0.next, slots, &table);
+        latch.write(&put)?;
         Ok((out, rings))
     }
 }
 
 /// Whom to ring: the client, the claim, and what to say.
 type Rings = Vec<(u128, ClaimId, Ring)>;
+
+/// What a step did.
+struct Played {
+    out: Out,
+    granted: Granted,
+    evicted: Option<(u128, ClaimId, Ring)>,
+}
+
+impl Played {
+    fn new(out: Out, granted: Granted) -> Self {
+        Self { out, granted, evicted: None }
+    }
+}
 
 fn parties(table: &Table<Note>) -> impl Iterator<Item = &Party<Note>> {
     table.holders.iter().chain(&table.waiters)
@@ -126,51 +140,59 @@ fn links(table: &Table<Note>) -> impl Iterator<Item = (ClaimId, Option<ClaimId>)
 }
 
 /// Everything that a step needs besides the table.
-struct Stage<'a, T: FnMut() -> Token> {
+struct Stage<'a, 'f, T: FnMut() -> Token> {
     engine: &'a FileEngine,
     name: &'a LockName,
-    image: &'a [u8],
+    latch: &'a Latch<'f>,
     now: Moment,
     token: &'a mut T,
 }
 
-impl<T: FnMut() -> Token> Stage<'_, T> {
-    fn play(&mut self, op: &Op, table: &mut Table<Note>) -> (Out, Granted, Option<ClaimId>) {
+impl<T: FnMut() -> Token> Stage<'_, '_, T> {
+    fn play(&mut self, op: &Op, table: &mut Table<Note>) -> Played {
         self.skip_dead_waiters(table);
         match op {
             Op::Attempt { claim, queue } => {
                 let (verdict, granted) = self.attempt(table, claim, *queue);
                 let watch = matches!(verdict, Verdict::Queued(_)).then(|| watched_client(table, claim.id)).flatten();
-                (Out::Verdict(verdict, table.next_expiry(), watch), granted, None)
+                Played::new(Out::Verdict(verdict, table.next_expiry(), watch), granted)
             }
             Op::Renew(claim) => {
                 let (until, granted) = table.renew(*claim, self.now, self.token);
-                (Out::Renewed(until), granted, None)
+                Played::new(Out::Renewed(until), granted)
             }
             Op::Depart(claim) => {
                 let (departure, granted) = table.depart(*claim, self.now, self.token);
-                (Out::Departed(departure), granted, None)
+                Played::new(Out::Departed(departure), granted)
             }
             Op::Bury(client) => {
                 if !self.engine.is_alive(*client) {
                     remove_client(table, *client);
                 }
-                (Out::Buried, table.settle(self.now, self.token), None)
+                Played::new(Out::Buried, table.settle(self.now, self.token))
             }
             Op::Inspect => {
                 self.bury_dead(table, true);
                 let granted = table.settle(self.now, self.token);
-                (Out::View(inspect::view(self.engine, self.name, self.image, table, self.now)), granted, None)
+                Played::new(Out::View(self.view(table)), granted)
             }
-            Op::Evict(claim) => {
-                let view = inspect::view(self.engine, self.name, self.image, table, self.now);
-                let party = view.holders.into_iter().chain(view.waiters).find(|party| party.claim == *claim);
-                // Raised before the next waiter is granted, so that even it comes after the evicted one's fence.
-                let fence = (self.token)();
-                let (_, granted) = table.depart(*claim, self.now, self.token);
-                (Out::Evicted(party, fence), granted, Some(*claim))
-            }
+            Op::Evict(claim) => self.evict(*claim, table),
         }
+    }
+
+    fn view(&self, table: &Table<Note>) -> LockView {
+        inspect::view(self.engine, self.name, self.latch, table, self.now)
+    }
+
+    fn evict(&mut self, claim: ClaimId, table: &mut Table<Note>) -> Played {
+        let view = self.view(table);
+        let party = view.holders.into_iter().chain(view.waiters).find(|party| party.claim == claim);
+        let client = parties(table).find(|party| party.claim == claim).map(|party| party.note.client);
+        // Raised before the next waiter is granted, so that even it comes after the evicted one's fence.
+        let fence = (self.token)();
+        let (_, granted) = table.depart(claim, self.now, self.token);
+        let evicted = client.map(|client| (client, claim, Ring::Evicted));
+        Played { out: Out::Evicted(party, fence), granted, evicted }
     }
 
     /// Tries to enter; if somebody is in the way, looks whether they live, and only then joins the queue.

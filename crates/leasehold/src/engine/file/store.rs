@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::error;
 use super::folder::Folder;
-use super::wire::{self, COUNTERS, Counters, PAGE, RESERVE, SLOT, SLOTS};
+use super::wire::{self, COUNTERS, Counters, PAGE, Put, RESERVE, SLOT, SLOTS};
 use crate::error::{Error, Result};
 use crate::name::LockName;
 
@@ -236,11 +236,28 @@ impl Latch<'_> {
         Ok(())
     }
 
+    /// What the holder of a slot said to `describe`.
+    pub(super) fn text(&self, index: usize) -> String {
+        let (at, length) = wire::text_at(&self.0.next, index);
+        let mut text = vec![0; length];
+        match read_at(&self.0.file, &mut text, at) {
+            Ok(read) if read == length => String::from_utf8_lossy(&text).into_owned(),
+            // It is only shown to people.
+            _ => String::new(),
+        }
+    }
+
     /// Writes what differs between `image` and `next`: with one call where it lies in one page; otherwise freed slots,
     /// counters, taken slots, in this order.
-    pub(super) fn write(&mut self) -> Result<()> {
+    pub(super) fn write(&mut self, put: &Put) -> Result<()> {
         let file = &mut *self.0;
+        file.counters.slots = put.slots;
         wire::put_counters(&mut file.next, file.counters);
+        for (index, claim) in &put.texts {
+            let (at, length) = wire::text_at(&file.next, *index);
+            let text = &claim.terms.holder.text.as_bytes()[..length];
+            file.file.write_all_at(text, at).map_err(|e| error::at(&file.path, "write", e))?;
+        }
         let plan = Plan::new(&file.image, &file.next);
         let written = plan.spans().try_for_each(|(from, to)| file.file.write_all_at(&file.next[from..to], from as u64));
         // A write that failed half-way leaves one of the states that the order allows.
@@ -327,20 +344,20 @@ mod tests {
 
     #[test]
     fn otherwise_places_are_freed_before_the_counter_rises_and_taken_after() {
-        let mut old = vec![1; 20];
+        let mut old = vec![1; 80];
         old[0] = 2;
         let mut new = old.clone();
         new[0] = 0;
-        new[15] = 2;
+        new[60] = 2;
         let (old, mut new) = (image(&old), image(&new));
         new[COUNTERS] = 1;
         let slot = |index| (wire::slot_at(index), wire::slot_at(index + 1));
-        assert_eq!(Plan::new(&old, &new).spans().collect::<Vec<_>>(), [slot(0), (COUNTERS, SLOTS), slot(15)]);
+        assert_eq!(Plan::new(&old, &new).spans().collect::<Vec<_>>(), [slot(0), (COUNTERS, SLOTS), slot(60)]);
     }
 
     #[test]
     fn what_is_as_before_is_not_written() {
-        let old = image(&[1; 20]);
+        let old = image(&[1; 80]);
         assert_eq!(Plan::new(&old, &old.clone()).spans().count(), 0);
     }
 }

@@ -3,7 +3,8 @@
 //! ```text
 //! 0     magic, name                                   written once
 //! 960   last token, reserved token, boot, slots       the counters
-//! 1024  slot 0 (512 bytes), slot 1, …                 eight to a page, none across a page's end
+//! 1024  slot 0 (128 bytes), slot 1, …                 32 to a page, none across a page's end
+//! 16 Mi text 0 (256 bytes), text 1, …                 what the holder of each slot said to `describe`
 //! ```
 
 use std::collections::VecDeque;
@@ -21,8 +22,10 @@ pub(super) const MAGIC: &[u8; 8] = b"LEASEHD1";
 pub(super) const PAGE: usize = 4096;
 pub(super) const COUNTERS: usize = 960;
 pub(super) const SLOTS: usize = 1024;
-pub(super) const SLOT: usize = 512;
-const TEXT: usize = 112;
+pub(super) const SLOT: usize = 128;
+const TEXTS: u64 = 1 << 24;
+/// As many slots as fit before the texts.
+const MOST_SLOTS: u64 = 100_000;
 
 /// How many tokens are put on disk at a time.
 pub(super) const RESERVE: u64 = 4096;
@@ -39,6 +42,7 @@ pub(super) struct Note {
 #[derive(Clone, Debug)]
 pub(super) enum Record {
     Slot(usize),
+    /// With what the claim says to `describe`.
     New(Arc<Claim>),
 }
 
@@ -112,7 +116,7 @@ pub(super) fn counters(page: &[u8]) -> Result<Counters, &'static str> {
     }
     let counters =
         Counters { last: u64_at(area, 0), reserved: u64_at(area, 8), boot: u128_at(area, 16), slots: u64_at(area, 32) };
-    if counters.last > counters.reserved || counters.slots > 1 << 20 {
+    if counters.last > counters.reserved || counters.slots > MOST_SLOTS {
         return Err("its counters make no sense");
     }
     Ok(counters)
@@ -138,11 +142,11 @@ pub(super) fn in_use(image: &[u8], index: usize) -> bool {
     image[slot_at(index)] != FREE
 }
 
-/// The text that a party gave to `describe`.
-pub(super) fn text(image: &[u8], index: usize) -> String {
+/// Where the text of a slot is, and how long it is.
+pub(super) fn text_at(image: &[u8], index: usize) -> (u64, usize) {
     let slot = &image[slot_at(index)..slot_at(index) + SLOT];
-    let length = usize::from(u16::from_le_bytes([slot[TEXT - 2], slot[TEXT - 1]])).min(MAX_DESCRIPTION);
-    String::from_utf8_lossy(&slot[TEXT..TEXT + length]).into_owned()
+    let length = usize::from(u16::from_le_bytes([slot[104], slot[105]])).min(MAX_DESCRIPTION);
+    (TEXTS + (index * MAX_DESCRIPTION) as u64, length)
 }
 
 /// Reads all slots into a table.
@@ -185,8 +189,18 @@ fn party(slot: &[u8], index: usize) -> Result<Party<Note>, &'static str> {
     })
 }
 
-/// Writes a table over `image`, each party where it was and the new ones in free slots; says how many slots are in use.
-pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) -> usize {
+/// What `put_table` leaves to do.
+#[derive(Debug, Default)]
+pub(super) struct Put {
+    /// How many slots are in use now.
+    pub(super) slots: u64,
+    /// Slots whose text must be written before they are.
+    pub(super) texts: Vec<(usize, Arc<Claim>)>,
+}
+
+/// Writes a table over `image`, each party where it was and the new ones in free slots.
+pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) -> Put {
+    let mut texts = Vec::new();
     let parties = || table.holders.iter().map(|p| (HELD, p)).chain(table.waiters.iter().map(|p| (WAITING, p)));
     let mut kept = vec![false; slots];
     for (state, party) in parties() {
@@ -209,10 +223,15 @@ pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) 
             let slot = &mut image[slot_at(index)..slot_at(index) + SLOT];
             slot.fill(0);
             put_party(slot, state, party);
-            put_text(slot, &claim.terms.holder.text);
+            let text = &claim.terms.holder.text;
+            if !text.is_empty() {
+                slot[104..106].copy_from_slice(&(text.len().min(MAX_DESCRIPTION) as u16).to_le_bytes());
+                texts.push((index, Arc::clone(claim)));
+            }
         }
     }
-    kept.iter().rposition(|kept| *kept).map_or(0, |last| last + 1)
+    let slots = kept.iter().rposition(|kept| *kept).map_or(0, |last| last + 1);
+    Put { slots: slots as u64, texts }
 }
 
 fn put_party(slot: &mut [u8], state: u8, party: &Party<Note>) {
@@ -234,12 +253,6 @@ fn put_party(slot: &mut [u8], state: u8, party: &Party<Note>) {
     slot[80..88].copy_from_slice(&party.until.as_nanos().to_le_bytes());
     slot[88..96].copy_from_slice(&u64::try_from(party.ttl.as_nanos()).unwrap_or(u64::MAX).to_le_bytes());
     slot[96..104].copy_from_slice(&party.note.since.as_nanos().to_le_bytes());
-}
-
-fn put_text(slot: &mut [u8], text: &str) {
-    let end = (0..=text.len().min(MAX_DESCRIPTION)).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
-    slot[TEXT - 2..TEXT].copy_from_slice(&(end as u16).to_le_bytes());
-    slot[TEXT..TEXT + end].copy_from_slice(&text.as_bytes()[..end]);
 }
 
 /// The file name of a lock: plain characters as they are, all others as `%XX`; a name too long for a file is shortened and

@@ -1,0 +1,39 @@
+//! The file engine where it hurts: killed between two system calls, on a full disk, in folders that are not ours.
+//!
+//! The scenarios run in a process of their own: this test binary, started again with a task in its environment.
+
+mod crash;
+mod places;
+
+use std::process::Command;
+
+/// Where a started process finds what it is to do.
+const TASK: &str = "LEASEHOLD_TEST_TASK";
+const URL: &str = "LEASEHOLD_TEST_URL";
+
+/// This test binary, to be started again for a task.
+fn again(task: &str, url: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "started_again", "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
+    command
+}
+
+/// What a started process does; nothing in an ordinary run.
+#[test]
+fn started_again() {
+    let (Ok(task), Ok(url)) = (std::env::var(TASK), std::env::var(URL)) else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    match task.as_str() {
+        "cycle" => runtime.block_on(crash::cycle(&url)),
+        "hand-over" => runtime.block_on(crash::hand_over(&url)),
+        "open" => runtime.block_on(places::open(&url)),
+        "fill" => runtime.block_on(places::fill(&url)),
+        other => panic!("no task {other}"),
+    }
+}
+
+/// The lines of a started process that begin with `key`.
+fn lines(output: &[u8], key: &str) -> Vec<String> {
+    let text = String::from_utf8_lossy(output);
+    text.lines().filter_map(|line| line.trim().strip_prefix(key)).map(|rest| rest.trim().to_owned()).collect()
+}

@@ -1,0 +1,20 @@
+//! The library on the memory engine: on a clock that is moved by hand where time matters, on the real one where the system
+//! does.
+#![cfg(feature = "memory")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod all;
+mod cancel;
+mod election;
+mod ending;
+mod errors;
+mod events;
+mod guard;
+mod keeper;
+mod meter;
+mod open;
+mod primitives;
+mod renewal;
+mod spy;
+mod stopped;
+mod time;

@@ -1,0 +1,203 @@
+//! An engine around the memory engine that writes down every call and answers as it is told to.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Moment};
+use leasehold::engine::{Answer, Capabilities, Engine, Evicted, LockView, Released, Renewal, Step};
+use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
+use tokio::sync::Semaphore;
+
+/// Which method was called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    Attempt,
+    Wait,
+    Renew,
+    Release,
+    Inspect,
+}
+
+/// What becomes of one call.
+#[derive(Clone)]
+pub enum Play {
+    /// The real engine's answer.
+    Pass,
+    /// Said of every lease of the renewal, without asking the engine.
+    Say(Renewal),
+    /// Not free, without asking the engine.
+    Busy,
+    /// Refused without effect; `true`: worth trying again.
+    Fail(bool),
+    /// Done by the engine, but the reply is lost.
+    LoseReply,
+    /// Done by the engine, but the reply comes when the gate opens.
+    Late(Arc<Semaphore>),
+    /// Never arrives, never answers.
+    Silence,
+}
+
+/// One call, as it was made.
+#[derive(Clone, Debug)]
+pub struct Note {
+    pub call: Call,
+    pub at: Moment,
+    /// How many claims it was about.
+    pub claims: usize,
+}
+
+#[derive(Debug)]
+pub struct Spy {
+    inner: Arc<dyn Engine>,
+    clock: Clock,
+    notes: Mutex<Vec<Note>>,
+    plays: Mutex<Plays>,
+}
+
+#[derive(Default)]
+struct Plays {
+    next: VecDeque<(Call, Play)>,
+    always: Vec<(Call, Play)>,
+}
+
+impl std::fmt::Debug for Plays {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} plays", self.next.len())
+    }
+}
+
+impl Spy {
+    /// A spy on a new memory engine.
+    pub async fn new(clock: &Clock) -> Arc<Self> {
+        let inner = leasehold::engine::open("memory:", clock).await.unwrap();
+        Arc::new(Self { inner, clock: clock.clone(), notes: Mutex::default(), plays: Mutex::default() })
+    }
+
+    /// What becomes of the next call of this kind.
+    pub fn next(&self, call: Call, play: Play) {
+        self.plays.lock().unwrap().next.push_back((call, play));
+    }
+
+    /// What becomes of all calls of this kind from now on.
+    pub fn always(&self, call: Call, play: Play) {
+        let mut plays = self.plays.lock().unwrap();
+        plays.always.retain(|(known, _)| *known != call);
+        plays.always.push((call, play));
+    }
+
+    /// The calls of this kind so far.
+    pub fn notes(&self, call: Call) -> Vec<Note> {
+        self.notes.lock().unwrap().iter().filter(|note| note.call == call).cloned().collect()
+    }
+
+    /// How many calls of this kind there were so far.
+    pub fn count(&self, call: Call) -> usize {
+        self.notes(call).len()
+    }
+
+    fn note(&self, call: Call, claims: usize) -> Play {
+        self.notes.lock().unwrap().push(Note { call, at: self.clock.now(), claims });
+        let mut plays = self.plays.lock().unwrap();
+        if let Some(index) = plays.next.iter().position(|(planned, _)| *planned == call) {
+            return plays.next.remove(index).unwrap().1;
+        }
+        plays.always.iter().find(|(planned, _)| *planned == call).map_or(Play::Pass, |(_, play)| play.clone())
+    }
+
+    fn play<T: Send + 'static>(
+        &self,
+        call: Call,
+        claims: usize,
+        told: impl FnOnce(&Play) -> Option<T>,
+        ask: impl FnOnce() -> Step<T>,
+    ) -> Step<T> {
+        let play = self.note(call, claims);
+        if let Some(answer) = told(&play) {
+            return Box::pin(std::future::ready(Ok(answer)));
+        }
+        match play {
+            Play::Pass | Play::Say(_) | Play::Busy => ask(),
+            Play::Fail(again) => Box::pin(std::future::ready(Err(refused(again)))),
+            Play::Silence => Box::pin(std::future::pending()),
+            Play::LoseReply => {
+                let step = ask();
+                Box::pin(async move {
+                    step.await?;
+                    Err(refused(true).effect_unknown())
+                })
+            }
+            Play::Late(gate) => {
+                let step = ask();
+                Box::pin(async move {
+                    let answer = step.await;
+                    gate.acquire().await.unwrap().forget();
+                    answer
+                })
+            }
+        }
+    }
+}
+
+/// What a spy says when it is told to fail.
+fn refused(again: bool) -> Error {
+    let error = Error::new(ErrorKind::Unavailable, "the spy was told to fail");
+    if again { error.retryable() } else { error }
+}
+
+impl Engine for Spy {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn url(&self) -> String {
+        "spy:".into()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        let told = |play: &Play| matches!(play, Play::Busy).then_some(Answer::Busy { recheck: None });
+        self.play(Call::Attempt, 1, told, || Arc::clone(&self.inner).attempt(claim, queue))
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        self.play(Call::Wait, 1, |_| None, || Arc::clone(&self.inner).wait(claim, patience))
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        let count = claims.len();
+        let told = |play: &Play| match play {
+            Play::Say(answer) => Some(vec![*answer; count]),
+            _ => None,
+        };
+        self.play(Call::Renew, count, told, || Arc::clone(&self.inner).renew(claims))
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        self.play(Call::Release, 1, |_| None, || Arc::clone(&self.inner).release(claim))
+    }
+
+    fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>> {
+        Arc::clone(&self.inner).losses()
+    }
+
+    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+        Arc::clone(&self.inner).changed(name, patience)
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        self.play(Call::Inspect, 1, |_| None, || Arc::clone(&self.inner).inspect(name))
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        Arc::clone(&self.inner).list(prefix)
+    }
+
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
+        Arc::clone(&self.inner).evict(name, claim)
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}

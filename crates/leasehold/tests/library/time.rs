@@ -1,0 +1,74 @@
+//! Waiting in tests: on a clock moved by hand nothing happens by itself, on the real one everything has a bound.
+
+use std::time::Duration;
+
+use leasehold::clock::ManualClock;
+use leasehold::{Builder, Locks};
+
+/// The TTL of most tests.
+pub const TTL: Duration = Duration::from_secs(30);
+
+/// What the memory engine takes off every lease.
+pub const DRIFT: Duration = Duration::from_millis(5);
+
+/// How long a test waits for what must happen on the real clock.
+pub const BOUND: Duration = Duration::from_secs(20);
+
+/// Locks on a clock that stands still.
+pub fn on(hand: &ManualClock) -> Builder {
+    Locks::builder().clock(hand.clock()).ttl(TTL)
+}
+
+/// `memory:` on a clock that stands still.
+pub async fn still() -> (ManualClock, Locks) {
+    let hand = ManualClock::new();
+    let locks = on(&hand).open("memory:").await.unwrap();
+    (hand, locks)
+}
+
+/// Lets every task of this (current-thread) runtime run until none has anything left to do.
+pub async fn quiet() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Moves the time and lets everybody act on it.
+pub async fn pass(hand: &ManualClock, by: Duration) {
+    quiet().await;
+    hand.advance(by);
+    quiet().await;
+}
+
+/// Moves the time in steps, as it would pass.
+pub async fn walk(hand: &ManualClock, by: Duration, step: Duration) {
+    let mut left = by;
+    while !left.is_zero() {
+        let now = left.min(step);
+        pass(hand, now).await;
+        left -= now;
+    }
+}
+
+/// Waits on the real clock until `condition` holds.
+pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    assert!(tokio::time::timeout(BOUND, waiting).await.is_ok(), "not within {BOUND:?}: {what}");
+}
+
+/// Awaits what must come, on the real clock.
+pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+    match tokio::time::timeout(BOUND, future).await {
+        Ok(output) => output,
+        Err(_) => panic!("not within {BOUND:?}: {what}"),
+    }
+}
+
+/// Polls once and says whether it is still pending.
+pub async fn pending<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> bool {
+    std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+}
