@@ -42,7 +42,7 @@ pub(crate) async fn acquire(
     desk.engine.capabilities().check(&terms).map_err(|error| error.about(&terms.name))?;
     let span = tracing::debug_span!("acquire", name = %terms.name, mode = %terms.mode, engine = shared.engine_name());
     let mut attempt = Attempt::new(shared, Claim::on(desk.clock.clone(), terms), patience, max_hold);
-    let result = attempt.run().instrument(span).await;
+    let result = if span.is_disabled() { attempt.run().await } else { attempt.run().instrument(span).await };
     attempt.report(&result);
     result.map_err(|error| error.about(attempt.claim.name()))
 }
@@ -147,7 +147,7 @@ impl<'a> Attempt<'a> {
         self.sent = true;
         let queue = self.patience != Patience::Try;
         let step = Arc::clone(&self.desk().engine).attempt(Arc::clone(&self.claim), queue);
-        self.call(step, rules::call_timeout(self.claim.terms.ttl)).await
+        self.call(step, Duration::ZERO).await
     }
 
     async fn listen(&mut self, now: Moment, recheck: Option<Duration>) -> Result<Answer> {
@@ -156,14 +156,14 @@ impl<'a> Attempt<'a> {
             patience = patience.min(recheck);
         }
         let step = Arc::clone(&self.desk().engine).wait(Arc::clone(&self.claim), patience);
-        let slack = rules::call_timeout(self.claim.terms.ttl);
-        self.call(step, patience + slack).await
+        self.call(step, patience).await
     }
 
+    /// Awaits a step that may take `patience`, and as long as a call may besides.
     async fn call(&mut self, step: Step<Answer>, patience: Duration) -> Result<Answer> {
-        let desk = self.desk();
+        let (desk, ttl) = (self.desk(), self.claim.terms.ttl);
         let step = self.inflight.insert(step);
-        let result = keeper::call(desk, step, patience).await;
+        let result = keeper::call(desk, step, || patience + rules::call_timeout(ttl)).await;
         self.inflight = None;
         if result.is_ok() {
             self.silent_since = None;

@@ -52,8 +52,9 @@ impl fmt::Debug for Moment {
     }
 }
 
-fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+/// A duration in nanoseconds; more than 584 years are as good as for ever.
+pub(crate) fn nanos(d: Duration) -> u64 {
+    d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
 }
 
 /// Where the time comes from.

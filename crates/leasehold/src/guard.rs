@@ -117,13 +117,17 @@ impl Guard {
     /// asked.
     pub async fn release(self) -> Result<Outcome> {
         let desk = &self.shared.desk;
-        let (label, outcome) = if self.claim.lease.give_back() {
+        let same_clock = desk.engine.capabilities().same_clock;
+        let lease = &self.claim.lease;
+        let ours = if same_clock { lease.give_back_unread() } else { lease.give_back() };
+        let (label, outcome) = if ours {
             desk.forget(&self.claim);
             let ending = Ending { guard: &self, done: false };
             let result = keeper::release(desk, &self.claim, || self.deadline()).await;
             ending.finish(result.is_ok());
             match result {
                 Ok(Released::Released) => ("released", Ok(Outcome::Released)),
+                Ok(_) if desk.clock.now() >= self.deadline() => ("lost", Ok(Outcome::WasLost(LostReason::Expired))),
                 Ok(_) => ("lost", Ok(Outcome::WasLost(LostReason::Taken))),
                 Err(error) => ("error", Err(error)),
             }

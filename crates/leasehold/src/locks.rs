@@ -258,7 +258,7 @@ impl Locks {
     }
 
     pub(crate) async fn bounded<T>(&self, mut step: engine::Step<T>) -> Result<T> {
-        keeper::call(&self.shared.desk, &mut step, rules::call_timeout(self.shared.ttl)).await
+        keeper::call(&self.shared.desk, &mut step, || rules::call_timeout(self.shared.ttl)).await
     }
 }
 

@@ -60,7 +60,7 @@ impl LockName {
 
 impl PartialEq for LockName {
     fn eq(&self, other: &Self) -> bool {
-        self.hash == other.hash && self.text == other.text
+        Arc::ptr_eq(&self.text, &other.text) || (self.hash == other.hash && self.text == other.text)
     }
 }
 

@@ -16,19 +16,18 @@ use crate::logic::{backoff, lease as rules};
 
 pub(super) type Chore = BoxFuture<'static, ()>;
 
-/// Awaits one call to the engine, no longer than `patience`.
+/// Awaits one call to the engine, no longer than `patience`, which is only asked for if the answer is not there at once.
 ///
 /// # Errors
 /// The engine's, or `Unavailable` with an unknown effect when the time is up.
-pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, patience: Duration) -> Result<T> {
+pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn() -> Duration) -> Result<T> {
     let sent = desk.gauges.is_on().then(|| desk.clock.now());
     let mut timer = None;
     let result = std::future::poll_fn(|cx| {
         if let Poll::Ready(result) = Pin::new(&mut *step).poll(cx) {
             return Poll::Ready(result);
         }
-        // The timer is only made for an engine that does not answer at once.
-        let timer = timer.get_or_insert_with(|| desk.clock.sleep_until(desk.clock.now().after(patience)));
+        let timer = timer.get_or_insert_with(|| desk.clock.sleep_until(desk.clock.now().after(patience())));
         timer.as_mut().poll(cx).map(|()| Err(no_answer()))
     })
     .await;
@@ -50,7 +49,7 @@ pub(super) async fn renew(desk: Arc<Desk>, batch: Vec<Arc<Claim>>) {
     let last = batch.iter().map(|claim| claim.lease.deadline()).max().unwrap_or(sent);
     let patience = batch.iter().map(|claim| rules::call_timeout(claim.terms.ttl)).min().unwrap_or_default();
     let mut step = Arc::clone(&desk.engine).renew(batch.clone());
-    let answers = call(&desk, &mut step, patience.min(last.since(sent))).await;
+    let answers = call(&desk, &mut step, || patience.min(last.since(sent))).await;
     desk.gauges.observe("leasehold_renew_seconds", desk.clock.now().since(sent));
     let answers = answers.unwrap_or_else(|error| {
         tracing::warn!(%error, leases = batch.len(), "leases could not be renewed; trying again");
@@ -108,7 +107,7 @@ pub(super) async fn give_back(desk: Arc<Desk>, claim: Arc<Claim>, inflight: Opti
     let ttl = claim.terms.ttl;
     if let Some(mut step) = inflight {
         // Whatever it says, the claim is released next.
-        let _ = call(&desk, &mut step, rules::call_timeout(ttl)).await;
+        let _ = call(&desk, &mut step, || rules::call_timeout(ttl)).await;
     }
     if let Err(error) = release(&desk, &claim, || start.after(ttl)).await {
         tracing::warn!(%error, name = %claim.name(), "an abandoned claim could not be given back; it ends with its TTL");
@@ -121,14 +120,14 @@ pub(crate) async fn release(desk: &Desk, claim: &Arc<Claim>, bound: impl Fn() ->
     let mut attempt = 0;
     let mut maybe_done = false;
     loop {
-        let patience = rules::call_timeout(claim.terms.ttl);
         let mut step = Arc::clone(&desk.engine).release(Arc::clone(claim));
-        let error = match call(desk, &mut step, patience).await {
+        let error = match call(desk, &mut step, || rules::call_timeout(claim.terms.ttl)).await {
             Ok(Released::Absent) if maybe_done => return Ok(Released::Released),
             Ok(released) => return Ok(released),
             Err(error) => error.about(claim.name()),
         };
         maybe_done |= error.effect() == Effect::Unknown;
+        let patience = rules::call_timeout(claim.terms.ttl);
         let pause = backoff::pause(attempt, patience / 50, patience / 2, claim.id.bits() as u32);
         let next = desk.clock.now().after(pause);
         if !(error.is_retryable() || error.effect() == Effect::Unknown) || next >= bound() {

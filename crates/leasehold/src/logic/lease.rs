@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, nanos};
 
 /// How far two clocks may run apart, and how much time a signal needs: taken off every lease.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,8 +21,10 @@ impl Drift {
 
     /// What is taken off a lease of `ttl`.
     pub fn of(self, ttl: Duration) -> Duration {
-        let rate = ttl.as_nanos().saturating_mul(u128::from(self.ppm)) / 1_000_000;
-        self.fixed.saturating_add(Duration::from_nanos(u64::try_from(rate).unwrap_or(u64::MAX)))
+        if self.ppm == 0 {
+            return self.fixed;
+        }
+        self.fixed.saturating_add(Duration::from_nanos((nanos(ttl) / 1_000_000).saturating_mul(u64::from(self.ppm))))
     }
 }
 
@@ -47,14 +49,13 @@ pub fn deadline(sent: Moment, validity: Validity, drift: Drift, ttl: Duration, c
 /// When to renew a lease of `ttl` that was last confirmed by a request sent at `sent`: after a third, a little less by
 /// `jitter` (any number), so that many leases do not renew at once; on a grid, so that those due together go together.
 pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
+    let ttl = nanos(ttl);
     let third = ttl / 3;
-    let less = (third / 10).mul_f64(f64::from(jitter) / f64::from(u32::MAX));
-    on_grid(sent.after(third.saturating_sub(less)), ttl / 40).max(sent)
-}
-
-fn on_grid(at: Moment, step: Duration) -> Moment {
-    let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX).max(1);
-    Moment::from_nanos(at.as_nanos() / step * step)
+    // A tenth of it times a number below one.
+    let less = (third / 10 >> 32) * u64::from(jitter) + ((third / 10 & 0xFFFF_FFFF) * u64::from(jitter) >> 32);
+    let due = sent.as_nanos().saturating_add(third - less);
+    let grid = (ttl / 40).max(1);
+    Moment::from_nanos(due / grid * grid).max(sent)
 }
 
 /// When to ask again after an answer that did not extend the lease: a quarter of what is left, so that several tries

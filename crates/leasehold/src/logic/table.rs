@@ -142,6 +142,10 @@ impl<N> Table<N> {
 
     fn answer(&mut self, mut party: Party<N>, queue: bool, now: Moment, token: &mut impl FnMut() -> Token) -> Verdict {
         party.until = now.after(party.ttl);
+        if self.is_empty() {
+            let until = party.until;
+            return Verdict::Granted(self.grant(party, token), until);
+        }
         if let Some(held) = self.holders.iter_mut().find(|held| held.claim == party.claim) {
             held.until = held.until.max(party.until);
             return Verdict::Granted(held.token, held.until);

@@ -1,7 +1,6 @@
 //! The trait, on tables in memory.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -40,16 +39,41 @@ struct Room {
     changed: Option<Arc<Notify>>,
 }
 
-/// A part of all rooms. Rooms that are left are kept for a while, so that a lock that is taken again and again does not
-/// allocate each time.
+impl Room {
+    /// Whether somebody waits for a change.
+    fn is_watched(&self) -> bool {
+        self.changed.as_ref().is_some_and(|changed| Arc::strong_count(changed) > 1)
+    }
+}
+
+/// A part of all rooms. A few that nobody is in are kept, so that a lock that is taken again and again does not build its
+/// room anew each time.
 #[derive(Debug, Default)]
 struct Shard {
     rooms: HashMap<LockName, Room, BuildHasherDefault<Hashed>>,
-    spare: Vec<Room>,
+    empty: usize,
 }
 
-/// How many left rooms a shard keeps.
-const SPARE: usize = 4;
+/// How many empty rooms a shard keeps.
+const SPARE: usize = 8;
+
+impl Shard {
+    /// The room of a lock, made if there is none, and how many are empty.
+    fn room(&mut self, name: &LockName) -> (&mut Room, &mut usize) {
+        if !self.rooms.contains_key(name) {
+            self.empty += 1;
+            self.rooms.insert(name.clone(), Room::default());
+        }
+        let Some(room) = self.rooms.get_mut(name) else { unreachable!("it is there, or was just put there") };
+        (room, &mut self.empty)
+    }
+
+    /// Takes the empty rooms away, but for those that somebody watches.
+    fn tidy(&mut self) {
+        self.rooms.retain(|_, room| !room.table.is_empty() || room.is_watched());
+        self.empty = self.rooms.values().filter(|room| room.table.is_empty()).count();
+    }
+}
 
 /// A name brings its hash along.
 #[derive(Debug, Default)]
@@ -124,33 +148,24 @@ impl MemoryEngine {
     ) -> T {
         let now = self.clock.now();
         let mut shard = self.shard(name);
-        let Shard { rooms, spare } = &mut *shard;
-        let mut entry = match rooms.entry(name.clone()) {
-            Entry::Occupied(entry) => entry,
-            Entry::Vacant(entry) => entry.insert_entry(spare.pop().unwrap_or_default()),
-        };
-        let room = entry.get_mut();
+        let (room, empty) = shard.room(name);
+        *empty -= usize::from(room.table.is_empty());
         let (result, granted) = act(&mut room.table, now, &mut || self.next_token());
-        for holder in room.table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
-            holder.note.since = now;
-            if let Some(bell) = holder.note.bell.take() {
-                bell.notify_one();
-            }
+        if !granted.is_empty() {
+            ring(&mut room.table, &granted, now);
         }
         if let Some(changed) = &room.changed {
             changed.notify_waiters();
         }
-        if room.table.is_empty() && room.changed.as_ref().is_none_or(|changed| Arc::strong_count(changed) == 1) {
-            let room = entry.remove();
-            if spare.len() < SPARE && room.changed.is_none() {
-                spare.push(room);
-            }
+        *empty += usize::from(room.table.is_empty());
+        if *empty > SPARE {
+            shard.tidy();
         }
         result
     }
 
-    fn ask(&self, claim: &Arc<Claim>, queue: bool) -> Answer {
-        let terms = &claim.terms;
+    fn ask(&self, claim: Arc<Claim>, queue: bool) -> Answer {
+        let terms = Arc::clone(&claim.terms);
         self.step(&terms.name, |table, now, mut token| {
             let party = Party {
                 claim: claim.id,
@@ -160,7 +175,7 @@ impl MemoryEngine {
                 until: now,
                 token: Token::default(),
                 place: 0,
-                note: Note { claim: Arc::clone(claim), since: now, bell: None },
+                note: Note { claim, since: now, bell: None },
             };
             let (verdict, granted) = table.attempt(party, queue, now, &mut token);
             (answer(verdict, table, now), granted)
@@ -189,6 +204,16 @@ impl MemoryEngine {
             holders: table.holders.iter().map(show).collect(),
             waiters: table.waiters.iter().map(show).collect(),
             last_token: Some(Token(self.last_token.load(Ordering::Relaxed))),
+        }
+    }
+}
+
+/// Tells those who were granted.
+fn ring(table: &mut Table<Note>, granted: &Granted, now: Moment) {
+    for holder in table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
+        holder.note.since = now;
+        if let Some(bell) = holder.note.bell.take() {
+            bell.notify_one();
         }
     }
 }
@@ -222,7 +247,7 @@ impl Engine for MemoryEngine {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        done(self.ask(&claim, queue))
+        done(self.ask(claim, queue))
     }
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
@@ -235,7 +260,7 @@ impl Engine for MemoryEngine {
                 }
             }
             // Asking again without joining the queue: a claim that is there is refreshed, one that lapsed is not revived.
-            Ok(self.ask(&claim, false))
+            Ok(self.ask(claim, false))
         })
     }
 
@@ -271,8 +296,7 @@ impl Engine for MemoryEngine {
     }
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
-        let changed =
-            Arc::clone(self.shard(&name).rooms.entry(name.clone()).or_default().changed.get_or_insert_default());
+        let changed = Arc::clone(self.shard(&name).room(&name).0.changed.get_or_insert_default());
         // Listening begins here, not at the first poll.
         let heard = Arc::clone(&changed).notified_owned();
         Step::new(async move {
