@@ -75,7 +75,7 @@ impl FileEngine {
     fn inside(&self, name: &LockName, op: &Op, latch: &mut Latch<'_>, may_block: bool) -> Result<(Out, Rings), Stop> {
         latch.read(name, self.folder.boot)?;
         let slots = latch.0.counters.slots as usize;
-        let mut table = wire::table(&latch.0.next, slots)
+        let mut table = wire::table(&latch.0.image, slots)
             .map_err(|why| super::error::damaged(&self.folder.lock_path(name), why))?;
         let counters = latch.0.counters;
         let most = counters.last + 2 + table.waiters.len() as u64;
@@ -108,8 +108,7 @@ impl FileEngine {
             self.bells.listen(claim.id, *ahead);
         }
         latch.0.counters.last = last;
-        let put = wire::put_table(&mut latch.0.next, slots, &table);
-        latch.write(&put)?;
+        latch.write(&table)?;
         Ok((out, rings))
     }
 }

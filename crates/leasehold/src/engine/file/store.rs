@@ -12,8 +12,9 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::error;
 use super::folder::Folder;
-use super::wire::{self, COUNTERS, Counters, PAGE, Put, RESERVE, SLOT, SLOTS};
+use super::wire::{self, COUNTERS, Counters, Note, PAGE, Put, RESERVE, Record, SLOTS};
 use crate::error::{Error, Result};
+use crate::logic::table::Table;
 use crate::name::LockName;
 
 /// How many lock files are kept open while nobody uses them.
@@ -68,10 +69,8 @@ impl Store {
 pub(super) struct LockFile {
     file: File,
     path: PathBuf,
-    /// What is in the file.
+    /// What is in the file, as far as it is in use.
     pub(super) image: Vec<u8>,
-    /// What is to be in it.
-    pub(super) next: Vec<u8>,
     pub(super) counters: Counters,
 }
 
@@ -87,7 +86,7 @@ impl LockFile {
             other => other,
         };
         let file = file.map_err(|e| error::at(&path, "open", e))?;
-        Ok(Self { file, path, image: Vec::new(), next: Vec::new(), counters: Counters::default() })
+        Ok(Self { file, path, image: Vec::new(), counters: Counters::default() })
     }
 
     /// Enters the file if nobody else is in it. Left when the latch is dropped.
@@ -133,11 +132,11 @@ pub(super) fn sweep(folder: &Folder, now: SystemTime) -> Result<()> {
 /// Whoever has the file open finds it unlinked when they enter it, and opens the new one.
 fn retire(folder: &Folder, path: PathBuf) -> Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|e| error::at(&path, "open", e))?;
-    let mut file = LockFile { file, path, image: Vec::new(), next: Vec::new(), counters: Counters::default() };
+    let mut file = LockFile { file, path, image: Vec::new(), counters: Counters::default() };
     let Ok(mut latch) = file.latch() else { return Ok(()) };
     let name = latch.read_any(folder.boot)?;
     let slots = latch.0.counters.slots as usize;
-    let idle = (0..slots).all(|index| !wire::in_use(&latch.0.next, index));
+    let idle = (0..slots).all(|index| !wire::in_use(&latch.0.image, index));
     if idle && latch.0.is_linked() && folder.lock_path(&name) == latch.0.path {
         folder.raise_floor(latch.0.counters.reserved)?;
         fs::remove_file(&latch.0.path).map_err(|e| error::at(&latch.0.path, "remove", e))?;
@@ -191,7 +190,7 @@ impl Latch<'_> {
         name.ok_or_else(|| error::damaged(&self.0.path, "its name is no lock name"))
     }
 
-    /// Reads the file into `image` and `next`. Whatever an earlier boot left is void.
+    /// Reads the file into `image`. Whatever an earlier boot left is void.
     fn load(&mut self, boot: u128) -> Result<()> {
         let file = &mut *self.0;
         let damaged = |why: &str| error::damaged(&file.path, why);
@@ -210,11 +209,8 @@ impl Latch<'_> {
             let rest = rest.map_err(|e| error::at(&file.path, "read", e))?;
             file.image[PAGE + rest..].fill(0);
         }
-        file.next.clone_from(&file.image);
         if counters.boot != boot {
             counters = Counters { last: counters.reserved, boot, slots: 0, ..counters };
-            file.next.truncate(PAGE);
-            file.next[SLOTS..].fill(0);
         }
         file.counters = counters;
         Ok(())
@@ -225,20 +221,18 @@ impl Latch<'_> {
         let file = &mut *self.0;
         let made = file.counters.reserved == 0 || file.counters.last == file.counters.reserved;
         file.counters.reserved = beyond + RESERVE;
-        wire::put_counters(&mut file.next, file.counters);
+        wire::put_counters(&mut file.image, file.counters);
         let sync = || -> io::Result<()> {
-            file.file.write_all_at(&file.next[COUNTERS..SLOTS], COUNTERS as u64)?;
+            file.file.write_all_at(&file.image[COUNTERS..SLOTS], COUNTERS as u64)?;
             file.file.sync_data()?;
             if made { folder.sync_locks() } else { Ok(()) }
         };
-        sync().map_err(|e| error::at(&file.path, "write", e))?;
-        file.image[COUNTERS..SLOTS].copy_from_slice(&file.next[COUNTERS..SLOTS]);
-        Ok(())
+        sync().map_err(|e| error::at(&file.path, "write", e))
     }
 
     /// What the holder of a slot said to `describe`.
     pub(super) fn text(&self, index: usize) -> String {
-        let (at, length) = wire::text_at(&self.0.next, index);
+        let (at, length) = wire::text_at(&self.0.image, index);
         let mut text = vec![0; length];
         match read_at(&self.0.file, &mut text, at) {
             Ok(read) if read == length => String::from_utf8_lossy(&text).into_owned(),
@@ -247,19 +241,27 @@ impl Latch<'_> {
         }
     }
 
-    /// Writes what differs between `image` and `next`: with one call where it lies in one page; otherwise freed slots,
-    /// counters, taken slots, in this order.
-    pub(super) fn write(&mut self, put: &Put) -> Result<()> {
+    /// Writes a table that differs from the file's: with one call where the difference lies in one page; otherwise freed
+    /// slots, counters, taken slots, in this order.
+    pub(super) fn write(&mut self, table: &Table<Note>) -> Result<()> {
         let file = &mut *self.0;
-        file.counters.slots = put.slots;
-        wire::put_counters(&mut file.next, file.counters);
-        for (index, claim) in &put.texts {
-            let (at, length) = wire::text_at(&file.next, *index);
-            let text = &claim.terms.holder.text.as_bytes()[..length];
-            file.file.write_all_at(text, at).map_err(|e| error::at(&file.path, "write", e))?;
+        let put = wire::put_table(&mut file.image, file.counters.slots as usize, table);
+        file.counters.slots = put.slots as u64;
+        let counters = wire::counters(&file.image) != Ok(file.counters);
+        wire::put_counters(&mut file.image, file.counters);
+        let parties = table.holders.iter().chain(&table.waiters);
+        let new = parties.filter_map(|party| match &party.note.record {
+            Record::New(claim) => Some(&claim.terms.holder.text),
+            Record::Slot(_) => None,
+        });
+        for (index, text) in put.texts.iter().zip(new.filter(|text| !text.is_empty())) {
+            let (at, length) = wire::text_at(&file.image, *index);
+            let written = file.file.write_all_at(&text.as_bytes()[..length], at);
+            written.map_err(|e| error::at(&file.path, "write", e))?;
         }
-        let plan = Plan::new(&file.image, &file.next);
-        let written = plan.spans().try_for_each(|(from, to)| file.file.write_all_at(&file.next[from..to], from as u64));
+        let plan = Plan::new(&put, counters);
+        let written =
+            plan.spans().try_for_each(|(from, to)| file.file.write_all_at(&file.image[from..to], from as u64));
         // A write that failed half-way leaves one of the states that the order allows.
         written.map_err(|e| error::at(&file.path, "write", e).effect_unknown())
     }
@@ -287,24 +289,11 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(old: &[u8], new: &[u8]) -> Self {
-        let mut plan = Self::default();
-        if old[COUNTERS..SLOTS] != new[COUNTERS..SLOTS] {
-            plan.counters = Some((COUNTERS, SLOTS));
-        }
-        let slots = (new.len() - SLOTS) / SLOT;
-        for index in 0..slots {
-            let (from, to) = (wire::slot_at(index), wire::slot_at(index + 1));
-            if old.get(from..to).is_some_and(|old| old == &new[from..to]) {
-                continue;
-            }
-            if wire::in_use(new, index) {
-                plan.taken.push((from, to));
-            } else if old.len() >= to {
-                plan.freed.push((from, to));
-            }
-        }
-        plan.merged()
+    fn new(put: &Put, counters: bool) -> Self {
+        let spans =
+            |slots: &[usize]| slots.iter().map(|slot| (wire::slot_at(*slot), wire::slot_at(slot + 1))).collect();
+        let counters = counters.then_some((COUNTERS, SLOTS));
+        Self { freed: spans(&put.freed), counters, taken: spans(&put.taken) }.merged()
     }
 
     /// One span, if all lies in one page.
@@ -327,37 +316,33 @@ impl Plan {
 mod tests {
     use super::*;
 
-    fn image(slots: &[u8]) -> Vec<u8> {
-        let mut image = vec![0; wire::slot_at(slots.len()).max(PAGE)];
-        for (index, state) in slots.iter().enumerate() {
-            image[wire::slot_at(index)] = *state;
-        }
-        image
+    fn plan(freed: &[usize], counters: bool, taken: &[usize]) -> Vec<(usize, usize)> {
+        let put = Put { freed: freed.to_vec(), taken: taken.to_vec(), ..Put::default() };
+        Plan::new(&put, counters).spans().collect()
     }
 
     #[test]
     fn what_lies_in_one_page_is_written_at_once() {
-        let (old, mut new) = (image(&[2, 1]), image(&[0, 2]));
-        new[COUNTERS] = 1;
-        assert_eq!(Plan::new(&old, &new).spans().collect::<Vec<_>>(), [(COUNTERS, wire::slot_at(2))]);
+        assert_eq!(plan(&[0], true, &[1]), [(COUNTERS, wire::slot_at(2))]);
+        assert_eq!(plan(&[30], false, &[40]), [(wire::slot_at(30), wire::slot_at(41))]);
     }
 
     #[test]
     fn otherwise_places_are_freed_before_the_counter_rises_and_taken_after() {
-        let mut old = vec![1; 80];
-        old[0] = 2;
-        let mut new = old.clone();
-        new[0] = 0;
-        new[60] = 2;
-        let (old, mut new) = (image(&old), image(&new));
-        new[COUNTERS] = 1;
         let slot = |index| (wire::slot_at(index), wire::slot_at(index + 1));
-        assert_eq!(Plan::new(&old, &new).spans().collect::<Vec<_>>(), [slot(0), (COUNTERS, SLOTS), slot(60)]);
+        assert_eq!(plan(&[0], true, &[60]), [slot(0), (COUNTERS, SLOTS), slot(60)]);
+        assert_eq!(plan(&[60], true, &[0]), [slot(60), (COUNTERS, SLOTS), slot(0)]);
     }
 
     #[test]
     fn what_is_as_before_is_not_written() {
-        let old = image(&[1; 80]);
-        assert_eq!(Plan::new(&old, &old.clone()).spans().count(), 0);
+        assert_eq!(plan(&[], false, &[]), []);
+    }
+
+    #[test]
+    fn no_slot_lies_across_the_end_of_a_page() {
+        for index in 0..1000 {
+            assert_eq!(wire::slot_at(index) / PAGE, (wire::slot_at(index + 1) - 1) / PAGE);
+        }
     }
 }

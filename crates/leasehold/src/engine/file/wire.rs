@@ -151,18 +151,30 @@ pub(super) fn text_at(image: &[u8], index: usize) -> (u64, usize) {
 
 /// Reads all slots into a table.
 pub(super) fn table(image: &[u8], slots: usize) -> Result<Table<Note>, &'static str> {
-    let mut table = Table { holders: Vec::new(), waiters: VecDeque::new() };
+    // Records are large: their places are sorted, not they themselves.
+    let mut order: Vec<(u64, usize)> = Vec::with_capacity(slots);
+    let mut holders = 0;
     for index in 0..slots {
-        let slot = &image[slot_at(index)..slot_at(index) + SLOT];
+        let slot = &image[slot_at(index)..slot_at(index + 1)];
         match slot[0] {
             FREE => {}
-            WAITING => table.waiters.push_back(party(slot, index)?),
-            HELD => table.holders.push(party(slot, index)?),
+            WAITING | HELD => {
+                holders += usize::from(slot[0] == HELD);
+                order.push((u64_at(slot, 72), index));
+            }
             _ => return Err("a slot has a state that there is not"),
         }
     }
-    table.holders.sort_unstable_by_key(|party| party.place);
-    table.waiters.make_contiguous().sort_unstable_by_key(|party| party.place);
+    order.sort_unstable();
+    let mut table = Table {
+        holders: Vec::with_capacity(holders.max(1)),
+        waiters: VecDeque::with_capacity(order.len() - holders + 1),
+    };
+    for (_, index) in order {
+        let slot = &image[slot_at(index)..slot_at(index + 1)];
+        let party = party(slot, index)?;
+        if slot[0] == HELD { table.holders.push(party) } else { table.waiters.push_back(party) }
+    }
     Ok(table)
 }
 
@@ -189,28 +201,34 @@ fn party(slot: &[u8], index: usize) -> Result<Party<Note>, &'static str> {
     })
 }
 
-/// What `put_table` leaves to do.
-#[derive(Debug, Default)]
+/// What `put_table` changed.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Put {
     /// How many slots are in use now.
-    pub(super) slots: u64,
-    /// Slots whose text must be written before they are.
-    pub(super) texts: Vec<(usize, Arc<Claim>)>,
+    pub(super) slots: usize,
+    /// Slots that became free.
+    pub(super) freed: Vec<usize>,
+    /// Slots that were taken, or whose party changed.
+    pub(super) taken: Vec<usize>,
+    /// Those of them that come with a text.
+    pub(super) texts: Vec<usize>,
 }
 
-/// Writes a table over `image`, each party where it was and the new ones in free slots.
+/// Writes a table over `image`, each party where it was and the new ones in free slots. `slots` were in use so far.
 pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) -> Put {
-    let mut texts = Vec::new();
     let parties = || table.holders.iter().map(|p| (HELD, p)).chain(table.waiters.iter().map(|p| (WAITING, p)));
+    let mut put = Put::default();
     let mut kept = vec![false; slots];
     for (state, party) in parties() {
         if let Record::Slot(index) = party.note.record {
             kept[index] = true;
-            put_party(&mut image[slot_at(index)..slot_at(index) + SLOT], state, party);
+            if put_party(&mut image[slot_at(index)..slot_at(index + 1)], state, party) {
+                put.taken.push(index);
+            }
         }
     }
-    for index in (0..slots).filter(|index| !kept[*index]) {
-        image[slot_at(index)..slot_at(index) + SLOT].fill(0);
+    for index in (0..slots).filter(|index| !kept[*index] && in_use(image, *index)) {
+        put.freed.push(index);
     }
     for (state, party) in parties() {
         if let Record::New(claim) = &party.note.record {
@@ -220,21 +238,38 @@ pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) 
                 image.resize(slot_at(index + 1).max(image.len()), 0);
             }
             kept[index] = true;
-            let slot = &mut image[slot_at(index)..slot_at(index) + SLOT];
+            let slot = &mut image[slot_at(index)..slot_at(index + 1)];
             slot.fill(0);
             put_party(slot, state, party);
-            let text = &claim.terms.holder.text;
-            if !text.is_empty() {
-                slot[104..106].copy_from_slice(&(text.len().min(MAX_DESCRIPTION) as u16).to_le_bytes());
-                texts.push((index, Arc::clone(claim)));
+            put.taken.push(index);
+            let text = claim.terms.holder.text.len().min(MAX_DESCRIPTION);
+            if text > 0 {
+                slot[104..106].copy_from_slice(&(text as u16).to_le_bytes());
+                put.texts.push(index);
             }
         }
     }
-    let slots = kept.iter().rposition(|kept| *kept).map_or(0, |last| last + 1);
-    Put { slots: slots as u64, texts }
+    // A slot that was left and taken again in one step was not freed.
+    put.freed.retain(|index| !kept[*index]);
+    for index in &put.freed {
+        image[slot_at(*index)..slot_at(*index + 1)].fill(0);
+    }
+    put.slots = kept.iter().rposition(|kept| *kept).map_or(0, |last| last + 1);
+    put
 }
 
-fn put_party(slot: &mut [u8], state: u8, party: &Party<Note>) {
+/// Writes a party's record; `false` if it stood there already.
+fn put_party(place: &mut [u8], state: u8, party: &Party<Note>) -> bool {
+    let mut slot = [0; 104];
+    fill_slot(&mut slot, state, party);
+    let changed = place[..104] != slot;
+    if changed {
+        place[..104].copy_from_slice(&slot);
+    }
+    changed
+}
+
+fn fill_slot(slot: &mut [u8; 104], state: u8, party: &Party<Note>) {
     let (mode, n, limit) = match party.mode {
         Mode::Exclusive => (0, 0, 0),
         Mode::Shared => (1, 0, 0),
