@@ -2,29 +2,47 @@
 
 use crate::claim::ClaimId;
 
-/// For each waiter, in order, the one party whose departure concerns it: the waiter just ahead of it, or, for the first,
-/// whoever was granted last. When a waiter is granted it becomes the last grant, so the one behind it need not look again.
-pub fn watched(
-    last_granted: Option<ClaimId>,
-    waiters: impl IntoIterator<Item = ClaimId>,
-) -> impl Iterator<Item = (ClaimId, Option<ClaimId>)> {
-    waiters.into_iter().scan(last_granted, |ahead, waiter| Some((waiter, ahead.replace(waiter))))
+/// Who stands where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Whoever was granted last of those who hold.
+    pub last_granted: Option<ClaimId>,
+    /// Who waits, in order.
+    pub waiters: Vec<ClaimId>,
 }
 
-/// The waiters that watch somebody else than before, though they waited before: they must look again. Both are in order.
-pub fn relinked(
-    before: impl IntoIterator<Item = (ClaimId, Option<ClaimId>)>,
-    after: impl IntoIterator<Item = (ClaimId, Option<ClaimId>)>,
-) -> Vec<ClaimId> {
-    let mut before = before.into_iter();
-    let mut relinked = Vec::new();
-    for (waiter, ahead) in after {
-        match before.find(|(known, _)| *known == waiter) {
-            Some((_, was_ahead)) if was_ahead != ahead => relinked.push(waiter),
-            Some(_) => {}
-            // Newly arrived: so are all behind it.
-            None => break,
+impl Line {
+    /// The one party whose departure concerns a waiter: the waiter just ahead of it, or, for the first, whoever was granted
+    /// last. When a waiter is granted it becomes the last grant, so the one behind it need not look again.
+    pub fn watched_by(&self, waiter: ClaimId) -> Option<ClaimId> {
+        match self.waiters.iter().position(|claim| *claim == waiter)? {
+            0 => self.last_granted,
+            place => Some(self.waiters[place - 1]),
         }
+    }
+}
+
+/// The waiters that watch somebody else than before, though they waited before: they must look again. Nobody overtakes, so
+/// both lines have those who stayed in the same order, and newcomers come last.
+pub fn relinked(before: &Line, after: &Line) -> Vec<ClaimId> {
+    let mut relinked = Vec::new();
+    let (mut was_ahead, mut ahead) = (before.last_granted, after.last_granted);
+    let mut old = before.waiters.iter();
+    for waiter in &after.waiters {
+        let known = old.by_ref().find(|claim| {
+            let found = *claim == waiter;
+            if !found {
+                was_ahead = Some(**claim);
+            }
+            found
+        });
+        if known.is_none() {
+            break;
+        }
+        if was_ahead != ahead {
+            relinked.push(*waiter);
+        }
+        (was_ahead, ahead) = (Some(*waiter), Some(*waiter));
     }
     relinked
 }
@@ -34,32 +52,45 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn ids(range: std::ops::Range<u128>) -> Vec<ClaimId> {
-        range.map(ClaimId::from_bits).collect()
+    fn line(holder: u128, waiters: impl IntoIterator<Item = u128>) -> Line {
+        let waiters = waiters.into_iter().map(ClaimId::from_bits).collect();
+        Line { last_granted: Some(ClaimId::from_bits(holder)), waiters }
     }
 
     proptest! {
         #[test]
         fn a_hand_off_concerns_nobody_but_the_granted(waiting in 1u128..20) {
             // Claim 0 holds, 1..=waiting wait; 0 leaves and 1 is granted.
-            let before = watched(Some(ClaimId::from_bits(0)), ids(1..waiting + 1));
-            let after = watched(Some(ClaimId::from_bits(1)), ids(2..waiting + 1));
-            prop_assert_eq!(relinked(before, after), []);
+            prop_assert_eq!(relinked(&line(0, 1..=waiting), &line(1, 2..=waiting)), []);
         }
 
         #[test]
         fn a_waiter_that_leaves_concerns_the_one_behind_it(waiting in 2u128..20, leaves in 0u128..18) {
-            let leaves = leaves % waiting;
-            let all = ids(1..waiting + 1);
-            let left: Vec<_> = all.iter().copied().filter(|c| c.bits() != leaves + 1).collect();
-            let holder = Some(ClaimId::from_bits(0));
-            let behind: Vec<_> = all.iter().copied().filter(|c| c.bits() == leaves + 2).collect();
-            prop_assert_eq!(relinked(watched(holder, all), watched(holder, left)), behind);
+            let leaves = leaves % waiting + 1;
+            let after = line(0, (1..=waiting).filter(|claim| *claim != leaves));
+            let behind: Vec<_> = (leaves + 1..=waiting).take(1).map(ClaimId::from_bits).collect();
+            prop_assert_eq!(relinked(&line(0, 1..=waiting), &after), behind);
+        }
+
+        #[test]
+        fn exactly_those_who_watch_another_are_told(
+            leave in prop::collection::vec(any::<bool>(), 0..20), holder in 100u128..102, come in 0u128..3,
+        ) {
+            let before = line(100, 0..leave.len() as u128);
+            let stay = (0..leave.len() as u128).filter(|claim| !leave[*claim as usize]);
+            let after = line(holder, stay.chain(200..200 + come));
+            let told = relinked(&before, &after);
+            for waiter in &after.waiters {
+                let waited = before.waiters.contains(waiter);
+                let changed = before.watched_by(*waiter) != after.watched_by(*waiter);
+                prop_assert_eq!(told.contains(waiter), waited && changed);
+            }
         }
 
         #[test]
         fn every_waiter_watches_one_and_no_two_the_same(waiting in 0u128..20) {
-            let mut targets: Vec<_> = watched(Some(ClaimId::from_bits(0)), ids(1..waiting + 1)).map(|(_, t)| t.unwrap()).collect();
+            let line = line(0, 1..=waiting);
+            let mut targets: Vec<_> = line.waiters.iter().map(|waiter| line.watched_by(*waiter).unwrap()).collect();
             targets.sort();
             targets.dedup();
             prop_assert_eq!(targets.len() as u128, waiting);

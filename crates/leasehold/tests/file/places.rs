@@ -84,7 +84,8 @@ fn a_folder_that_cannot_be_written_is_refused() {
         // Root may write anywhere, so somebody else tries, with the program where they can read it.
         chown(&dir, Some(65_534), Some(65_534)).unwrap();
         let exe = home.path().join("program");
-        fs::copy(std::env::current_exe().unwrap(), &exe).unwrap();
+        // By another process: a file that we have open for writing cannot be started by us.
+        assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&exe).status().unwrap().success());
         open = Command::new(exe);
         open.args(["--exact", "started_again", "--nocapture"]).uid(65_534).gid(65_534);
         open.env(TASK, "open").env(URL, format!("file://{}", dir.display()));

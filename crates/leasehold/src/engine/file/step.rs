@@ -10,7 +10,7 @@ use super::wire::{self, Note, Record};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Moment;
 use crate::engine::{LockView, PartyView};
-use crate::logic::queue::{relinked, watched};
+use crate::logic::queue::{Line, relinked};
 use crate::logic::table::{Departure, Granted, Party, Table, Verdict};
 use crate::name::LockName;
 
@@ -86,7 +86,7 @@ impl FileEngine {
             }
             latch.reserve(&self.folder, most)?;
         }
-        let before: Vec<_> = links(&table).collect();
+        let before = line(&table);
         let mut last = latch.0.counters.last;
         let mut token = || {
             last += 1;
@@ -100,9 +100,11 @@ impl FileEngine {
             holder.note.since = now;
             rings.push((holder.note.client, holder.claim, Ring::Granted(holder.token, holder.until)));
         }
-        let relinked = relinked(before, links(&table));
-        let relinked = table.waiters.iter().filter(|party| relinked.contains(&party.claim));
-        rings.extend(relinked.map(|party| (party.note.client, party.claim, Ring::Look)));
+        let relinked = relinked(&before, &line(&table));
+        if !relinked.is_empty() {
+            let relinked = table.waiters.iter().filter(|party| relinked.contains(&party.claim));
+            rings.extend(relinked.map(|party| (party.note.client, party.claim, Ring::Look)));
+        }
         if let (Op::Attempt { claim, .. }, Out::Verdict(Verdict::Queued(_), _, ahead)) = (op, &out) {
             // Inside the latch: nobody can ring before we listen.
             self.bells.listen(claim.id, *ahead);
@@ -133,9 +135,9 @@ fn parties(table: &Table<Note>) -> impl Iterator<Item = &Party<Note>> {
     table.holders.iter().chain(&table.waiters)
 }
 
-fn links(table: &Table<Note>) -> impl Iterator<Item = (ClaimId, Option<ClaimId>)> {
-    let last = table.holders.last().map(|party| party.claim);
-    watched(last, table.waiters.iter().map(|party| party.claim))
+fn line(table: &Table<Note>) -> Line {
+    let last_granted = table.holders.last().map(|party| party.claim);
+    Line { last_granted, waiters: table.waiters.iter().map(|party| party.claim).collect() }
 }
 
 /// Everything that a step needs besides the table.
@@ -255,6 +257,6 @@ fn remove_client(table: &mut Table<Note>, client: u128) {
 
 /// Whose death would concern a queued claim.
 fn watched_client(table: &Table<Note>, claim: ClaimId) -> Option<u128> {
-    let (_, ahead) = links(table).find(|(waiter, _)| *waiter == claim)?;
+    let ahead = line(table).watched_by(claim);
     parties(table).find(|party| Some(party.claim) == ahead).map(|party| party.note.client)
 }

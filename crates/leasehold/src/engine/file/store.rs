@@ -69,7 +69,7 @@ impl Store {
 pub(super) struct LockFile {
     file: File,
     path: PathBuf,
-    /// What is in the file, as far as it is in use.
+    /// What is in the file, as far as its slots are in use; what lies beyond means nothing.
     pub(super) image: Vec<u8>,
     pub(super) counters: Counters,
 }
@@ -194,20 +194,19 @@ impl Latch<'_> {
     fn load(&mut self, boot: u128) -> Result<()> {
         let file = &mut *self.0;
         let damaged = |why: &str| error::damaged(&file.path, why);
-        file.image.resize(PAGE, 0);
-        let first = read_at(&file.file, &mut file.image, 0).map_err(|e| error::at(&file.path, "read", e))?;
-        if first < SLOTS {
+        file.image.resize(file.image.len().max(PAGE), 0);
+        let first = read_at(&file.file, &mut file.image[..PAGE], 0).map_err(|e| error::at(&file.path, "read", e))?;
+        if first < PAGE {
             return Err(damaged("it is too short"));
         }
-        file.image[first..].fill(0);
         wire::name_of(&file.image).map_err(damaged)?;
         let mut counters = wire::counters(&file.image).map_err(damaged)?;
         let size = wire::slot_at(counters.slots as usize).max(PAGE);
-        file.image.resize(size, 0);
+        file.image.resize(file.image.len().max(size), 0);
         if size > PAGE {
-            let rest = read_at(&file.file, &mut file.image[PAGE..], PAGE as u64);
+            let rest = read_at(&file.file, &mut file.image[PAGE..size], PAGE as u64);
             let rest = rest.map_err(|e| error::at(&file.path, "read", e))?;
-            file.image[PAGE + rest..].fill(0);
+            file.image[PAGE + rest..size].fill(0);
         }
         if counters.boot != boot {
             counters = Counters { last: counters.reserved, boot, slots: 0, ..counters };
