@@ -28,6 +28,14 @@ pub(crate) enum Patience {
     Forever,
 }
 
+/// How much longer than its own time a caller waits for an answer that is on its way.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// How long a call may take that may take `most`: not much longer than the caller waits.
+fn bounded(most: Duration, give_up: Moment, desk: &Desk) -> Duration {
+    most.min(give_up.since(desk.clock.now()).saturating_add(GRACE))
+}
+
 /// Takes a lock. `None`: it is not free, and the caller does not wait.
 pub(crate) async fn acquire(
     shared: &Arc<Shared>,
@@ -36,15 +44,17 @@ pub(crate) async fn acquire(
     max_hold: Option<Duration>,
 ) -> Result<Option<Guard>> {
     let desk = &shared.desk;
-    if desk.is_closed() {
-        return Err(Error::new(ErrorKind::Closed, "this Locks was closed").about(&terms.name));
-    }
-    desk.engine.capabilities().check(&terms).map_err(|error| error.about(&terms.name))?;
+    let refusal = if desk.is_refusing() {
+        Err(Error::new(ErrorKind::Closed, "this Locks was closed"))
+    } else {
+        desk.engine.capabilities().check(&terms)
+    };
+    refusal.map_err(|error| error.about(&terms.name).at_engine(shared.engine_name()))?;
     let span = tracing::debug_span!("acquire", name = %terms.name, mode = %terms.mode, engine = shared.engine_name());
     let mut attempt = Attempt::new(shared, Claim::on(desk.clock.clone(), terms), patience, max_hold);
     let result = if span.is_disabled() { attempt.run().await } else { attempt.run().instrument(span).await };
     attempt.report(&result);
-    result.map_err(|error| error.about(attempt.claim.name()))
+    result.map_err(|error| error.about(attempt.claim.name()).at_engine(shared.engine_name()))
 }
 
 struct Attempt<'a> {
@@ -59,9 +69,11 @@ struct Attempt<'a> {
     inflight: Option<Step<Answer>>,
     /// Whether the engine may know the claim.
     sent: bool,
-    /// Since when the engine has failed to answer.
+    /// When the engine first failed to answer, since it last did.
     silent_since: Option<Moment>,
     failures: u32,
+    /// How often it was not free, while there was no place in a queue.
+    busy: u32,
     contended: bool,
     done: bool,
 }
@@ -95,6 +107,7 @@ impl<'a> Attempt<'a> {
             sent: false,
             silent_since: None,
             failures: 0,
+            busy: 0,
             contended: false,
             done: false,
         }
@@ -132,13 +145,14 @@ impl<'a> Attempt<'a> {
                 Ok(Answer::Busy { recheck }) => self.again_later(recheck),
                 Ok(Answer::Queued { recheck, .. }) => {
                     self.contended = true;
+                    self.busy = 0;
                     Next::Listen(recheck)
                 }
                 Ok(Answer::Refused(refusal)) => {
                     self.sent = false;
                     return Err(refused(refusal, self.claim.terms.mode));
                 }
-                Err(error) => self.failed(error, now)?,
+                Err(error) => self.failed(error)?,
             };
         }
     }
@@ -147,7 +161,11 @@ impl<'a> Attempt<'a> {
         self.sent = true;
         let queue = self.patience != Patience::Try;
         let step = Arc::clone(&self.desk().engine).attempt(Arc::clone(&self.claim), queue);
-        self.call(step, Duration::ZERO).await
+        let (desk, ttl, give_up) = (self.desk(), self.claim.terms.ttl, self.patience_ends());
+        let step = self.inflight.insert(step);
+        let result = keeper::call(desk, step, || bounded(rules::call_timeout(ttl), give_up, desk)).await;
+        self.inflight = None;
+        self.heard(result)
     }
 
     async fn listen(&mut self, now: Moment, recheck: Option<Duration>) -> Result<Answer> {
@@ -155,16 +173,20 @@ impl<'a> Attempt<'a> {
         if let Some(recheck) = recheck {
             patience = patience.min(recheck);
         }
-        let step = Arc::clone(&self.desk().engine).wait(Arc::clone(&self.claim), patience);
-        self.call(step, patience).await
+        // Not kept in flight: when the caller goes away it is dropped, and the claim leaves the queue at once.
+        let mut step = Arc::clone(&self.desk().engine).wait(Arc::clone(&self.claim), patience);
+        let (desk, ttl, give_up) = (self.desk(), self.claim.terms.ttl, self.patience_ends());
+        let most = || bounded(patience + rules::call_timeout(ttl), give_up, desk);
+        let result = keeper::listen(desk, &mut step, most).await;
+        self.heard(result)
     }
 
-    /// Awaits a step that may take `patience`, and as long as a call may besides.
-    async fn call(&mut self, step: Step<Answer>, patience: Duration) -> Result<Answer> {
-        let (desk, ttl) = (self.desk(), self.claim.terms.ttl);
-        let step = self.inflight.insert(step);
-        let result = keeper::call(desk, step, || patience + rules::call_timeout(ttl)).await;
-        self.inflight = None;
+    /// When a caller that waits for so long, and no longer, gives up.
+    fn patience_ends(&self) -> Moment {
+        if matches!(self.patience, Patience::For(_)) { self.give_up } else { Moment::NEVER }
+    }
+
+    fn heard(&mut self, result: Result<Answer>) -> Result<Answer> {
         if result.is_ok() {
             self.silent_since = None;
             self.failures = 0;
@@ -198,20 +220,20 @@ impl<'a> Attempt<'a> {
         self.contended = true;
         let most = Duration::from_millis(250).min(self.claim.terms.ttl / 3);
         let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        let pause = backoff::pause(self.failures, Duration::from_millis(5), most, dice);
-        self.failures += 1;
+        let pause = backoff::pause(self.busy, Duration::from_millis(5), most, dice);
+        self.busy += 1;
         Next::Pause(recheck.map_or(pause, |recheck| pause.min(recheck.max(Duration::from_millis(1)))))
     }
 
     /// A call failed. What may help is tried again with the same claim, while the caller waits, but not longer than the
     /// engine has been silent for a whole TTL.
-    fn failed(&mut self, error: Error, now: Moment) -> Result<Next> {
+    fn failed(&mut self, error: Error) -> Result<Next> {
         let retry = error.is_retryable() && self.patience != Patience::Try;
+        let now = self.desk().clock.now();
         let silent_since = *self.silent_since.get_or_insert(now);
         if error.effect() == Effect::None && !retry && !self.contended {
             self.sent = false;
         }
-        let now = self.desk().clock.now();
         if !retry || now >= self.give_up || now.since(silent_since) >= self.claim.terms.ttl {
             return Err(error);
         }
@@ -237,11 +259,9 @@ impl<'a> Attempt<'a> {
                 Err(error) => error.kind().as_str(),
             };
             gauges.count("leasehold_acquire_total", Some(("result", label)));
+            self.contended |= matches!(result, Ok(None));
             if matches!(result, Ok(Some(_))) {
                 gauges.observe("leasehold_acquire_wait_seconds", self.desk().clock.now().since(self.started));
-            }
-            if self.contended || matches!(result, Ok(None)) {
-                gauges.count("leasehold_contended_total", None);
             }
         }
         // From here on the end is known: dropping the attempt is no cancellation.
@@ -257,6 +277,9 @@ impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let desk = self.desk();
         desk.gauges.waiters(-1);
+        if self.contended {
+            desk.gauges.count("leasehold_contended_total", None);
+        }
         if self.done {
             return;
         }

@@ -14,20 +14,21 @@ use crate::primitives::{Mutex, RwLock, Semaphore};
 /// One lock of several, and how it is wanted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    name: String,
+    /// A bad name is refused when the locks are taken.
+    name: Result<LockName, std::sync::Arc<str>>,
     mode: Mode,
 }
 
 impl From<&str> for Wanted {
     /// The name, held exclusively.
     fn from(name: &str) -> Self {
-        Self { name: name.to_owned(), mode: Mode::Exclusive }
+        Self::of(LockName::new(name), Mode::Exclusive)
     }
 }
 
 impl From<String> for Wanted {
     fn from(name: String) -> Self {
-        Self { name, mode: Mode::Exclusive }
+        name.as_str().into()
     }
 }
 
@@ -39,14 +40,13 @@ impl From<&LockName> for Wanted {
 
 impl From<(&str, Mode)> for Wanted {
     fn from((name, mode): (&str, Mode)) -> Self {
-        Self { name: name.to_owned(), mode }
+        Self::of(LockName::new(name), mode)
     }
 }
 
 impl Wanted {
     fn of(name: Result<LockName>, mode: Mode) -> Self {
-        // A bad name is refused when the locks are taken.
-        Self { name: name.map(|name| name.to_string()).unwrap_or_default(), mode }
+        Self { name: name.map_err(|error| error.to_string().into()), mode }
     }
 }
 
@@ -186,7 +186,7 @@ impl All {
     fn in_order(&self) -> Result<Vec<(LockName, Mode)>> {
         let mut ordered: Vec<(LockName, Mode)> = Vec::new();
         for wanted in &self.wanted {
-            let name = LockName::new(&wanted.name)?;
+            let name = wanted.name.clone().map_err(|message| Error::new(ErrorKind::InvalidName, &*message))?;
             match ordered.iter_mut().find(|(known, _)| *known == name) {
                 None => ordered.push((name, wanted.mode)),
                 Some((_, mode)) if covers(*mode, wanted.mode) => {}

@@ -119,7 +119,9 @@ impl Guard {
         let desk = &self.shared.desk;
         let same_clock = desk.engine.capabilities().same_clock;
         let lease = &self.claim.lease;
-        let ours = if same_clock { lease.give_back_unread() } else { lease.give_back() };
+        // A cap is ours alone: the engine does not know whether it was reached.
+        let ours =
+            if same_clock && lease.cap() == Moment::NEVER { lease.give_back_unread() } else { lease.give_back() };
         let (label, outcome) = if ours {
             desk.forget(&self.claim);
             let ending = Ending { guard: &self, done: false };
@@ -132,7 +134,6 @@ impl Guard {
                 Err(error) => ("error", Err(error)),
             }
         } else {
-            // The keeper gives back what is left of it.
             let reason = self.claim.lease.lost_reason().unwrap_or(LostReason::Expired);
             ("lost", Ok(Outcome::WasLost(reason)))
         };
@@ -145,6 +146,9 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if self.claim.lease.give_back() {
             self.shared.desk.forget(&self.claim);
+            self.shared.desk.abandon(Arc::clone(&self.claim), None);
+        } else if self.claim.lease.lost_reason().is_some() {
+            // Its holder is done with it, so nobody need wait for what is left of it at the engine.
             self.shared.desk.abandon(Arc::clone(&self.claim), None);
         }
     }

@@ -120,7 +120,8 @@ impl Lease {
             return false;
         }
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
-        true
+        // Somebody may have found it ended meanwhile: then it stays so.
+        self.state.load(Ordering::Acquire) == HELD
     }
 
     /// The deadline has passed.

@@ -111,7 +111,8 @@ impl Builder {
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Locks {
         let gauges = self.meter.map_or_else(Gauges::default, Gauges::new);
         let desk = Arc::new(Desk::new(engine, self.clock, gauges));
-        tokio::spawn(keeper::run(Arc::clone(&desk)));
+        let losses = desk.engine.losses();
+        tokio::spawn(keeper::run(Arc::clone(&desk), losses));
         let holder = Arc::new(self.holder.unwrap_or_else(Holder::this_process));
         Locks { shared: Arc::new(Shared { desk, holder, ttl: self.ttl.unwrap_or(DEFAULT_TTL) }) }
     }
@@ -194,7 +195,8 @@ impl Locks {
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView> {
         let name = LockName::new(name)?;
         self.capabilities().need(self.capabilities().inspection, "inspection")?;
-        self.bounded(Arc::clone(&self.shared.desk.engine).inspect(name)).await
+        let view = self.bounded(Arc::clone(&self.shared.desk.engine).inspect(name.clone())).await;
+        view.map_err(|error| error.about(&name))
     }
 
     /// All locks whose name starts with `prefix` that somebody holds or waits for, by name.
@@ -214,7 +216,8 @@ impl Locks {
     pub async fn evict(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Evicted> {
         let name = LockName::new(name)?;
         self.capabilities().need(self.capabilities().eviction, "eviction")?;
-        let evicted = self.bounded(Arc::clone(&self.shared.desk.engine).evict(name.clone(), claim)).await?;
+        let evicted = self.bounded(Arc::clone(&self.shared.desk.engine).evict(name.clone(), claim)).await;
+        let evicted = evicted.map_err(|error| error.about(&name))?;
         tracing::warn!(%name, ?claim, fence = evicted.token.0, by = ?self.shared.holder, "claim evicted");
         Ok(evicted)
     }
@@ -239,6 +242,7 @@ impl Locks {
     /// # Errors
     /// As [`settle`](Self::settle).
     pub async fn close(self) -> Result<()> {
+        self.shared.desk.refuse();
         self.settle().await
     }
 

@@ -70,16 +70,17 @@ impl Request {
     }
 
     fn new_terms(&self, mode: Mode) -> Result<Arc<Terms>> {
+        let name = self.name()?;
         let holder = match &self.holder {
             Ok(None) => Arc::clone(&self.shared.holder),
             Ok(Some(holder)) => Arc::clone(holder),
-            Err(message) => return Err(Error::new(ErrorKind::InvalidOption, &**message)),
+            Err(message) => return Err(Error::new(ErrorKind::InvalidOption, &**message).about(&name)),
         };
         let ttl = self.ttl.unwrap_or(self.shared.ttl);
         if self.max_hold.is_some_and(|most| most.is_zero()) {
-            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than nothing"));
+            return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than nothing").about(&name));
         }
-        Ok(Arc::new(Terms::new(self.name()?, mode, self.owner, ttl, holder)))
+        Ok(Arc::new(Terms::new(name, mode, self.owner, ttl, holder)))
     }
 
     pub(crate) async fn acquire(&self, mode: Mode) -> Result<Guard> {

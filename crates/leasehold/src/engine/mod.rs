@@ -4,6 +4,7 @@
 //! ADDING_AN_ENGINE.md walks through a new one; [`memory`] is the one to read first.
 
 mod capabilities;
+mod losses;
 mod registry;
 mod url;
 
@@ -19,6 +20,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
+pub use self::losses::{LossBoard, Losses};
 pub use self::registry::{Entry, entries, open};
 pub use self::url::EngineUrl;
 
@@ -204,9 +206,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Ends the claim, whether it holds, waits or is unknown. Never touches another claim.
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released>;
 
-    /// Waits until the engine learns by itself that claims of this client are lost (evicted, session ended) and says which.
-    /// Never resolves for an engine that is only ever told by a renewal.
-    fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>>;
+    /// Where the engine tells of claims that it knows by itself to be lost (evicted, session ended), from this call on. An engine
+    /// that is only ever told by a renewal gives [`Losses::never`].
+    fn losses(&self) -> Losses;
 
     /// Waits until the holders of `name` may have changed since the call, no longer than `patience`. May wake for nothing.
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()>;

@@ -89,12 +89,16 @@ impl Book {
     pub(super) fn due(&self, now: Moment) -> Round {
         let mut round = Round { expired: Vec::new(), renew: Vec::new(), next: Moment::NEVER };
         let mut pages = self.pages();
+        if now < pages.next {
+            round.next = pages.next;
+            return round;
+        }
         for row in &mut pages.rows {
             if row.due <= now
                 && let Some(claim) = &row.claim
             {
                 let deadline = claim.lease.deadline();
-                if deadline <= now {
+                if deadline <= now || claim.lease.lost_reason().is_some() {
                     round.expired.push(Arc::clone(claim));
                     row.due = Moment::NEVER;
                 } else {

@@ -22,6 +22,15 @@ pub(super) type Chore = BoxFuture<'static, ()>;
 /// The engine's, or `Unavailable` with an unknown effect when the time is up.
 pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn() -> Duration) -> Result<T> {
     let sent = desk.gauges.is_on().then(|| desk.clock.now());
+    let result = listen(desk, step, patience).await;
+    if let Some(sent) = sent {
+        desk.gauges.observe("leasehold_engine_rtt_seconds", desk.clock.now().since(sent));
+    }
+    result
+}
+
+/// As [`call`], for a step that waits for something to happen: how long that takes is no round trip.
+pub(crate) async fn listen<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn() -> Duration) -> Result<T> {
     let mut timer = None;
     let result = std::future::poll_fn(|cx| {
         if let Poll::Ready(result) = Pin::new(&mut *step).poll(cx) {
@@ -31,8 +40,7 @@ pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn()
         timer.as_mut().poll(cx).map(|()| Err(no_answer()))
     })
     .await;
-    if let Some(sent) = sent {
-        desk.gauges.observe("leasehold_engine_rtt_seconds", desk.clock.now().since(sent));
+    if desk.gauges.is_on() {
         let away = matches!(&result, Err(error) if error.kind() == ErrorKind::Unavailable);
         desk.gauges.gauge("leasehold_engine_up", if away { 0.0 } else { 1.0 });
     }
@@ -73,7 +81,10 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) {
     let due = match answer {
         Renewal::Renewed(validity) => {
             let drift = desk.engine.capabilities().drift;
-            lease.extend(rules::deadline(sent, validity, drift, ttl, lease.cap()));
+            if !lease.extend(rules::deadline(sent, validity, drift, ttl, lease.cap())) {
+                // Too late. It is due now: the keeper buries it and gives back what the engine extended.
+                return desk.due_at(claim, now);
+            }
             let jitter = (claim.id.bits() >> (sent.as_nanos() % 96)) as u32;
             rules::renew_at(sent, ttl, jitter).max(now).min(lease.deadline())
         }
@@ -84,10 +95,7 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) {
             return;
         }
     };
-    // A lease that ended meanwhile is found at its deadline, which is now.
-    if desk.book.set_due(claim, due) {
-        desk.wake.notify_one();
-    }
+    desk.due_at(claim, due);
 }
 
 /// Strikes a lost lease out and says so, once. `false`: its guard gave it back meanwhile.
@@ -96,8 +104,18 @@ pub(super) fn bury(desk: &Desk, claim: &Claim) -> bool {
     let Some(reason) = lease.lost_reason().filter(|_| kept) else { return false };
     tracing::warn!(name = %claim.name(), token = lease.token().0, reason = reason.as_str(), "lock lost");
     desk.gauges.count("leasehold_lost_total", Some(("reason", reason.as_str())));
-    desk.gauges.observe("leasehold_hold_seconds", lease.deadline().since(lease.granted()));
+    desk.count_held();
+    if desk.gauges.is_on() {
+        let end = desk.clock.now().min(lease.deadline());
+        desk.gauges.observe("leasehold_hold_seconds", end.since(lease.granted()));
+    }
     true
+}
+
+/// Gives an abandoned claim back, and says so to whoever waits for that.
+pub(super) async fn pay_back(desk: Arc<Desk>, claim: Arc<Claim>, inflight: Option<Step<Answer>>) {
+    give_back(Arc::clone(&desk), claim, inflight).await;
+    desk.paid();
 }
 
 /// Gives a claim back after the call that may still grant it has ended. Tries until its TTL is over, by which time the
@@ -139,12 +157,19 @@ pub(crate) async fn release(desk: &Desk, claim: &Arc<Claim>, bound: impl Fn() ->
 }
 
 impl Desk {
+    /// Sets when a lease is due again.
+    fn due_at(&self, claim: &Claim, due: Moment) {
+        if self.book.set_due(claim, due) {
+            self.wake.notify_one();
+        }
+    }
+
     /// Reports the figures of all leases.
     pub(super) fn report(&self, now: Moment) {
         if !self.gauges.is_on() {
             return;
         }
-        self.gauges.gauge("leasehold_held", self.held() as f64);
+        self.count_held();
         let (oldest, shortest) = self.book.extremes(now).unwrap_or_default();
         self.gauges.gauge("leasehold_oldest_held_seconds", oldest.as_secs_f64());
         self.gauges.gauge("leasehold_lease_remaining_seconds", shortest.as_secs_f64());

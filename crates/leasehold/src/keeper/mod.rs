@@ -5,7 +5,7 @@ mod book;
 mod chores;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt;
 use futures_util::StreamExt;
@@ -14,13 +14,12 @@ use tokio::sync::Notify;
 
 use self::book::Book;
 use self::chores::Chore;
-use crate::claim::{Claim, ClaimId};
+use crate::claim::Claim;
 use crate::clock::{Clock, Moment};
-use crate::engine::{Answer, Engine, Step};
-use crate::error::Result;
+use crate::engine::{Answer, Engine, Losses, Step};
 use crate::meter::Gauges;
 
-pub(crate) use self::chores::{call, release};
+pub(crate) use self::chores::{call, listen, release};
 
 /// How many leases go into one call to the engine.
 const BATCH: usize = 128;
@@ -34,7 +33,12 @@ pub(crate) struct Desk {
     book: Book,
     abandoned: std::sync::Mutex<Vec<Abandoned>>,
     wake: Notify,
+    /// No further requests are taken.
+    refusing: AtomicBool,
+    /// Nobody is left to ask for anything.
     closing: AtomicBool,
+    /// How many abandoned claims have not been given back yet.
+    owed: AtomicUsize,
     idle: Notify,
 }
 
@@ -59,7 +63,9 @@ impl Desk {
             book: Book::default(),
             abandoned: std::sync::Mutex::default(),
             wake: Notify::new(),
+            refusing: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            owed: AtomicUsize::new(0),
             idle: Notify::new(),
         }
     }
@@ -69,11 +75,13 @@ impl Desk {
         if self.book.add(claim, due) {
             self.wake.notify_one();
         }
+        self.count_held();
     }
 
     /// Stops caring for a lease.
     pub(crate) fn forget(&self, claim: &Claim) {
         self.book.remove(claim);
+        self.count_held();
         if self.gauges.is_on() {
             self.gauges.observe("leasehold_hold_seconds", self.clock.now().since(claim.lease.granted()));
         }
@@ -81,12 +89,35 @@ impl Desk {
 
     /// Gives a claim back in the background, after the call that may still grant it.
     pub(crate) fn abandon(&self, claim: Arc<Claim>, inflight: Option<Step<Answer>>) {
+        self.owed.fetch_add(1, Ordering::AcqRel);
         self.abandoned().push(Abandoned { claim, inflight });
         self.wake.notify_one();
     }
 
+    /// An abandoned claim was given back, or its time is over.
+    fn paid(&self) {
+        if self.owed.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle.notify_waiters();
+        }
+    }
+
+    fn count_held(&self) {
+        if self.gauges.is_on() {
+            self.gauges.gauge("leasehold_held", self.held() as f64);
+        }
+    }
+
     pub(crate) fn held(&self) -> usize {
         self.book.len()
+    }
+
+    /// Takes no further requests.
+    pub(crate) fn refuse(&self) {
+        self.refusing.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_refusing(&self) -> bool {
+        self.refusing.load(Ordering::Acquire)
     }
 
     pub(crate) fn close(&self) {
@@ -94,16 +125,20 @@ impl Desk {
         self.wake.notify_one();
     }
 
-    pub(crate) fn is_closed(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
     /// Waits until everything abandoned has been given back.
     pub(crate) async fn settled(&self) {
-        let mut idle = std::pin::pin!(self.idle.notified());
-        idle.as_mut().enable();
-        self.wake.notify_one();
-        idle.await;
+        loop {
+            let mut idle = std::pin::pin!(self.idle.notified());
+            idle.as_mut().enable();
+            if self.owed.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            idle.await;
+        }
     }
 
     fn abandoned(&self) -> std::sync::MutexGuard<'_, Vec<Abandoned>> {
@@ -112,38 +147,34 @@ impl Desk {
 }
 
 /// Runs until the desk is closed and nothing is left to give back.
-pub(crate) async fn run(desk: Arc<Desk>) {
+pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
     let mut chores: FuturesUnordered<Chore> = FuturesUnordered::new();
-    let mut losses = losses(&desk);
     loop {
+        // Asked before looking: whatever was abandoned before the end is then found below.
+        let closed = desk.is_closed();
         for abandoned in std::mem::take(&mut *desk.abandoned()) {
-            chores.push(chores::give_back(Arc::clone(&desk), abandoned.claim, abandoned.inflight).boxed());
+            chores.push(chores::pay_back(Arc::clone(&desk), abandoned.claim, abandoned.inflight).boxed());
         }
         let now = desk.clock.now();
         let round = desk.book.due(now);
         for claim in round.expired {
-            claim.lease.expire();
-            chores.extend(lost(&desk, &claim));
+            chores.extend(expired(&desk, &claim));
         }
         for batch in round.renew.chunks(BATCH) {
             chores.push(chores::renew(Arc::clone(&desk), batch.to_vec()).boxed());
         }
         desk.report(now);
-        if chores.is_empty() {
-            desk.idle.notify_waiters();
-            if desk.is_closed() {
-                return;
-            }
+        if chores.is_empty() && closed {
+            return;
         }
         tokio::select! {
             biased;
             Some(()) = chores.next(), if !chores.is_empty() => {}
-            claims = &mut losses => {
-                for claim in desk.book.find(&claims.unwrap_or_default()) {
+            claims = losses.next() => {
+                for claim in desk.book.find(&claims) {
                     claim.lease.take_away();
-                    chores.extend(lost(&desk, &claim));
+                    chores::bury(&desk, &claim);
                 }
-                losses = self::losses(&desk);
             }
             () = desk.wake.notified() => {}
             () = desk.clock.sleep_until(round.next), if round.next != Moment::NEVER => {}
@@ -151,22 +182,17 @@ pub(crate) async fn run(desk: Arc<Desk>) {
     }
 }
 
-/// The engine's own word about losses; an engine that fails to listen is asked at the renewals only.
-fn losses(desk: &Desk) -> futures_util::future::BoxFuture<'static, Result<Vec<ClaimId>>> {
-    let engine = Arc::clone(&desk.engine);
-    async move {
-        match engine.losses().await {
-            Ok(claims) => Ok(claims),
-            Err(error) => {
-                tracing::debug!(%error, "the engine does not tell of losses");
-                std::future::pending().await
-            }
+/// At a lease's end: tell, and give the claim back, so that nobody waits for what is left of it at the engine; but not before
+/// the signal had the time that it was promised.
+fn expired(desk: &Arc<Desk>, claim: &Arc<Claim>) -> Option<Chore> {
+    claim.lease.expire();
+    chores::bury(desk, claim).then(|| {
+        let (desk, claim) = (Arc::clone(desk), Arc::clone(claim));
+        let promised = desk.clock.now().after(desk.engine.capabilities().drift.of(claim.terms.ttl));
+        async move {
+            desk.clock.sleep_until(promised).await;
+            chores::give_back(desk, claim, None).await;
         }
-    }
-    .boxed()
-}
-
-/// After a loss: tell, and give the claim back, so that nobody waits for the rest of its lease.
-fn lost(desk: &Arc<Desk>, claim: &Arc<Claim>) -> Option<Chore> {
-    chores::bury(desk, claim).then(|| chores::give_back(Arc::clone(desk), Arc::clone(claim), None).boxed())
+        .boxed()
+    })
 }

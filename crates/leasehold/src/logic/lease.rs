@@ -52,7 +52,8 @@ pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
     let ttl = nanos(ttl);
     let third = ttl / 3;
     // A tenth of it times a number below one.
-    let less = (third / 10 >> 32) * u64::from(jitter) + ((third / 10 & 0xFFFF_FFFF) * u64::from(jitter) >> 32);
+    let tenth = third / 10;
+    let less = (tenth >> 32) * u64::from(jitter) + (((tenth & 0xFFFF_FFFF) * u64::from(jitter)) >> 32);
     let due = sent.as_nanos().saturating_add(third - less);
     let grid = (ttl / 40).max(1);
     Moment::from_nanos(due / grid * grid).max(sent)

@@ -6,7 +6,7 @@
 //!    therefore enter together, and readers that come after a waiting writer wait behind it (phase-fair).
 //! 3. A waiter that has not shown itself for a TTL is passed over.
 //! 4. A claim that is already there is the same request again: it gets the same answer.
-//! 5. An owner that already holds enough enters at once and gets the same token, whoever waits.
+//! 5. An owner that already holds enough when it asks enters at once and gets the same token, whoever waits.
 //! 6. Each other grant has a token higher than all before.
 
 use std::collections::VecDeque;

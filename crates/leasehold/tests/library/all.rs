@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks, LostReason, Mode, Outcome, Wanted};
 
-use crate::time::{TTL, pass, quiet, soon, still, walk};
+use crate::time::{TTL, give_back, pass, quiet, soon, still, walk};
 
 fn names(guard: &leasehold::AllGuard) -> Vec<&str> {
     guard.guards().iter().map(|guard| guard.name().as_str()).collect()
@@ -83,7 +83,7 @@ async fn all_share_one_deadline_and_a_timeout_leaves_nothing_held() {
         async move { all.lock().await }
     });
     walk(&hand, wait - Duration::from_secs(1), Duration::from_millis(500)).await;
-    b.release().await.unwrap();
+    give_back(b).await;
     quiet().await;
     let view = locks.inspect("b").await.unwrap();
     assert_eq!(view.holders.len(), 1, "it has b by now and waits for c with what is left");
@@ -104,7 +104,7 @@ async fn try_takes_all_or_nothing() {
     let b = locks.mutex("b").lock().await.unwrap();
     assert!(locks.all(["a", "b"]).try_lock().await.unwrap().is_none());
     assert!(locks.inspect("a").await.unwrap().holders.is_empty(), "already given back");
-    b.release().await.unwrap();
+    give_back(b).await;
     let guard = locks.all(["b", "a"]).try_lock().await.unwrap().unwrap();
     assert!(guard.is_held());
 }

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::renewal::spied;
 use crate::spy::{Call, Play};
-use crate::time::{TTL, pass, pending, quiet, soon, still, walk};
+use crate::time::{TTL, give_back, pass, pending, quiet, soon, still, walk};
 
 async fn nobody(locks: &Locks) -> bool {
     let view = locks.inspect("a").await.unwrap();
@@ -104,7 +104,7 @@ async fn a_request_dropped_in_the_moment_of_its_grant_passes_the_lock_on() {
         async move { mutex.lock().await }
     });
     quiet().await;
-    guard.release().await.unwrap();
+    give_back(guard).await;
     // The engine has granted the second by now, but it was not polled since.
     drop(second);
     quiet().await;

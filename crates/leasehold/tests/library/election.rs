@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold::{ErrorKind, LostReason, Outcome};
 
 use crate::renewal::spied;
-use crate::spy::Call;
-use crate::time::{TTL, pass, pending, quiet, soon, still};
+use crate::spy::{Call, Play};
+use crate::time::{DRIFT, TTL, pass, pending, quiet, soon, still, walk};
 
 #[tokio::test]
 async fn one_leads_and_the_next_follows_with_a_higher_term() {
@@ -43,6 +43,7 @@ async fn a_lost_leadership_is_told() {
     pass(&hand, TTL / 2).await;
     assert_eq!(soon("lost", told).await.unwrap(), LostReason::MaxHold);
     assert!(!watch.is_held());
+    pass(&hand, DRIFT).await;
     assert!(locks.election("boss").try_campaign().await.unwrap().is_some());
 }
 
@@ -62,7 +63,7 @@ async fn an_observer_sees_each_leader() {
     assert!(told.try_recv().is_err(), "nothing has changed");
     let first = election.campaign().await.unwrap();
     assert_eq!(soon("first", told.recv()).await, Some(Some(first.token().0)));
-    first.resign().await.unwrap();
+    assert_eq!(first.resign().await.unwrap(), Outcome::Released);
     assert_eq!(soon("nobody", told.recv()).await, Some(None));
     let second = election.campaign().await.unwrap();
     assert_eq!(soon("second", told.recv()).await, Some(Some(second.token().0)));
@@ -73,21 +74,18 @@ async fn an_observer_sees_each_leader() {
 
 #[tokio::test]
 async fn an_observer_sees_a_leader_whose_lease_ends_without_a_word() {
-    let (hand, locks) = still().await;
-    let other = crate::time::on(&hand).open("memory:election-rs").await.unwrap();
-    let watcher = crate::time::on(&hand).open("memory:election-rs").await.unwrap();
-    drop(locks);
-    let leadership = other.election("boss").campaign().await.unwrap();
-    // As if its process had died: nothing is released and nothing renewed.
-    let (silent, silence) = (leadership, other);
-    let mut observer = watcher.election("boss").observe().unwrap();
+    let (hand, spy, locks) = spied().await;
+    // As if its process had died: nothing is renewed and nothing given back.
+    spy.always(Call::Renew, Play::Silence);
+    spy.always(Call::Release, Play::Silence);
+    let _leadership = locks.election("boss").campaign().await.unwrap();
+    let mut observer = locks.election("boss").observe().unwrap();
     assert!(soon("leader", observer.next()).await.unwrap().is_some());
     let told = tokio::spawn(async move { observer.next().await });
-    quiet().await;
-    hand.advance(TTL);
-    let nobody = soon("nobody", told).await.unwrap().unwrap();
-    assert!(nobody.is_none());
-    drop((silent, silence));
+    walk(&hand, TTL - Duration::from_millis(1), Duration::from_millis(500)).await;
+    assert!(!told.is_finished(), "the engine has not let it go yet");
+    pass(&hand, Duration::from_millis(1)).await;
+    assert!(soon("nobody", told).await.unwrap().unwrap().is_none());
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use leasehold::{ErrorKind, Locks};
 
 use crate::renewal::spied;
 use crate::spy::{Call, Play};
-use crate::time::{quiet, soon, still, walk};
+use crate::time::{give_back, quiet, soon, still, walk};
 
 #[tokio::test]
 async fn settle_waits_until_what_was_dropped_is_given_back() {
@@ -65,7 +65,7 @@ async fn whatever_is_dropped_together_with_the_last_locks_is_given_back() {
         drop(locks);
         let next = watcher.mutex("a").wait(Duration::from_secs(5)).lock().await;
         let next = next.unwrap_or_else(|error| panic!("round {round}: {error}"));
-        next.release().await.unwrap();
+        give_back(next).await;
     }
 }
 

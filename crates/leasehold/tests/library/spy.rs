@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
-use leasehold::engine::{Answer, Capabilities, Engine, Evicted, LockView, Released, Renewal, Step};
+use leasehold::engine::{Answer, Capabilities, Engine, Evicted, LockView, Losses, Released, Renewal, Step};
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 use tokio::sync::Semaphore;
 
 /// Which method was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub(crate) enum Call {
     Attempt,
     Wait,
     Renew,
@@ -21,11 +21,13 @@ pub enum Call {
 
 /// What becomes of one call.
 #[derive(Clone)]
-pub enum Play {
+pub(crate) enum Play {
     /// The real engine's answer.
     Pass,
     /// Said of every lease of the renewal, without asking the engine.
     Say(Renewal),
+    /// An answer to a renewal that speaks of none of its leases.
+    Short,
     /// Not free, without asking the engine.
     Busy,
     /// Refused without effect; `true`: worth trying again.
@@ -40,15 +42,15 @@ pub enum Play {
 
 /// One call, as it was made.
 #[derive(Clone, Debug)]
-pub struct Note {
-    pub call: Call,
-    pub at: Moment,
+pub(crate) struct Note {
+    pub(crate) call: Call,
+    pub(crate) at: Moment,
     /// How many claims it was about.
-    pub claims: usize,
+    pub(crate) claims: usize,
 }
 
 #[derive(Debug)]
-pub struct Spy {
+pub(crate) struct Spy {
     inner: Arc<dyn Engine>,
     clock: Clock,
     notes: Mutex<Vec<Note>>,
@@ -69,30 +71,30 @@ impl std::fmt::Debug for Plays {
 
 impl Spy {
     /// A spy on a new memory engine.
-    pub async fn new(clock: &Clock) -> Arc<Self> {
+    pub(crate) async fn new(clock: &Clock) -> Arc<Self> {
         let inner = leasehold::engine::open("memory:", clock).await.unwrap();
         Arc::new(Self { inner, clock: clock.clone(), notes: Mutex::default(), plays: Mutex::default() })
     }
 
     /// What becomes of the next call of this kind.
-    pub fn next(&self, call: Call, play: Play) {
+    pub(crate) fn next(&self, call: Call, play: Play) {
         self.plays.lock().unwrap().next.push_back((call, play));
     }
 
     /// What becomes of all calls of this kind from now on.
-    pub fn always(&self, call: Call, play: Play) {
+    pub(crate) fn always(&self, call: Call, play: Play) {
         let mut plays = self.plays.lock().unwrap();
         plays.always.retain(|(known, _)| *known != call);
         plays.always.push((call, play));
     }
 
     /// The calls of this kind so far.
-    pub fn notes(&self, call: Call) -> Vec<Note> {
+    pub(crate) fn notes(&self, call: Call) -> Vec<Note> {
         self.notes.lock().unwrap().iter().filter(|note| note.call == call).cloned().collect()
     }
 
     /// How many calls of this kind there were so far.
-    pub fn count(&self, call: Call) -> usize {
+    pub(crate) fn count(&self, call: Call) -> usize {
         self.notes(call).len()
     }
 
@@ -114,22 +116,22 @@ impl Spy {
     ) -> Step<T> {
         let play = self.note(call, claims);
         if let Some(answer) = told(&play) {
-            return Box::pin(std::future::ready(Ok(answer)));
+            return Step::ready(Ok(answer));
         }
         match play {
-            Play::Pass | Play::Say(_) | Play::Busy => ask(),
-            Play::Fail(again) => Box::pin(std::future::ready(Err(refused(again)))),
-            Play::Silence => Box::pin(std::future::pending()),
+            Play::Pass | Play::Say(_) | Play::Short | Play::Busy => ask(),
+            Play::Fail(again) => Step::ready(Err(refused(again))),
+            Play::Silence => Step::new(std::future::pending()),
             Play::LoseReply => {
                 let step = ask();
-                Box::pin(async move {
+                Step::new(async move {
                     step.await?;
                     Err(refused(true).effect_unknown())
                 })
             }
             Play::Late(gate) => {
                 let step = ask();
-                Box::pin(async move {
+                Step::new(async move {
                     let answer = step.await;
                     gate.acquire().await.unwrap().forget();
                     answer
@@ -167,6 +169,7 @@ impl Engine for Spy {
         let count = claims.len();
         let told = |play: &Play| match play {
             Play::Say(answer) => Some(vec![*answer; count]),
+            Play::Short => Some(Vec::new()),
             _ => None,
         };
         self.play(Call::Renew, count, told, || Arc::clone(&self.inner).renew(claims))
@@ -176,8 +179,8 @@ impl Engine for Spy {
         self.play(Call::Release, 1, |_| None, || Arc::clone(&self.inner).release(claim))
     }
 
-    fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>> {
-        Arc::clone(&self.inner).losses()
+    fn losses(&self) -> Losses {
+        self.inner.losses()
     }
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {

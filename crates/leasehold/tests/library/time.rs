@@ -3,45 +3,45 @@
 use std::time::Duration;
 
 use leasehold::clock::ManualClock;
-use leasehold::{Builder, Locks};
+use leasehold::{Builder, Guard, Locks, Outcome};
 
 /// The TTL of most tests.
-pub const TTL: Duration = Duration::from_secs(30);
+pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 /// What the memory engine takes off every lease.
-pub const DRIFT: Duration = Duration::from_millis(5);
+pub(crate) const DRIFT: Duration = Duration::from_millis(5);
 
 /// How long a test waits for what must happen on the real clock.
-pub const BOUND: Duration = Duration::from_secs(20);
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
 
 /// Locks on a clock that stands still.
-pub fn on(hand: &ManualClock) -> Builder {
+pub(crate) fn on(hand: &ManualClock) -> Builder {
     Locks::builder().clock(hand.clock()).ttl(TTL)
 }
 
 /// `memory:` on a clock that stands still.
-pub async fn still() -> (ManualClock, Locks) {
+pub(crate) async fn still() -> (ManualClock, Locks) {
     let hand = ManualClock::new();
     let locks = on(&hand).open("memory:").await.unwrap();
     (hand, locks)
 }
 
 /// Lets every task of this (current-thread) runtime run until none has anything left to do.
-pub async fn quiet() {
-    for _ in 0..200 {
+pub(crate) async fn quiet() {
+    for _ in 0..60 {
         tokio::task::yield_now().await;
     }
 }
 
 /// Moves the time and lets everybody act on it.
-pub async fn pass(hand: &ManualClock, by: Duration) {
+pub(crate) async fn pass(hand: &ManualClock, by: Duration) {
     quiet().await;
     hand.advance(by);
     quiet().await;
 }
 
 /// Moves the time in steps, as it would pass.
-pub async fn walk(hand: &ManualClock, by: Duration, step: Duration) {
+pub(crate) async fn walk(hand: &ManualClock, by: Duration, step: Duration) {
     let mut left = by;
     while !left.is_zero() {
         let now = left.min(step);
@@ -51,7 +51,7 @@ pub async fn walk(hand: &ManualClock, by: Duration, step: Duration) {
 }
 
 /// Waits on the real clock until `condition` holds.
-pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
         while !condition() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -61,7 +61,7 @@ pub async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// Awaits what must come, on the real clock.
-pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
+pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(BOUND, future).await {
         Ok(output) => output,
         Err(_) => panic!("not within {BOUND:?}: {what}"),
@@ -69,6 +69,11 @@ pub async fn soon<F: Future>(what: &str, future: F) -> F::Output {
 }
 
 /// Polls once and says whether it is still pending.
-pub async fn pending<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> bool {
+pub(crate) async fn pending<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> bool {
     std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending())).await
+}
+
+/// Releases what must still be ours.
+pub(crate) async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.unwrap(), Outcome::Released);
 }

@@ -6,12 +6,13 @@ use std::os::unix::net::UnixDatagram as StdDatagram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::net::UnixDatagram;
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::Notify;
 
 use super::error;
 use super::folder::Folder;
 use crate::claim::{ClaimId, Token};
 use crate::clock::Moment;
+use crate::engine::LossBoard;
 use crate::error::Result;
 
 /// What a ring says about a claim.
@@ -97,25 +98,23 @@ impl Ear {
 #[derive(Debug)]
 pub(super) struct Bells {
     ears: Mutex<HashMap<ClaimId, Arc<Ear>>>,
-    evicted: mpsc::UnboundedSender<ClaimId>,
+    pub(super) evicted: LossBoard,
     out: StdDatagram,
     #[cfg(test)]
     pub(super) rung: std::sync::atomic::AtomicU64,
 }
 
 impl Bells {
-    pub(super) fn new(folder: &Folder) -> Result<(Self, mpsc::UnboundedReceiver<ClaimId>)> {
-        let (evicted, losses) = mpsc::unbounded_channel();
+    pub(super) fn new(folder: &Folder) -> Result<Self> {
         let out = StdDatagram::unbound().and_then(|out| out.set_nonblocking(true).map(|()| out));
         let out = out.map_err(|e| error::at(folder.clients(), "make a socket for", e))?;
-        let bells = Self {
+        Ok(Self {
             ears: Mutex::default(),
-            evicted,
+            evicted: LossBoard::default(),
             out,
             #[cfg(test)]
             rung: Default::default(),
-        };
-        Ok((bells, losses))
+        })
     }
 
     fn ears(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Ear>>> {
@@ -147,8 +146,7 @@ impl Bells {
             ear.rung.notify_one();
         }
         if ring == Ring::Evicted {
-            // Nobody listens for losses once the keeper has ended.
-            let _ = self.evicted.send(claim);
+            self.evicted.post(claim);
         }
     }
 

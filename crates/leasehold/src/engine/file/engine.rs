@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::bells::{Bells, Ear, Ring};
@@ -16,7 +15,9 @@ use super::watch::{Watch, Watches};
 use super::{CAPABILITIES, inspect, store};
 use crate::claim::{Claim, ClaimId, Holder};
 use crate::clock::{Clock, Moment};
-use crate::engine::{Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Released, Renewal, Step};
+use crate::engine::{
+    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, Released, Renewal, Step,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::logic::table::{Departure, Verdict};
@@ -37,7 +38,6 @@ pub struct FileEngine {
     client: Client,
     pub(super) bells: Arc<Bells>,
     watches: Option<Arc<Watches>>,
-    losses: tokio::sync::Mutex<mpsc::UnboundedReceiver<ClaimId>>,
     attendants: Vec<JoinHandle<()>>,
     url: String,
 }
@@ -55,8 +55,7 @@ impl FileEngine {
             Ok::<_, Error>((folder, client))
         });
         let (folder, client) = opened.await.map_err(ended)?.map_err(|error| error.at_engine("file"))?;
-        let (bells, losses) = Bells::new(&folder)?;
-        let bells = Arc::new(bells);
+        let bells = Arc::new(Bells::new(&folder)?);
         let bell = Bells::open(&folder, client.id).map_err(|error| error.at_engine("file"))?;
         let watches = Watches::new().inspect_err(|error| {
             tracing::debug!(%error, "no inotify: waiters look every {UNWATCHED:?} whether those ahead live");
@@ -65,9 +64,8 @@ impl FileEngine {
         let mut attendants = vec![tokio::spawn(Arc::clone(&bells).attend(bell))];
         attendants.extend(watches.iter().map(|watches| tokio::spawn(Arc::clone(watches).attend())));
         let url = format!("file://{}", folder.root().display());
-        let losses = tokio::sync::Mutex::new(losses);
         let (clock, store) = (clock.clone(), Store::default());
-        Ok(Arc::new(Self { folder, clock, store, client, bells, watches, losses, attendants, url }))
+        Ok(Arc::new(Self { folder, clock, store, client, bells, watches, attendants, url }))
     }
 
     pub(super) fn client_id(&self) -> u128 {
@@ -276,13 +274,8 @@ impl Engine for FileEngine {
         })
     }
 
-    fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>> {
-        Step::new(async move {
-            match self.losses.lock().await.recv().await {
-                Some(claim) => Ok(vec![claim]),
-                None => std::future::pending().await,
-            }
-        })
+    fn losses(&self) -> Losses {
+        self.bells.evicted.listen()
     }
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {

@@ -6,15 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::Notify;
 
 use super::CAPABILITIES;
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, PartyView, Released, Renewal, Step,
+    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Released, Renewal,
+    Step,
 };
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::logic::table::{Departure, Granted, Party, Table, Verdict};
 use crate::name::LockName;
@@ -101,13 +102,16 @@ pub struct MemoryEngine {
     shards: [Mutex<Shard>; SHARDS],
     /// One counter for all names: each name's tokens rise, and an empty room can be forgotten.
     last_token: AtomicU64,
-    evicted: broadcast::Sender<ClaimId>,
+    evicted: LossBoard,
 }
 
 impl MemoryEngine {
     /// Opens `memory:` or `memory:NAME`.
     pub(crate) fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<Self>> {
         url.only_options(&[])?;
+        if !url.hosts.is_empty() || url.user.is_some() {
+            return Err(Error::new(ErrorKind::InvalidUrl, "`memory:` has no host; a shared one is `memory:NAME`"));
+        }
         if url.path.is_empty() {
             return Ok(Arc::new(Self::new(clock.clone(), url.to_string())));
         }
@@ -122,13 +126,7 @@ impl MemoryEngine {
     }
 
     fn new(clock: Clock, url: String) -> Self {
-        Self {
-            clock,
-            url,
-            shards: Default::default(),
-            last_token: AtomicU64::new(0),
-            evicted: broadcast::Sender::new(1024),
-        }
+        Self { clock, url, shards: Default::default(), last_token: AtomicU64::new(0), evicted: LossBoard::default() }
     }
 
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
@@ -150,11 +148,14 @@ impl MemoryEngine {
         let mut shard = self.shard(name);
         let (room, empty) = shard.room(name);
         *empty -= usize::from(room.table.is_empty());
+        let before = room.changed.is_some().then(|| who_holds(&room.table));
         let (result, granted) = act(&mut room.table, now, &mut || self.next_token());
         if !granted.is_empty() {
             ring(&mut room.table, &granted, now);
         }
-        if let Some(changed) = &room.changed {
+        if let Some(changed) = &room.changed
+            && before != Some(who_holds(&room.table))
+        {
             changed.notify_waiters();
         }
         *empty += usize::from(room.table.is_empty());
@@ -223,6 +224,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Changes with every grant, which comes last, and with every departure.
+fn who_holds<N>(table: &Table<N>) -> (usize, Option<ClaimId>) {
+    (table.holders.len(), table.holders.last().map(|party| party.claim))
+}
+
 fn answer<N>(verdict: Verdict, table: &Table<N>, now: Moment) -> Answer {
     let recheck = || table.next_expiry().map(|at| at.since(now));
     match verdict {
@@ -281,18 +287,8 @@ impl Engine for MemoryEngine {
         })
     }
 
-    fn losses(self: Arc<Self>) -> Step<Vec<ClaimId>> {
-        let mut evicted = self.evicted.subscribe();
-        Step::new(async move {
-            loop {
-                match evicted.recv().await {
-                    Ok(claim) => return Ok(vec![claim]),
-                    // Whoever missed some finds out at the next renewal.
-                    Err(broadcast::error::RecvError::Lagged(_)) => {}
-                    Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
-                }
-            }
-        })
+    fn losses(&self) -> Losses {
+        self.evicted.listen()
     }
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
@@ -344,8 +340,7 @@ impl Engine for MemoryEngine {
             (Evicted { party, token: fence }, granted)
         });
         if evicted.party.is_some() {
-            // Nobody listens once the last client is gone.
-            let _ = self.evicted.send(claim);
+            self.evicted.post(claim);
         }
         done(evicted)
     }

@@ -1,6 +1,6 @@
 //! `memory:` — locks between the tasks of one process, and the reference that every other engine is compared with.
 //!
-//! It is [`Table`] behind a mutex: each lock name has a table, each step of the trait is one step of the table, and
+//! It is [`Table`](crate::logic::table::Table) behind a mutex: each lock name has a table, each step of the trait is one step of the table, and
 //! whoever the step granted is woken. `memory:` is a new engine; `memory:NAME` is one engine for all who say that name in
 //! this process.
 //!

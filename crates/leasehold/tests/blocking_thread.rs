@@ -1,0 +1,59 @@
+//! The background thread of blocking locks ends with its last user. Alone in its process, so that threads can be counted.
+#![cfg(all(feature = "memory", target_os = "linux"))]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::time::Duration;
+
+use leasehold::blocking::Locks;
+use leasehold::clock::Clock;
+
+const BOUND: Duration = Duration::from_secs(20);
+
+/// How many threads of this process are ours.
+fn threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() == "leasehold").count()
+}
+
+fn eventually(count: usize, when: &str) {
+    let clock = Clock::system();
+    let start = clock.now();
+    while threads() != count {
+        assert!(clock.now().since(start) < BOUND, "{} threads {when}, not {count}", threads());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn one_thread_per_locks_which_ends_with_the_last_user() {
+    assert_eq!(threads(), 0);
+    let locks = Locks::open("memory:thread").unwrap();
+    let clone = locks.clone();
+    let guards: Vec<_> = (0..20).map(|index| clone.mutex(format!("lock {index}")).lock().unwrap()).collect();
+    eventually(1, "for any number of locks");
+    let other = Locks::open("memory:thread").unwrap();
+    eventually(2, "for two");
+    drop((locks, clone));
+    assert!(guards.iter().all(leasehold::blocking::Guard::is_held));
+    eventually(2, "while guards are held");
+    drop(guards);
+    eventually(1, "after the last guard");
+    assert!(other.list("").unwrap().is_empty(), "what was dropped was given back before the thread ended");
+    let observer = other.election("boss").observe().unwrap();
+    drop(other);
+    eventually(1, "while an observer is left");
+    drop(observer);
+    eventually(0, "after the last user");
+
+    // A failed opening leaves no thread either, nor does one that was opened and dropped in an async fn.
+    assert!(Locks::open("nonsense:").is_err());
+    eventually(0, "after a failed opening");
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+        let locks = Locks::open("memory:").unwrap();
+        let guard = locks.mutex("a").lock().unwrap();
+        drop(locks);
+        assert!(guard.is_held());
+    });
+    eventually(0, "after an async fn");
+}
