@@ -47,7 +47,7 @@ pub(crate) async fn acquire(
     let refusal = if desk.is_refusing() {
         Err(Error::new(ErrorKind::Closed, "this Locks was closed"))
     } else {
-        desk.engine.capabilities().check(&terms)
+        desk.can.check(&terms)
     };
     refusal.map_err(|error| error.about(&terms.name).at_engine(shared.engine_name()))?;
     let span = tracing::debug_span!("acquire", name = %terms.name, mode = %terms.mode, engine = shared.engine_name());
@@ -87,7 +87,7 @@ enum Next {
 
 impl<'a> Attempt<'a> {
     fn new(shared: &'a Arc<Shared>, claim: Claim, patience: Patience, max_hold: Option<Duration>) -> Self {
-        let needs_time = !shared.desk.engine.capabilities().same_clock || shared.desk.gauges.is_on();
+        let needs_time = !shared.desk.can.same_clock || shared.desk.gauges.is_on();
         let bounded = matches!(patience, Patience::For(_));
         let started = if needs_time || bounded { shared.desk.clock.now() } else { Moment::default() };
         let give_up = match patience {
@@ -203,7 +203,7 @@ impl<'a> Attempt<'a> {
             Validity::Until(end) => end.before(ttl),
         };
         let cap = self.max_hold.map_or(Moment::NEVER, |most| sent.after(most));
-        let deadline = rules::deadline(sent, grant.validity, desk.engine.capabilities().drift, ttl, cap);
+        let deadline = rules::deadline(sent, grant.validity, desk.can.drift, ttl, cap);
         let waited = self.contended || matches!(grant.validity, Validity::FromSend(_));
         if waited && desk.clock.now() >= deadline {
             return None;

@@ -47,14 +47,14 @@ impl fmt::Display for Mode {
     }
 }
 
-/// One request, made by the client before it is sent, so that a retry is the same request. 128 bits from the system.
+/// One request, made by the client before it is sent, so that a retry is the same request: 128 bits that nobody else has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimId(u128);
 
 impl ClaimId {
     /// A new one, which nobody else has.
     pub fn random() -> Self {
-        Self(crate::random::bits())
+        Self(crate::random::unique())
     }
 
     /// From its 128 bits, as an engine stored them.

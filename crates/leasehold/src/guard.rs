@@ -117,7 +117,7 @@ impl Guard {
     /// asked.
     pub async fn release(self) -> Result<Outcome> {
         let desk = &self.shared.desk;
-        let same_clock = desk.engine.capabilities().same_clock;
+        let same_clock = desk.can.same_clock;
         let lease = &self.claim.lease;
         // A cap is ours alone: the engine does not know whether it was reached.
         let ours =

@@ -47,7 +47,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn engine_name(&self) -> &'static str {
-        self.desk.engine.capabilities().engine
+        self.desk.can.engine
     }
 }
 
@@ -170,7 +170,7 @@ impl Locks {
 
     /// What the engine can do.
     pub fn capabilities(&self) -> &Capabilities {
-        self.shared.desk.engine.capabilities()
+        &self.shared.desk.can
     }
 
     /// The engine's URL, without secrets.

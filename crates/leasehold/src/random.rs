@@ -1,32 +1,49 @@
-//! Random bits from the operating system, fetched some hundred at a time.
+//! Random bits from the operating system.
 
-use std::cell::RefCell;
-
-/// How many values one call to the system brings.
-const STOCK: usize = 256;
-
-struct Stock {
-    bytes: [u8; STOCK * 16],
-    left: usize,
-}
-
-thread_local! {
-    static RANDOM: RefCell<Stock> = const { RefCell::new(Stock { bytes: [0; STOCK * 16], left: 0 }) };
-}
+use std::cell::Cell;
 
 /// 128 random bits.
 pub(crate) fn bits() -> u128 {
-    RANDOM.with_borrow_mut(|stock| {
-        if stock.left == 0 {
-            #[allow(clippy::expect_used, reason = "without randomness no claim is unique: nothing could go on safely")]
-            getrandom::fill(&mut stock.bytes).expect("the operating system gives random bytes");
-            stock.left = STOCK;
-        }
-        stock.left -= 1;
-        let at = stock.left * 16;
-        let mut value = [0; 16];
-        value.copy_from_slice(&stock.bytes[at..at + 16]);
-        stock.bytes[at..at + 16].fill(0);
-        u128::from_ne_bytes(value)
+    let mut bytes = [0; 16];
+    #[allow(clippy::expect_used, reason = "without randomness no claim is unique: nothing could go on safely")]
+    getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
+    u128::from_ne_bytes(bytes)
+}
+
+/// How many claims one question to the system is good for.
+const RUN: u32 = 256;
+
+/// An odd number with bits everywhere (the golden ratio of 2^128): its multiples are all different and lie far apart.
+const STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+
+thread_local! {
+    static NEXT: Cell<(u128, u32)> = const { Cell::new((0, 0)) };
+}
+
+/// 128 bits that nobody else has, for a claim. Asking the system each time would cost more than all the rest of a claim, so
+/// each thread takes a random start from it and walks on from there some hundred times.
+pub(crate) fn unique() -> u128 {
+    NEXT.with(|next| {
+        let (at, left) = match next.get() {
+            (_, 0) => (bits(), RUN),
+            walking => walking,
+        };
+        next.set((at.wrapping_add(STRIDE), left - 1));
+        at
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_claims_are_the_same_nor_look_alike() {
+        let mut ids: Vec<u128> = (0..10_000).map(|_| unique()).collect();
+        let runs = ids.windows(2).filter(|pair| pair[1].wrapping_sub(pair[0]) != STRIDE).count();
+        assert!(runs >= 10_000 / RUN as usize - 1, "a new start now and then");
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), 10_000);
+    }
 }

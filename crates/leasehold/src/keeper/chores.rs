@@ -44,7 +44,7 @@ pub(crate) async fn listen<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn
         let away = matches!(&result, Err(error) if error.kind() == ErrorKind::Unavailable);
         desk.gauges.gauge("leasehold_engine_up", if away { 0.0 } else { 1.0 });
     }
-    result.map_err(|error| error.at_engine(desk.engine.capabilities().engine))
+    result.map_err(|error| error.at_engine(desk.can.engine))
 }
 
 fn no_answer() -> Error {
@@ -80,7 +80,7 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) {
     let (lease, ttl, now) = (&claim.lease, claim.terms.ttl, desk.clock.now());
     let due = match answer {
         Renewal::Renewed(validity) => {
-            let drift = desk.engine.capabilities().drift;
+            let drift = desk.can.drift;
             if !lease.extend(rules::deadline(sent, validity, drift, ttl, lease.cap())) {
                 // Too late. It is due now: the keeper buries it and gives back what the engine extended.
                 return desk.due_at(claim, now);

@@ -16,7 +16,7 @@ use self::book::Book;
 use self::chores::Chore;
 use crate::claim::Claim;
 use crate::clock::{Clock, Moment};
-use crate::engine::{Answer, Engine, Losses, Step};
+use crate::engine::{Answer, Capabilities, Engine, Losses, Step};
 use crate::meter::Gauges;
 
 pub(crate) use self::chores::{call, listen, release};
@@ -30,6 +30,8 @@ pub(crate) struct Desk {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Clock,
     pub(crate) gauges: Gauges,
+    /// What the engine can do, asked for once.
+    pub(crate) can: Capabilities,
     book: Book,
     abandoned: std::sync::Mutex<Vec<Abandoned>>,
     wake: Notify,
@@ -56,10 +58,12 @@ impl std::fmt::Debug for Abandoned {
 
 impl Desk {
     pub(crate) fn new(engine: Arc<dyn Engine>, clock: Clock, gauges: Gauges) -> Self {
+        let can = engine.capabilities().clone();
         Self {
             engine,
             clock,
             gauges,
+            can,
             book: Book::default(),
             abandoned: std::sync::Mutex::default(),
             wake: Notify::new(),
@@ -188,7 +192,7 @@ fn expired(desk: &Arc<Desk>, claim: &Arc<Claim>) -> Option<Chore> {
     claim.lease.expire();
     chores::bury(desk, claim).then(|| {
         let (desk, claim) = (Arc::clone(desk), Arc::clone(claim));
-        let promised = desk.clock.now().after(desk.engine.capabilities().drift.of(claim.terms.ttl));
+        let promised = desk.clock.now().after(desk.can.drift.of(claim.terms.ttl));
         async move {
             desk.clock.sleep_until(promised).await;
             chores::give_back(desk, claim, None).await;
