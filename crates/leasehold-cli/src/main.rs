@@ -1,2 +1,96 @@
-//! to come
-fn main() {}
+//! The command `leasehold`: run a command under a lock, see who holds what, put a holder out.
+//!
+//! `args` is the command line, `run` the command that matters, `show`, `evict`, `engines` and `shell` the others. All of them
+//! use nothing but the library's public interface.
+
+mod args;
+mod duration;
+mod engines;
+mod evict;
+mod exit;
+mod output;
+mod run;
+mod shell;
+mod show;
+mod view;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::exit::Failure;
+
+fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == run::WARDEN) {
+        return run::warden_main();
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(usage(&error)),
+    };
+    log_to_stderr();
+    match dispatch(cli.command) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            if !failure.message.is_empty() {
+                output::say(&failure.message);
+            }
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn dispatch(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Run(options) => block_on(run::run(*options)),
+        Command::Ls(options) => block_on(show::list(options)),
+        Command::Show(options) => block_on(show::show(options)),
+        Command::Evict(options) => block_on(evict::evict(options)),
+        Command::Engines(options) => engines::list(&options),
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man { dir } => shell::man(dir.as_deref()),
+    }
+}
+
+/// All runs on this one thread: it is the thread whose death the command's parent-death signal speaks of.
+fn block_on<F: Future<Output = Result<u8, Failure>>>(work: F) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::system("cannot start", error))?;
+    let result = runtime.block_on(work);
+    // A call that still hangs somewhere must not keep us.
+    runtime.shutdown_background();
+    result
+}
+
+/// Help and version on standard output; a wrong command line on standard error, with our own code, and without the
+/// password that may stand in it.
+fn usage(error: &clap::Error) -> u8 {
+    let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let text = |terminal: bool| {
+        let text = error.render();
+        output::hide_passwords(&if terminal && colours { text.ansi().to_string() } else { text.to_string() })
+    };
+    if error.use_stderr() {
+        output::err(&text(rustix::termios::isatty(std::io::stderr())));
+        return exit::USAGE;
+    }
+    match output::out(&text(rustix::termios::isatty(std::io::stdout()))) {
+        Ok(()) => 0,
+        Err(failure) => failure.code,
+    }
+}
+
+/// What the library tells of itself, as `LEASEHOLD_LOG` asks for: `warn`, `debug`, `leasehold=trace`, …
+fn log_to_stderr() {
+    let Ok(wanted) = std::env::var("LEASEHOLD_LOG") else { return };
+    match tracing_subscriber::EnvFilter::try_new(&wanted) {
+        Ok(filter) => tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(std::io::stderr)
+            .with_ansi(rustix::termios::isatty(std::io::stderr()))
+            .log_internal_errors(false)
+            .init(),
+        Err(error) => output::say(&format!("LEASEHOLD_LOG is not understood: {error}")),
+    }
+}

@@ -1,0 +1,188 @@
+//! The command line: every flag with its own help.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use leasehold::Locks;
+
+use crate::exit::Failure;
+use crate::run::RunArgs;
+
+// Lines of at most 79 characters, so that no terminal breaks them.
+const EXAMPLES: &str = "\
+Examples:
+  leasehold run nightly -- ./send-messages      one at a time, in order
+  leasehold run -n nightly -- ./send-messages   not at all if it is held
+  leasehold run -w 30s deploy -c 'make && make install'
+  leasehold run --slots 4 encode -- ./encode    at most four at a time
+  leasehold ls                                  who holds what, and who waits
+  leasehold show nightly                        everything about one lock
+  leasehold evict nightly                       put the holder out
+
+Environment:
+  LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
+  LEASEHOLD_LOG      what the library tells of itself on standard error: warn,
+                     debug, leasehold=trace
+  NO_COLOR           plain help texts
+
+Exit codes (`leasehold run --help` lists those of `run`):
+    0   done
+    1   evict: nobody holds it, or you said no
+   64   wrong usage, or a bad name, URL or duration
+   69   the engine cannot be used: away, denied, full or corrupt
+   71   the system refused us something
+   74   the output cannot be written";
+
+/// Locks that many processes and machines share.
+///
+/// Runs a command while it holds a lock, shows who holds what and who waits, and puts a holder out. A lock has a name and
+/// lives in an engine: `file:` (the default) is shared by the processes of this host; `leasehold engines` lists the others.
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version, after_long_help = EXAMPLES, after_help = "`leasehold --help` has examples.")]
+#[command(max_term_width = 120, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<RunArgs>),
+    /// List the locks that somebody holds or waits for
+    Ls(LsArgs),
+    /// Show who holds one lock and who waits for it
+    Show(ShowArgs),
+    Evict(EvictArgs),
+    /// List the engines and what each can do
+    Engines(JsonArg),
+    /// Print the completion script of a shell
+    ///
+    /// For bash: `leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold`
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    ///
+    /// All commands on one page: `leasehold man | man -l -`
+    Man {
+        /// Write one page for each command into this folder instead
+        #[arg(long, value_name = "DIR")]
+        dir: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EngineArg {
+    /// The engine that keeps the lock
+    ///
+    /// `file:` or `file:///folder` for the processes of this host. `leasehold engines` lists all of them.
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:")]
+    pub(crate) engine: String,
+}
+
+impl EngineArg {
+    /// The URL; an empty variable is as good as none.
+    pub(crate) fn url(&self) -> &str {
+        if self.engine.is_empty() { "file:" } else { &self.engine }
+    }
+
+    /// The URL as a command finds the same engine by it, wherever it goes: a folder is named from the root.
+    pub(crate) fn url_from_anywhere(&self) -> String {
+        let here = std::env::current_dir().ok();
+        here.and_then(|here| from_root(self.url(), here.to_str()?)).unwrap_or_else(|| self.url().to_owned())
+    }
+
+    pub(crate) async fn open(&self, ttl: Duration) -> Result<Locks, Failure> {
+        Ok(Locks::builder().ttl(ttl).open(self.url()).await?)
+    }
+}
+
+/// `file:folder` as seen from `here`; `None` for any other URL.
+fn from_root(url: &str, here: &str) -> Option<String> {
+    let (scheme, path) = url.split_once(':')?;
+    let relative = !path.is_empty() && !path.starts_with(['/', '?']);
+    let here = here.replace('%', "%25").replace('?', "%3F");
+    (scheme.eq_ignore_ascii_case("file") && relative).then(|| format!("file://{here}/{path}"))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct JsonArg {
+    /// JSON for programs instead of a table for people
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Only locks whose names start so
+    #[arg(default_value = "", hide_default_value = true)]
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+    #[command(flatten)]
+    pub(crate) output: JsonArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    /// The lock's name
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+    #[command(flatten)]
+    pub(crate) output: JsonArg,
+}
+
+/// Put a holder out and raise the token
+///
+/// Whoever is put out is told as soon as the engine can, but may have been stopped or cut off: until it hears of it, it
+/// believes that it holds the lock. The new token is printed: write it to whatever the lock protects, and writes with an
+/// older one are refused there.
+#[derive(Debug, Args)]
+pub(crate) struct EvictArgs {
+    /// The lock's name
+    pub(crate) name: String,
+    /// Only the holders with this token; all holders if neither this nor --claim is given
+    #[arg(long, value_name = "N", conflicts_with = "claim")]
+    pub(crate) token: Option<u64>,
+    /// Only the holder or waiter whose claim starts so, as `leasehold show` has it
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) claim: Option<String>,
+    /// Do not ask; needed where there is no terminal to ask on
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+    #[command(flatten)]
+    pub(crate) output: JsonArg,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn no_line_of_the_help_is_broken_by_a_terminal() {
+        for line in EXAMPLES.lines() {
+            assert!(line.chars().count() < 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn only_a_folder_named_from_here_is_named_anew() {
+        assert_eq!(from_root("file:locks?mode=0770", "/a%b").as_deref(), Some("file:///a%25b/locks?mode=0770"));
+        for url in ["file:", "file:?mode=0770", "file:///a", "redis://h/0", "memory:x"] {
+            assert_eq!(from_root(url, "/a"), None, "{url}");
+        }
+    }
+}

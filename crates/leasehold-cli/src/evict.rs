@@ -1,0 +1,128 @@
+//! `leasehold evict`: put a holder out, and say what was done.
+
+use std::io;
+
+use leasehold::engine::{LockView, PartyView};
+use leasehold::{DEFAULT_TTL, LockName, Locks, Token};
+use rustix::termios::isatty;
+use serde::Serialize;
+
+use crate::args::EvictArgs;
+use crate::duration::human;
+use crate::exit::{self, Failure};
+use crate::output::{self, clean};
+use crate::view::{self, PartyJson};
+
+#[derive(Debug, Serialize)]
+struct EvictedJson<'a> {
+    name: &'a str,
+    evicted: Vec<PartyJson<'a>>,
+    fence_token: Option<u64>,
+    reason: Option<&'a str>,
+}
+
+pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
+    let name = LockName::new(&args.name)?;
+    let asking = !args.yes;
+    if asking && !isatty(io::stdin()) {
+        return Err(Failure::usage("there is no terminal to ask on: say --yes to evict without being asked"));
+    }
+    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let view = locks.inspect(&name).await?;
+    let chosen = choose(&view, &args);
+    if chosen.is_empty() {
+        return nobody(&args, &view);
+    }
+    if asking && !confirmed(&name, &chosen)? {
+        output::say("nothing was changed");
+        return Ok(exit::CONFLICT);
+    }
+    let (gone, token) = put_out(&locks, &name, &chosen).await?;
+    if gone.is_empty() {
+        return nobody(&args, &view);
+    }
+    tracing::warn!(%name, evicted = gone.len(), fence = token.map(|t| t.0), reason = args.reason, "evicted");
+    let text = if args.output.json {
+        let evicted = gone.iter().map(PartyJson::new).collect();
+        let reason = args.reason.as_deref();
+        output::json(&EvictedJson { name: name.as_str(), evicted, fence_token: token.map(|t| t.0), reason })
+    } else {
+        evicted_text(&name, &gone, token, args.reason.as_deref())
+    };
+    output::out(&text)?;
+    Ok(0)
+}
+
+/// Whom the options name: all holders, unless they say more.
+fn choose<'a>(view: &'a LockView, args: &EvictArgs) -> Vec<&'a PartyView> {
+    match (args.token, &args.claim) {
+        (Some(token), _) => view.holders.iter().filter(|party| party.token == Some(Token(token))).collect(),
+        (None, Some(prefix)) => view
+            .holders
+            .iter()
+            .chain(&view.waiters)
+            .filter(|party| view::claim_starts_with(party.claim, prefix))
+            .collect(),
+        (None, None) => view.holders.iter().collect(),
+    }
+}
+
+fn nobody(args: &EvictArgs, view: &LockView) -> Result<u8, Failure> {
+    if args.output.json {
+        let reason = args.reason.as_deref();
+        output::out(&output::json(&EvictedJson { name: &args.name, evicted: vec![], fence_token: None, reason }))?;
+    } else {
+        let such = if view.holders.is_empty() { "nobody holds it" } else { "nobody who holds it is meant by this" };
+        output::say(&format!("{}: {such}; nothing was changed", args.name));
+    }
+    Ok(exit::CONFLICT)
+}
+
+fn confirmed(name: &LockName, chosen: &[&PartyView]) -> Result<bool, Failure> {
+    for party in chosen {
+        output::err(&format!("{}\n", line(party)));
+    }
+    let who = if chosen.len() == 1 { "it".to_owned() } else { format!("these {}", chosen.len()) };
+    output::err(&format!("Put {who} out of {}? [y/N] ", clean(name.as_str())));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|error| Failure::system("cannot read the answer", error))?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+/// Puts each out; who had gone by then is left out of the answer.
+async fn put_out(
+    locks: &Locks,
+    name: &LockName,
+    chosen: &[&PartyView],
+) -> Result<(Vec<PartyView>, Option<Token>), Failure> {
+    let mut gone = Vec::new();
+    let mut token = None;
+    for party in chosen {
+        let evicted = locks.evict(name, party.claim).await?;
+        token = token.max(Some(evicted.token));
+        gone.extend(evicted.party);
+    }
+    Ok((gone, token))
+}
+
+fn evicted_text(name: &LockName, gone: &[PartyView], token: Option<Token>, reason: Option<&str>) -> String {
+    let mut text = String::new();
+    let name = clean(name.as_str());
+    for party in gone {
+        text.push_str(&format!("evicted from {name}: {}\n", line(party)));
+    }
+    if let Some(token) = token {
+        text.push_str(&format!("token raised to {token}: write it to what the lock protects\n"));
+    }
+    if let Some(reason) = reason {
+        text.push_str(&format!("reason: {}\n", clean(reason)));
+    }
+    text
+}
+
+fn line(party: &PartyView) -> String {
+    let (what, since) = if party.token.is_some() { ("token", "held") } else { ("no token", "waited") };
+    let token = party.token.map(|token| format!(" {token}")).unwrap_or_default();
+    let (process, doing, age) = (view::process(party), view::doing(party), human(party.age));
+    format!("{process} ({doing}), {}, {what}{token}, {since} for {age}", party.mode)
+}

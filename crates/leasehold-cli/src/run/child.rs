@@ -1,0 +1,146 @@
+//! The command: started in a group of its own, so that it cannot outlive us.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use leasehold::{Guard, Owner};
+use nix::sys::signal::SigSet;
+use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
+use rustix::termios::tcsetpgrp;
+
+use super::message::Message;
+use super::plan::Plan;
+use crate::exit::{self, Failure};
+
+/// A command that was started and not yet reaped.
+#[derive(Debug)]
+pub(super) struct Child {
+    pid: Pid,
+}
+
+/// What has become of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    Stopped(Signal),
+    Ended(Status),
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Exited(u8),
+    Signalled(i32),
+}
+
+impl Status {
+    /// As a shell would say it.
+    pub(super) fn code(self) -> u8 {
+        match self {
+            Self::Exited(code) => code,
+            Self::Signalled(number) => exit::by_signal(number),
+        }
+    }
+}
+
+/// What the command does between fork and exec.
+pub(super) struct Birth {
+    /// The pipe to the warden, who must know the group before the command runs.
+    pub(super) warden: OwnedFd,
+    /// The terminal, if the command gets it from the start.
+    pub(super) terminal: Option<OwnedFd>,
+    /// The signal mask that it gets.
+    pub(super) mask: SigSet,
+}
+
+impl Birth {
+    /// Only system calls, no allocation, no locks: another thread may have held one at the fork.
+    fn prepare(&self, parent: Pid) -> io::Result<()> {
+        process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if process::getppid() != Some(parent) {
+            return Err(rustix::io::Errno::SRCH.into());
+        }
+        let own = process::getpid();
+        rustix::io::write(&self.warden, &Message::Group(own).encode())?;
+        if let Some(terminal) = &self.terminal {
+            // SIGTTOU is still blocked, so this works from the background. Without it the command asks for it later.
+            let _ = tcsetpgrp(terminal, own);
+        }
+        self.mask.thread_set_mask().map_err(io::Error::from)
+    }
+}
+
+impl Child {
+    /// Starts the command.
+    pub(super) fn start(
+        plan: &Plan,
+        guard: &Guard,
+        owner: Option<Owner>,
+        engine: &str,
+        birth: Birth,
+    ) -> Result<Self, Failure> {
+        let Some((program, arguments)) = plan.command.split_first() else {
+            return Err(Failure::usage("there is no command to run"));
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).process_group(0);
+        command.env("LEASEHOLD_NAME", guard.name().as_str()).env("LEASEHOLD_TOKEN", guard.token().to_string());
+        command.env("LEASEHOLD_ENGINE", engine);
+        match owner {
+            Some(owner) => command.env("LEASEHOLD_OWNER", owner.to_string()),
+            None => command.env_remove("LEASEHOLD_OWNER"),
+        };
+        let parent = process::getpid();
+        // SAFETY: between fork and exec only async-signal-safe functions may be called; `prepare` makes system calls on
+        // values that were made before the fork, and nothing else.
+        #[allow(unsafe_code, reason = "what std wants for anything between fork and exec")]
+        unsafe {
+            command.pre_exec(move || birth.prepare(parent));
+        }
+        let child = command.spawn().map_err(|error| cannot_run(program, &error))?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Ok(Self { pid: pid.ok_or_else(|| Failure::system("cannot run", "the process has no number"))? })
+    }
+
+    /// Its group has the number of its first process.
+    pub(super) fn group(&self) -> Pid {
+        self.pid
+    }
+
+    /// What has become of it since the last call, if anything. One that has ended stays to be asked for until it is reaped:
+    /// so long its number is no other's.
+    pub(super) fn change(&self) -> Option<Change> {
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        if let Ok(Some(status)) = process::waitid(WaitId::Pid(self.pid), options)
+            && let Some(by) = status.stopping_signal().and_then(Signal::from_named_raw)
+        {
+            return Some(Change::Stopped(by));
+        }
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = match process::waitid(WaitId::Pid(self.pid), options) {
+            Ok(status) => status?,
+            Err(rustix::io::Errno::INTR) => return None,
+            // Somebody else reaped it; how it ended is not known.
+            Err(_) => return Some(Change::Ended(Status::Exited(exit::SYSTEM))),
+        };
+        Some(Change::Ended(match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Status::Exited(u8::try_from(code & 0xff).unwrap_or(u8::MAX)),
+            (None, Some(number)) => Status::Signalled(number),
+            (None, None) => return None,
+        }))
+    }
+
+    /// Lets it go.
+    pub(super) fn reap(self) {
+        let _ = process::waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
+    }
+}
+
+fn cannot_run(program: &std::ffi::OsStr, error: &io::Error) -> Failure {
+    let message = format!("cannot run {}: {error}", program.display());
+    match error.kind() {
+        io::ErrorKind::NotFound => Failure::new(exit::NOT_FOUND, "not-found", message),
+        _ => Failure::new(exit::NOT_EXECUTABLE, "not-executable", message),
+    }
+}

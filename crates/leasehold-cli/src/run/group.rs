@@ -1,0 +1,97 @@
+//! Process groups, as the kernel shows them.
+
+use std::fs;
+
+use rustix::process::{self, Pid, Signal};
+
+/// Sends a signal to every process of a group; there is nothing to do about one that has gone.
+pub(super) fn signal(group: Pid, signal: Signal) {
+    let _ = process::kill_process_group(group, signal);
+}
+
+/// A signal that asks a group to end, which may be stopped: it must run to hear of it.
+pub(super) fn end_with(group: Pid, signal: Signal) {
+    self::signal(group, signal);
+    self::signal(group, Signal::CONT);
+}
+
+/// Whether a process of the group still runs. One that has ended and was not yet reaped does not.
+pub(super) fn is_alive(group: Pid) -> bool {
+    if process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
+        return false;
+    }
+    members(group).iter().any(|member| !member.has_ended())
+}
+
+/// Whether `ours` is a group that no shell controls: nobody would wake it up after a stop.
+pub(super) fn is_orphaned(ours: Pid) -> bool {
+    !members(ours).iter().any(|member| {
+        Stat::of(&member.parent.to_string())
+            .is_some_and(|parent| parent.session == member.session && parent.group != member.group)
+    })
+}
+
+/// Whether `ours` has other processes than this one: a pipeline, or a script.
+pub(super) fn has_others(ours: Pid) -> bool {
+    let own = process::getpid().as_raw_nonzero().get();
+    members(ours).iter().any(|member| member.pid != own && !member.has_ended())
+}
+
+fn members(group: Pid) -> Vec<Stat> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let wanted = group.as_raw_nonzero().get();
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let processes = names.filter(|name| name.starts_with(|c: char| c.is_ascii_digit()));
+    processes.filter_map(|pid| Stat::of(&pid)).filter(|stat| stat.group == wanted).collect()
+}
+
+/// What `/proc/PID/stat` says of a process.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    pid: i32,
+    state: char,
+    parent: i32,
+    group: i32,
+    session: i32,
+}
+
+impl Stat {
+    fn of(pid: &str) -> Option<Self> {
+        Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// The program's name, in brackets, may have blanks and brackets of its own.
+    fn parse(line: &str) -> Option<Self> {
+        let (pid, rest) = line.split_once(' ')?;
+        let mut fields = rest.rsplit_once(')')?.1.split_whitespace();
+        Some(Self {
+            pid: pid.parse().ok()?,
+            state: fields.next()?.chars().next()?,
+            parent: fields.next()?.parse().ok()?,
+            group: fields.next()?.parse().ok()?,
+            session: fields.next()?.parse().ok()?,
+        })
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.state, 'Z' | 'X' | 'x')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_a_process_whatever_its_name() {
+        let stat = Stat::parse("42 (a) b (c) S 1 40 39 0 -1").unwrap();
+        assert_eq!(stat, Stat { pid: 42, state: 'S', parent: 1, group: 40, session: 39 });
+        assert_eq!(Stat::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn knows_its_own_group() {
+        assert!(is_alive(process::getpgrp()));
+        assert!(!is_alive(Pid::from_raw(i32::MAX).unwrap()));
+    }
+}

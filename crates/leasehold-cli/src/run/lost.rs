@@ -1,0 +1,175 @@
+//! When a command whose lock is in danger gets TERM and KILL. Pure: times in, times out.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use leasehold::LostReason;
+use leasehold::clock::Moment;
+
+/// What happens to the command when the lock is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLost {
+    /// TERM, and KILL after the grace
+    Term,
+    /// KILL at once
+    Kill,
+    /// Nothing but a warning: it runs on without the lock
+    Ignore,
+}
+
+/// The rules of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rules {
+    pub(crate) on_lost: OnLost,
+    pub(crate) grace: Duration,
+    /// How long before the end of the lease KILL is sent: the time that dying takes.
+    pub(crate) margin: Duration,
+}
+
+/// When the group gets TERM and KILL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    pub(crate) term_at: Moment,
+    pub(crate) kill_at: Moment,
+}
+
+/// What is due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    Nothing,
+    Term,
+    Kill,
+}
+
+/// Checks the options against each other and fills in what was not given.
+pub(crate) fn rules(
+    on_lost: OnLost,
+    grace: Option<Duration>,
+    ttl: Duration,
+    max_hold: Option<Duration>,
+) -> Result<Rules, String> {
+    let longest = max_hold.map_or(ttl, |most| most.min(ttl));
+    let margin = (longest / 20).min(Duration::from_millis(500));
+    let grace = grace.unwrap_or_else(|| (longest / 3).min(Duration::from_secs(5)));
+    if on_lost == OnLost::Term && grace >= ttl / 2 {
+        return Err(format!(
+            "--grace {grace:?} is too long for --ttl {ttl:?}: TERM is sent when only the grace is left of the lease, which is \
+             renewed after a third of it; take a grace below half of the TTL, or a longer TTL"
+        ));
+    }
+    if let Some(most) = max_hold.filter(|most| on_lost == OnLost::Term && grace >= *most) {
+        return Err(format!(
+            "--grace {grace:?} leaves nothing of --max-hold {most:?}: TERM is sent so long before its end"
+        ));
+    }
+    Ok(Rules { on_lost, grace, margin })
+}
+
+impl Rules {
+    /// The schedule for a lease that ends at `deadline` unless it is renewed.
+    pub(crate) fn before(&self, deadline: Moment) -> Schedule {
+        let kill_at = deadline.before(self.margin);
+        match self.on_lost {
+            OnLost::Term => Schedule { term_at: deadline.before(self.grace).min(kill_at), kill_at },
+            OnLost::Kill => Schedule { term_at: Moment::NEVER, kill_at },
+            OnLost::Ignore => Schedule::NEVER,
+        }
+    }
+
+    /// The schedule after the lock was lost for this reason at `now`. Only who was evicted has a grace left; otherwise the
+    /// lease is over.
+    pub(crate) fn after(&self, reason: LostReason, now: Moment) -> Schedule {
+        match (self.on_lost, reason) {
+            (OnLost::Term, LostReason::Taken) => Schedule { term_at: now, kill_at: now.after(self.grace) },
+            (OnLost::Ignore, _) => Schedule::NEVER,
+            _ => Schedule { term_at: Moment::NEVER, kill_at: now },
+        }
+    }
+
+    /// The schedule for the warden, who steps in only if we do not, but still before the end.
+    pub(crate) fn for_warden(&self, schedule: Schedule) -> Schedule {
+        let later = self.margin / 2;
+        Schedule { term_at: schedule.term_at.after(later), kill_at: schedule.kill_at.after(later) }
+    }
+}
+
+impl Schedule {
+    pub(crate) const NEVER: Self = Self { term_at: Moment::NEVER, kill_at: Moment::NEVER };
+
+    /// What is due now.
+    pub(crate) fn due(self, now: Moment) -> Due {
+        if now >= self.kill_at {
+            Due::Kill
+        } else if now >= self.term_at {
+            Due::Term
+        } else {
+            Due::Nothing
+        }
+    }
+
+    /// When something is due next.
+    pub(crate) fn next(self) -> Moment {
+        self.term_at.min(self.kill_at)
+    }
+
+    /// The same after TERM was sent.
+    pub(crate) fn termed(self) -> Self {
+        Self { term_at: Moment::NEVER, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_nanos(0).after(SECOND * u32::try_from(seconds).unwrap())
+    }
+
+    #[test]
+    fn term_leaves_the_grace_and_kill_comes_before_the_end() {
+        let rules = rules(OnLost::Term, None, SECOND * 30, None).unwrap();
+        let schedule = rules.before(at(100));
+        assert_eq!((rules.grace, schedule.term_at), (SECOND * 5, at(95)));
+        assert!(schedule.kill_at > at(99) && schedule.kill_at < at(100));
+        let warden = rules.for_warden(schedule);
+        assert!(warden.term_at > schedule.term_at && warden.kill_at > schedule.kill_at && warden.kill_at < at(100));
+        assert_eq!(schedule.due(at(94)), Due::Nothing);
+        assert_eq!(schedule.due(at(95)), Due::Term);
+        assert_eq!(schedule.termed().due(at(95)), Due::Nothing);
+        assert_eq!(schedule.termed().due(at(100)), Due::Kill);
+    }
+
+    #[test]
+    fn whoever_is_evicted_has_a_grace_and_whoever_was_late_has_none() {
+        let rules = rules(OnLost::Term, None, SECOND * 30, None).unwrap();
+        assert_eq!(rules.after(LostReason::Taken, at(9)), Schedule { term_at: at(9), kill_at: at(14) });
+        assert_eq!(rules.after(LostReason::Expired, at(9)).due(at(9)), Due::Kill);
+        assert_eq!(rules.after(LostReason::MaxHold, at(9)).due(at(9)), Due::Kill);
+    }
+
+    #[test]
+    fn the_other_policies_kill_at_once_or_never() {
+        let kill = rules(OnLost::Kill, None, SECOND * 30, None).unwrap();
+        assert_eq!(kill.before(at(100)).term_at, Moment::NEVER);
+        assert_eq!(kill.after(LostReason::Taken, at(9)).due(at(9)), Due::Kill);
+        let ignore = rules(OnLost::Ignore, None, SECOND * 30, None).unwrap();
+        assert_eq!(ignore.for_warden(ignore.before(at(100))), Schedule::NEVER);
+        assert_eq!(ignore.after(LostReason::Expired, at(9)), Schedule::NEVER);
+    }
+
+    #[test]
+    fn a_grace_that_does_not_fit_is_refused_with_the_reason() {
+        assert!(rules(OnLost::Term, Some(SECOND * 15), SECOND * 30, None).unwrap_err().contains("below half"));
+        assert!(
+            rules(OnLost::Term, Some(SECOND * 9), SECOND * 30, Some(SECOND * 8)).unwrap_err().contains("--max-hold")
+        );
+        assert!(rules(OnLost::Ignore, Some(SECOND * 15), SECOND * 30, None).is_ok());
+        // A grace of nothing is a kill, just before the end.
+        let none = rules(OnLost::Term, Some(Duration::ZERO), SECOND * 30, None).unwrap();
+        let schedule = none.before(at(100));
+        assert_eq!(schedule.term_at, schedule.kill_at);
+    }
+}

@@ -1,0 +1,68 @@
+//! What leasehold tells its warden: messages of a fixed size over a pipe. Each is written in one piece.
+
+use leasehold::clock::Moment;
+use rustix::process::Pid;
+
+use super::lost::Schedule;
+
+/// The size of every message.
+pub(super) const SIZE: usize = 17;
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// This is the group to watch over.
+    Group(Pid),
+    /// Unless told otherwise, do this then.
+    Schedule(Schedule),
+    /// The command has ended; there is nothing to watch any more.
+    Done,
+}
+
+impl Message {
+    /// Allocates nothing: it is called between fork and exec, too.
+    pub(super) fn encode(self) -> [u8; SIZE] {
+        let (kind, first, second) = match self {
+            Self::Group(pid) => (b'g', pid.as_raw_nonzero().get().unsigned_abs().into(), 0),
+            Self::Schedule(schedule) => (b's', schedule.term_at.as_nanos(), schedule.kill_at.as_nanos()),
+            Self::Done => (b'd', 0, 0),
+        };
+        let mut bytes = [0; SIZE];
+        bytes[0] = kind;
+        bytes[1..9].copy_from_slice(&first.to_ne_bytes());
+        bytes[9..].copy_from_slice(&second.to_ne_bytes());
+        bytes
+    }
+
+    /// `None` for what no leasehold of this build has written.
+    pub(super) fn decode(bytes: &[u8; SIZE]) -> Option<Self> {
+        let number = |from: usize| Some(u64::from_ne_bytes(bytes.get(from..from + 8)?.try_into().ok()?));
+        let (first, second) = (number(1)?, number(9)?);
+        match bytes[0] {
+            b'g' => i32::try_from(first).ok().and_then(Pid::from_raw).map(Self::Group),
+            b's' => {
+                let (term_at, kill_at) = (Moment::from_nanos(first), Moment::from_nanos(second));
+                Some(Self::Schedule(Schedule { term_at, kill_at }))
+            }
+            b'd' => Some(Self::Done),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_read_as_it_was_written() {
+        let schedule = Schedule { term_at: Moment::from_nanos(1 << 60), kill_at: Moment::NEVER };
+        for message in [Message::Group(Pid::from_raw(4_194_304).unwrap()), Message::Schedule(schedule), Message::Done] {
+            assert_eq!(Message::decode(&message.encode()), Some(message));
+        }
+        assert_eq!(Message::decode(&[0; SIZE]), None);
+        let mut nobody = Message::Done.encode();
+        nobody[0] = b'g';
+        assert_eq!(Message::decode(&nobody), None);
+    }
+}

@@ -1,0 +1,161 @@
+//! `leasehold run`: a command under a lock.
+//!
+//! ```text
+//! plan (options that make sense) -> acquire (wait, show, leave the queue) -> child + warden -> supervise -> release
+//! ```
+//! `lost` says when a command in danger gets TERM and KILL; `supervise` does it while we run, and `watch` - another process,
+//! the warden - if we are killed or stand still.
+
+mod acquire;
+mod child;
+mod group;
+mod lost;
+mod message;
+mod options;
+mod parting;
+mod plan;
+mod report;
+mod signals;
+mod stop;
+mod supervise;
+mod terminal;
+mod waiting;
+mod warden;
+mod watch;
+
+use leasehold::engine::Reach;
+use leasehold::{Guard, Locks, Outcome, Owner};
+
+use self::acquire::{Acquired, acquire};
+use self::child::{Birth, Child};
+use self::lost::OnLost;
+pub(crate) use self::options::RunArgs;
+use self::parting::{close, release};
+use self::plan::Plan;
+use self::report::Report;
+use self::signals::Signals;
+use self::supervise::{End, State, Supervisor};
+use self::terminal::Terminal;
+pub(crate) use self::warden::WARDEN;
+use self::warden::Warden;
+pub(crate) use self::watch::warden_main;
+use crate::exit::{self, Failure};
+
+/// Runs a command under a lock; the answer is the exit code.
+pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
+    let report = Report::new(&args);
+    match run_under_lock(&args, report).await {
+        Ok(code) => {
+            report.exit(code);
+            Ok(code)
+        }
+        Err(failure) => Err(report.failure(failure)),
+    }
+}
+
+async fn run_under_lock(args: &RunArgs, report: Report) -> Result<u8, Failure> {
+    let plan = Plan::new(args)?;
+    let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
+    let locks = tokio::select! {
+        biased;
+        locks = args.engine.open(plan.ttl) => locks?,
+        signal = signals.next_end() => return Ok(exit::by_signal(signal.as_raw())),
+    };
+    if locks.capabilities().reach == Reach::Process {
+        report.warning(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
+    }
+    let owner = owner(&locks);
+    let result = match acquire(&locks, &plan, owner.as_ref(), &mut signals, report).await {
+        Ok(Acquired::Held(guard)) => {
+            let engine = args.engine.url_from_anywhere();
+            hold(&Run { plan: &plan, locks: &locks, owner, engine, report }, guard, &mut signals).await
+        }
+        Ok(Acquired::Conflict) => Ok(plan.conflict),
+        Ok(Acquired::Interrupted(signal)) => Ok(exit::by_signal(signal.as_raw())),
+        Err(failure) => Err(failure),
+    };
+    close(locks, &mut signals, report).await;
+    result
+}
+
+/// Who we are: whoever runs us under a lock of its own, or else a new owner.
+fn owner(locks: &Locks) -> Option<Owner> {
+    let given = std::env::var("LEASEHOLD_OWNER").ok().filter(|owner| !owner.is_empty());
+    let owner = match given.map(|text| text.parse()) {
+        Some(Ok(owner)) => owner,
+        _ => Owner::new(),
+    };
+    locks.capabilities().reentry.then_some(owner)
+}
+
+/// What one run works with.
+struct Run<'a> {
+    plan: &'a Plan,
+    locks: &'a Locks,
+    owner: Option<Owner>,
+    engine: String,
+    report: Report,
+}
+
+/// Runs the command with the lock in hand, and gives the lock back, whatever happened.
+async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
+    let started = run.locks.clock().now();
+    let end = match command(run, &guard, signals).await {
+        Ok(end) => end,
+        Err(failure) => {
+            release(run, guard, signals).await;
+            return Err(failure);
+        }
+    };
+    run.report.ended(end.status);
+    let mut code = end.status.code();
+    let at_least = started.after(run.plan.min_hold);
+    if !end.lost && run.locks.clock().now() < at_least {
+        run.report.note("the command has ended; keeping the lock for --min-hold");
+        tokio::select! {
+            biased;
+            signal = signals.next_end() => code = exit::by_signal(signal.as_raw()),
+            _ = guard.lost() => {}
+            () = run.locks.clock().sleep_until(at_least) => {}
+        }
+    }
+    let was_held = guard.is_held();
+    let outcome = release(run, guard, signals).await;
+    let lost = end.lost || (was_held && matches!(outcome, Some(Outcome::WasLost(_))));
+    Ok(if lost && run.plan.rules.on_lost != OnLost::Ignore { exit::LOST } else { code })
+}
+
+/// Starts the warden, then the command, and watches over it.
+async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<End, Failure> {
+    let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, error);
+    let clock = run.locks.clock();
+    let mask = signals::prepare_mask().map_err(|error| Failure::system("cannot set the signal mask", error))?;
+    let mut terminal = Terminal::find();
+    let mut warden = Warden::start(run.locks.lifeline()).map_err(system("cannot start the warden"))?;
+    warden.tell(run.plan.rules.for_warden(run.plan.rules.before(guard.deadline())), clock.now());
+    let birth = Birth {
+        warden: warden.pipe().try_clone_to_owned().map_err(system("cannot reach the warden"))?,
+        terminal: terminal.as_mut().filter(|terminal| terminal.is_lent_at_once()).and_then(Terminal::handle),
+        mask,
+    };
+    signals.listen_to_job_control().map_err(system("cannot listen to signals"))?;
+    let child = match Child::start(run.plan, guard, run.owner, &run.engine, birth) {
+        Ok(child) => child,
+        Err(failure) => {
+            if let Some(terminal) = &terminal {
+                terminal.take_back(None);
+            }
+            warden.dismiss();
+            warden.gone(clock).await;
+            return Err(failure);
+        }
+    };
+    run.report.started(child.group().as_raw_nonzero().get().unsigned_abs());
+    let (plan, report, started) = (run.plan, run.report, clock.now());
+    let (warden_for_it, state) = (&mut warden, State::default());
+    let supervisor =
+        Supervisor { plan, guard, clock, report, signals, child, warden: warden_for_it, terminal, started, state };
+    let end = supervisor.run().await;
+    warden.gone(clock).await;
+    Ok(end)
+}

@@ -1,0 +1,137 @@
+//! The options of `leasehold run`.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::lost::OnLost;
+use crate::args::EngineArg;
+use crate::duration::{parse, parse_positive};
+
+const USAGE: &str = "leasehold run [OPTIONS] NAME -- CMD...\n       leasehold run [OPTIONS] NAME -c STRING";
+
+// Lines of at most 79 characters, so that no terminal breaks them.
+const AFTER: &str = "\
+Examples:
+  leasehold run nightly -- ./send-messages      one at a time, in order
+  leasehold run -n nightly -- ./send-messages   exit code 1 if it is held
+  leasehold run -w 30s -E 99 deploy -- make install
+  leasehold run -s config -- ./reload           beside other -s, not beside -x
+  leasehold run --slots 4 encode -c 'ffmpeg -i \"$IN\" \"$OUT\"'
+  leasehold run --max-hold 10m --grace 10s report -- ./report
+
+The command:
+  It has a process group of its own, our standard streams and the terminal.
+  Its environment has
+    LEASEHOLD_NAME     the lock's name
+    LEASEHOLD_TOKEN    the fencing token: hand it to what the lock protects,
+                       and have it refuse older ones
+    LEASEHOLD_OWNER    who holds: a `leasehold run` of the same lock inside
+                       the command enters at once
+    LEASEHOLD_ENGINE   the engine's URL
+  TERM, INT, HUP, QUIT, USR1, USR2 and WINCH are passed on to its group.
+  If leasehold is killed, the group is killed, too, and the lock is not free
+  before it is gone. If a signal ends the command, what is left of its group
+  has the grace to end, too, and then gets KILL, before the lock is free.
+  Processes that leave the group are not followed, and those that a command
+  leaves behind when it ends by itself run on without the lock.
+
+When the lock is lost:
+  The lease is renewed every third of its TTL. If that fails, the group gets
+  TERM when only the grace is left of it, and KILL just before its end: it is
+  gone before anybody else has the lock. If somebody evicts us, it gets TERM
+  at once and KILL after the grace. --on-lost says otherwise.
+  Ctrl-Z stops the command and the renewals: the same happens if it is not
+  continued in time.
+
+Exit codes:
+  the command's own; 128+n if signal n ended it, or our waiting
+    1   somebody else holds the lock: -n, or not within -w (-E says otherwise)
+   64   wrong usage, or a bad name, URL or duration
+   69   the engine cannot be used: away, denied, full or corrupt
+   71   the system refused us something: a process, for example
+   75   the lock was lost
+  126   the command cannot be run
+  127   the command was not found
+
+Environment:
+  LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
+  LEASEHOLD_OWNER    who we are: set by a `leasehold run` around us
+  LEASEHOLD_LOG      what the library tells of itself: warn, debug, ...";
+
+/// Run a command under a lock
+///
+/// Waits until the lock is free, runs the command, and gives the lock back when it ends. As flock(1), but for locks that have
+/// a name, an order, a lease that is kept up, and a token; and on many machines where the engine is.
+#[derive(Debug, Args)]
+#[command(override_usage = USAGE)]
+#[command(after_long_help = AFTER, after_help = "`leasehold run --help` has examples and the exit codes.")]
+pub(crate) struct RunArgs {
+    /// The lock's name: any text of 1 to 512 bytes without control characters
+    pub(crate) name: String,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", trailing_var_arg = true)]
+    pub(crate) cmd: Vec<OsString>,
+    /// Run this with `/bin/sh -c` instead
+    #[arg(short, long, value_name = "STRING", conflicts_with = "cmd")]
+    pub(crate) command: Option<OsString>,
+    /// Do not wait: fail if the lock is not free
+    #[arg(short, long, visible_alias = "nb")]
+    pub(crate) nonblock: bool,
+    /// Wait no longer than this: seconds (`5`, `0.5`) or with a unit (`500ms`, `2m`, `1h`)
+    #[arg(short, long, visible_alias = "timeout", value_name = "SECONDS", value_parser = parse, conflicts_with = "nonblock")]
+    pub(crate) wait: Option<Duration>,
+    /// The exit code if the lock is not to be had
+    #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::CONFLICT)]
+    pub(crate) conflict_exit_code: u8,
+    /// Share the lock with others who share it
+    #[arg(short, long, overrides_with = "exclusive", conflicts_with = "slots")]
+    pub(crate) shared: bool,
+    /// Hold the lock alone (the default)
+    #[arg(short = 'x', visible_short_alias = 'e', long, overrides_with = "shared", conflicts_with = "slots")]
+    pub(crate) exclusive: bool,
+    /// At most N hold the lock at the same time; all who use it must name the same N
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) slots: Option<u32>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+    /// How long the lock outlives us if we are cut off or stopped; it is renewed every third of it
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
+    pub(crate) ttl: Duration,
+    /// Keep the lock at least so long, also if the command ends sooner
+    ///
+    /// For a fleet whose clocks differ: the slower ones find the lock held instead of free again.
+    #[arg(long, value_name = "DURATION", value_parser = parse)]
+    pub(crate) min_hold: Option<Duration>,
+    /// Hold the lock at most so long: it is lost then, and --on-lost happens
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
+    pub(crate) max_hold: Option<Duration>,
+    /// What happens to the command when the lock is lost
+    #[arg(long, value_name = "WHAT", default_value = "term")]
+    pub(crate) on_lost: OnLost,
+    /// The time between TERM and KILL [default: a third of the TTL, at most 5s]
+    #[arg(long, value_name = "DURATION", value_parser = parse)]
+    pub(crate) grace: Option<Duration>,
+    /// What others see beside host and process [default: the command line]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) describe: Option<String>,
+    /// Say what happens on standard error
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    /// Say what happens on standard error, one JSON object per line: waiting, acquired, lost, released, exit
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_the_help_is_broken_by_a_terminal() {
+        for line in AFTER.lines() {
+            assert!(line.chars().count() < 80, "{line}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! The end: what we have is given back, but nobody waits for ever.
+
+use std::time::Duration;
+
+use leasehold::engine::Expiry;
+use leasehold::{Guard, Locks, Outcome};
+
+use super::Run;
+use super::report::Report;
+use super::signals::Signals;
+
+/// How long we wait for the engine's last word.
+const PARTING: Duration = Duration::from_secs(5);
+
+/// Gives the lock back, not waiting for ever. `None`: the engine did not confirm it.
+pub(super) async fn release(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Option<Outcome> {
+    let bound = run.locks.clock().now().after(PARTING);
+    let released = tokio::select! {
+        released = guard.release() => released,
+        _ = signals.next_end() => return None,
+        () = run.locks.clock().sleep_until(bound) => {
+            run.report.warning("the engine did not confirm the release; the lock ends with its TTL");
+            return None;
+        }
+    };
+    match released {
+        Ok(outcome) => {
+            run.report.released(&run.plan.name, outcome);
+            Some(outcome)
+        }
+        Err(error) => {
+            run.report.warning(&format!("{error}; the lock ends with its TTL"));
+            None
+        }
+    }
+}
+
+/// Gives back what is left, a place in the queue for example. Where the kernel does that for whoever ends, we do not wait
+/// for it long; nor if we are asked to end once more.
+pub(super) async fn close(locks: Locks, signals: &mut Signals, report: Report) {
+    let by_kernel = locks.capabilities().expiry == Expiry::LeaseOrDeath;
+    let patience = if by_kernel { Duration::from_millis(250) } else { PARTING };
+    tokio::select! {
+        biased;
+        closed = locks.close() => {
+            if let Err(error) = closed {
+                report.warning(&error.to_string());
+            }
+        }
+        _ = signals.next_end() => {}
+        () = tokio::time::sleep(patience) => {}
+    }
+}

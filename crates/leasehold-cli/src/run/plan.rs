@@ -1,0 +1,104 @@
+//! What the options of `leasehold run` come to, once they are known to make sense together.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use leasehold::{LockName, MAX_DESCRIPTION};
+
+use super::lost::{self, Rules};
+use super::options::RunArgs;
+use crate::exit::Failure;
+use crate::output::{clean, hide_passwords, shorten};
+
+/// How the lock is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    Exclusive,
+    Shared,
+    Slots(u32),
+}
+
+/// How long we wait for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patience {
+    None,
+    For(Duration),
+    Forever,
+}
+
+/// A run whose options make sense.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) name: LockName,
+    pub(super) how: How,
+    pub(super) patience: Patience,
+    pub(super) ttl: Duration,
+    pub(super) min_hold: Duration,
+    pub(super) max_hold: Option<Duration>,
+    pub(super) rules: Rules,
+    pub(super) describe: String,
+    pub(super) command: Vec<OsString>,
+    pub(super) conflict: u8,
+}
+
+impl Plan {
+    pub(super) fn new(args: &RunArgs) -> Result<Self, Failure> {
+        let min_hold = args.min_hold.unwrap_or_default();
+        if args.max_hold.is_some_and(|most| most <= min_hold) {
+            return Err(Failure::usage("--max-hold must be longer than --min-hold"));
+        }
+        let command = match &args.command {
+            Some(string) => vec!["/bin/sh".into(), "-c".into(), string.clone()],
+            None => args.cmd.clone(),
+        };
+        if command.is_empty() {
+            return Err(Failure::usage("there is no command to run: give one after `--`, or a string with -c"));
+        }
+        let describe = match &args.describe {
+            Some(text) => text.clone(),
+            None => description(args.command.as_ref().map_or(command.as_slice(), std::slice::from_ref)),
+        };
+        Ok(Self {
+            name: LockName::new(&args.name)?,
+            how: match args.slots {
+                Some(slots) => How::Slots(slots),
+                None if args.shared => How::Shared,
+                None => How::Exclusive,
+            },
+            patience: match args.wait {
+                _ if args.nonblock => Patience::None,
+                Some(Duration::ZERO) => Patience::None,
+                Some(wait) => Patience::For(wait),
+                None => Patience::Forever,
+            },
+            ttl: args.ttl,
+            min_hold,
+            max_hold: args.max_hold,
+            rules: lost::rules(args.on_lost, args.grace, args.ttl, args.max_hold).map_err(Failure::usage)?,
+            describe,
+            command,
+            conflict: args.conflict_exit_code,
+        })
+    }
+}
+
+/// The command line as others may see it: without passwords and control characters, and not too long.
+fn description(command: &[OsString]) -> String {
+    let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
+    let line = words.join(" ").replace(['\n', '\t'], " ");
+    shorten(&clean(&hide_passwords(&line)), MAX_DESCRIPTION).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_description_is_what_the_library_takes() {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        assert_eq!(description(&words(&["make", "-j", "4"])), "make -j 4");
+        assert_eq!(description(&words(&["sh", "-c", "a\nb\u{1b}"])), "sh -c a b\\u{1b}");
+        assert_eq!(description(&words(&["x", "redis://u:pw@h"])), "x redis://u:***@h");
+        assert!(description(&words(&["é"; 400])).len() <= MAX_DESCRIPTION);
+    }
+}

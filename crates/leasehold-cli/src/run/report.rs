@@ -1,0 +1,147 @@
+//! What `leasehold run` says of itself on standard error: little, unless asked; as lines for people or for programs.
+
+use std::time::Duration;
+
+use leasehold::engine::LockView;
+use leasehold::{LockName, LostReason, Outcome, Token};
+use serde::Serialize;
+
+use super::child::Status;
+use super::options::RunArgs;
+use crate::duration::human;
+use crate::exit::Failure;
+use crate::output;
+use crate::view::PartyJson;
+
+/// Who is told what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Report {
+    json: bool,
+    verbose: bool,
+}
+
+/// What happens, for programs: one line each.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+enum Event<'a> {
+    Waiting { name: &'a str, holders: Vec<PartyJson<'a>>, waiters: Option<usize> },
+    Acquired { name: &'a str, token: u64, waited_seconds: f64 },
+    NotAcquired { name: &'a str, reason: &'a str, waited_seconds: f64 },
+    Started { pid: u32 },
+    Stopped { message: &'a str },
+    Lost { name: &'a str, reason: &'a str, action: &'a str },
+    Ended { code: Option<u8>, signal: Option<i32> },
+    Note { message: &'a str },
+    Warning { message: &'a str },
+    Released { name: &'a str, outcome: &'a str },
+    Error { kind: &'a str, message: &'a str },
+    Exit { code: u8 },
+}
+
+impl Report {
+    pub(super) fn new(args: &RunArgs) -> Self {
+        Self { json: args.json, verbose: args.verbose }
+    }
+
+    /// Whether somebody wants to hear of everything.
+    pub(super) fn is_talkative(self) -> bool {
+        self.json || self.verbose
+    }
+
+    pub(super) fn is_json(self) -> bool {
+        self.json
+    }
+
+    pub(super) fn waiting(self, name: &LockName, view: Option<&LockView>, line: &str) {
+        let holders = view.iter().flat_map(|view| &view.holders).map(PartyJson::new).collect();
+        let waiters = view.map(|view| view.waiters.len());
+        self.if_asked(&Event::Waiting { name: name.as_str(), holders, waiters }, line);
+    }
+
+    pub(super) fn acquired(self, name: &LockName, token: Token, waited: Duration) {
+        let event = Event::Acquired { name: name.as_str(), token: token.0, waited_seconds: waited.as_secs_f64() };
+        self.if_asked(&event, &format!("acquired token {token} after {}", human(waited)));
+    }
+
+    pub(super) fn not_acquired(self, name: &LockName, reason: &str, waited: Duration) {
+        let event = Event::NotAcquired { name: name.as_str(), reason, waited_seconds: waited.as_secs_f64() };
+        self.if_asked(&event, &format!("{name}: {reason}, after {}", human(waited)));
+    }
+
+    pub(super) fn started(self, pid: u32) {
+        self.if_asked(&Event::Started { pid }, &format!("started process {pid}"));
+    }
+
+    /// Always told: somebody else may hold the lock now.
+    pub(super) fn lost(self, name: &LockName, reason: LostReason, action: &str) {
+        let words = match reason {
+            LostReason::MaxHold => "--max-hold is over".to_owned(),
+            other => other.to_string(),
+        };
+        let event = Event::Lost { name: name.as_str(), reason: reason.as_str(), action };
+        self.tell(&event, &format!("the lock {name} is lost: {words}; {action}"));
+    }
+
+    pub(super) fn released(self, name: &LockName, outcome: Outcome) {
+        let outcome = match outcome {
+            Outcome::Released => "released",
+            Outcome::WasLost(_) => "was-lost",
+        };
+        self.if_asked(&Event::Released { name: name.as_str(), outcome }, outcome);
+    }
+
+    pub(super) fn ended(self, status: Status) {
+        let (event, line) = match status {
+            Status::Exited(code) => {
+                (Event::Ended { code: Some(code), signal: None }, format!("the command ended with code {code}"))
+            }
+            Status::Signalled(number) => {
+                (Event::Ended { code: None, signal: Some(number) }, format!("signal {number} ended the command"))
+            }
+        };
+        self.if_asked(&event, &line);
+    }
+
+    /// Told where somebody sees the job stop.
+    pub(super) fn stopped(self, message: &str) {
+        if self.json || rustix::termios::isatty(std::io::stderr()) {
+            self.tell(&Event::Stopped { message }, message);
+        }
+    }
+
+    pub(super) fn note(self, message: &str) {
+        self.if_asked(&Event::Note { message }, message);
+    }
+
+    /// Always told.
+    pub(super) fn warning(self, message: &str) {
+        self.tell(&Event::Warning { message }, message);
+    }
+
+    /// For programs only: people see it in their shell.
+    pub(super) fn exit(self, code: u8) {
+        if self.json {
+            self.tell(&Event::Exit { code }, "");
+        }
+    }
+
+    /// In JSON, if that was asked for; otherwise it is left to whoever prints the failures of all commands.
+    pub(super) fn failure(self, failure: Failure) -> Failure {
+        if !self.json {
+            return failure;
+        }
+        self.tell(&Event::Error { kind: failure.kind, message: &failure.message }, "");
+        self.exit(failure.code);
+        Failure { message: String::new(), ..failure }
+    }
+
+    fn if_asked(self, event: &Event<'_>, line: &str) {
+        if self.is_talkative() {
+            self.tell(event, line);
+        }
+    }
+
+    fn tell(self, event: &Event<'_>, line: &str) {
+        if self.json { output::err(&output::json(event)) } else { output::say(line) }
+    }
+}

@@ -1,0 +1,48 @@
+//! The command has stopped: what job control wants of us.
+
+use leasehold::clock::Moment;
+use rustix::process::{self, Signal};
+
+use super::group;
+use super::supervise::Supervisor;
+use super::terminal::OnStop;
+use crate::duration::human;
+
+impl Supervisor<'_> {
+    /// The command has stopped: so do we, if a shell looks on.
+    pub(super) fn stopped(&mut self, by: Signal) {
+        let group = self.child.group();
+        let Some(terminal) = &mut self.terminal else { return };
+        match terminal.on_stop(group, by) {
+            OnStop::Leave => {}
+            OnStop::Lend => {
+                terminal.lend(group);
+                group::signal(group, Signal::CONT);
+            }
+            OnStop::Continue => group::signal(group, Signal::CONT),
+            OnStop::StopToo => {
+                let lent = terminal.is_lent_to(group);
+                terminal.take_back(Some(group));
+                self.report.stopped(&self.stop_note());
+                // We come back from this with SIGCONT, which is heard like any other signal. The others of a script or a
+                // pipeline have had the terminal's signal, too, unless only the command could get it.
+                let _ = match lent {
+                    true => process::kill_current_process_group(Signal::STOP),
+                    false => process::kill_process(process::getpid(), Signal::STOP),
+                };
+            }
+        }
+    }
+
+    fn stop_note(&self) -> String {
+        let now = self.clock.now();
+        let left = human(self.guard.deadline().since(now));
+        match self.plan.rules.before(self.guard.deadline()).next() {
+            Moment::NEVER => format!("stopped; unless continued, the lock is kept for {left}"),
+            end => {
+                let ends = human(end.since(now));
+                format!("stopped; unless continued, the lock is kept for {left} and the command is ended in {ends}")
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! While the command runs: signals go in, its end comes out, and a lock in danger ends it in time.
+
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Moment};
+use leasehold::{Guard, LostReason};
+use rustix::process::Signal;
+
+use super::child::{Change, Child, Status};
+use super::group;
+use super::lost::{Due, OnLost, Schedule};
+use super::plan::Plan;
+use super::report::Report;
+use super::signals::{self, Signals};
+use super::terminal::Terminal;
+use super::warden::Warden;
+
+/// How long a group that was killed may take to be gone before we go without it.
+const DYING: Duration = Duration::from_secs(5);
+/// How often we look whether a group is gone, which nobody tells us.
+const LOOK_FOR_GONE: Duration = Duration::from_millis(5);
+
+/// Watches over one command.
+pub(super) struct Supervisor<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) guard: &'a Guard,
+    pub(super) clock: &'a Clock,
+    pub(super) report: Report,
+    pub(super) signals: &'a mut Signals,
+    pub(super) child: Child,
+    pub(super) warden: &'a mut Warden,
+    pub(super) terminal: Option<Terminal>,
+    pub(super) started: Moment,
+    pub(super) state: State,
+}
+
+/// How things stand with the command.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct State {
+    /// The lock is lost, or as good as lost.
+    lost: bool,
+    /// Somebody asked the command to end, through us.
+    asked_to_end: bool,
+    /// What is still to be done to its group.
+    ending: Option<Schedule>,
+    killed: Option<Moment>,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct End {
+    pub(super) status: Status,
+    /// Whether the lock was lost before.
+    pub(super) lost: bool,
+}
+
+impl Supervisor<'_> {
+    /// Runs until the command has ended, and its group, too, if it did not end by itself.
+    pub(super) async fn run(mut self) -> End {
+        let status = loop {
+            self.look();
+            match self.child.change() {
+                Some(Change::Stopped(by)) => self.stopped(by),
+                Some(Change::Ended(status)) => break status,
+                None => {}
+            }
+            self.wait(self.next_look()).await;
+        };
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back(Some(self.child.group()));
+        }
+        if !self.state.lost && (!self.guard.is_held() || self.warden.has_stepped_in(self.clock.now())) {
+            self.lost(self.guard_reason());
+        }
+        if self.state.ending.is_none() && (self.state.asked_to_end || matches!(status, Status::Signalled(_))) {
+            // Whoever ended it meant all of it: what is left of its group must not go on without the lock.
+            let kill_at = self.clock.now().after(self.plan.rules.grace);
+            self.state.ending = Some(Schedule { term_at: Moment::NEVER, kill_at });
+        }
+        while self.has_remains() {
+            self.look();
+            self.wait(self.clock.now().after(LOOK_FOR_GONE)).await;
+        }
+        // In this order, so that the warden never signals a number that is another's by now.
+        self.warden.dismiss();
+        self.child.reap();
+        End { status, lost: self.state.lost }
+    }
+
+    async fn wait(&mut self, until: Moment) {
+        tokio::select! {
+            biased;
+            signal = self.signals.next() => self.heard(signal),
+            reason = self.guard.lost(), if !self.state.lost => self.lost(reason),
+            () = self.clock.sleep_until(until) => {}
+        }
+    }
+
+    fn heard(&mut self, signal: Signal) {
+        let group = self.child.group();
+        match signal {
+            Signal::CHILD => self.warden.replace_if_gone(group),
+            Signal::CONT => {
+                if let Some(terminal) = &mut self.terminal {
+                    terminal.resume(group);
+                }
+                group::signal(group, Signal::CONT);
+            }
+            other if signals::asks_to_end(other) => {
+                self.state.asked_to_end = true;
+                group::end_with(group, other);
+            }
+            other => group::signal(group, other),
+        }
+    }
+
+    /// Does what is due, and tells the warden until when all is well.
+    fn look(&mut self) {
+        let now = self.clock.now();
+        if !self.state.lost {
+            let schedule = self.plan.rules.before(self.guard.deadline());
+            if schedule.due(now) == Due::Nothing {
+                self.warden.tell(self.plan.rules.for_warden(schedule), now);
+            } else {
+                self.begin(self.guard_reason(), schedule);
+            }
+        }
+        self.act(now);
+    }
+
+    /// The lock is lost.
+    fn lost(&mut self, reason: LostReason) {
+        let now = self.clock.now();
+        self.begin(reason, self.plan.rules.after(reason, now));
+        self.act(now);
+    }
+
+    fn begin(&mut self, reason: LostReason, schedule: Schedule) {
+        let action = match (self.plan.rules.on_lost, schedule.term_at == Moment::NEVER) {
+            (OnLost::Ignore, _) => "the command runs on without it",
+            (OnLost::Term, false) => "ending the command",
+            _ => "killing the command",
+        };
+        self.report.lost(&self.plan.name, reason, action);
+        self.state.lost = true;
+        self.state.ending = Some(schedule);
+    }
+
+    fn act(&mut self, now: Moment) {
+        let group = self.child.group();
+        let Some(schedule) = &mut self.state.ending else { return };
+        match schedule.due(now) {
+            Due::Nothing => {}
+            Due::Term => {
+                group::end_with(group, Signal::TERM);
+                *schedule = schedule.termed();
+            }
+            Due::Kill => {
+                group::signal(group, Signal::KILL);
+                *schedule = Schedule::NEVER;
+                self.state.killed = Some(now);
+            }
+        }
+        if self.state.lost {
+            self.warden.tell(self.plan.rules.for_warden(*schedule), now);
+        }
+    }
+
+    /// When to look again: to tell the warden of a renewal well before it would act, or to act ourselves.
+    fn next_look(&self) -> Moment {
+        if let Some(schedule) = self.state.ending {
+            return schedule.next();
+        }
+        let often = (self.plan.ttl / 10).max(Duration::from_millis(5));
+        let danger = self.plan.rules.before(self.guard.deadline()).next();
+        self.clock.now().after(often).min(danger)
+    }
+
+    /// Whether processes of a command that was to end are still there, and can still be hoped to go.
+    fn has_remains(&self) -> bool {
+        let ignored = self.state.lost && self.plan.rules.on_lost == OnLost::Ignore;
+        let hopeless = self.state.killed.is_some_and(|at| self.clock.now() >= at.after(DYING));
+        self.state.ending.is_some() && !ignored && !hopeless && group::is_alive(self.child.group())
+    }
+
+    /// Why the lock is lost, or will be in a moment.
+    fn guard_reason(&self) -> LostReason {
+        if let Some(reason) = self.guard.lost_reason() {
+            return reason;
+        }
+        let cap = self.plan.max_hold.map_or(Moment::NEVER, |most| self.started.after(most));
+        if self.guard.deadline().after(self.plan.ttl / 2) >= cap { LostReason::MaxHold } else { LostReason::Expired }
+    }
+}

@@ -1,0 +1,140 @@
+//! While we wait on a terminal: who holds the lock, since when, and our place in the queue.
+
+use std::cell::Cell;
+use std::io;
+use std::time::Duration;
+
+use leasehold::engine::LockView;
+use leasehold::{Holder, LockName, Locks};
+use rustix::process::getpgrp;
+use rustix::termios::{isatty, tcgetpgrp, tcgetwinsize};
+
+use super::report::Report;
+use crate::duration::human;
+use crate::output::{self, clean};
+use crate::view;
+
+/// Who waits so long for a lock waits for somebody.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// The line on the terminal.
+pub(super) struct Waiting<'a> {
+    name: &'a LockName,
+    report: Report,
+    on_terminal: bool,
+    shown: Cell<bool>,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) fn new(name: &'a LockName, report: Report) -> Self {
+        let on_terminal = isatty(io::stderr()) && !report.is_json();
+        Self { name, report, on_terminal, shown: Cell::new(false) }
+    }
+
+    /// Shows how things stand until it is dropped. Silent where nobody looks.
+    pub(super) async fn show(&self, locks: &Locks) -> std::convert::Infallible {
+        if !self.on_terminal && !self.report.is_talkative() {
+            return std::future::pending().await;
+        }
+        let me = Holder::this_process();
+        tokio::time::sleep(FIRST_LOOK).await;
+        let view = locks.inspect(self.name).await.ok();
+        if self.report.is_talkative() {
+            self.report.waiting(self.name, view.as_ref(), &line(self.name, view.as_ref(), &me));
+        }
+        if !self.on_terminal {
+            return std::future::pending().await;
+        }
+        self.draw(&line(self.name, view.as_ref(), &me));
+        loop {
+            tokio::time::sleep(REFRESH).await;
+            let view = locks.inspect(self.name).await.ok();
+            self.draw(&line(self.name, view.as_ref(), &me));
+        }
+    }
+
+    /// Writes the line over the last one; not from the background, where the shell's prompt stands.
+    fn draw(&self, line: &str) {
+        let stderr = io::stderr();
+        if tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp()) {
+            self.shown.set(false);
+            return;
+        }
+        let width = tcgetwinsize(&stderr).map_or(80, |size| usize::from(size.ws_col));
+        let fits: String = line.chars().take(width.max(20) - 1).collect();
+        output::err(&format!("\r\x1b[2K{fits}"));
+        self.shown.set(true);
+    }
+
+    /// Takes the line away. Whether there was one.
+    pub(super) fn clear(&self) -> bool {
+        let shown = self.shown.replace(false);
+        if shown {
+            output::err("\r\x1b[2K");
+        }
+        shown
+    }
+}
+
+/// `waiting for nightly: 2nd of 3 in line; held by web1:4711 (./send-messages) for 12s`
+fn line(name: &LockName, view: Option<&LockView>, me: &Holder) -> String {
+    let mut line = format!("waiting for {}", clean(name.as_str()));
+    let Some(view) = view else { return line };
+    let is_me = |other: &Holder| other.pid == me.pid && other.host == me.host;
+    if let Some(at) = view.waiters.iter().position(|waiter| is_me(&waiter.holder)) {
+        line.push_str(&format!(": {} of {} in line", ordinal(at + 1), view.waiters.len()));
+    }
+    if let Some(first) = view.holders.first() {
+        let others = match view.holders.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let (process, doing, age) = (view::process(first), view::doing(first), human(first.age));
+        line.push_str(&format!("; held by {process} ({doing}) for {age}{others}"));
+    }
+    line
+}
+
+fn ordinal(n: usize) -> String {
+    let ending = match (n % 10, n % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{n}{ending}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn says_who_holds_and_which_place_we_have() {
+        let locks = Locks::open("memory:").await.unwrap();
+        let held = locks.mutex("a").describe("./send-messages").lock().await.unwrap();
+        let waiter = tokio::spawn({
+            let lock = locks.mutex("a");
+            async move { lock.lock().await.map(drop) }
+        });
+        while locks.inspect("a").await.unwrap().waiters.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let name = LockName::new("a").unwrap();
+        let view = locks.inspect("a").await.unwrap();
+        let said = line(&name, Some(&view), &Holder::this_process());
+        assert!(said.starts_with("waiting for a: 1st of 1 in line; held by "), "{said}");
+        assert!(said.contains("(./send-messages) for "), "{said}");
+        assert_eq!(line(&name, None, &Holder::this_process()), "waiting for a");
+        drop(held);
+        waiter.await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn counts_as_people_do() {
+        let said: Vec<_> = [1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(ordinal).into();
+        assert_eq!(said, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "102nd", "111th"]);
+    }
+}

@@ -1,0 +1,114 @@
+//! Our side of the warden: the process that ends the command's group if we cannot.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Moment};
+use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::Pid;
+
+use super::lost::Schedule;
+use super::message::Message;
+
+/// The first argument by which we know that we are to be the warden.
+pub(crate) const WARDEN: &str = "__warden";
+
+/// How often a warden that somebody killed is replaced.
+const REPLACEMENTS: u32 = 8;
+
+/// A warden at work.
+#[derive(Debug)]
+pub(super) struct Warden {
+    process: Child,
+    pipe: OwnedFd,
+    /// What keeps the lock; for the next one.
+    lifeline: Option<OwnedFd>,
+    replaced: u32,
+    told: Schedule,
+    /// It has, or may have, sent TERM or KILL, because we stood still.
+    stepped_in: bool,
+}
+
+impl Warden {
+    /// Starts one. It keeps `lifeline` open as long as it lives, so the lock is not free before the group is gone.
+    pub(super) fn start(lifeline: Option<OwnedFd>) -> io::Result<Self> {
+        let (process, pipe) = spawn(lifeline.as_ref(), None)?;
+        Ok(Self { process, pipe, lifeline, replaced: 0, told: Schedule::NEVER, stepped_in: false })
+    }
+
+    /// Starts another one for `group`, if somebody killed it.
+    pub(super) fn replace_if_gone(&mut self, group: Pid) {
+        if self.replaced >= REPLACEMENTS || !matches!(self.process.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        self.replaced += 1;
+        match spawn(self.lifeline.as_ref(), Some(group)) {
+            Ok((process, pipe)) => {
+                (self.process, self.pipe) = (process, pipe);
+                self.send(Message::Schedule(self.told));
+            }
+            Err(error) => tracing::warn!(%error, "the warden was killed, and there is no other"),
+        }
+    }
+
+    /// Where the command itself says which group it has, before it becomes the command.
+    pub(super) fn pipe(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+
+    /// Tells it what to do if it does not hear from us again.
+    pub(super) fn tell(&mut self, schedule: Schedule, now: Moment) {
+        self.stepped_in |= self.has_stepped_in(now);
+        if self.told != schedule {
+            self.told = schedule;
+            self.send(Message::Schedule(schedule));
+        }
+    }
+
+    /// Whether it had cause to act on its own before `now`.
+    pub(super) fn has_stepped_in(&self, now: Moment) -> bool {
+        self.stepped_in || now >= self.told.next()
+    }
+
+    /// The command has ended: nothing is to be done to its group any more, whose number may soon be another's.
+    pub(super) fn dismiss(&self) {
+        self.send(Message::Done);
+    }
+
+    /// Waits, not for ever, until it has gone.
+    pub(super) async fn gone(mut self, clock: &Clock) {
+        let bound = clock.now().after(Duration::from_secs(1));
+        drop(self.pipe);
+        while matches!(self.process.try_wait(), Ok(None)) && clock.now() < bound {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn send(&self, message: Message) {
+        // It fails only if somebody killed the warden: then the command has its parent-death signal left.
+        if let Err(error) = rustix::io::write(&self.pipe, &message.encode()) {
+            tracing::warn!(%error, "the warden does not listen any more");
+        }
+    }
+}
+
+/// A warden for a command that is still to come, or for one that runs in `group`.
+fn spawn(lifeline: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, OwnedFd)> {
+    let (ears, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
+    let lifeline = lifeline.map(OwnedFd::try_clone).transpose()?;
+    let process = Command::new("/proc/self/exe")
+        .arg0("leasehold")
+        .arg(WARDEN)
+        .args(group.map(|group| group.as_raw_nonzero().to_string()))
+        .current_dir("/")
+        .stdin(ears)
+        // As its standard output the descriptor is inherited by it, and by nobody else.
+        .stdout(lifeline.map_or_else(Stdio::null, Stdio::from))
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()?;
+    Ok((process, pipe))
+}

@@ -1,0 +1,108 @@
+//! Completion scripts and the manual page, made from the command line's own help.
+
+use std::io;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+
+use crate::args::Cli;
+use crate::exit::{self, Failure};
+use crate::output;
+
+pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+    output::out(&String::from_utf8_lossy(&script))?;
+    Ok(0)
+}
+
+/// One page with all commands on standard output, or one file for each command.
+pub(crate) fn man(dir: Option<&Path>) -> Result<u8, Failure> {
+    let mut cli = Cli::command().disable_help_subcommand(true);
+    cli.build();
+    match dir {
+        None => output::out(&whole_page(&cli).map_err(|error| Failure::system("cannot make the page", error))?)?,
+        Some(dir) => write_pages(dir, &cli).map_err(|error| {
+            Failure::new(exit::OUTPUT, "output", format!("cannot write to {}: {error}", dir.display()))
+        })?,
+    }
+    Ok(0)
+}
+
+fn write_pages(dir: &Path, cli: &Command) -> io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    std::fs::write(dir.join("leasehold.1"), page(cli)?)?;
+    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
+        std::fs::write(dir.join(format!("leasehold-{}.1", command.get_name())), page(command)?)?;
+    }
+    Ok(())
+}
+
+/// The page of one command alone.
+fn page(command: &Command) -> io::Result<String> {
+    let mut page = Vec::new();
+    let man = Man::new(command.clone());
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(&mut page)?;
+    }
+    Ok(String::from_utf8_lossy(&page).into_owned() + &extra(command, ".SH"))
+}
+
+/// The main page, with each command as a section of its own.
+fn whole_page(cli: &Command) -> io::Result<String> {
+    let mut page = Vec::new();
+    let main = Man::new(cli.clone());
+    main.render_title(&mut page)?;
+    main.render_name_section(&mut page)?;
+    main.render_synopsis_section(&mut page)?;
+    main.render_description_section(&mut page)?;
+    main.render_options_section(&mut page)?;
+    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
+        page.extend_from_slice(command_section(command)?.as_bytes());
+    }
+    let mut page = String::from_utf8_lossy(&page).into_owned();
+    page.push_str(&extra(cli, ".SH"));
+    Ok(page)
+}
+
+/// A command's own page, its sections one level lower.
+fn command_section(command: &Command) -> io::Result<String> {
+    let mut page = Vec::new();
+    let man = Man::new(command.clone());
+    man.render_synopsis_section(&mut page)?;
+    man.render_description_section(&mut page)?;
+    man.render_options_section(&mut page)?;
+    let title = command.get_bin_name().unwrap_or(command.get_name()).to_uppercase();
+    // Some sections begin with definitions that the whole page has already.
+    let page = String::from_utf8_lossy(&page);
+    let lines = page.lines().map(|line| line.strip_prefix(".SH").map_or(line.to_owned(), |rest| format!(".SS{rest}")));
+    let page: String = lines.map(|line| line + "\n").collect();
+    Ok(format!(".SH \"{title}\"\n{page}{}", extra(command, ".SS")))
+}
+
+/// The text after the options, its lines as they are: each `Title:` at the margin begins a section.
+fn extra(command: &Command, heading: &str) -> String {
+    let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    let mut page = String::new();
+    for line in text.lines() {
+        let safe = line.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+        match line.strip_suffix(':') {
+            Some(title) if !line.starts_with(' ') => {
+                page.push_str(&format!("{heading} \"{}\"\n.nf\n", title.to_uppercase()));
+            }
+            _ if line.is_empty() => page.push_str(".fi\n"),
+            _ => page.push_str(&format!("{safe}\n")),
+        }
+    }
+    if !page.is_empty() {
+        page.push_str(".fi\n");
+    }
+    page
+}

@@ -1,0 +1,105 @@
+//! `leasehold ls` and `leasehold show`.
+
+use leasehold::engine::{LockView, PartyView};
+use leasehold::{DEFAULT_TTL, LockName};
+
+use crate::args::{LsArgs, ShowArgs};
+use crate::duration::human;
+use crate::exit::Failure;
+use crate::output::{self, clean};
+use crate::view::{self, LockJson};
+
+/// All locks that somebody holds or waits for, one row each.
+pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
+    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let views = locks.list(&args.prefix).await?;
+    let text = if args.output.json {
+        output::json(&views.iter().map(LockJson::new).collect::<Vec<_>>())
+    } else {
+        list_text(&views)
+    };
+    output::out(&text)?;
+    Ok(0)
+}
+
+fn list_text(views: &[LockView]) -> String {
+    if views.is_empty() {
+        return "nobody holds or waits for a lock\n".to_owned();
+    }
+    let mut table = output::table(&["NAME", "MODE", "HOLDER", "TOKEN", "HELD", "LEFT", "WAITING", "DOING"]);
+    for view in views {
+        let name = clean(view.name.as_str()).into_owned();
+        let Some(first) = view.holders.first() else {
+            let waiting = view.waiters.len().to_string();
+            table.add_row([name, "-".into(), "nobody".into(), "-".into(), "-".into(), "-".into(), waiting]);
+            continue;
+        };
+        let others = view.holders.len() - 1;
+        let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+        table.add_row([
+            name,
+            first.mode.to_string(),
+            format!("{}{more}", view::process(first)),
+            view::token(first.token),
+            human(first.age),
+            view::left(first.left),
+            waiting(&view.waiters),
+            view::doing(first),
+        ]);
+    }
+    output::table_text(&table)
+}
+
+/// How many wait, and how long the first has.
+fn waiting(waiters: &[PartyView]) -> String {
+    match waiters.iter().map(|waiter| waiter.age).max() {
+        None => "-".to_owned(),
+        Some(oldest) => format!("{} ({})", waiters.len(), human(oldest)),
+    }
+}
+
+/// Everything about one lock.
+pub(crate) async fn show(args: ShowArgs) -> Result<u8, Failure> {
+    let name = LockName::new(&args.name)?;
+    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let view = locks.inspect(&name).await?;
+    let text = if args.output.json { output::json(&LockJson::new(&view)) } else { show_text(&view) };
+    output::out(&text)?;
+    Ok(0)
+}
+
+fn show_text(view: &LockView) -> String {
+    let mut text = format!("lock        {}\n", clean(view.name.as_str()));
+    let state = match (view.holders.as_slice(), view.waiters.is_empty()) {
+        ([], true) => "free".to_owned(),
+        ([], false) => "about to be granted".to_owned(),
+        ([only], _) => format!("held ({})", only.mode),
+        ([first, ..], _) => format!("held by {} ({} each)", view.holders.len(), first.mode),
+    };
+    text.push_str(&format!("state       {state}\n"));
+    let last = view.last_token.filter(|token| token.0 > 0);
+    text.push_str(&format!("last token  {}\n", view::token(last)));
+    text.push_str(&parties("HOLDER", "HELD", &view.holders));
+    text.push_str(&parties("WAITER", "WAITED", &view.waiters));
+    text
+}
+
+fn parties(who: &str, age: &str, parties: &[PartyView]) -> String {
+    if parties.is_empty() {
+        return String::new();
+    }
+    let mut table = output::table(&[who, "MODE", "TOKEN", age, "LEFT", "CLAIM", "PROGRAM", "DOING"]);
+    for party in parties {
+        table.add_row([
+            view::process(party),
+            party.mode.to_string(),
+            view::token(party.token),
+            human(party.age),
+            view::left(party.left),
+            view::claim(party.claim),
+            clean(&party.holder.program).into_owned(),
+            clean(&party.holder.text).into_owned(),
+        ]);
+    }
+    format!("\n{}", output::table_text(&table))
+}

@@ -1,0 +1,188 @@
+//! What every test of the command stands on: a folder of its own, the real binary, and waiting for a condition with a bound.
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, reason = "tests, each of which uses its part")]
+
+pub(crate) mod pty;
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
+
+/// Waits until `look` finds something. Nothing here takes so long unless it is broken.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..6000 {
+        if let Some(found) = look() {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("waited in vain for: {what}");
+}
+
+/// A folder with locks of its own.
+pub(crate) struct Place {
+    pub(crate) dir: tempfile::TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn engine(&self) -> String {
+        format!("file://{}/locks", self.dir.path().display())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// What stands in a file; nothing if it is not there yet.
+    pub(crate) fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    /// `leasehold` with these arguments, in this folder, with nothing inherited that would change its ways.
+    pub(crate) fn leasehold<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
+        let mut command = Command::new(LEASEHOLD);
+        for variable in ["LEASEHOLD_OWNER", "LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_LOG"] {
+            command.env_remove(variable);
+        }
+        command.args(args).env("LEASEHOLD_ENGINE", self.engine()).env("L", LEASEHOLD).current_dir(self.dir.path());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs it to its end.
+    pub(crate) fn run<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Ran {
+        Ran(self.leasehold(args).output().unwrap())
+    }
+
+    /// Starts it.
+    pub(crate) fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Running {
+        let mut command = self.leasehold(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running(Some(command.spawn().unwrap()))
+    }
+
+    /// Somebody who holds `name` (with these options) until its standard input is closed.
+    pub(crate) fn hold(&self, options: &[&str], name: &str) -> Running {
+        let before = self.holders(name);
+        let holder = self.start([&["run"], options, &[name, "--", "cat"]].concat());
+        wait_for("a holder", || (self.holders(name) > before).then_some(()));
+        holder
+    }
+
+    pub(crate) fn show(&self, name: &str) -> Value {
+        serde_json::from_str(&self.run(["show", "--json", name]).ok().out()).unwrap()
+    }
+
+    pub(crate) fn holders(&self, name: &str) -> usize {
+        self.show(name)["holders"].as_array().unwrap().len()
+    }
+
+    pub(crate) fn waiters(&self, name: &str) -> usize {
+        self.show(name)["waiters"].as_array().unwrap().len()
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_file(&self, name: &str) -> String {
+        wait_for(&format!("file {name}"), || Some(self.read(name)).filter(|text| text.ends_with('\n')))
+    }
+
+    #[track_caller]
+    pub(crate) fn wait_for_waiters(&self, name: &str, count: usize) {
+        wait_for(&format!("{count} waiters"), || (self.waiters(name) == count).then_some(()));
+    }
+}
+
+/// What a run left.
+pub(crate) struct Ran(pub(crate) Output);
+
+impl Ran {
+    pub(crate) fn code(&self) -> i32 {
+        self.0.status.code().expect("ended by itself")
+    }
+
+    pub(crate) fn out(&self) -> String {
+        String::from_utf8(self.0.stdout.clone()).unwrap()
+    }
+
+    pub(crate) fn err(&self) -> String {
+        String::from_utf8(self.0.stderr.clone()).unwrap()
+    }
+
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code(), 0, "{}", self.err());
+        self
+    }
+
+    /// It ended with this code and said this.
+    #[track_caller]
+    pub(crate) fn failed(self, code: i32, says: &str) -> Self {
+        assert_eq!(self.code(), code, "{}{}", self.out(), self.err());
+        assert!(self.err().contains(says), "{says:?} is not in {:?}", self.err());
+        assert!(!self.err().contains("panicked"), "{}", self.err());
+        self
+    }
+
+    /// The events of `--json`.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        self.err().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+/// A `leasehold` that runs; it does not outlive its test.
+pub(crate) struct Running(pub(crate) Option<Child>);
+
+impl Running {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.0.as_ref().unwrap().id()).unwrap()).unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).unwrap();
+    }
+
+    /// Closes its standard input, and waits for its end.
+    #[track_caller]
+    pub(crate) fn finish(mut self) -> Ran {
+        let mut child = self.0.take().unwrap();
+        drop(child.stdin.take());
+        self.0 = Some(child);
+        self.end()
+    }
+
+    /// Waits for its end.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> Ran {
+        wait_for("the end of leasehold", || self.ended());
+        Ran(self.0.take().unwrap().wait_with_output().unwrap())
+    }
+
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.as_mut().unwrap().try_wait().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Whether a process runs; one that has ended and was not reaped does not.
+pub(crate) fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}

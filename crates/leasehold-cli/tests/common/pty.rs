@@ -1,0 +1,99 @@
+//! A terminal without a screen: a program on a pseudo-terminal of its own, which controls it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex};
+
+use rustix::fs::{Mode, OFlags, open};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
+
+use super::wait_for;
+
+/// A program on a terminal.
+pub(crate) struct Screen {
+    keys: File,
+    seen: Arc<Mutex<Vec<u8>>>,
+    from: usize,
+    child: Child,
+}
+
+impl Screen {
+    /// Starts `command` in a session of its own on a new terminal. `setsid` is in every Debian.
+    pub(crate) fn start(command: &Command, columns: u16) -> Self {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        tcsetwinsize(&master, Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let mut inside = Command::new("setsid");
+        inside.arg("--ctty").arg(command.get_program()).args(command.get_args()).env("TERM", "dumb");
+        for (key, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(key, value),
+                None => inside.env_remove(key),
+            };
+        }
+        inside.current_dir(command.get_current_dir().unwrap());
+        inside.stdin(slave.try_clone().unwrap()).stdout(slave.try_clone().unwrap()).stderr(slave);
+        let child = inside.spawn().unwrap();
+        let keys = File::from(master.try_clone().unwrap());
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        std::thread::spawn({
+            let seen = Arc::clone(&seen);
+            move || watch(master, &seen)
+        });
+        Self { keys, seen, from: 0, child }
+    }
+
+    /// Presses keys.
+    pub(crate) fn press(&mut self, keys: &str) {
+        self.keys.write_all(keys.as_bytes()).unwrap();
+    }
+
+    /// What has been seen since the last `expect`.
+    pub(crate) fn seen(&self) -> String {
+        String::from_utf8_lossy(&self.seen.lock().unwrap()[self.from..]).into_owned()
+    }
+
+    /// Waits until this is seen, and goes on after it.
+    #[track_caller]
+    pub(crate) fn expect(&mut self, text: &str) {
+        let at = wait_for_seen(self, text);
+        self.from += at + text.len();
+    }
+
+    /// Waits for the end of the program.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> Option<i32> {
+        wait_for("the end of the program on the terminal", || self.child.try_wait().unwrap()).code()
+    }
+}
+
+#[track_caller]
+fn wait_for_seen(screen: &Screen, text: &str) -> usize {
+    let find = || {
+        let seen = screen.seen.lock().unwrap();
+        seen[screen.from..].windows(text.len()).position(|window| window == text.as_bytes())
+    };
+    let look = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wait_for(text, find)));
+    look.unwrap_or_else(|_| panic!("never saw {text:?}, but:\n{}", screen.seen()))
+}
+
+fn watch(master: OwnedFd, seen: &Mutex<Vec<u8>>) {
+    let mut master = File::from(master);
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = master.read(&mut bytes) {
+        seen.lock().unwrap().extend_from_slice(&bytes[..count]);
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
