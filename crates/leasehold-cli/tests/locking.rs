@@ -95,6 +95,11 @@ fn a_run_inside_the_command_enters_again() {
     let list: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
     assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner one gave its part back: {list}");
     assert_eq!(place.holders("a"), 0);
+    // Two commands inside one lock are not one on another.
+    let beside = "\"$L\" run b -c '\"$L\" run -n a -- true && echo one' ; \"$L\" run b -- \"$L\" show b >/dev/null; \
+                  \"$L\" run b -- sh -c 'touch in; cat' < fifo & while ! [ -e in ]; do :; done; \"$L\" run -n b -- true; echo $?; echo > fifo; wait";
+    let script = format!("mkfifo fifo; {beside}");
+    assert_eq!(place.run(["run", "a", "-c", &script]).ok().out(), "one\n1\n\n");
     // Without the owner it is a stranger.
     let out = place.run(["run", "a", "-c", "env -u LEASEHOLD_OWNER \"$L\" run -n a -- true; echo $?"]).ok().out();
     assert_eq!(out, "1\n");

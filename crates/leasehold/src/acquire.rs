@@ -75,6 +75,8 @@ struct Attempt<'a> {
     /// How often it was not free, while there was no place in a queue.
     busy: u32,
     contended: bool,
+    /// Whether a call ended without anybody knowing what it did.
+    uncertain: bool,
     done: bool,
 }
 
@@ -109,6 +111,7 @@ impl<'a> Attempt<'a> {
             failures: 0,
             busy: 0,
             contended: false,
+            uncertain: false,
             done: false,
         }
     }
@@ -134,7 +137,7 @@ impl<'a> Attempt<'a> {
                 }
             };
             next = match heard {
-                Ok(Answer::Granted(grant)) => match self.accept(grant, now) {
+                Ok(Answer::Granted(grant)) => match self.accept(grant, now)? {
                     Some(guard) => return Ok(Some(guard)),
                     None => Next::Ask,
                 },
@@ -195,7 +198,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// The engine granted. `None`: so late that nothing is left of the lease; the claim asks again.
-    fn accept(&mut self, grant: Grant, sent: Moment) -> Option<Guard> {
+    fn accept(&mut self, grant: Grant, sent: Moment) -> Result<Option<Guard>> {
         let (desk, ttl) = (self.desk(), self.claim.terms.ttl);
         let sent = match grant.validity {
             Validity::FromSend(_) => sent,
@@ -206,13 +209,16 @@ impl<'a> Attempt<'a> {
         let deadline = rules::deadline(sent, grant.validity, desk.can.drift, ttl, cap);
         let waited = self.contended || matches!(grant.validity, Validity::FromSend(_));
         if waited && desk.clock.now() >= deadline {
-            return None;
+            if deadline >= cap {
+                return Err(Error::new(ErrorKind::Lost, "max_hold was over before the engine had answered"));
+            }
+            return Ok(None);
         }
         self.done = true;
         self.claim.lease.begin(grant.token, sent, deadline, cap);
         let jitter = self.claim.id.bits() as u32;
         desk.keep(&self.claim, rules::renew_at(sent, ttl, jitter).min(deadline));
-        Some(Guard::new(Arc::clone(self.shared), Arc::clone(&self.claim)))
+        Ok(Some(Guard::new(Arc::clone(self.shared), Arc::clone(&self.claim))))
     }
 
     /// No queue, or our place in it lapsed: ask again after a pause that keeps contenders apart.
@@ -231,7 +237,8 @@ impl<'a> Attempt<'a> {
         let retry = error.is_retryable() && self.patience != Patience::Try;
         let now = self.desk().clock.now();
         let silent_since = *self.silent_since.get_or_insert(now);
-        if error.effect() == Effect::None && !retry && !self.contended {
+        self.uncertain |= error.effect() == Effect::Unknown;
+        if !self.uncertain && !retry && !self.contended {
             self.sent = false;
         }
         if !retry || now >= self.give_up || now.since(silent_since) >= self.claim.terms.ttl {

@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use leasehold::{Guard, Owner};
+use leasehold::Guard;
 use nix::sys::signal::SigSet;
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
 use rustix::termios::tcsetpgrp;
 
+use super::Run;
 use super::message::Message;
-use super::plan::Plan;
 use crate::exit::{self, Failure};
 
 /// A command that was started and not yet reaped.
@@ -73,22 +73,19 @@ impl Birth {
 
 impl Child {
     /// Starts the command.
-    pub(super) fn start(
-        plan: &Plan,
-        guard: &Guard,
-        owner: Option<Owner>,
-        engine: &str,
-        birth: Birth,
-    ) -> Result<Self, Failure> {
-        let Some((program, arguments)) = plan.command.split_first() else {
+    pub(super) fn start(run: &Run<'_>, guard: &Guard, birth: Birth) -> Result<Self, Failure> {
+        let Some((program, arguments)) = run.plan.command.split_first() else {
             return Err(Failure::usage("there is no command to run"));
         };
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
         command.env("LEASEHOLD_NAME", guard.name().as_str()).env("LEASEHOLD_TOKEN", guard.token().to_string());
-        command.env("LEASEHOLD_ENGINE", engine);
-        match owner {
-            Some(owner) => command.env("LEASEHOLD_OWNER", owner.to_string()),
+        command.env("LEASEHOLD_ENGINE", &run.engine);
+        match run.owner {
+            Some(owner) => {
+                let (held, around) = run.around.with(owner, &run.engine, guard.name().as_str());
+                command.env("LEASEHOLD_OWNER", owner.to_string()).env(held, around)
+            }
             None => command.env_remove("LEASEHOLD_OWNER"),
         };
         let parent = process::getpid();

@@ -9,6 +9,7 @@
 mod acquire;
 mod child;
 mod group;
+mod held;
 mod lost;
 mod message;
 mod options;
@@ -28,6 +29,7 @@ use leasehold::{Guard, Locks, Outcome, Owner};
 
 use self::acquire::{Acquired, acquire};
 use self::child::{Birth, Child};
+use self::held::Around;
 use self::lost::OnLost;
 pub(crate) use self::options::RunArgs;
 use self::parting::{close, release};
@@ -64,11 +66,11 @@ async fn run_under_lock(args: &RunArgs, report: Report) -> Result<u8, Failure> {
     if locks.capabilities().reach == Reach::Process {
         report.warning(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
     }
-    let owner = owner(&locks);
+    let (engine, around) = (args.engine.url_from_anywhere(), Around::read());
+    let owner = locks.capabilities().reentry.then(|| around.owner(&engine, plan.name.as_str()));
     let result = match acquire(&locks, &plan, owner.as_ref(), &mut signals, report).await {
         Ok(Acquired::Held(guard)) => {
-            let engine = args.engine.url_from_anywhere();
-            hold(&Run { plan: &plan, locks: &locks, owner, engine, report }, guard, &mut signals).await
+            hold(&Run { plan: &plan, locks: &locks, around, owner, engine, report }, guard, &mut signals).await
         }
         Ok(Acquired::Conflict) => Ok(plan.conflict),
         Ok(Acquired::Interrupted(signal)) => Ok(exit::by_signal(signal.as_raw())),
@@ -78,20 +80,11 @@ async fn run_under_lock(args: &RunArgs, report: Report) -> Result<u8, Failure> {
     result
 }
 
-/// Who we are: whoever runs us under a lock of its own, or else a new owner.
-fn owner(locks: &Locks) -> Option<Owner> {
-    let given = std::env::var("LEASEHOLD_OWNER").ok().filter(|owner| !owner.is_empty());
-    let owner = match given.map(|text| text.parse()) {
-        Some(Ok(owner)) => owner,
-        _ => Owner::new(),
-    };
-    locks.capabilities().reentry.then_some(owner)
-}
-
 /// What one run works with.
 struct Run<'a> {
     plan: &'a Plan,
     locks: &'a Locks,
+    around: Around,
     owner: Option<Owner>,
     engine: String,
     report: Report,
@@ -139,7 +132,7 @@ async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<
         mask,
     };
     signals.listen_to_job_control().map_err(system("cannot listen to signals"))?;
-    let child = match Child::start(run.plan, guard, run.owner, &run.engine, birth) {
+    let child = match Child::start(run, guard, birth) {
         Ok(child) => child,
         Err(failure) => {
             if let Some(terminal) = &terminal {

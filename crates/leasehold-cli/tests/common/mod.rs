@@ -51,7 +51,7 @@ impl Place {
     /// `leasehold` with these arguments, in this folder, with nothing inherited that would change its ways.
     pub(crate) fn leasehold<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         let mut command = Command::new(LEASEHOLD);
-        for variable in ["LEASEHOLD_OWNER", "LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_LOG"] {
+        for variable in ["LEASEHOLD_OWNER", "LEASEHOLD_HELD", "LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_LOG"] {
             command.env_remove(variable);
         }
         command.args(args).env("LEASEHOLD_ENGINE", self.engine()).env("L", LEASEHOLD).current_dir(self.dir.path());

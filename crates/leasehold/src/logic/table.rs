@@ -116,7 +116,9 @@ impl<N> Table<N> {
         while let Some(first) = self.waiters.front() {
             if first.until <= now {
                 self.waiters.pop_front();
-            } else if self.re_entered(first.owner, first.mode).is_some() || self.fits(first.mode) {
+            } else if self.re_entered(first.owner, first.mode).is_some()
+                || (!self.holds(first.owner) && self.fits(first.mode))
+            {
                 let Some(mut party) = self.waiters.pop_front() else { break };
                 granted.push(party.claim);
                 party.until = now.after(party.ttl);
@@ -228,12 +230,22 @@ impl<N> Table<N> {
         own.next().map(|held| held.token)
     }
 
+    /// Whether an owner holds already. What it asked for besides, and does not have, waits until it has given that back: one
+    /// owner has one token at a time.
+    fn holds(&self, owner: Option<Owner>) -> bool {
+        owner.is_some() && self.holders.iter().any(|held| held.owner == owner)
+    }
+
     /// Whether a claim fits beside the holders; the permits of an owner's nested claims count once.
     fn fits(&self, wanted: Mode) -> bool {
         let permits = matches!(wanted, Mode::Permits { .. });
+        let size = |party: &Party<N>| if let Mode::Permits { n, .. } = party.mode { n } else { u32::MAX };
         let counts = |index: usize, party: &Party<N>| {
-            let nested = || self.holders[..index].iter().any(|before| before.owner == party.owner);
-            !permits || party.owner.is_none() || !nested()
+            // The largest of an owner's; of equal ones the first.
+            let larger = |(at, other): (usize, &Party<N>)| {
+                at != index && other.owner == party.owner && (size(other), index) > (size(party), at)
+            };
+            !permits || party.owner.is_none() || !self.holders.iter().enumerate().any(larger)
         };
         let counted = self.holders.iter().enumerate().filter(|(index, party)| counts(*index, party));
         fits(wanted, counted.map(|(_, party)| party.mode))

@@ -87,6 +87,7 @@ impl FileEngine {
             latch.reserve(&self.folder, most)?;
         }
         let before = line(&table);
+        let end = table.next_expiry();
         let mut last = latch.0.counters.last;
         let mut token = || {
             last += 1;
@@ -104,6 +105,10 @@ impl FileEngine {
         if !relinked.is_empty() {
             let relinked = table.waiters.iter().filter(|party| relinked.contains(&party.claim));
             rings.extend(relinked.map(|party| (party.note.client, party.claim, Ring::Look)));
+        }
+        // A hand-over to a shorter lease: the next in line must look again sooner than it was told.
+        if table.next_expiry().zip(end).is_some_and(|(now, before)| now < before) {
+            rings.extend(table.waiters.front().map(|first| (first.note.client, first.claim, Ring::Look)));
         }
         if let (Op::Attempt { claim, .. }, Out::Verdict(Verdict::Queued(_), _, ahead)) = (op, &out) {
             // Inside the latch: nobody can ring before we listen.
@@ -186,12 +191,14 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
     }
 
     fn evict(&mut self, claim: ClaimId, table: &mut Table<Note>) -> Played {
+        let mut settled = table.settle(self.now, self.token);
         let view = self.view(table);
         let party = view.holders.into_iter().chain(view.waiters).find(|party| party.claim == claim);
         let client = parties(table).find(|party| party.claim == claim).map(|party| party.note.client);
         // Raised before the next waiter is granted, so that even it comes after the evicted one's fence.
         let fence = (self.token)();
-        let (_, granted) = table.depart(claim, self.now, self.token);
+        settled.extend(table.depart(claim, self.now, self.token).1);
+        let granted = settled;
         let evicted = client.map(|client| (client, claim, Ring::Evicted));
         Played { out: Out::Evicted(party, fence), granted, evicted }
     }

@@ -149,9 +149,16 @@ impl MemoryEngine {
         let (room, empty) = shard.room(name);
         *empty -= usize::from(room.table.is_empty());
         let before = room.changed.is_some().then(|| who_holds(&room.table));
+        let end = room.table.next_expiry();
         let (result, granted) = act(&mut room.table, now, &mut || self.next_token());
         if !granted.is_empty() {
             ring(&mut room.table, &granted, now);
+        }
+        // A hand-over to a shorter lease: the next in line must look again sooner than it was told.
+        if room.table.next_expiry().zip(end).is_some_and(|(now, before)| now < before)
+            && let Some(bell) = room.table.waiters.front().and_then(|first| first.note.bell.as_ref())
+        {
+            bell.notify_one();
         }
         if let Some(changed) = &room.changed
             && before != Some(who_holds(&room.table))
@@ -332,11 +339,12 @@ impl Engine for MemoryEngine {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
         let evicted = self.step(&name, |table, now, mut token| {
+            let mut granted = table.settle(now, &mut token);
             let view = self.view(&name, table, now);
             let party = view.holders.into_iter().chain(view.waiters).find(|party| party.claim == claim);
             // Raised before the next waiter is granted, so that even it comes after the evicted one's fence.
             let fence = token();
-            let (_, granted) = table.depart(claim, now, &mut token);
+            granted.extend(table.depart(claim, now, &mut token).1);
             (Evicted { party, token: fence }, granted)
         });
         if evicted.party.is_some() {

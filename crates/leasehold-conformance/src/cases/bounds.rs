@@ -1,0 +1,105 @@
+//! How long is waited, and what is refused before anything is asked.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, MAX_DESCRIPTION};
+
+use crate::flaky::Method;
+use crate::world::{LONG, SOON, World};
+
+/// A try answers while the lock is held, and leaves nothing in the queue.
+pub async fn a_try_answers_without_waiting(world: &World) {
+    let ((locks, flaky), other) = (world.flaky(LONG).await, world.locks().await);
+    let guard = other.mutex("a").lock().await.expect("a lock");
+    let answer = tokio::time::timeout(SOON, locks.mutex("a").try_lock()).await.expect("an answer at once");
+    assert!(answer.expect("an answer").is_none());
+    assert_eq!((flaky.calls(Method::Attempt), flaky.calls(Method::Wait)), (1, 0), "one question");
+    if world.capabilities().inspection {
+        assert!(world.view("a").await.waiters.is_empty());
+    }
+    drop(guard);
+}
+
+/// A bounded wait ends after its time, not before and not much after; then nothing is left in the queue.
+pub async fn a_bounded_wait_ends_in_a_timeout(world: &World) {
+    let (locks, other) = (world.locks().await, world.locks().await);
+    let guard = other.mutex("a").lock().await.expect("a lock");
+    let (wait, start) = (Duration::from_millis(300), locks.clock().now());
+    let error = locks.mutex("a").wait(wait).lock().await.expect_err("it is held");
+    let waited = locks.clock().now().since(start);
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    assert_eq!(error.name().map(leasehold::LockName::as_str), Some("a"));
+    assert!(waited >= wait && waited < SOON, "{waited:?}");
+    assert!(guard.is_held());
+    if world.capabilities().inspection {
+        world.until_waiting("a", 0).await;
+    }
+    let _ = guard.release().await.expect("a release");
+    world.until_free("a").await;
+}
+
+/// Whoever sets no bound waits until the lock is free.
+pub async fn an_unbounded_wait_ends_with_the_grant(world: &World) {
+    let (locks, other) = (world.locks_for(world.short()).await, world.locks().await);
+    let guard = other.mutex("a").lock().await.expect("a lock");
+    let mut waiter = tokio::spawn(async move { locks.mutex("a").lock().await });
+    // Longer than the waiter's TTL: it shows that it lives, and keeps its place.
+    let early = tokio::time::timeout(world.short() * 3, &mut waiter).await;
+    assert!(early.is_err(), "it is held: {early:?}");
+    let _ = guard.release().await.expect("a release");
+    let granted = tokio::time::timeout(SOON, waiter).await.expect("a grant").expect("no panic");
+    drop(granted.expect("a lock"));
+}
+
+/// Waiting for no time is a try that says `Timeout`.
+pub async fn a_wait_of_nothing_still_takes_a_free_lock(world: &World) {
+    let locks = world.locks().await;
+    let guard = locks.mutex("a").wait(Duration::ZERO).lock().await.expect("a free lock");
+    let error = locks.mutex("a").wait(Duration::ZERO).lock().await.expect_err("it is held");
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    drop(guard);
+}
+
+/// A TTL that the engine cannot keep is refused before it is asked.
+pub async fn a_ttl_out_of_bounds_is_refused_before_any_call(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    let can = world.capabilities();
+    let tick = Duration::from_nanos(1);
+    for ttl in [Duration::ZERO, can.min_ttl - tick, can.max_ttl + tick, Duration::MAX] {
+        let error = locks.mutex("a").ttl(ttl).lock().await.expect_err("a bad TTL");
+        assert_eq!(error.kind(), ErrorKind::InvalidOption, "{ttl:?}: {error}");
+    }
+    let error = locks.mutex("a").max_hold(Duration::ZERO).lock().await.expect_err("a bad max_hold");
+    assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    assert_eq!(flaky.all_calls(), 0);
+    for ttl in [can.min_ttl, can.max_ttl] {
+        drop(locks.mutex(world.name("ttl")).ttl(ttl).lock().await.expect("a TTL within the bounds"));
+    }
+}
+
+/// A description that is too long, or has control characters, is refused before the engine is asked.
+pub async fn a_bad_description_is_refused_before_any_call(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    for text in ["a\nb", "\0", &"x".repeat(MAX_DESCRIPTION + 1)] {
+        let error = locks.mutex("a").describe(text).lock().await.expect_err("a bad description");
+        assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
+    }
+    assert_eq!(flaky.all_calls(), 0);
+    let longest = "\u{e9}".repeat(MAX_DESCRIPTION / 2);
+    let guard = locks.mutex("a").describe(&longest).lock().await.expect("a lock");
+    if world.capabilities().inspection {
+        assert_eq!(&*world.view("a").await.holders[0].holder.text, longest);
+    }
+    drop(guard);
+}
+
+/// A waiter is woken, or backs off; it does not ask all the time.
+pub async fn waiting_does_not_hammer_the_engine(world: &World) {
+    let ((locks, flaky), other) = (world.flaky(LONG).await, world.locks().await);
+    let guard = other.mutex("a").lock().await.expect("a lock");
+    let error = locks.mutex("a").wait(Duration::from_secs(2)).lock().await.expect_err("it is held");
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    let asked = flaky.calls(Method::Attempt) + flaky.calls(Method::Wait);
+    assert!(asked < 40, "{asked} questions in two seconds");
+    drop(guard);
+}

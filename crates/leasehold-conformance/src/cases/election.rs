@@ -1,0 +1,78 @@
+//! One leader at a time, whom all can see.
+
+use std::time::Duration;
+
+use leasehold::{LostReason, Outcome};
+
+use crate::flaky::Method;
+use crate::world::{LONG, SOON, World};
+
+/// A leader is elected, seen, and replaced when it resigns.
+pub async fn one_leads_and_all_can_see_it(world: &World) {
+    let (one, other) = (world.locks().await, world.locks().await);
+    assert_eq!(other.election("a").leader().await.expect("an answer"), None);
+    let first = one.election("a").describe("one").campaign().await.expect("a leadership");
+    assert!(first.is_leader());
+    assert!(other.election("a").try_campaign().await.expect("an answer").is_none());
+    let seen = other.election("a").leader().await.expect("an answer").expect("a leader");
+    assert_eq!((&*seen.holder.text, seen.token), ("one", first.token()));
+    let candidate = tokio::spawn({
+        let election = other.election("a").describe("other").wait(SOON);
+        async move { election.campaign().await }
+    });
+    let term = first.token();
+    assert_eq!(first.resign().await.expect("an outcome"), Outcome::Released);
+    let second = candidate.await.expect("no panic").expect("a leadership");
+    assert!(second.token() > term);
+    let seen = one.election("a").leader().await.expect("an answer").expect("a leader");
+    assert_eq!(&*seen.holder.text, "other");
+}
+
+/// An observer sees nobody, then the first, then the next.
+pub async fn an_observer_sees_every_leader(world: &World) {
+    let (locks, other) = (world.locks().await, world.locks().await);
+    let mut observer = other.election("a").observe().expect("an observer");
+    let mut next = async || {
+        let seen = tokio::time::timeout(SOON, observer.next()).await.expect("news").expect("an answer");
+        seen.map(|leader| (leader.holder.text.to_string(), leader.token))
+    };
+    assert_eq!(next().await, None, "nobody, at first");
+    for text in ["one", "two", "three"] {
+        let leadership = locks.election("a").describe(text).campaign().await.expect("a leadership");
+        assert_eq!(next().await, Some((text.to_owned(), leadership.token())));
+        let _ = leadership.resign().await.expect("a release");
+        assert_eq!(next().await, None, "nobody, after {text}");
+    }
+}
+
+/// An observer that waits for news does not ask for them all the time.
+pub async fn an_observer_at_rest_asks_for_nothing(world: &World) {
+    let ((locks, flaky), other) = (world.flaky(LONG).await, world.locks().await);
+    let leadership = other.election("a").campaign().await.expect("a leadership");
+    let watching = tokio::spawn(async move {
+        let mut observer = locks.election("a").observe().expect("an observer");
+        observer.next().await.expect("an answer").expect("a leader");
+        observer.next().await
+    });
+    // While nothing changes: it is the number of questions that counts, not the time.
+    world.pass(Duration::from_millis(500)).await;
+    let asked = flaky.calls(Method::Inspect);
+    assert!(!watching.is_finished(), "nothing has changed");
+    assert!(asked < 20, "{asked} questions while nothing changed");
+    let _ = leadership.resign().await.expect("a release");
+    let news = tokio::time::timeout(SOON, watching).await.expect("news").expect("no panic");
+    assert_eq!(news.expect("an answer"), None);
+}
+
+/// A leader that loses the lock is told.
+pub async fn a_lost_leadership_is_told(world: &World) {
+    let (locks, flaky) = world.flaky(world.short()).await;
+    let leadership = locks.election("a").campaign().await.expect("a leadership");
+    flaky.cut();
+    let reason = tokio::time::timeout(SOON, leadership.lost()).await.expect("the leader is told");
+    assert_eq!(reason, LostReason::Expired);
+    assert!(!leadership.is_leader());
+    let next = world.locks().await.election("a").wait(SOON).campaign().await.expect("a leadership");
+    assert!(next.token() > leadership.token());
+    assert_eq!(leadership.resign().await.expect("an outcome"), Outcome::WasLost(LostReason::Expired));
+}

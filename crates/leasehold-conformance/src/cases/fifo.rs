@@ -1,0 +1,116 @@
+//! First come, first served.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::Mode;
+use leasehold::engine::Answer;
+use tokio::task::JoinSet;
+
+use crate::protocol::Ask;
+use crate::world::{LONG, SOON, World};
+
+/// Claims are granted one by one in the order in which they asked, and know how many are ahead of them.
+pub async fn claims_are_granted_in_the_order_of_arrival(world: &World) {
+    let engine = world.engine().await;
+    let claims: Vec<_> = (0..5).map(|_| world.claim("a", Mode::Exclusive, None, LONG)).collect();
+    for (place, claim) in claims.iter().enumerate() {
+        let answer = Arc::clone(&engine).attempt(Arc::clone(claim), true).await.expect("an answer");
+        match place.checked_sub(1) {
+            None => assert!(matches!(answer, Answer::Granted(_)), "{answer:?}"),
+            Some(before) => assert!(matches!(answer, Answer::Queued { ahead, .. } if ahead == before), "{answer:?}"),
+        }
+    }
+    for next in 1..claims.len() {
+        Arc::clone(&engine).release(Arc::clone(&claims[next - 1])).await.expect("a release");
+        world.granted(&engine, &claims[next]).await;
+        for (ahead, behind) in claims[next + 1..].iter().enumerate() {
+            let answer = Arc::clone(&engine).wait(Arc::clone(behind), Duration::ZERO).await.expect("an answer");
+            assert!(matches!(answer, Answer::Queued { ahead: before, .. } if before == ahead), "{answer:?}");
+        }
+    }
+    Arc::clone(&engine).release(Arc::clone(&claims[4])).await.expect("a release");
+}
+
+/// Tasks of two clients are granted in the order in which they began to wait.
+pub async fn tasks_are_granted_in_the_order_of_arrival(world: &World) {
+    let clients = [world.locks().await, world.locks().await];
+    let first = clients[0].mutex("a").lock().await.expect("a lock");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = JoinSet::new();
+    for place in 0..8 {
+        let (locks, order) = (clients[place % 2].clone(), Arc::clone(&order));
+        tasks.spawn(async move {
+            let guard = locks.mutex("a").lock().await.expect("a lock");
+            order.lock().expect("no panic").push((place, guard.token()));
+            let _ = guard.release().await.expect("a release");
+        });
+        world.until_waiting("a", place + 1).await;
+    }
+    let _ = first.release().await.expect("a release");
+    tasks.join_all().await;
+    let order = order.lock().expect("no panic").clone();
+    assert!(order.is_sorted(), "{order:?}");
+}
+
+/// Processes are granted in the order in which they began to wait.
+pub async fn processes_are_granted_in_the_order_of_arrival(world: &World) {
+    let locks = world.locks().await;
+    let first = locks.mutex("a").lock().await.expect("a lock");
+    let mut players = Vec::new();
+    for place in 0..4 {
+        let mut player = world.player(LONG).await;
+        player.tell(&crate::protocol::Order::Lock(Ask::exclusive("a"))).await;
+        world.until_waiting("a", place + 1).await;
+        players.push(player);
+    }
+    let mut last = (first.token().0, 0);
+    let _ = first.release().await.expect("a release");
+    for player in &mut players {
+        let (token, at) = player.granted("a").await;
+        assert!(token > last.0 && at > last.1, "token {token} at {at} comes after {last:?}");
+        last = (token, at);
+        assert_eq!(player.release("a").await, "released");
+    }
+}
+
+/// Whoever does not queue gets nothing while somebody waits, also in the moment of a hand-over.
+pub async fn nobody_barges_past_the_queue(world: &World) {
+    let engine = world.engine().await;
+    let [holder, waiter, barger] = [(); 3].map(|()| world.claim("a", Mode::Exclusive, None, LONG));
+    let ask = |claim: &Arc<leasehold::Claim>, queue| Arc::clone(&engine).attempt(Arc::clone(claim), queue);
+    assert!(matches!(ask(&holder, false).await, Ok(Answer::Granted(_))));
+    assert!(matches!(ask(&waiter, true).await, Ok(Answer::Queued { ahead: 0, .. })));
+    assert!(matches!(ask(&barger, false).await, Ok(Answer::Busy { .. })));
+    Arc::clone(&engine).release(holder).await.expect("a release");
+    let answer = ask(&barger, false).await;
+    assert!(matches!(answer, Ok(Answer::Busy { .. })), "{answer:?}");
+    world.granted(&engine, &waiter).await;
+    Arc::clone(&engine).release(waiter).await.expect("a release");
+}
+
+/// A waiter that does not show itself for a TTL does not stop those behind it, whether its turn came meanwhile or not.
+pub async fn a_silent_waiter_is_passed_over(world: &World) {
+    let (engine, locks) = (world.engine().await, world.locks().await);
+    for name in ["its turn comes at once", "its turn comes when it has lapsed"] {
+        let holder = world.claim(name, Mode::Exclusive, None, LONG);
+        let silent = world.claim(name, Mode::Exclusive, None, world.short());
+        Arc::clone(&engine).attempt(Arc::clone(&holder), true).await.expect("an answer");
+        Arc::clone(&engine).attempt(Arc::clone(&silent), true).await.expect("an answer");
+        if name.ends_with("lapsed") {
+            world.pass(world.short()).await;
+        }
+        let next = tokio::spawn({
+            let mutex = locks.mutex(name);
+            async move { mutex.lock().await }
+        });
+        if world.capabilities().inspection && !name.ends_with("lapsed") {
+            // It waits behind the silent one before that has its turn, and must not wait for the first holder's long lease.
+            world.until_waiting(name, 2).await;
+        }
+        Arc::clone(&engine).release(holder).await.expect("a release");
+        let granted = tokio::time::timeout(SOON, next).await.expect("the one behind is granted soon");
+        let guard = granted.expect("no panic").expect("a lock");
+        let _ = guard.release().await.expect("a release");
+    }
+}

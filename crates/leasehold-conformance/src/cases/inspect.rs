@@ -1,0 +1,132 @@
+//! Who holds, who waits.
+
+use std::time::Duration;
+
+use leasehold::{Holder, Mode};
+use leasehold_testbed::eventually;
+
+use crate::flaky::Method;
+use crate::protocol::{Ask, Order};
+use crate::world::{LONG, SOON, World};
+
+/// The holder and the waiters are shown in order, with all that they said of themselves.
+pub async fn shows_who_holds_and_who_waits(world: &World) {
+    let locks = world.locks().await;
+    let guard = locks.mutex("a").describe("the \u{1f511} holder").lock().await.expect("a lock");
+    let mut waiters = Vec::new();
+    for place in 0..3 {
+        let mutex = locks.mutex("a").describe(format!("waiter {place}"));
+        waiters.push(tokio::spawn(async move { mutex.lock().await }));
+        world.until_waiting("a", place + 1).await;
+    }
+    let view = locks.inspect("a").await.expect("a view");
+    assert_eq!(view.name.as_str(), "a");
+    let [holder] = &view.holders[..] else { panic!("one holds: {view:?}") };
+    let us = Holder::this_process();
+    assert_eq!((&holder.holder.host, holder.holder.pid), (&us.host, us.pid));
+    assert_eq!((&*holder.holder.program, &*holder.holder.text), (&*us.program, "the \u{1f511} holder"));
+    assert_eq!((holder.mode, holder.token), (Mode::Exclusive, Some(guard.token())));
+    assert!(holder.left <= LONG && !holder.left.is_zero(), "{holder:?}");
+    let texts: Vec<_> = view.waiters.iter().map(|waiter| waiter.holder.text.to_string()).collect();
+    assert_eq!(texts, ["waiter 0", "waiter 1", "waiter 2"]);
+    assert!(view.waiters.iter().all(|waiter| waiter.token.is_none()), "{view:?}");
+    for waiter in waiters {
+        waiter.abort();
+    }
+}
+
+/// How long somebody has held, or waited, grows.
+pub async fn ages_grow(world: &World) {
+    let locks = world.locks().await;
+    let _guard = locks.mutex("a").lock().await.expect("a lock");
+    let waiter = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.lock().await }
+    });
+    world.until_waiting("a", 1).await;
+    let first = locks.inspect("a").await.expect("a view");
+    eventually(SOON, || async {
+        let view = locks.inspect("a").await.map_err(|error| error.to_string())?;
+        let grown = |old: Duration, new: Duration| new > old && new - old > Duration::from_millis(5);
+        let holder = grown(first.holders[0].age, view.holders[0].age);
+        let waiter = grown(first.waiters[0].age, view.waiters[0].age);
+        if holder && waiter { Ok(()) } else { Err(format!("{view:?}")) }
+    })
+    .await;
+    assert!(first.holders[0].age < LONG && first.waiters[0].age < LONG, "{first:?}");
+    waiter.abort();
+}
+
+/// The list has what is held or waited for, by name, and no more.
+pub async fn lists_by_prefix(world: &World) {
+    let locks = world.locks().await;
+    let mut guards = Vec::new();
+    for name in ["stock:2", "stock:1", "stock", "sto%63k:1", "other", "stock/1"] {
+        guards.push(locks.mutex(name).lock().await.expect("a lock"));
+    }
+    let released = locks.mutex("stock:3").lock().await.expect("a lock");
+    let _ = released.release().await.expect("a release");
+    for (prefix, expected) in [
+        ("stock:", &["stock:1", "stock:2"][..]),
+        ("stock", &["stock", "stock/1", "stock:1", "stock:2"]),
+        ("", &["other", "sto%63k:1", "stock", "stock/1", "stock:1", "stock:2"]),
+        ("nothing", &[]),
+        ("*", &[]),
+    ] {
+        let listed = locks.list(prefix).await.expect("a list");
+        let names: Vec<_> = listed.iter().map(|view| view.name.as_str()).collect();
+        assert_eq!(names, expected, "{prefix:?}");
+        assert!(listed.iter().all(|view| view.holders.len() == 1));
+    }
+}
+
+/// What another process holds and waits for is shown as its own.
+pub async fn shows_other_processes(world: &World) {
+    let (locks, mut player) = (world.locks().await, world.player(LONG).await);
+    let (token, _) = player.lock(Ask { describe: "afar".to_owned(), ..Ask::exclusive("a") }).await;
+    let guard = locks.mutex("b").lock().await.expect("a lock");
+    player.tell(&Order::Lock(Ask::exclusive("b"))).await;
+    let view = locks.inspect("a").await.expect("a view");
+    let holder = &view.holders[0];
+    assert_eq!((holder.holder.pid, &*holder.holder.text), (player.pid(), "afar"));
+    assert_eq!(&*holder.holder.program, "leasehold-actor");
+    assert_eq!(holder.token.map(|token| token.0), Some(token));
+    eventually(SOON, || async {
+        let view = locks.inspect("b").await.map_err(|error| error.to_string())?;
+        let waits = view.waiters.iter().any(|waiter| waiter.holder.pid == player.pid());
+        if waits { Ok(()) } else { Err(format!("{view:?}")) }
+    })
+    .await;
+    let _ = guard.release().await.expect("a release");
+    player.granted("b").await;
+    for guard in ["a", "b"] {
+        assert_eq!(player.release(guard).await, "released");
+    }
+}
+
+/// A lock that was given back is not shown any more.
+pub async fn shows_nothing_after_the_release(world: &World) {
+    let locks = world.locks().await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    assert_eq!(locks.list("").await.expect("a list").len(), 1);
+    let _ = guard.release().await.expect("a release");
+    assert!(locks.list("").await.expect("a list").is_empty());
+    let view = locks.inspect("a").await.expect("a view");
+    assert!(view.holders.is_empty() && view.waiters.is_empty(), "{view:?}");
+    let never = locks.inspect("never heard of").await.expect("a view");
+    assert!(never.holders.is_empty() && never.waiters.is_empty(), "{never:?}");
+}
+
+/// Looking neither extends a lease nor ends it.
+pub async fn changes_nothing(world: &World) {
+    let (locks, flaky) = world.flaky(world.short()).await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    flaky.cut();
+    flaky.always(Method::Inspect, None);
+    eventually(SOON, || async {
+        let view = locks.inspect("a").await.map_err(|error| error.to_string())?;
+        if view.holders.is_empty() { Ok(()) } else { Err(format!("{view:?}")) }
+    })
+    .await;
+    assert!(!guard.is_held());
+}

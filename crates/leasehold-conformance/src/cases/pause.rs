@@ -1,0 +1,56 @@
+//! A process stands still (SIGSTOP) for longer than its TTL, and goes on.
+
+use crate::protocol::{Ask, Order};
+use crate::register::Register;
+use crate::world::{LONG, SOON, World};
+
+/// A holder that stood still knows that it lost the lock as soon as it runs, and the resource refuses its token; without
+/// tokens its late write destroys the next holder's.
+pub async fn a_holder_stopped_past_its_ttl_knows_and_is_fenced_off(world: &World) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (fenced, naive) = (folder.path().join("fenced"), folder.path().join("naive"));
+    let locks = world.locks().await;
+    let mut player = world.player(world.short()).await;
+    let (stale, _) = player.lock(Ask::exclusive("a")).await;
+    assert!(player.write("a", &fenced, 1, true).await);
+    assert!(player.write("a", &naive, 1, false).await);
+
+    player.process().sigstop().expect("a stopped process");
+    let guard = locks.mutex("a").wait(SOON).lock().await.expect("the lock of the one who stands still");
+    assert!(guard.token().0 > stale);
+    assert!(Register::open(&fenced).expect("a file").write_fenced(guard.token(), 2).expect("a write"));
+    Register::open(&naive).expect("a file").write_naively(2).expect("a write");
+    player.process().sigcont().expect("a running process");
+
+    let (held, _) = player.held("a").await;
+    assert!(!held, "a guard does not say that it is held after its deadline");
+    assert!(!player.write("a", &fenced, 3, true).await, "a stale token is refused");
+    assert!(player.write("a", &naive, 3, false).await, "nobody refuses it");
+    let reason = player.lost("a").await;
+    assert_ne!(reason, "max-hold");
+    assert_eq!(player.release("a").await, reason, "the release says what the signal said");
+
+    assert_eq!(Register::open(&fenced).expect("a file").value().expect("a value"), 2);
+    assert_eq!(Register::open(&naive).expect("a file").value().expect("a value"), 3, "the control is destroyed");
+    assert!(guard.is_held(), "the late release does not touch the next holder");
+}
+
+/// A waiter that stood still does not stop the queue, and gets the lock when it is free again.
+pub async fn a_waiter_stopped_past_its_ttl_asks_again(world: &World) {
+    let locks = world.locks().await;
+    let mut player = world.player(world.short()).await;
+    let holder = locks.mutex("a").lock().await.expect("a lock");
+    player.tell(&Order::Lock(Ask::exclusive("a"))).await;
+    world.until_waiting("a", 1).await;
+    player.process().sigstop().expect("a stopped process");
+    let _ = holder.release().await.expect("a release");
+    let next = locks.mutex("a").ttl(LONG).wait(SOON).lock().await.expect("the queue goes on");
+    player.process().sigcont().expect("a running process");
+    assert!(next.is_held());
+    let token = next.token().0;
+    let _ = next.release().await.expect("a release");
+    let (late, _) = player.granted("a").await;
+    // It may have been granted while it stood still, and again when it asked again.
+    assert!(late > token, "{late} after {token}");
+    assert_eq!(player.release("a").await, "released");
+}

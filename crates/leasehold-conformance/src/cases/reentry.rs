@@ -1,0 +1,143 @@
+//! The same owner enters again.
+
+use leasehold::engine::Answer;
+use leasehold::{ErrorKind, Mode, Owner};
+
+use crate::protocol::{Ask, Order};
+use crate::world::{LONG, World};
+
+/// Nested requests by one owner, also through another client, are granted at once and have the same token.
+pub async fn the_same_owner_enters_again_with_the_same_token(world: &World) {
+    let (one, other) = (world.locks().await, world.locks().await);
+    let owner = Owner::new();
+    let outer = one.mutex("a").owner(&owner).lock().await.expect("a lock");
+    let inner = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("re-entry");
+    let third = other.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("re-entry");
+    assert_eq!(outer.token(), inner.token());
+    assert_eq!(outer.token(), third.token());
+    for guard in [outer, inner, third] {
+        let _ = guard.release().await.expect("a release");
+    }
+    let again = one.mutex("a").owner(&owner).lock().await.expect("a lock");
+    drop(again);
+}
+
+/// Another owner is not let in.
+pub async fn another_owner_waits(world: &World) {
+    let locks = world.locks().await;
+    let guard = locks.mutex("a").owner(&Owner::named("one")).lock().await.expect("a lock");
+    let other = locks.mutex("a").owner(&Owner::named("other"));
+    assert!(other.try_lock().await.expect("an answer").is_none());
+    let nobody = locks.mutex("a");
+    assert!(nobody.try_lock().await.expect("an answer").is_none());
+    let token = guard.token();
+    let _ = guard.release().await.expect("a release");
+    let guard = other.lock().await.expect("a lock");
+    assert!(guard.token() > token, "another owner has another token");
+}
+
+/// Two requests without an owner are two holders, even in one task.
+pub async fn without_an_owner_nobody_enters_again(world: &World) {
+    let locks = world.locks().await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none());
+    drop(guard);
+}
+
+/// Others get the lock after the last release, whichever hold that is.
+pub async fn the_lock_is_free_after_the_last_release(world: &World) {
+    let (one, other) = (world.locks().await, world.locks().await);
+    for outer_first in [true, false] {
+        let owner = Owner::new();
+        let outer = one.mutex("a").owner(&owner).lock().await.expect("a lock");
+        let inner = one.mutex("a").owner(&owner).lock().await.expect("re-entry");
+        let (first, last) = if outer_first { (outer, inner) } else { (inner, outer) };
+        let _ = first.release().await.expect("a release");
+        assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "one hold is left");
+        assert!(last.is_held());
+        let _ = last.release().await.expect("a release");
+        let next = other.mutex("a").try_lock().await.expect("an answer").expect("a free lock");
+        let _ = next.release().await.expect("a release");
+    }
+}
+
+/// A reader that reads again does not wait behind a writer that waits for it.
+pub async fn a_nested_reader_passes_a_waiting_writer(world: &World) {
+    let locks = world.locks().await;
+    let owner = Owner::new();
+    let outer = locks.rwlock("a").owner(&owner).read().await.expect("a lock");
+    let writer = tokio::spawn({
+        let locks = locks.clone();
+        async move { locks.rwlock("a").write().await }
+    });
+    world.until_waiting("a", 1).await;
+    let inner = locks.rwlock("a").owner(&owner).try_read().await.expect("an answer").expect("re-entry");
+    assert_eq!(outer.token(), inner.token());
+    assert!(locks.rwlock("a").try_read().await.expect("an answer").is_none(), "other readers wait");
+    drop((outer, inner));
+    let written = writer.await.expect("no panic").expect("a lock");
+    let _ = written.release().await.expect("a release");
+}
+
+/// A reader that wants to write would wait for itself: it is told so.
+pub async fn an_upgrade_is_refused(world: &World) {
+    let locks = world.locks().await;
+    let owner = Owner::new();
+    let reader = locks.rwlock("a").owner(&owner).read().await.expect("a lock");
+    let error = locks.rwlock("a").owner(&owner).write().await.expect_err("an upgrade");
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert!(reader.is_held(), "the hold is untouched");
+    let _ = reader.release().await.expect("a release");
+    let writer = locks.rwlock("a").owner(&owner).write().await.expect("a lock");
+    let reader = locks.rwlock("a").owner(&owner).read().await.expect("a writer may read");
+    assert_eq!(writer.token(), reader.token());
+}
+
+/// Permits of nested requests are the outer one's; when some are given back, the largest that is left counts.
+pub async fn nested_permits_count_once_and_with_the_largest(world: &World) {
+    let locks = world.locks().await;
+    let owner = Owner::new();
+    let mine = locks.semaphore("a", 3).owner(&owner);
+    let others = locks.semaphore("a", 3);
+    let outer = mine.acquire(3).await.expect("permits");
+    let small = mine.try_acquire(1).await.expect("an answer").expect("re-entry");
+    let large = mine.try_acquire(3).await.expect("an answer").expect("re-entry");
+    let _ = outer.release().await.expect("a release");
+    let exceeded = others.try_acquire(1).await.expect("an answer");
+    assert!(exceeded.is_none(), "a nested hold of all permits is left");
+    let _ = large.release().await.expect("a release");
+    let rest = others.try_acquire(2).await.expect("an answer").expect("two permits are free");
+    assert!(others.try_acquire(1).await.expect("an answer").is_none(), "the nested hold of one is left");
+    drop((rest, small));
+}
+
+/// An owner is a value that can be handed to another process.
+pub async fn the_same_owner_enters_from_another_process(world: &World) {
+    let locks = world.locks().await;
+    let mut player = world.player(LONG).await;
+    let outer = locks.mutex("a").owner(&Owner::named("job")).lock().await.expect("a lock");
+    let stranger = Ask { guard: "stranger".to_owned(), wait_ms: Some(0), ..Ask::exclusive("a") };
+    player.tell(&Order::Lock(stranger)).await;
+    player.hear("a refusal", |report| matches!(report, crate::protocol::Report::Busy { .. }).then_some(())).await;
+    let inner = Ask { owner: Some("job".to_owned()), wait_ms: Some(0), ..Ask::exclusive("a") };
+    let (token, _) = player.lock(inner).await;
+    assert_eq!(token, outer.token().0);
+    let _ = outer.release().await.expect("a release");
+    assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "the other process's hold is left");
+    assert_eq!(player.release("a").await, "released");
+    drop(locks.mutex("a").try_lock().await.expect("an answer").expect("a free lock"));
+}
+
+/// A hold that has expired opens no door.
+pub async fn an_owner_whose_outer_hold_expired_enters_no_more(world: &World) {
+    let engine = world.engine().await;
+    let owner = Some(Owner::new());
+    let outer = world.claim("a", Mode::Exclusive, owner, world.short());
+    engine.clone().attempt(outer, false).await.expect("an answer");
+    let other = world.claim("a", Mode::Exclusive, None, LONG);
+    world.granted(&engine, &other).await;
+    let inner = world.claim("a", Mode::Exclusive, owner, LONG);
+    let answer = engine.clone().attempt(inner, false).await;
+    assert!(matches!(answer, Ok(Answer::Busy { .. })), "{answer:?}");
+    engine.release(other).await.expect("a release");
+}

@@ -1,0 +1,105 @@
+//! Tokens rise, whatever happens between two grants.
+
+use std::sync::Arc;
+
+use leasehold::Mode;
+
+use crate::protocol::{Ask, Order};
+use crate::world::{LONG, SOON, World};
+
+/// Every grant has a higher token than the one before, whichever client takes it and however it ends.
+pub async fn rise_with_every_grant(world: &World) {
+    let clients = [world.locks().await, world.locks().await];
+    let mut last = 0;
+    for round in 0..20 {
+        let mutex = clients[round % 2].mutex("a");
+        let guard = mutex.wait(SOON).lock().await.expect("a lock");
+        let token = guard.token().0;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        if round % 3 == 0 {
+            drop(guard);
+        } else {
+            let _ = guard.release().await.expect("a release");
+        }
+    }
+}
+
+/// A grant after an expiry, too.
+pub async fn rise_over_an_expiry(world: &World) {
+    let engine = world.engine().await;
+    let expires = world.claim("a", Mode::Exclusive, None, world.short());
+    let (before, _) = world.granted(&engine, &expires).await;
+    let next = world.claim("a", Mode::Exclusive, None, LONG);
+    let (after, _) = world.granted(&engine, &next).await;
+    assert!(after > before, "{after} after {before}");
+    Arc::clone(&engine).release(next).await.expect("a release");
+}
+
+/// An eviction's fence is above the evicted holder's token and below the next one's.
+pub async fn rise_over_an_eviction(world: &World) {
+    let (locks, other) = (world.locks().await, world.locks().await);
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    let claim = other.inspect("a").await.expect("a view").holders[0].claim;
+    let fence = other.evict("a", claim).await.expect("an eviction").token;
+    assert!(fence > guard.token(), "{fence} fences {}", guard.token());
+    let next = other.mutex("a").wait(SOON).lock().await.expect("a lock");
+    assert!(next.token() > fence, "{} after {fence}", next.token());
+}
+
+/// A grant after a crash of the holder, too.
+pub async fn rise_over_a_crash(world: &World) {
+    let locks = world.locks().await;
+    let mut last = 0;
+    for _ in 0..3 {
+        let mut player = world.player(world.short()).await;
+        let (token, _) = player.lock(Ask::exclusive("a")).await;
+        assert!(token > last, "{token} after {last}");
+        player.process().sigkill().expect("a killed process");
+        let guard = locks.mutex("a").wait(SOON).lock().await.expect("a lock");
+        assert!(guard.token().0 > token, "{} after {token}", guard.token());
+        last = guard.token().0;
+        let _ = guard.release().await.expect("a release");
+    }
+}
+
+/// A client that knows nothing of the past goes on where the last one ended, also when that one was killed.
+pub async fn rise_when_the_engine_is_opened_again(world: &World) {
+    let mut last = 0;
+    for round in 0..4 {
+        let mut player = world.player(world.short()).await;
+        let (token, _) = player.lock(Ask::exclusive("a")).await;
+        assert!(token > last, "{token} after {last}");
+        last = token;
+        if round % 2 == 0 {
+            player.process().sigkill().expect("a killed process");
+        } else {
+            assert_eq!(player.release("a").await, "released");
+            player.tell(&Order::Quit).await;
+            player.process().wait_exit(SOON).await.expect("an end");
+        }
+    }
+}
+
+/// Those who hold together have tokens of their own.
+pub async fn differ_among_readers(world: &World) {
+    let locks = world.locks().await;
+    let mut readers = Vec::new();
+    for _ in 0..4 {
+        readers.push(locks.rwlock("a").read().await.expect("a lock"));
+    }
+    assert!(readers.is_sorted_by(|a, b| a.token() < b.token()), "{readers:?}");
+}
+
+/// The inspection shows the holder's token, and none that is lower as the last.
+pub async fn are_known_to_the_inspection(world: &World) {
+    let locks = world.locks().await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    let view = locks.inspect("a").await.expect("a view");
+    assert_eq!(view.holders[0].token, Some(guard.token()));
+    assert!(view.last_token.is_none_or(|last| last >= guard.token()), "{view:?}");
+    let token = guard.token();
+    let _ = guard.release().await.expect("a release");
+    let last = locks.last_token("a").await.expect("a view");
+    assert!(last.is_none_or(|last| last >= token), "{last:?} is known after {token}");
+}

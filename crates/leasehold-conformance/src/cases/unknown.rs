@@ -1,0 +1,166 @@
+//! A request or a reply is lost: nobody knows what happened, and nothing is guessed.
+
+use std::time::Duration;
+
+use leasehold::{Effect, ErrorKind, Outcome};
+
+use crate::flaky::{Fault, Method};
+use crate::world::{LONG, SOON, World};
+
+/// The engine granted, and the caller did not hear it: asked again, it is the same grant.
+pub async fn a_lost_reply_to_an_attempt_is_one_grant(world: &World) {
+    let ((locks, flaky), other) = (world.flaky(LONG).await, world.locks().await);
+    flaky.next(Method::Attempt, [Fault::LoseReply, Fault::LoseReply]);
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    assert_eq!(flaky.calls(Method::Attempt), 3);
+    assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
+    if world.capabilities().inspection {
+        let view = world.view("a").await;
+        assert_eq!((view.holders.len(), view.waiters.len()), (1, 0), "{view:?}");
+        assert_eq!(view.holders[0].token, Some(guard.token()));
+    }
+    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+    let next = other.mutex("a").try_lock().await.expect("an answer").expect("it was held once");
+    let _ = next.release().await.expect("a release");
+}
+
+/// A request that never arrived is sent again.
+pub async fn a_lost_request_is_asked_again(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    flaky.next(Method::Attempt, [Fault::LoseRequest, Fault::LoseRequest]);
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    assert_eq!(flaky.calls(Method::Attempt), 3);
+    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+}
+
+/// Who tries once does not ask again, but what it may have got is given back.
+pub async fn a_lost_reply_to_a_try_is_cleaned_up(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    flaky.next(Method::Attempt, [Fault::LoseReply]);
+    let error = locks.mutex("a").try_lock().await.expect_err("a lost reply");
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown), "{error}");
+    world.until_free("a").await;
+}
+
+/// What an earlier try may have got is given back, although a later one was refused for good.
+pub async fn a_lost_reply_before_a_final_error_is_cleaned_up(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    flaky.next(Method::Attempt, [Fault::LoseReply, Fault::Deny]);
+    let error = locks.mutex("a").lock().await.expect_err("a final error");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    world.until_free("a").await;
+}
+
+/// The reply that carried the grant is lost: the waiter gets the same grant when it asks again, and nobody passes it.
+pub async fn a_lost_reply_while_waiting_keeps_the_place(world: &World) {
+    let ((locks, flaky), other) = (world.flaky(LONG).await, world.locks().await);
+    let engine = world.engine().await;
+    let holder = other.mutex("a").lock().await.expect("a lock");
+    flaky.next(Method::Wait, [Fault::LoseReply]);
+    let first = tokio::spawn(async move { locks.mutex("a").wait(SOON).lock().await });
+    leasehold_testbed::eventually(SOON, || async {
+        if flaky.calls(Method::Wait) > 0 { Ok(()) } else { Err("it does not wait yet") }
+    })
+    .await;
+    let second = world.claim("a", leasehold::Mode::Exclusive, None, LONG);
+    let answer = std::sync::Arc::clone(&engine).attempt(second.clone(), true).await.expect("an answer");
+    assert!(matches!(answer, leasehold::engine::Answer::Queued { ahead: 1, .. }), "{answer:?}");
+    let _ = holder.release().await.expect("a release");
+    let first = first.await.expect("no panic").expect("the grant");
+    let token = first.token();
+    assert_eq!(first.release().await.expect("an outcome"), Outcome::Released);
+    let (next, _) = world.granted(&engine, &second).await;
+    assert!(next > token, "{next} after {token}");
+    engine.release(second).await.expect("a release");
+}
+
+/// The lock was given back, and the caller did not hear it: asked again, it is still said to be given back.
+pub async fn a_lost_reply_to_a_release_is_a_release(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    flaky.next(Method::Release, [Fault::LoseReply]);
+    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+    world.until_free("a").await;
+}
+
+/// A release that never arrived is sent again, also for a guard that was dropped.
+pub async fn a_lost_request_to_release_is_sent_again(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    flaky.next(Method::Release, [Fault::LoseRequest, Fault::Refuse]);
+    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+    world.until_free("a").await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    flaky.next(Method::Release, [Fault::LoseRequest, Fault::Refuse]);
+    drop(guard);
+    world.until_free("a").await;
+}
+
+/// A renewal is tried again before the lease ends, whichever way it got lost.
+pub async fn lost_replies_to_renewals_lose_nothing(world: &World) {
+    let ttl = world.short().max(Duration::from_secs(2));
+    let (locks, flaky) = world.flaky(ttl).await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    for fault in [Fault::LoseReply, Fault::LoseRequest, Fault::Refuse] {
+        flaky.next(Method::Renew, [fault]);
+        let before = (flaky.calls(Method::Renew), guard.deadline());
+        leasehold_testbed::eventually(SOON, || async {
+            let tried = flaky.calls(Method::Renew) >= before.0 + 2;
+            if tried && guard.deadline() > before.1 { Ok(()) } else { Err("not renewed") }
+        })
+        .await;
+        assert!(guard.is_held(), "after {fault:?}");
+    }
+    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+}
+
+/// An engine that is busy for a moment is asked again while the caller waits.
+pub async fn a_refusal_for_now_is_tried_again_within_the_wait(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    flaky.next(Method::Attempt, [Fault::Refuse; 4]);
+    let guard = locks.mutex("a").wait(SOON).lock().await.expect("a lock");
+    assert_eq!(flaky.calls(Method::Attempt), 5);
+    let _ = guard.release().await.expect("a release");
+}
+
+/// Whoever bounds its waiting gets an answer then, also if the engine is away.
+pub async fn an_engine_that_is_away_ends_the_wait_in_time(world: &World) {
+    let (locks, flaky) = world.flaky(LONG).await;
+    flaky.cut();
+    let start = locks.clock().now();
+    let error = locks.mutex("a").wait(Duration::from_millis(300)).lock().await.expect_err("no engine");
+    assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
+    assert!(locks.clock().now().since(start) < SOON);
+    flaky.mend();
+    world.until_free("a").await;
+    drop(locks.mutex("a").wait(SOON).lock().await.expect("the engine is back"));
+}
+
+/// Whoever bounds its waiting gets an answer then, also if the engine says nothing at all.
+pub async fn an_engine_that_never_answers_ends_the_wait_in_time(world: &World) {
+    let ((locks, flaky), other) = (world.flaky(LONG).await, world.locks().await);
+    // Held by somebody else, so that the second request waits and then hears nothing.
+    let holder = other.mutex("held").lock().await.expect("a lock");
+    for (name, method) in [("free", Method::Attempt), ("held", Method::Wait)] {
+        flaky.always(method, Fault::Hang);
+        let start = locks.clock().now();
+        let error = locks.mutex(name).wait(Duration::from_millis(300)).lock().await.expect_err("no answer");
+        let waited = locks.clock().now().since(start);
+        assert!(matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout), "{error}");
+        assert!(waited < Duration::from_secs(4), "{method:?}: waited {waited:?} instead of 300 ms");
+        flaky.mend();
+    }
+    drop(holder);
+}
+
+/// Whoever waits for ever is told when the engine has been away for a whole TTL.
+pub async fn an_engine_away_for_a_ttl_is_an_error(world: &World) {
+    let (locks, flaky) = world.flaky(world.short()).await;
+    flaky.cut();
+    let ended = tokio::time::timeout(SOON, locks.mutex("a").lock()).await.expect("an end");
+    let error = ended.expect_err("no engine");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.is_retryable(), "{error}");
+    flaky.mend();
+    world.until_free("a").await;
+}

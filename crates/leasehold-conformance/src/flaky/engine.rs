@@ -1,0 +1,59 @@
+//! The trait: every method takes the same way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::engine::{Answer, Capabilities, Engine, Evicted, LockView, Losses, Released, Renewal, Step};
+use leasehold::{Claim, ClaimId, LockName};
+
+use super::{Flaky, Method};
+
+impl Engine for Flaky {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn url(&self) -> String {
+        self.inner.url()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        self.pass(Method::Attempt, move |inner| inner.attempt(claim, queue))
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        self.pass(Method::Wait, move |inner| inner.wait(claim, patience))
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        self.pass(Method::Renew, move |inner| inner.renew(claims))
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        self.pass(Method::Release, move |inner| inner.release(claim))
+    }
+
+    fn losses(&self) -> Losses {
+        self.inner.losses()
+    }
+
+    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+        self.pass(Method::Changed, move |inner| inner.changed(name, patience))
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        self.pass(Method::Inspect, move |inner| inner.inspect(name))
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        self.pass(Method::List, move |inner| inner.list(prefix))
+    }
+
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
+        self.pass(Method::Evict, move |inner| inner.evict(name, claim))
+    }
+
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        self.inner.lifeline()
+    }
+}

@@ -1,0 +1,201 @@
+//! One plan, step by step, on the model and the subject.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::engine::{Answer, Engine, LockView, PartyView, Renewal};
+use leasehold::{Claim, ClaimId, Holder, LockName, Owner, Terms, Token};
+
+use super::bench::Bench;
+use super::plan::{Op, Plan, Wish, letter};
+use super::rules;
+
+/// What a step showed, told of claims by their letters: equal if it is the same to a user.
+type Seen = (String, Option<Token>);
+
+pub(super) struct Steps<'a> {
+    bench: &'a Bench,
+    wishes: &'a [Wish],
+    claims: Vec<Arc<Claim>>,
+    /// Which token of the subject stands for which of the model, by lock.
+    tokens: HashMap<char, HashMap<Token, Token>>,
+    /// Who was seen to hold.
+    holding: HashSet<ClaimId>,
+    story: String,
+}
+
+impl<'a> Steps<'a> {
+    pub(super) fn new(bench: &'a Bench, plan: &'a Plan, run: u32) -> Self {
+        let ttl = Duration::from_secs(if bench.hand.is_some() { 1 } else { 600 });
+        let claim = |wish: &Wish| {
+            let name = LockName::new(format!("model {run} {}", wish.lock)).expect("a valid name");
+            let owner = wish.owner.map(|owner| Owner::named(&owner.to_string()));
+            let holder = Arc::new(Holder::this_process());
+            Arc::new(Claim::new(Arc::new(Terms::new(name, wish.mode, owner, ttl, holder))))
+        };
+        Self {
+            bench,
+            wishes: &plan.wishes,
+            claims: plan.wishes.iter().map(claim).collect(),
+            tokens: HashMap::new(),
+            holding: HashSet::new(),
+            story: String::new(),
+        }
+    }
+
+    pub(super) async fn run(&mut self, plan: &Plan) -> Result<(), String> {
+        for (number, op) in plan.ops.iter().enumerate() {
+            let _ = write!(self.story, "\n{:>3}. {op}: ", number + 1);
+            if let Err(problem) = self.step(*op).await {
+                return Err(format!("{}\n     {problem}", self.story.trim_start_matches('\n')));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all claims, whatever the run came to.
+    pub(super) async fn clean_up(self) {
+        for (number, claim) in self.claims.iter().enumerate() {
+            let _ = Arc::clone(&self.bench.model).release(Arc::clone(claim)).await;
+            let _ = self.client(number).release(Arc::clone(claim)).await;
+        }
+    }
+
+    fn client(&self, claim: usize) -> Arc<dyn Engine> {
+        Arc::clone(&self.bench.subject[claim % self.bench.subject.len()])
+    }
+
+    async fn step(&mut self, op: Op) -> Result<(), String> {
+        if let Op::Pass { ms } = op {
+            if let Some(hand) = &self.bench.hand {
+                hand.advance(Duration::from_millis(ms));
+            }
+            return self.look('x').await;
+        }
+        let (Op::Attempt { claim, .. }
+        | Op::Wait { claim }
+        | Op::Renew { claim }
+        | Op::Release { claim }
+        | Op::Evict { claim }) = op
+        else {
+            return Ok(());
+        };
+        let lock = self.wishes[claim].lock;
+        if !self.makes_sense(op, claim).await {
+            self.story.push_str("not now");
+            return Ok(());
+        }
+        let model = self.act(Arc::clone(&self.bench.model), op, claim).await?;
+        let subject = self.act(self.client(claim), op, claim).await?;
+        self.story.push_str(&model.0);
+        self.same(lock, &model, &subject)?;
+        if model.0 == "granted" {
+            self.holding.insert(self.claims[claim].id);
+        }
+        self.look(lock).await
+    }
+
+    /// A claim shows that it waits only while it does, and is renewed only while it does not.
+    async fn makes_sense(&self, op: Op, claim: usize) -> bool {
+        let view = self.view(&self.bench.model, claim).await;
+        let waits = view.waiters.iter().any(|party| party.claim == self.claims[claim].id);
+        match op {
+            Op::Wait { .. } => waits,
+            Op::Renew { .. } => !waits,
+            _ => true,
+        }
+    }
+
+    async fn view(&self, engine: &Arc<dyn Engine>, claim: usize) -> LockView {
+        Arc::clone(engine).inspect(self.claims[claim].name().clone()).await.expect("an inspection")
+    }
+
+    async fn act(&self, engine: Arc<dyn Engine>, op: Op, number: usize) -> Result<Seen, String> {
+        let claim = Arc::clone(&self.claims[number]);
+        let wrong = |error: leasehold::Error| format!("error: {error}");
+        Ok(match op {
+            Op::Attempt { queue, .. } => answer(engine.attempt(claim, queue).await.map_err(wrong)?),
+            Op::Wait { .. } => answer(engine.wait(claim, Duration::ZERO).await.map_err(wrong)?),
+            Op::Renew { .. } => {
+                let lost = engine.renew(vec![claim]).await.map_err(wrong)? == [Renewal::Lost];
+                (if lost { "lost" } else { "held" }.to_owned(), None)
+            }
+            Op::Release { .. } => (format!("{:?}", engine.release(claim).await.map_err(wrong)?), None),
+            Op::Evict { .. } => {
+                let evicted = engine.evict(claim.name().clone(), claim.id).await.map_err(wrong)?;
+                let who = if evicted.party.is_some() { "put out" } else { "nobody" };
+                (who.to_owned(), Some(evicted.token))
+            }
+            Op::Pass { .. } => (String::new(), None),
+        })
+    }
+
+    /// The words are equal, and the tokens are in the same order.
+    fn same(&mut self, lock: char, model: &Seen, subject: &Seen) -> Result<(), String> {
+        if model.0 != subject.0 || model.1.is_some() != subject.1.is_some() {
+            return Err(format!("{}, says the model; the engine: {}", model.0, subject.0));
+        }
+        let (Some(ours), Some(theirs)) = (model.1, subject.1) else { return Ok(()) };
+        let known = self.tokens.entry(lock).or_default();
+        for (before, stands_for) in known.iter() {
+            if before.cmp(&ours) != stands_for.cmp(&theirs) {
+                let order = if *before == ours { "the same" } else { "a higher one" };
+                return Err(format!("token {theirs} after token {stands_for}: it should be {order}"));
+            }
+        }
+        known.insert(ours, theirs);
+        Ok(())
+    }
+
+    /// Lets those who were granted hear of it, and compares what an inspection shows.
+    async fn look(&mut self, lock: char) -> Result<(), String> {
+        let Some(any) = self.wishes.iter().position(|wish| wish.lock == lock) else { return Ok(()) };
+        let model = self.view(&self.bench.model, any).await;
+        for holder in &model.holders {
+            let Some(claim) = self.claims.iter().position(|claim| claim.id == holder.claim) else { continue };
+            if self.holding.insert(holder.claim) {
+                let wait = |engine: Arc<dyn Engine>| engine.wait(Arc::clone(&self.claims[claim]), self.bench.patience);
+                let told = [wait(Arc::clone(&self.bench.model)).await, wait(self.client(claim)).await];
+                let [ours, theirs] = told.map(|told| told.map_or_else(|error| (error.to_string(), None), answer));
+                let _ = write!(self.story, "; {} {}", letter(claim), ours.0);
+                self.same(lock, &ours, &theirs)?;
+            }
+        }
+        for (claim, _) in self.claims.iter().zip(self.wishes).filter(|(_, wish)| wish.lock == lock) {
+            if !model.holders.iter().any(|holder| holder.claim == claim.id) {
+                self.holding.remove(&claim.id);
+            }
+        }
+        let shown = self.view(&self.bench.subject[0], any).await;
+        self.same_view(lock, &model, &shown)
+    }
+
+    fn same_view(&mut self, lock: char, model: &LockView, subject: &LockView) -> Result<(), String> {
+        let letters = |parties: &[PartyView]| -> String {
+            let of =
+                |party: &PartyView| self.claims.iter().position(|claim| claim.id == party.claim).map_or('?', letter);
+            parties.iter().map(of).collect()
+        };
+        let show = |view: &LockView| format!("held by [{}], [{}] wait", letters(&view.holders), letters(&view.waiters));
+        let (ours, theirs) = (show(model), show(subject));
+        if ours != theirs {
+            return Err(format!("{ours}, says the model; the engine: {theirs}"));
+        }
+        for (model, subject) in model.holders.iter().zip(&subject.holders) {
+            self.same(lock, &(format!("{}", model.mode), model.token), &(format!("{}", subject.mode), subject.token))?;
+        }
+        let owner = |id| self.claims.iter().position(|claim| claim.id == id).and_then(|at| self.wishes[at].owner);
+        rules::check(subject, owner).map_err(|problem| format!("{theirs}: {problem}"))
+    }
+}
+
+fn answer(answer: Answer) -> Seen {
+    match answer {
+        Answer::Granted(grant) => ("granted".to_owned(), Some(grant.token)),
+        Answer::Queued { ahead, .. } => (format!("queued behind {ahead}"), None),
+        Answer::Busy { .. } => ("busy".to_owned(), None),
+        Answer::Refused(refusal) => (format!("{refusal:?}"), None),
+    }
+}

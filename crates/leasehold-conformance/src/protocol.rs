@@ -1,0 +1,106 @@
+//! What a test and the program `leasehold-actor` say to each other: one JSON value per line.
+
+use std::path::PathBuf;
+
+use leasehold::Mode;
+use serde::{Deserialize, Serialize};
+
+/// How a lock is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum How {
+    /// Exclusively.
+    Exclusive,
+    /// Shared with others.
+    Shared,
+    /// So many permits of a limit.
+    Permits(u32, u32),
+}
+
+impl From<How> for Mode {
+    fn from(how: How) -> Self {
+        match how {
+            How::Exclusive => Self::Exclusive,
+            How::Shared => Self::Shared,
+            How::Permits(n, limit) => Self::Permits { n, limit },
+        }
+    }
+}
+
+/// A request for a lock.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// What the guard is called from here on.
+    pub guard: String,
+    /// Which lock.
+    pub name: String,
+    /// How.
+    pub how: How,
+    /// By whom, as text.
+    pub owner: Option<String>,
+    /// For how long it is waited; 0: not at all; `None`: for ever.
+    pub wait_ms: Option<u64>,
+    /// What others see.
+    pub describe: String,
+}
+
+impl Ask {
+    /// Asks for a lock exclusively and waits for it. The guard is called as the lock is.
+    pub fn exclusive(name: &str) -> Self {
+        Self {
+            guard: name.to_owned(),
+            name: name.to_owned(),
+            how: How::Exclusive,
+            owner: None,
+            wait_ms: None,
+            describe: String::new(),
+        }
+    }
+}
+
+/// What an actor is told to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the fields are named as in the reports")]
+pub enum Order {
+    /// Opens the engine, with this TTL for all requests.
+    Open { url: String, ttl_ms: u64 },
+    /// Asks for a lock; goes on meanwhile.
+    Lock(Ask),
+    /// Says whether a guard is held.
+    Held { guard: String },
+    /// Gives a guard back.
+    Release { guard: String },
+    /// Writes to a resource that checks tokens, or (`fenced: false`) to one that does not.
+    Write { guard: String, register: PathBuf, value: u64, fenced: bool },
+    /// Takes and gives back a lock again and again, and looks for others inside; without the lock if not `locked`, and
+    /// then until it met somebody.
+    Storm { name: String, folder: PathBuf, rounds: u32, locked: bool },
+    /// Ends the process.
+    Quit,
+}
+
+/// What an actor reports. Moments are nanoseconds on the machine's clock, which all processes share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the fields are named as in the library")]
+pub enum Report {
+    /// The engine is open.
+    Opened { pid: u32 },
+    /// A lock was granted.
+    Granted { guard: String, token: u64, at: u64 },
+    /// A lock is not free.
+    Busy { guard: String },
+    /// Something failed.
+    Failed { guard: String, kind: String, message: String },
+    /// Whether a guard is held, and when that was read.
+    Held { guard: String, held: bool, at: u64, deadline: u64 },
+    /// A guard was given back: `released`, or why it had been lost.
+    Released { guard: String, outcome: String },
+    /// A guard was lost; said unasked.
+    Lost { guard: String, reason: String, at: u64 },
+    /// Whether a write was accepted.
+    Written { guard: String, accepted: bool },
+    /// The end of a storm: how often somebody else was inside, and the tokens in the order of the grants.
+    Calm { met: u32, tokens: Vec<u64> },
+}

@@ -1,0 +1,79 @@
+//! A resource that many processes write: one number in a file, with the highest token that wrote it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, Write};
+use std::path::Path;
+
+use leasehold::Token;
+use leasehold::logic::fence::{Seen, admits};
+
+/// A number in a file. Whether it checks tokens is the writer's choice, so that a test can show both.
+#[derive(Debug)]
+pub struct Register {
+    file: File,
+}
+
+impl Register {
+    /// Opens the register, empty if it is new.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        Ok(Self { file })
+    }
+
+    /// Writes with a token. `false`: refused, since a higher one has written.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn write_fenced(&mut self, token: Token, value: u64) -> io::Result<bool> {
+        self.alone(|content| {
+            let (seen, _) = *content;
+            let accepted = admits(Seen { token: Token(seen), owner: None }, token, None);
+            if accepted {
+                *content = (token.0, value);
+            }
+            accepted
+        })
+    }
+
+    /// Writes without asking: what happens to those who do not fence.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written.
+    pub fn write_naively(&mut self, value: u64) -> io::Result<bool> {
+        self.alone(|content| {
+            content.1 = value;
+            true
+        })
+    }
+
+    /// The number.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn value(&mut self) -> io::Result<u64> {
+        self.alone(|content| content.1)
+    }
+
+    fn alone<T>(&mut self, act: impl FnOnce(&mut (u64, u64)) -> T) -> io::Result<T> {
+        self.file.lock()?;
+        let result = self.change(act);
+        self.file.unlock()?;
+        result
+    }
+
+    fn change<T>(&mut self, act: impl FnOnce(&mut (u64, u64)) -> T) -> io::Result<T> {
+        let mut text = String::new();
+        self.file.rewind()?;
+        self.file.read_to_string(&mut text)?;
+        let mut content = if text.is_empty() { (0, 0) } else { serde_json::from_str(&text)? };
+        let result = act(&mut content);
+        let text = serde_json::to_vec(&content)?;
+        self.file.rewind()?;
+        self.file.set_len(0)?;
+        self.file.write_all(&text)?;
+        Ok(result)
+    }
+}

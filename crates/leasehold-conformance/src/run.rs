@@ -1,0 +1,38 @@
+//! One case on one engine.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::cases::{CASES, Case};
+use crate::subject::Subject;
+use crate::world::World;
+
+/// No case takes so long, unless something hangs.
+const HANGS: Duration = Duration::from_secs(180);
+
+/// Runs a case on a fresh instance, and looks whether anything was left behind. If the engine cannot do what the case
+/// needs, says so and checks that the engine refuses it.
+///
+/// # Panics
+/// If the engine does not behave as it should, or there is no such case.
+#[allow(clippy::print_stdout, reason = "a test that does not apply says so where the test runner shows it")]
+pub async fn run(case: &str, subject: &impl Subject, actor: &str) {
+    let case: &Case = CASES.iter().find(|known| known.name == case).expect("a case of the list");
+    let world = World::new(subject.instance().await, Path::new(actor)).await;
+    let body = async {
+        let missing = case.missing(world.capabilities());
+        if missing.is_empty() {
+            (case.run)(&world).await;
+        }
+        for need in missing {
+            let engine = world.capabilities().engine;
+            println!("{} does not apply: the {engine} engine has no {}", case.name, need.what);
+            if let Some(refused) = need.refused {
+                refused(&world).await;
+            }
+        }
+        world.until_empty().await;
+    };
+    let ended = tokio::time::timeout(HANGS, body).await;
+    assert!(ended.is_ok(), "{} hangs", case.name);
+}

@@ -1,0 +1,65 @@
+//! What an engine's tests supply.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use leasehold::engine::Engine;
+
+/// An engine under test.
+pub trait Subject: Sync {
+    /// Makes a new, empty instance that no other test sees: a folder, a server, a name space of its own.
+    fn instance(&self) -> impl Future<Output = Instance> + Send;
+}
+
+/// Puts an engine around a client's engine.
+pub type Wrap = fn(Arc<dyn Engine>) -> Arc<dyn Engine>;
+
+/// One instance of an engine, which any number of clients open by its URL.
+pub struct Instance {
+    url: String,
+    wrap: Option<Wrap>,
+    _keep: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Instance {
+    /// The instance behind this URL.
+    pub fn at(url: impl Into<String>) -> Self {
+        Self { url: url.into(), wrap: None, _keep: None }
+    }
+
+    /// The same, with something that must live as long: a temporary folder, a server.
+    #[must_use]
+    pub fn keeping(mut self, keep: impl Any + Send + Sync) -> Self {
+        self._keep = Some(Box::new(keep));
+        self
+    }
+
+    /// The same, with every client's engine wrapped.
+    #[must_use]
+    pub fn wrapped(mut self, wrap: Wrap) -> Self {
+        self.wrap = Some(wrap);
+        self
+    }
+
+    /// The URL that this and other processes open.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A further client's engine.
+    pub async fn engine(&self) -> Arc<dyn Engine> {
+        let opened = leasehold::engine::open(&self.url, &leasehold::clock::Clock::system()).await;
+        let engine = opened.unwrap_or_else(|error| panic!("{}: {error}", self.url));
+        match self.wrap {
+            Some(wrap) => wrap(engine),
+            None => engine,
+        }
+    }
+}
+
+impl fmt::Debug for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Instance").field(&self.url).finish()
+    }
+}

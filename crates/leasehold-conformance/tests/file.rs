@@ -1,0 +1,16 @@
+//! The suite on `file:`, each instance in a folder of its own.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+use leasehold_conformance::{Instance, Subject, suite};
+
+/// A temporary folder.
+struct File;
+
+impl Subject for File {
+    async fn instance(&self) -> Instance {
+        let folder = tempfile::tempdir().expect("a folder");
+        Instance::at(format!("file://{}", folder.path().display())).keeping(folder)
+    }
+}
+
+suite!(file, File);
