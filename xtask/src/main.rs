@@ -44,7 +44,8 @@ fn say(line: &str) {
 
 /// Installs the programs that are missing.
 fn setup() -> Done {
-    let missing: Vec<&str> = PROGRAMS.iter().filter(|(program, _)| !found(program)).map(|(_, package)| *package).collect();
+    let missing: Vec<&str> =
+        PROGRAMS.iter().filter(|(program, _)| !found(program)).map(|(_, package)| *package).collect();
     if missing.is_empty() {
         return Ok(());
     }
@@ -90,7 +91,18 @@ fn test() -> Done {
         cargo(&["run", "--quiet", "--package", "leasehold", "--example", example, "--locked"])?;
     }
     // A scheme whose feature is off must say which.
-    cargo(&["test", "--package", "leasehold", "--no-default-features", "--features", "memory", "--locked", "--test", "library", "open"])
+    cargo(&[
+        "test",
+        "--package",
+        "leasehold",
+        "--no-default-features",
+        "--features",
+        "memory",
+        "--locked",
+        "--test",
+        "library",
+        "open",
+    ])
 }
 
 fn cargo(arguments: &[&str]) -> Done {

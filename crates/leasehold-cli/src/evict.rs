@@ -37,7 +37,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
         output::say("nothing was changed");
         return Ok(exit::CONFLICT);
     }
-    let (gone, token) = put_out(&locks, &name, &chosen).await?;
+    let (gone, token) = put_out(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await?;
     if gone.is_empty() {
         return nobody(&args, &view);
     }
@@ -94,11 +94,12 @@ async fn put_out(
     locks: &Locks,
     name: &LockName,
     chosen: &[&PartyView],
+    reason: &str,
 ) -> Result<(Vec<PartyView>, Option<Token>), Failure> {
     let mut gone = Vec::new();
     let mut token = None;
     for party in chosen {
-        let evicted = locks.evict(name, party.claim).await?;
+        let evicted = locks.evict_because(name, party.claim, reason).await?;
         token = token.max(Some(evicted.token));
         gone.extend(evicted.party);
     }

@@ -83,7 +83,7 @@ fn usage(error: &clap::Error) -> u8 {
 
 /// What the library tells of itself, as `LEASEHOLD_LOG` asks for: `warn`, `debug`, `leasehold=trace`, …
 fn log_to_stderr() {
-    let Ok(wanted) = std::env::var("LEASEHOLD_LOG") else { return };
+    let wanted = std::env::var("LEASEHOLD_LOG").unwrap_or_else(|_| "error".to_owned());
     match tracing_subscriber::EnvFilter::try_new(&wanted) {
         Ok(filter) => tracing_subscriber::fmt()
             .with_env_filter(filter)

@@ -66,11 +66,12 @@ fn the_command_learns_what_it_holds() {
     let place = Place::new();
     let out = place.run(["run", "täst", "-c", "env | grep ^LEASEHOLD_ | sort"]).ok().out();
     let lines: Vec<_> = out.lines().collect();
-    assert_eq!(lines.len(), 4, "{out}");
+    assert_eq!(lines.len(), 5, "{out}");
     assert_eq!(lines[0], format!("LEASEHOLD_ENGINE={}", place.engine()));
-    assert_eq!(lines[1], "LEASEHOLD_NAME=täst");
-    assert_eq!(lines[2].strip_prefix("LEASEHOLD_OWNER=").map(str::len), Some(32));
-    assert_eq!(lines[3], "LEASEHOLD_TOKEN=1");
+    assert!(lines[1].starts_with("LEASEHOLD_HELD=") && lines[1].ends_with(":t%C3%A4st"), "{out}");
+    assert_eq!(lines[2], "LEASEHOLD_NAME=täst");
+    assert_eq!(lines[3].strip_prefix("LEASEHOLD_OWNER=").map(str::len), Some(32));
+    assert_eq!(lines[4], "LEASEHOLD_TOKEN=1");
 }
 
 #[test]
@@ -96,10 +97,10 @@ fn a_run_inside_the_command_enters_again() {
     assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner one gave its part back: {list}");
     assert_eq!(place.holders("a"), 0);
     // Two commands inside one lock are not one on another.
-    let beside = "\"$L\" run b -c '\"$L\" run -n a -- true && echo one' ; \"$L\" run b -- \"$L\" show b >/dev/null; \
-                  \"$L\" run b -- sh -c 'touch in; cat' < fifo & while ! [ -e in ]; do :; done; \"$L\" run -n b -- true; echo $?; echo > fifo; wait";
-    let script = format!("mkfifo fifo; {beside}");
-    assert_eq!(place.run(["run", "a", "-c", &script]).ok().out(), "one\n1\n\n");
+    let hold = "\"$L\" run b -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
+    let script =
+        format!("{hold} until [ -e in ]; do sleep 0.01; done; \"$L\" run -n b -- true; echo $?; touch out; wait");
+    assert_eq!(place.run(["run", "a", "-c", &script]).ok().out(), "1\n");
     // Without the owner it is a stranger.
     let out = place.run(["run", "a", "-c", "env -u LEASEHOLD_OWNER \"$L\" run -n a -- true; echo $?"]).ok().out();
     assert_eq!(out, "1\n");

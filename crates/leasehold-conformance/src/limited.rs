@@ -78,7 +78,7 @@ impl Engine for Limited {
         unsupported("inspection")
     }
 
-    fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId) -> Step<Evicted> {
+    fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
         unsupported("eviction")
     }
 

@@ -214,9 +214,18 @@ impl Locks {
     /// # Errors
     /// `InvalidName`, `Unsupported`, or the engine's own.
     pub async fn evict(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Evicted> {
+        self.evict_because(name, claim, "").await
+    }
+
+    /// As [`evict`](Self::evict), with a reason for the record.
+    ///
+    /// # Errors
+    /// As [`evict`](Self::evict).
+    pub async fn evict_because(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Evicted> {
         let name = LockName::new(name)?;
         self.capabilities().need(self.capabilities().eviction, "eviction")?;
-        let evicted = self.bounded(Arc::clone(&self.shared.desk.engine).evict(name.clone(), claim)).await;
+        let evicted =
+            self.bounded(Arc::clone(&self.shared.desk.engine).evict(name.clone(), claim, reason.to_owned())).await;
         let evicted = evicted.map_err(|error| error.about(&name))?;
         tracing::warn!(%name, ?claim, fence = evicted.token.0, by = ?self.shared.holder, "claim evicted");
         Ok(evicted)

@@ -49,8 +49,8 @@ impl Engine for Flaky {
         self.pass(Method::List, move |inner| inner.list(prefix))
     }
 
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
-        self.pass(Method::Evict, move |inner| inner.evict(name, claim))
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+        self.pass(Method::Evict, move |inner| inner.evict(name, claim, reason))
     }
 
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {

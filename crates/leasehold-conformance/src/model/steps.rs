@@ -124,7 +124,7 @@ impl<'a> Steps<'a> {
             }
             Op::Release { .. } => (format!("{:?}", engine.release(claim).await.map_err(wrong)?), None),
             Op::Evict { .. } => {
-                let evicted = engine.evict(claim.name().clone(), claim.id).await.map_err(wrong)?;
+                let evicted = engine.evict(claim.name().clone(), claim.id, String::new()).await.map_err(wrong)?;
                 let who = if evicted.party.is_some() { "put out" } else { "nobody" };
                 (who.to_owned(), Some(evicted.token))
             }

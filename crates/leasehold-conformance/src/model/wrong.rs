@@ -132,8 +132,8 @@ impl Engine for Wrong {
         self.inner().list(prefix)
     }
 
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
-        self.inner().evict(name, claim)
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+        self.inner().evict(name, claim, reason)
     }
 
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {

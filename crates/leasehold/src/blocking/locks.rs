@@ -166,6 +166,15 @@ impl Locks {
         self.worker.call(async move { locks.evict(name, claim).await })
     }
 
+    /// As [`crate::Locks::evict_because`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn evict_because(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Evicted> {
+        let (locks, name, reason) = (self.inner.clone(), name.as_ref().to_owned(), reason.to_owned());
+        self.worker.call(async move { locks.evict_because(name, claim, &reason).await })
+    }
+
     /// As [`crate::Locks::last_token`].
     ///
     /// # Errors

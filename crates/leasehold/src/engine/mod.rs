@@ -157,6 +157,20 @@ pub struct LockView {
     pub last_token: Option<Token>,
 }
 
+impl PartyView {
+    /// One who holds or waits, for an engine to show. `token` is `None` while waiting.
+    pub fn new(
+        claim: ClaimId,
+        mode: Mode,
+        token: Option<Token>,
+        holder: Holder,
+        age: Duration,
+        left: Duration,
+    ) -> Self {
+        Self { claim, mode, token, holder, age, left }
+    }
+}
+
 impl LockView {
     /// A lock that nobody holds or waits for.
     pub fn free(name: LockName) -> Self {
@@ -172,6 +186,13 @@ pub struct Evicted {
     pub party: Option<PartyView>,
     /// A token above all that were granted: write it to the resource, and the evicted holder is refused there.
     pub token: Token,
+}
+
+impl Evicted {
+    /// What an eviction did, for an engine to say.
+    pub fn new(party: Option<PartyView>, token: Token) -> Self {
+        Self { party, token }
+    }
 }
 
 /// What keeps the locks.
@@ -220,8 +241,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// [`Capabilities::inspection`].
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>>;
 
-    /// Puts a claim out, whoever's it is, and raises the token. Needs [`Capabilities::eviction`].
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted>;
+    /// Puts a claim out, whoever's it is, and raises the token; `reason` goes into the record, where the engine keeps one. Needs
+    /// [`Capabilities::eviction`].
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted>;
 
     /// A descriptor whose last close ends this client's holds, if it is the kernel that watches over them. Handed to a
     /// process that must be gone before the locks are free.

@@ -195,8 +195,8 @@ impl Engine for Spy {
         Arc::clone(&self.inner).list(prefix)
     }
 
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
-        Arc::clone(&self.inner).evict(name, claim)
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+        Arc::clone(&self.inner).evict(name, claim, reason)
     }
 
     #[cfg(unix)]

@@ -140,8 +140,10 @@ impl Bells {
     /// Rings in this process.
     pub(super) fn ring_here(&self, claim: ClaimId, ring: Ring) {
         if let Some(ear) = self.ear(claim) {
-            if let Ring::Granted(token, until) = ring {
-                ear.heard().granted = Some((token, until));
+            match ring {
+                Ring::Granted(token, until) => ear.heard().granted = Some((token, until)),
+                Ring::Evicted => ear.heard().granted = None,
+                Ring::Look => {}
             }
             ear.rung.notify_one();
         }

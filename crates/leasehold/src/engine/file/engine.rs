@@ -322,16 +322,12 @@ impl Engine for FileEngine {
         })
     }
 
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Step::new(async move {
             match self.run(name.clone(), Op::Evict(claim)).await? {
                 Out::Evicted(party, token) => {
                     if let Some(party) = &party {
-                        let by = Holder::this_process();
-                        self.folder.audit(&format!(
-                            "evicted {:?} ({}) from {name:?} by {:?}; fence {token}\n",
-                            party.holder, party.mode, by
-                        ))?;
+                        self.folder.audit(&inspect::audit_line(&name, party, token, &reason))?;
                     }
                     Ok(Evicted { party, token })
                 }

@@ -3,12 +3,13 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::engine::FileEngine;
 use super::store::Latch;
 use super::wire::{self, Note, PAGE, Record};
 use super::{clients, error};
-use crate::claim::Token;
+use crate::claim::{Holder, Token};
 use crate::clock::Moment;
 use crate::engine::{LockView, PartyView};
 use crate::error::Result;
@@ -45,6 +46,18 @@ pub(super) fn view(
     }
 }
 
+/// A line for the record of evictions.
+#[allow(clippy::disallowed_methods, reason = "for people to read; nothing is decided by it")]
+pub(super) fn audit_line(name: &LockName, party: &PartyView, fence: Token, reason: &str) -> String {
+    let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let (out, by) = (&party.holder, Holder::this_process());
+    let token = party.token.map_or_else(|| "waiting".to_owned(), |token| format!("token {token}"));
+    format!(
+        "{seconds} lock {name:?}: {}:{} ({:?} {:?}, {}, {token}) evicted by {}:{} ({:?}), reason {reason:?}; fence {fence}\n",
+        out.host, out.pid, out.program, out.text, party.mode, by.host, by.pid, by.program
+    )
+}
+
 /// The names of all locks that have a file and begin with `prefix`, in order. A damaged file is named in the log, and
 /// does not hide the others.
 pub(super) fn names(locks: &Path, prefix: &str) -> Result<Vec<LockName>> {
@@ -59,7 +72,7 @@ pub(super) fn names(locks: &Path, prefix: &str) -> Result<Vec<LockName>> {
         match name(&path) {
             Ok(name) if name.as_str().starts_with(prefix) => names.push(name),
             Ok(_) => {}
-            Err(error) => tracing::warn!(%error, "left out of the list"),
+            Err(error) => tracing::error!(%error, "left out of the list"),
         }
     }
     names.sort();

@@ -337,7 +337,7 @@ impl Engine for MemoryEngine {
         done(names.iter().map(view).filter(|view| !view.holders.is_empty() || !view.waiters.is_empty()).collect())
     }
 
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId) -> Step<Evicted> {
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, _reason: String) -> Step<Evicted> {
         let evicted = self.step(&name, |table, now, mut token| {
             let mut granted = table.settle(now, &mut token);
             let view = self.view(&name, table, now);
