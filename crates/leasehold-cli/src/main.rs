@@ -88,7 +88,7 @@ fn log_to_stderr() {
         Ok(filter) => tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
-            .with_ansi(rustix::termios::isatty(std::io::stderr()))
+            .with_ansi(false)
             .log_internal_errors(false)
             .init(),
         Err(error) => output::say(&format!("LEASEHOLD_LOG is not understood: {error}")),
