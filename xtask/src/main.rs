@@ -112,7 +112,9 @@ fn cargo(arguments: &[&str]) -> Done {
 
 fn run(command: &mut Command) -> Done {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("no workspace")?;
-    let line = format!("{command:?}").replace('"', "");
+    let program = Path::new(command.get_program()).file_name().unwrap_or_default();
+    let words = std::iter::once(program).chain(command.get_args()).map(|word| word.to_string_lossy());
+    let line = words.collect::<Vec<_>>().join(" ");
     say(&format!("==> {line}"));
     let status = command.current_dir(root).status().map_err(|error| format!("{line}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{line}: {status}").into()) }

@@ -2,7 +2,7 @@
 //!
 //! An engine's tests are one line in `tests/`, after its [`Subject`] says how a fresh instance is made:
 //!
-//! ```ignore
+//! ```text
 //! leasehold_conformance::suite!(memory, Memory);
 //! ```
 //!

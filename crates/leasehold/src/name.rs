@@ -51,11 +51,6 @@ impl LockName {
     pub fn as_str(&self) -> &str {
         &self.text
     }
-
-    /// The name's hash in this process.
-    pub(crate) fn hash_value(&self) -> u64 {
-        self.hash
-    }
 }
 
 impl PartialEq for LockName {

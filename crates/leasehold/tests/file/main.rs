@@ -3,7 +3,7 @@
 //! The scenarios run in a process of their own: this test binary, started again with a task in its environment.
 
 #![cfg(feature = "file")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test")]
 
 mod crash;
 mod places;

@@ -1,7 +1,7 @@
 //! The trait, on tables in memory.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -131,7 +131,8 @@ impl MemoryEngine {
 
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
         // The map inside uses other bits of the same hash.
-        lock(&self.shards[(name.hash_value() >> 32) as usize % SHARDS])
+        let hash = BuildHasherDefault::<Hashed>::default().hash_one(name);
+        lock(&self.shards[(hash >> 32) as usize % SHARDS])
     }
 
     fn next_token(&self) -> Token {
