@@ -88,8 +88,17 @@ impl Clock {
         }
     }
 
-    /// Waits until `at`.
+    /// Waits until `at`. After the machine slept it may wake as much later as that took.
     pub fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.doze_until(at, Duration::MAX)
+    }
+
+    /// Waits until `at`, and wakes soon after a sleep of the machine, too.
+    pub(crate) fn alarm(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.doze_until(at, LONGEST_NAP)
+    }
+
+    fn doze_until(&self, at: Moment, nap: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         match &self.0 {
             Source::System => Box::pin(async move {
                 loop {
@@ -97,7 +106,7 @@ impl Clock {
                     if left.is_zero() {
                         return;
                     }
-                    tokio::time::sleep(left.min(LONGEST_NAP)).await;
+                    tokio::time::sleep(left.min(nap)).await;
                 }
             }),
             Source::Manual(manual) => {
@@ -108,7 +117,7 @@ impl Clock {
     }
 }
 
-/// The timer below us does not count the time that the machine slept, so no single nap is longer than this: after a
+/// The timer below us does not count the time that the machine slept, so the keeper's naps are no longer than this: after a
 /// suspend a loss is signalled at most so much late. (`is_held` reads the clock itself and is never late.)
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 

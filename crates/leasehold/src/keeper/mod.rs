@@ -181,7 +181,7 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
                 }
             }
             () = desk.wake.notified() => {}
-            () = desk.clock.sleep_until(round.next), if round.next != Moment::NEVER => {}
+            () = desk.clock.alarm(round.next), if round.next != Moment::NEVER => {}
         }
     }
 }

@@ -7,6 +7,7 @@
 
 mod crash;
 mod places;
+mod waiting;
 
 use std::process::Command;
 
@@ -29,6 +30,7 @@ fn started_again() {
     match task.as_str() {
         "cycle" => runtime.block_on(crash::cycle(&url)),
         "hand-over" => runtime.block_on(crash::hand_over(&url)),
+        "wait" => runtime.block_on(waiting::wait(&url)),
         "open" => runtime.block_on(places::open(&url)),
         "fill" => runtime.block_on(places::fill(&url)),
         other => panic!("no task {other}"),
