@@ -25,9 +25,13 @@ pub use self::registry::{Entry, entries, open};
 pub use self::url::EngineUrl;
 
 use crate::claim::{Claim, ClaimId, Holder, Mode, Token};
+#[cfg(any(feature = "memory", feature = "file"))]
+use crate::clock::{Clock, Moment};
 use crate::error::Error;
 use crate::logic::lease::Validity;
-use crate::logic::table::Refusal;
+use crate::logic::table::{Departure, Refusal};
+#[cfg(any(feature = "memory", feature = "file"))]
+use crate::logic::table::{Party, Verdict};
 use crate::name::LockName;
 
 /// One step of an engine. It may be dropped at any time; the loop that dropped it cleans up with [`Engine::release`].
@@ -101,6 +105,20 @@ pub enum Answer {
     Refused(Refusal),
 }
 
+#[cfg(any(feature = "memory", feature = "file"))]
+impl Answer {
+    /// A table's verdict, as an engine that reads our own clock says it. `expiry` is when the next lease ends.
+    pub(crate) fn new(verdict: Verdict, expiry: Option<Moment>, clock: &Clock) -> Self {
+        let recheck = || expiry.map(|at| at.since(clock.now()));
+        match verdict {
+            Verdict::Granted(token, until) => Self::Granted(Grant { token, validity: Validity::Until(until) }),
+            Verdict::Queued(ahead) => Self::Queued { ahead, recheck: recheck() },
+            Verdict::Busy => Self::Busy { recheck: recheck() },
+            Verdict::Refused(refusal) => Self::Refused(refusal),
+        }
+    }
+}
+
 /// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
@@ -123,6 +141,16 @@ pub enum Released {
     LeftQueue,
     /// It was neither held nor waiting: released before, expired, evicted, or never seen.
     Absent,
+}
+
+impl From<Departure> for Released {
+    fn from(departure: Departure) -> Self {
+        match departure {
+            Departure::Released => Self::Released,
+            Departure::LeftQueue => Self::LeftQueue,
+            Departure::Absent => Self::Absent,
+        }
+    }
 }
 
 /// One who holds, or waits for, a lock, as others may see it.
@@ -168,6 +196,13 @@ impl PartyView {
         left: Duration,
     ) -> Self {
         Self { claim, mode, token, holder, age, left }
+    }
+
+    /// A party of a table that has been there `since`.
+    #[cfg(any(feature = "memory", feature = "file"))]
+    pub(crate) fn of<N>(party: &Party<N>, holder: Holder, since: Moment, now: Moment) -> Self {
+        let token = (party.token > Token::default()).then_some(party.token);
+        Self::new(party.claim, party.mode, token, holder, now.since(since), party.until.since(now))
     }
 }
 

@@ -20,7 +20,6 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
-use crate::logic::table::{Departure, Verdict};
 use crate::name::LockName;
 
 /// How long a step may find the lock's file occupied: it is entered for microseconds, so whoever is in it stands still.
@@ -129,7 +128,7 @@ impl FileEngine {
     async fn ask(self: &Arc<Self>, claim: &Arc<Claim>, queue: bool) -> Result<Answer> {
         let op = Op::Attempt { claim: Arc::clone(claim), queue };
         match self.run(claim.name().clone(), op).await? {
-            Out::Verdict(verdict, expiry, _) => Ok(answer(verdict, expiry, &self.clock)),
+            Out::Verdict(verdict, expiry, _) => Ok(Answer::new(verdict, expiry, &self.clock)),
             other => Err(unexpected(&other)),
         }
     }
@@ -203,16 +202,6 @@ fn unexpected(out: &Out) -> Error {
     Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
 }
 
-fn answer(verdict: Verdict, expiry: Option<Moment>, clock: &Clock) -> Answer {
-    let recheck = || expiry.map(|at| at.since(clock.now()));
-    match verdict {
-        Verdict::Granted(token, until) => Answer::Granted(Grant { token, validity: Validity::Until(until) }),
-        Verdict::Queued(ahead) => Answer::Queued { ahead, recheck: recheck() },
-        Verdict::Busy => Answer::Busy { recheck: recheck() },
-        Verdict::Refused(refusal) => Answer::Refused(refusal),
-    }
-}
-
 impl Engine for FileEngine {
     fn capabilities(&self) -> &Capabilities {
         &CAPABILITIES
@@ -266,9 +255,7 @@ impl Engine for FileEngine {
             let out = self.run(claim.name().clone(), Op::Depart(claim.id)).await;
             self.bells.forget(claim.id);
             match out? {
-                Out::Departed(Departure::Released) => Ok(Released::Released),
-                Out::Departed(Departure::LeftQueue) => Ok(Released::LeftQueue),
-                Out::Departed(Departure::Absent) => Ok(Released::Absent),
+                Out::Departed(departure) => Ok(departure.into()),
                 other => Err(unexpected(&other)),
             }
         })

@@ -29,14 +29,8 @@ pub(super) fn view(
             Record::Slot(index) => latch.text(*index),
             Record::New(claim) => claim.terms.holder.text.to_string(),
         };
-        PartyView {
-            claim: party.claim,
-            mode: party.mode,
-            token: (party.token > Token::default()).then_some(party.token),
-            holder: clients::describe(&engine.folder, party.note.client, &text),
-            age: now.since(party.note.since),
-            left: party.until.since(now),
-        }
+        let holder = clients::describe(&engine.folder, party.note.client, &text);
+        PartyView::of(party, holder, party.note.since, now)
     };
     LockView {
         name: name.clone(),

@@ -12,12 +12,11 @@ use super::CAPABILITIES;
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Released, Renewal,
-    Step,
+    Answer, Capabilities, Engine, EngineUrl, Evicted, LockView, LossBoard, Losses, PartyView, Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
-use crate::logic::table::{Departure, Granted, Party, Table, Verdict};
+use crate::logic::table::{Granted, Party, Table};
 use crate::name::LockName;
 
 /// How many locks the map of names is split into, so that cores do not queue for it.
@@ -187,7 +186,7 @@ impl MemoryEngine {
                 note: Note { claim, since: now, bell: None },
             };
             let (verdict, granted) = table.attempt(party, queue, now, &mut token);
-            (answer(verdict, table, now), granted)
+            (Answer::new(verdict, table.next_expiry(), &self.clock), granted)
         })
     }
 
@@ -200,14 +199,8 @@ impl MemoryEngine {
     }
 
     fn view(&self, name: &LockName, table: &Table<Note>, now: Moment) -> LockView {
-        let show = |party: &Party<Note>| PartyView {
-            claim: party.claim,
-            mode: party.mode,
-            token: (party.token > Token::default()).then_some(party.token),
-            holder: (*party.note.claim.terms.holder).clone(),
-            age: now.since(party.note.since),
-            left: party.until.since(now),
-        };
+        let show =
+            |party: &Party<Note>| PartyView::of(party, (*party.note.claim.terms.holder).clone(), party.note.since, now);
         LockView {
             name: name.clone(),
             holders: table.holders.iter().map(show).collect(),
@@ -235,16 +228,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Changes with every grant, which comes last, and with every departure.
 fn who_holds<N>(table: &Table<N>) -> (usize, Option<ClaimId>) {
     (table.holders.len(), table.holders.last().map(|party| party.claim))
-}
-
-fn answer<N>(verdict: Verdict, table: &Table<N>, now: Moment) -> Answer {
-    let recheck = || table.next_expiry().map(|at| at.since(now));
-    match verdict {
-        Verdict::Granted(token, until) => Answer::Granted(Grant { token, validity: Validity::Until(until) }),
-        Verdict::Queued(ahead) => Answer::Queued { ahead, recheck: recheck() },
-        Verdict::Busy => Answer::Busy { recheck: recheck() },
-        Verdict::Refused(refusal) => Answer::Refused(refusal),
-    }
 }
 
 fn done<T>(value: T) -> Step<T> {
@@ -288,11 +271,7 @@ impl Engine for MemoryEngine {
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
         let departure = self.step(claim.name(), |table, now, mut token| table.depart(claim.id, now, &mut token));
-        done(match departure {
-            Departure::Released => Released::Released,
-            Departure::LeftQueue => Released::LeftQueue,
-            Departure::Absent => Released::Absent,
-        })
+        done(departure.into())
     }
 
     fn losses(&self) -> Losses {
