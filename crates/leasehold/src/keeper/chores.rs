@@ -166,9 +166,6 @@ impl Desk {
 
     /// Reports the figures of all leases.
     pub(super) fn report(&self, now: Moment) {
-        if !self.gauges.is_on() {
-            return;
-        }
         self.count_held();
         let (oldest, shortest) = self.book.extremes(now).unwrap_or_default();
         self.gauges.gauge("leasehold_oldest_held_seconds", oldest.as_secs_f64());

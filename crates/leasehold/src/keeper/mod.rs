@@ -6,6 +6,7 @@ mod chores;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::StreamExt;
@@ -20,6 +21,9 @@ use crate::engine::{Answer, Capabilities, Engine, Losses, Step};
 use crate::meter::Gauges;
 
 pub(crate) use self::chores::{call, listen, release};
+
+/// How often the figures of all leases are taken together, at most.
+const REPORT: Duration = Duration::from_secs(1);
 
 /// How many leases go into one call to the engine.
 const BATCH: usize = 128;
@@ -153,6 +157,7 @@ impl Desk {
 /// Runs until the desk is closed and nothing is left to give back.
 pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
     let mut chores: FuturesUnordered<Chore> = FuturesUnordered::new();
+    let mut reported = Moment::default();
     loop {
         // Asked before looking: whatever was abandoned before the end is then found below.
         let closed = desk.is_closed();
@@ -167,7 +172,10 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
         for batch in round.renew.chunks(BATCH) {
             chores.push(chores::renew(Arc::clone(&desk), batch.to_vec()).boxed());
         }
-        desk.report(now);
+        if desk.gauges.is_on() && now.since(reported) >= REPORT {
+            desk.report(now);
+            reported = now;
+        }
         if chores.is_empty() && closed {
             return;
         }
