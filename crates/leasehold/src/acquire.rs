@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::claim::{Claim, Mode, Terms};
+use crate::claim::{Claim, Mode, Terms, Token};
 use crate::clock::Moment;
 use crate::engine::{Answer, Grant, Step};
 use crate::error::{Effect, Error, ErrorKind, Result};
@@ -51,10 +51,55 @@ pub(crate) async fn acquire(
     };
     refusal.map_err(|error| error.about(&terms.name).at_engine(shared.engine_name()))?;
     let span = tracing::debug_span!("acquire", name = %terms.name, mode = %terms.mode, engine = shared.engine_name());
-    let mut attempt = Attempt::new(shared, Claim::on(desk.clock.clone(), terms), patience, max_hold);
+    let claim = Arc::new(Claim::on(desk.clock.clone(), terms));
+    let mut asked = None;
+    if desk.can.same_clock && span.is_disabled() && !desk.gauges.is_on() {
+        // Most locks are free, and some engines say so at once: then nothing more is needed.
+        let mut step = Arc::clone(&desk.engine).attempt(Arc::clone(&claim), patience != Patience::Try);
+        match step.take_ready() {
+            Some(Ok(Answer::Granted(grant))) => {
+                let term = Term::new(desk, &claim, grant, Moment::default(), max_hold);
+                return Ok(Some(term.begin(shared, claim)));
+            }
+            Some(other) => asked = Some(Step::ready(other)),
+            None => asked = Some(step),
+        }
+    }
+    let mut attempt = Attempt::new(shared, claim, patience, max_hold);
+    attempt.inflight = asked;
     let result = if span.is_disabled() { attempt.run().await } else { attempt.run().instrument(span).await };
     attempt.report(&result);
     result.map_err(|error| error.about(attempt.claim.name()).at_engine(shared.engine_name()))
+}
+
+/// What a grant to a request sent at `sent` is worth.
+struct Term {
+    token: Token,
+    from: Moment,
+    deadline: Moment,
+    cap: Moment,
+}
+
+impl Term {
+    fn new(desk: &Desk, claim: &Claim, grant: Grant, sent: Moment, max_hold: Option<Duration>) -> Self {
+        let ttl = claim.terms.ttl;
+        let from = match grant.validity {
+            Validity::FromSend(_) => sent,
+            // The engine reads our own clock: it has counted from the grant itself.
+            Validity::Until(end) => end.before(ttl),
+        };
+        let cap = max_hold.map_or(Moment::NEVER, |most| from.after(most));
+        let deadline = rules::deadline(from, grant.validity, desk.can.drift, ttl, cap);
+        Self { token: grant.token, from, deadline, cap }
+    }
+
+    /// Begins the lease.
+    fn begin(self, shared: &Arc<Shared>, claim: Arc<Claim>) -> Guard {
+        claim.lease.begin(self.token, self.from, self.deadline, self.cap);
+        let due = rules::renew_at(self.from, claim.terms.ttl, claim.id.bits() as u32).min(self.deadline);
+        shared.desk.keep(&claim, due);
+        Guard::new(Arc::clone(shared), claim)
+    }
 }
 
 struct Attempt<'a> {
@@ -88,7 +133,7 @@ enum Next {
 }
 
 impl<'a> Attempt<'a> {
-    fn new(shared: &'a Arc<Shared>, claim: Claim, patience: Patience, max_hold: Option<Duration>) -> Self {
+    fn new(shared: &'a Arc<Shared>, claim: Arc<Claim>, patience: Patience, max_hold: Option<Duration>) -> Self {
         let needs_time = !shared.desk.can.same_clock || shared.desk.gauges.is_on();
         let bounded = matches!(patience, Patience::For(_));
         let started = if needs_time || bounded { shared.desk.clock.now() } else { Moment::default() };
@@ -100,7 +145,7 @@ impl<'a> Attempt<'a> {
         shared.desk.gauges.waiters(1);
         Self {
             shared,
-            claim: Arc::new(claim),
+            claim,
             max_hold,
             patience,
             started,
@@ -163,9 +208,9 @@ impl<'a> Attempt<'a> {
     async fn ask(&mut self) -> Result<Answer> {
         self.sent = true;
         let queue = self.patience != Patience::Try;
-        let step = Arc::clone(&self.desk().engine).attempt(Arc::clone(&self.claim), queue);
         let (desk, ttl, give_up) = (self.desk(), self.claim.terms.ttl, self.patience_ends());
-        let step = self.inflight.insert(step);
+        let new = || Arc::clone(&desk.engine).attempt(Arc::clone(&self.claim), queue);
+        let step = self.inflight.get_or_insert_with(new);
         let result = keeper::call(desk, step, || bounded(rules::call_timeout(ttl), give_up, desk)).await;
         self.inflight = None;
         self.heard(result)
@@ -199,26 +244,16 @@ impl<'a> Attempt<'a> {
 
     /// The engine granted. `None`: so late that nothing is left of the lease; the claim asks again.
     fn accept(&mut self, grant: Grant, sent: Moment) -> Result<Option<Guard>> {
-        let (desk, ttl) = (self.desk(), self.claim.terms.ttl);
-        let sent = match grant.validity {
-            Validity::FromSend(_) => sent,
-            // The engine reads our own clock: it has counted from the grant itself.
-            Validity::Until(end) => end.before(ttl),
-        };
-        let cap = self.max_hold.map_or(Moment::NEVER, |most| sent.after(most));
-        let deadline = rules::deadline(sent, grant.validity, desk.can.drift, ttl, cap);
+        let term = Term::new(self.desk(), &self.claim, grant, sent, self.max_hold);
         let waited = self.contended || matches!(grant.validity, Validity::FromSend(_));
-        if waited && desk.clock.now() >= deadline {
-            if deadline >= cap {
+        if waited && self.desk().clock.now() >= term.deadline {
+            if term.deadline >= term.cap {
                 return Err(Error::new(ErrorKind::Lost, "max_hold was over before the engine had answered"));
             }
             return Ok(None);
         }
         self.done = true;
-        self.claim.lease.begin(grant.token, sent, deadline, cap);
-        let jitter = self.claim.id.bits() as u32;
-        desk.keep(&self.claim, rules::renew_at(sent, ttl, jitter).min(deadline));
-        Ok(Some(Guard::new(Arc::clone(self.shared), Arc::clone(&self.claim))))
+        Ok(Some(term.begin(self.shared, Arc::clone(&self.claim))))
     }
 
     /// No queue, or our place in it lapsed: ask again after a pause that keeps contenders apart.

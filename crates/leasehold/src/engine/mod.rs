@@ -55,6 +55,16 @@ impl<T> Step<T> {
     }
 }
 
+impl<T> Step<T> {
+    /// The result of a step that was done from the start.
+    pub(crate) fn take_ready(&mut self) -> Option<Result<T, Error>> {
+        match &mut self.0 {
+            Kind::Ready(result) => result.take(),
+            Kind::Later(_) => None,
+        }
+    }
+}
+
 impl<T> Unpin for Step<T> {}
 
 impl<T> Future for Step<T> {

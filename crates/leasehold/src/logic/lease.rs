@@ -55,8 +55,9 @@ pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
     let tenth = third / 10;
     let less = (tenth >> 32) * u64::from(jitter) + (((tenth & 0xFFFF_FFFF) * u64::from(jitter)) >> 32);
     let due = sent.as_nanos().saturating_add(third - less);
-    let grid = (ttl / 40).max(1);
-    Moment::from_nanos(due / grid * grid).max(sent)
+    // The largest power of two within a fortieth of the TTL.
+    let grid = 1 << (ttl / 40).max(1).ilog2();
+    Moment::from_nanos(due & !(grid - 1)).max(sent)
 }
 
 /// When to ask again after an answer that did not extend the lease: a quarter of what is left, so that several tries

@@ -148,13 +148,8 @@ impl<N> Table<N> {
             let until = party.until;
             return Verdict::Granted(self.grant(party, token), until);
         }
-        if let Some(held) = self.holders.iter_mut().find(|held| held.claim == party.claim) {
-            held.until = held.until.max(party.until);
-            return Verdict::Granted(held.token, held.until);
-        }
-        if let Some(place) = self.position(party.claim) {
-            self.waiters[place].until = party.until;
-            return Verdict::Queued(place);
+        if let Some(verdict) = self.known(party.claim, now) {
+            return verdict;
         }
         if let Some(refusal) = self.refusal(&party) {
             return Verdict::Refused(refusal);
@@ -175,6 +170,24 @@ impl<N> Table<N> {
         party.place = self.next_place();
         self.waiters.push_back(party);
         Verdict::Queued(self.waiters.len() - 1)
+    }
+
+    /// How a claim stands; its lease, or its place in the queue, is extended. One that is not there is not let in: whoever asked
+    /// may have given up meanwhile.
+    pub fn look(&mut self, claim: ClaimId, now: Moment, token: &mut impl FnMut() -> Token) -> (Verdict, Granted) {
+        let granted = self.settle(now, token);
+        (self.known(claim, now).unwrap_or(Verdict::Busy), granted)
+    }
+
+    /// The answer to a claim that is there already.
+    fn known(&mut self, claim: ClaimId, now: Moment) -> Option<Verdict> {
+        if let Some(held) = self.holders.iter_mut().find(|held| held.claim == claim) {
+            held.until = held.until.max(now.after(held.ttl));
+            return Some(Verdict::Granted(held.token, held.until));
+        }
+        let place = self.position(claim)?;
+        self.waiters[place].until = now.after(self.waiters[place].ttl);
+        Some(Verdict::Queued(place))
     }
 
     /// Extends a claim's lease, or its place in the queue. `None`: it is not there any more.

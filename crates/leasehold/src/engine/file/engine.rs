@@ -125,9 +125,8 @@ impl FileEngine {
         }
     }
 
-    async fn ask(self: &Arc<Self>, claim: &Arc<Claim>, queue: bool) -> Result<Answer> {
-        let op = Op::Attempt { claim: Arc::clone(claim), queue };
-        match self.run(claim.name().clone(), op).await? {
+    async fn ask(self: &Arc<Self>, name: &LockName, op: Op) -> Result<Answer> {
+        match self.run(name.clone(), op).await? {
             Out::Verdict(verdict, expiry, _) => Ok(Answer::new(verdict, expiry, &self.clock)),
             other => Err(unexpected(&other)),
         }
@@ -212,7 +211,7 @@ impl Engine for FileEngine {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        Step::new(async move { self.ask(&claim, queue).await })
+        Step::new(async move { self.ask(claim.name(), Op::Attempt { claim: Arc::clone(&claim), queue }).await })
     }
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
@@ -225,7 +224,7 @@ impl Engine for FileEngine {
                     return Ok(Answer::Granted(Grant { token, validity: Validity::Until(until) }));
                 }
             }
-            let answer = self.ask(&claim, false).await?;
+            let answer = self.ask(claim.name(), Op::Look(claim.id)).await?;
             if !matches!(answer, Answer::Queued { .. }) {
                 self.bells.forget(claim.id);
             }

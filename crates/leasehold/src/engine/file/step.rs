@@ -21,12 +21,25 @@ pub(super) enum Op {
         claim: Arc<Claim>,
         queue: bool,
     },
+    /// How a claim stands; one that is not there is not let in.
+    Look(ClaimId),
     Renew(ClaimId),
     Depart(ClaimId),
     /// Takes out what a client left that may be dead.
     Bury(u128),
     Inspect,
     Evict(ClaimId),
+}
+
+impl Op {
+    /// The claim that asks how it stands.
+    fn asker(&self) -> Option<ClaimId> {
+        match self {
+            Self::Attempt { claim, .. } => Some(claim.id),
+            Self::Look(claim) => Some(*claim),
+            _ => None,
+        }
+    }
 }
 
 /// What came of it.
@@ -110,9 +123,9 @@ impl FileEngine {
         if table.next_expiry().zip(end).is_some_and(|(now, before)| now < before) {
             rings.extend(table.waiters.front().map(|first| (first.note.client, first.claim, Ring::Look)));
         }
-        if let (Op::Attempt { claim, .. }, Out::Verdict(Verdict::Queued(_), _, ahead)) = (op, &out) {
+        if let (Some(claim), Out::Verdict(Verdict::Queued(_), _, ahead)) = (op.asker(), &out) {
             // Inside the latch: nobody can ring before we listen.
-            self.bells.listen(claim.id, *ahead);
+            self.bells.listen(claim, *ahead);
         }
         latch.0.counters.last = last;
         latch.write(&table)?;
@@ -161,6 +174,11 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
             Op::Attempt { claim, queue } => {
                 let (verdict, granted) = self.attempt(table, claim, *queue);
                 let watch = matches!(verdict, Verdict::Queued(_)).then(|| watched_client(table, claim.id)).flatten();
+                Played::new(Out::Verdict(verdict, table.next_expiry(), watch), granted)
+            }
+            Op::Look(claim) => {
+                let (verdict, granted) = self.look(table, *claim);
+                let watch = matches!(verdict, Verdict::Queued(_)).then(|| watched_client(table, *claim)).flatten();
                 Played::new(Out::Verdict(verdict, table.next_expiry(), watch), granted)
             }
             Op::Renew(claim) => {
@@ -227,6 +245,17 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
             return (verdict, granted);
         }
         let (verdict, more) = table.attempt(party(), queue, self.now, self.token);
+        granted.extend(more);
+        (verdict, granted)
+    }
+
+    /// How a queued claim stands, after a look whether those in its way live.
+    fn look(&mut self, table: &mut Table<Note>, claim: ClaimId) -> (Verdict, Granted) {
+        let (verdict, mut granted) = table.look(claim, self.now, self.token);
+        if !matches!(verdict, Verdict::Queued(_)) || !self.bury_dead(table, false) {
+            return (verdict, granted);
+        }
+        let (verdict, more) = table.look(claim, self.now, self.token);
         granted.extend(more);
         (verdict, granted)
     }

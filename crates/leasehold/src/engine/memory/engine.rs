@@ -39,7 +39,36 @@ struct Room {
     changed: Option<Arc<Notify>>,
 }
 
+/// A step on a table: what came of it, and who was granted.
+trait Act<T>: FnOnce(&mut Table<Note>, Moment, &mut dyn FnMut() -> Token) -> (T, Granted) {}
+
+impl<T, F: FnOnce(&mut Table<Note>, Moment, &mut dyn FnMut() -> Token) -> (T, Granted)> Act<T> for F {}
+
 impl Room {
+    /// Takes a step and tells all whom it concerns. `empty` counts the rooms that nobody is in.
+    fn step<T>(&mut self, empty: &mut usize, now: Moment, token: &mut dyn FnMut() -> Token, act: impl Act<T>) -> T {
+        *empty -= usize::from(self.table.is_empty());
+        let before = self.changed.is_some().then(|| who_holds(&self.table));
+        let end = self.table.next_expiry();
+        let (result, granted) = act(&mut self.table, now, token);
+        if !granted.is_empty() {
+            ring(&mut self.table, &granted, now);
+        }
+        // A hand-over to a shorter lease: the next in line must look again sooner than it was told.
+        if self.table.next_expiry().zip(end).is_some_and(|(now, before)| now < before)
+            && let Some(bell) = self.table.waiters.front().and_then(|first| first.note.bell.as_ref())
+        {
+            bell.notify_one();
+        }
+        if let Some(changed) = &self.changed
+            && before != Some(who_holds(&self.table))
+        {
+            changed.notify_waiters();
+        }
+        *empty += usize::from(self.table.is_empty());
+        result
+    }
+
     /// Whether somebody waits for a change.
     fn is_watched(&self) -> bool {
         self.changed.as_ref().is_some_and(|changed| Arc::strong_count(changed) > 1)
@@ -58,16 +87,6 @@ struct Shard {
 const SPARE: usize = 8;
 
 impl Shard {
-    /// The room of a lock, made if there is none, and how many are empty.
-    fn room(&mut self, name: &LockName) -> (&mut Room, &mut usize) {
-        if !self.rooms.contains_key(name) {
-            self.empty += 1;
-            self.rooms.insert(name.clone(), Room::default());
-        }
-        let Some(room) = self.rooms.get_mut(name) else { unreachable!("it is there, or was just put there") };
-        (room, &mut self.empty)
-    }
-
     /// Takes the empty rooms away, but for those that somebody watches.
     fn tidy(&mut self) {
         self.rooms.retain(|_, room| !room.table.is_empty() || room.is_watched());
@@ -138,34 +157,19 @@ impl MemoryEngine {
         Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Takes one step on a lock's table, tells whom it granted, and forgets the room when it is empty.
-    fn step<T>(
-        &self,
-        name: &LockName,
-        act: impl FnOnce(&mut Table<Note>, Moment, &mut dyn FnMut() -> Token) -> (T, Granted),
-    ) -> T {
+    /// Takes one step on a lock's table, tells whom it granted, and forgets empty rooms now and then.
+    fn step<T>(&self, name: &LockName, act: impl Act<T>) -> T {
         let now = self.clock.now();
+        let mut token = || self.next_token();
         let mut shard = self.shard(name);
-        let (room, empty) = shard.room(name);
-        *empty -= usize::from(room.table.is_empty());
-        let before = room.changed.is_some().then(|| who_holds(&room.table));
-        let end = room.table.next_expiry();
-        let (result, granted) = act(&mut room.table, now, &mut || self.next_token());
-        if !granted.is_empty() {
-            ring(&mut room.table, &granted, now);
-        }
-        // A hand-over to a shorter lease: the next in line must look again sooner than it was told.
-        if room.table.next_expiry().zip(end).is_some_and(|(now, before)| now < before)
-            && let Some(bell) = room.table.waiters.front().and_then(|first| first.note.bell.as_ref())
-        {
-            bell.notify_one();
-        }
-        if let Some(changed) = &room.changed
-            && before != Some(who_holds(&room.table))
-        {
-            changed.notify_waiters();
-        }
-        *empty += usize::from(room.table.is_empty());
+        let Shard { rooms, empty } = &mut *shard;
+        let result = match rooms.get_mut(name) {
+            Some(room) => room.step(empty, now, &mut token, act),
+            None => {
+                *empty += 1;
+                rooms.entry(name.clone()).or_default().step(empty, now, &mut token, act)
+            }
+        };
         if *empty > SPARE {
             shard.tidy();
         }
@@ -256,8 +260,10 @@ impl Engine for MemoryEngine {
                     () = self.clock.sleep_until(until) => {}
                 }
             }
-            // Asking again without joining the queue: a claim that is there is refreshed, one that lapsed is not revived.
-            Ok(self.ask(claim, false))
+            Ok(self.step(claim.name(), |table, now, mut token| {
+                let (verdict, granted) = table.look(claim.id, now, &mut token);
+                (Answer::new(verdict, table.next_expiry(), &self.clock), granted)
+            }))
         })
     }
 
@@ -279,7 +285,15 @@ impl Engine for MemoryEngine {
     }
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
-        let changed = Arc::clone(self.shard(&name).room(&name).0.changed.get_or_insert_default());
+        let changed = {
+            let mut shard = self.shard(&name);
+            let Shard { rooms, empty } = &mut *shard;
+            let room = rooms.entry(name.clone()).or_insert_with(|| {
+                *empty += 1;
+                Room::default()
+            });
+            Arc::clone(room.changed.get_or_insert_default())
+        };
         // Listening begins here, not at the first poll.
         let heard = Arc::clone(&changed).notified_owned();
         Step::new(async move {
