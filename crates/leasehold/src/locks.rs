@@ -109,6 +109,7 @@ impl Builder {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Locks {
+        crate::random::new_era();
         let gauges = self.meter.map_or_else(Gauges::default, Gauges::new);
         let desk = Arc::new(Desk::new(engine, self.clock, gauges));
         let losses = desk.engine.losses();
@@ -121,7 +122,8 @@ impl Builder {
 impl Locks {
     /// Opens the engine that `url` names: `memory:`, `file:`, `file:///folder`.
     ///
-    /// Must be called inside a tokio runtime, which must live as long as the locks are used: it runs the keeper. Outside
+    /// Must be called inside a tokio runtime, which must live as long as the locks are used: it runs the keeper. A process that
+    /// forks opens its locks after that, in each child. Outside
     /// one, use [`blocking::Locks`](crate::blocking::Locks).
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! Random bits from the operating system.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// 128 random bits.
 pub(crate) fn bits() -> u128 {
@@ -16,19 +17,29 @@ const RUN: u32 = 256;
 /// An odd number with bits everywhere (the golden ratio of 2^128): its multiples are all different and lie far apart.
 const STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
+/// Raised whenever locks are opened. After a fork, parent and child would walk the same way; but a child must open its own, and
+/// then starts anew.
+static ERA: AtomicU32 = AtomicU32::new(1);
+
+/// Starts every thread's walk anew.
+pub(crate) fn new_era() {
+    ERA.fetch_add(1, Ordering::Relaxed);
+}
+
 thread_local! {
-    static NEXT: Cell<(u128, u32)> = const { Cell::new((0, 0)) };
+    static NEXT: Cell<(u128, u32, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
 /// 128 bits that nobody else has, for a claim. Asking the system each time would cost more than all the rest of a claim, so
 /// each thread takes a random start from it and walks on from there some hundred times.
 pub(crate) fn unique() -> u128 {
     NEXT.with(|next| {
+        let era = ERA.load(Ordering::Relaxed);
         let (at, left) = match next.get() {
-            (_, 0) => (bits(), RUN),
-            walking => walking,
+            (at, left @ 1.., of) if of == era => (at, left),
+            _ => (bits(), RUN),
         };
-        next.set((at.wrapping_add(STRIDE), left - 1));
+        next.set((at.wrapping_add(STRIDE), left - 1, era));
         at
     })
 }

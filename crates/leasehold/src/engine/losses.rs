@@ -39,7 +39,10 @@ impl LossBoard {
     /// Listens from now on.
     pub fn listen(&self) -> Losses {
         let (sender, receiver) = unbounded_channel();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+        let mut senders = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        senders.retain(|sender| !sender.is_closed());
+        senders.push(sender);
+        drop(senders);
         Losses(Some(receiver))
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 
 use self::book::Book;
 use self::chores::Chore;
-use crate::claim::Claim;
+use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::{Answer, Capabilities, Engine, Losses, Step};
 use crate::meter::Gauges;
@@ -24,6 +24,9 @@ pub(crate) use self::chores::{call, listen, release};
 
 /// How often the figures of all leases are taken together, at most.
 const REPORT: Duration = Duration::from_secs(1);
+
+/// How long lost claims that are not in the book are remembered.
+const REMEMBERED: Duration = Duration::from_secs(1);
 
 /// How many leases go into one call to the engine.
 const BATCH: usize = 128;
@@ -46,6 +49,8 @@ pub(crate) struct Desk {
     /// How many abandoned claims have not been given back yet.
     owed: AtomicUsize,
     idle: Notify,
+    /// How many losses were told of claims that were not in the book yet.
+    lost_early: AtomicUsize,
 }
 
 /// A claim that nobody wants any more, perhaps with a call that is still under way.
@@ -75,12 +80,16 @@ impl Desk {
             closing: AtomicBool::new(false),
             owed: AtomicUsize::new(0),
             idle: Notify::new(),
+            lost_early: AtomicUsize::new(0),
         }
     }
 
     /// Takes a lease into care.
     pub(crate) fn keep(&self, claim: &Arc<Claim>, due: Moment) {
         if self.book.add(claim, due) {
+            self.wake.notify_one();
+        }
+        if self.lost_early.load(Ordering::SeqCst) > 0 {
             self.wake.notify_one();
         }
         self.count_held();
@@ -158,12 +167,14 @@ impl Desk {
 pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
     let mut chores: FuturesUnordered<Chore> = FuturesUnordered::new();
     let mut reported = Moment::default();
+    let mut early = Vec::new();
     loop {
         // Asked before looking: whatever was abandoned before the end is then found below.
         let closed = desk.is_closed();
         for abandoned in std::mem::take(&mut *desk.abandoned()) {
             chores.push(chores::pay_back(Arc::clone(&desk), abandoned.claim, abandoned.inflight).boxed());
         }
+        bury_lost(&desk, &mut early);
         let now = desk.clock.now();
         let round = desk.book.due(now);
         for claim in round.expired {
@@ -183,15 +194,31 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
             biased;
             Some(()) = chores.next(), if !chores.is_empty() => {}
             claims = losses.next() => {
-                for claim in desk.book.find(&claims) {
-                    claim.lease.take_away();
-                    chores::bury(&desk, &claim);
-                }
+                let now = desk.clock.now();
+                early.extend(claims.into_iter().map(|claim| (now, claim)));
+                desk.lost_early.store(early.len(), Ordering::SeqCst);
             }
             () = desk.wake.notified() => {}
             () = desk.clock.alarm(round.next), if round.next != Moment::NEVER => {}
         }
     }
+}
+
+/// Buries the claims that the engine said are lost. What is not in the book is another client's, or ours in a moment: it is
+/// remembered for a while, and looked for again whenever the keeper wakes.
+fn bury_lost(desk: &Desk, early: &mut Vec<(Moment, ClaimId)>) {
+    if early.is_empty() {
+        return;
+    }
+    let lost: Vec<ClaimId> = early.iter().map(|(_, claim)| *claim).collect();
+    for claim in desk.book.find(&lost) {
+        claim.lease.take_away();
+        chores::bury(desk, &claim);
+        early.retain(|(_, lost)| *lost != claim.id);
+    }
+    let now = desk.clock.now();
+    early.retain(|(told, _)| now.since(*told) < REMEMBERED);
+    desk.lost_early.store(early.len(), Ordering::SeqCst);
 }
 
 /// At a lease's end: tell, and give the claim back, so that nobody waits for what is left of it at the engine; but not before

@@ -26,6 +26,9 @@ pub(super) enum Ring {
     Evicted,
 }
 
+/// So many rings at once may have filled the socket, which holds ten by default, and others may have been lost.
+const BURST: u32 = 10;
+
 /// A ring and its claim, as it is sent.
 const LENGTH: usize = 33;
 
@@ -66,11 +69,13 @@ pub(super) struct Ear {
     heard: Mutex<Heard>,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Heard {
     granted: Option<(Token, Moment)>,
-    /// The client to watch.
-    ahead: Option<u128>,
+    /// It was put out: a grant that arrives later is older than that.
+    evicted: bool,
+    /// The clients to watch.
+    ahead: Vec<u128>,
 }
 
 impl Ear {
@@ -88,9 +93,9 @@ impl Ear {
         self.heard().granted
     }
 
-    /// The client to watch.
-    pub(super) fn ahead(&self) -> Option<u128> {
-        self.heard().ahead
+    /// The clients to watch.
+    pub(super) fn ahead(&self) -> Vec<u128> {
+        self.heard().ahead.clone()
     }
 }
 
@@ -122,9 +127,9 @@ impl Bells {
     }
 
     /// Listens for a queued claim that watches `ahead`, until it is forgotten.
-    pub(super) fn listen(&self, claim: ClaimId, ahead: Option<u128>) {
+    pub(super) fn listen(&self, claim: ClaimId, ahead: Vec<u128>) {
         let ear = Arc::clone(self.ears().entry(claim).or_default());
-        ear.heard().ahead = ahead;
+        *ear.heard() = Heard { granted: None, evicted: false, ahead };
     }
 
     /// The ear of a claim that listens.
@@ -141,8 +146,14 @@ impl Bells {
     pub(super) fn ring_here(&self, claim: ClaimId, ring: Ring) {
         if let Some(ear) = self.ear(claim) {
             match ring {
-                Ring::Granted(token, until) => ear.heard().granted = Some((token, until)),
-                Ring::Evicted => ear.heard().granted = None,
+                Ring::Granted(token, until) => {
+                    let mut heard = ear.heard();
+                    heard.granted = (!heard.evicted).then_some((token, until));
+                }
+                Ring::Evicted => {
+                    let mut heard = ear.heard();
+                    (heard.granted, heard.evicted) = (None, true);
+                }
                 Ring::Look => {}
             }
             ear.rung.notify_one();
@@ -150,6 +161,11 @@ impl Bells {
         if ring == Ring::Evicted {
             self.evicted.post(claim);
         }
+    }
+
+    /// Everybody looks: rings may have been lost.
+    fn ring_all(&self) {
+        self.ears().values().for_each(|ear| ear.rung.notify_one());
     }
 
     /// Rings in another process.
@@ -163,14 +179,28 @@ impl Bells {
 
     /// Opens this client's own bell.
     pub(super) fn open(folder: &Folder, client: u128) -> Result<UnixDatagram> {
-        UnixDatagram::bind(folder.bell_path(client)).map_err(|e| error::at(folder.clients(), "make a socket in", e))
+        let path = folder.bell_path(client);
+        let bell = UnixDatagram::bind(&path).and_then(|bell| folder.share(&path).map(|()| bell));
+        bell.map_err(|e| error::at(folder.clients(), "make a socket in", e))
     }
 
     /// Passes on what arrives, until it is dropped.
     pub(super) async fn attend(self: Arc<Self>, bell: UnixDatagram) {
         let mut message = [0; 64];
+        let mut burst = 0;
         loop {
-            match bell.recv(&mut message).await {
+            let heard = match bell.try_recv(&mut message) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if burst >= BURST {
+                        self.ring_all();
+                    }
+                    burst = 0;
+                    bell.recv(&mut message).await
+                }
+                other => other,
+            };
+            burst += 1;
+            match heard {
                 Ok(length) => match Ring::decode(&message[..length]) {
                     Some((claim, ring)) => self.ring_here(claim, ring),
                     None => tracing::debug!("a ring that is none of ours"),

@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use rustix::fs::{FlockOperation, flock};
 
 use super::error;
-use super::folder::Folder;
+use super::folder::{self, Folder};
 use crate::claim::Holder;
 use crate::error::Result;
 
@@ -90,16 +90,21 @@ pub(super) fn remove(folder: &Folder, client: u128) {
     }
 }
 
+/// Takes a dead client's files away, under the lock that a living one has: who is about to register finds its file gone.
+fn clear(folder: &Folder, client: u128) {
+    match File::open(folder.client_path(client)) {
+        Ok(file) if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() => remove(folder, client),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => remove(folder, client),
+        _ => {}
+    }
+}
+
 /// Clears away what dead clients left.
 fn sweep(folder: &Folder) {
-    let Ok(entries) = fs::read_dir(folder.clients()) else { return };
-    for entry in entries.flatten().take(SWEEP) {
-        let name = entry.file_name();
+    for name in folder::some_of(folder.clients(), SWEEP) {
         let id = Path::new(&name).file_stem().and_then(|stem| stem.to_str());
-        if let Some(id) = id.and_then(|id| u128::from_str_radix(id, 16).ok())
-            && !is_alive(folder, id)
-        {
-            remove(folder, id);
+        if let Some(id) = id.and_then(|id| u128::from_str_radix(id, 16).ok()) {
+            clear(folder, id);
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The trait, on a folder.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesOrdered;
 use tokio::task::JoinHandle;
 
 use super::bells::{Bells, Ear, Ring};
@@ -19,7 +22,7 @@ use crate::engine::{
     Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::lease::Validity;
+use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
 /// How long a step may find the lock's file occupied: it is entered for microseconds, so whoever is in it stands still.
@@ -49,7 +52,7 @@ impl FileEngine {
             let folder = Folder::open(&config)?;
             let client = Client::register(&folder, &Holder::this_process())?;
             if let Some(now) = client.started() {
-                store::sweep(&folder, now)?;
+                store::sweep(&folder, now);
             }
             Ok::<_, Error>((folder, client))
         });
@@ -76,6 +79,10 @@ impl FileEngine {
         self.bells.rung.load(std::sync::atomic::Ordering::SeqCst)
     }
 
+    pub(super) fn is_registered(&self) -> bool {
+        self.client.is_registered()
+    }
+
     pub(super) fn is_alive(&self, client: u128) -> bool {
         client == self.client.id || clients::is_alive(&self.folder, client)
     }
@@ -91,22 +98,26 @@ impl FileEngine {
     /// Takes a step: here and now where that is quick, else on a thread that may block.
     async fn run(self: &Arc<Self>, name: LockName, op: Op) -> Result<Out> {
         for _ in 0..4 {
-            match self.step(&name, &op, false) {
+            match self.step(&name, &op, None) {
                 Ok(out) => return Ok(out),
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::NeedsSync) => break,
                 Err(Stop::Busy) => tokio::task::yield_now().await,
             }
         }
-        let engine = Arc::clone(self);
-        tokio::task::spawn_blocking(move || engine.step_blocking(&name, &op)).await.map_err(ended)?
+        let (engine, caller) = (Arc::clone(self), Caller::default());
+        let dropped = Arc::clone(&caller.dropped);
+        let step = tokio::task::spawn_blocking(move || engine.step_blocking(&name, &op, &dropped));
+        let out = step.await.map_err(ended)?;
+        drop(caller);
+        out
     }
 
-    fn step_blocking(&self, name: &LockName, op: &Op) -> Result<Out> {
+    fn step_blocking(&self, name: &LockName, op: &Op, dropped: &AtomicBool) -> Result<Out> {
         let give_up = self.clock.now().after(OCCUPIED);
         let mut pause = Duration::from_micros(20);
         loop {
-            match self.step(name, op, true) {
+            match self.step(name, op, Some(dropped)) {
                 Ok(out) => return Ok(out),
                 Err(Stop::Failed(error)) => return Err(error),
                 Err(Stop::NeedsSync | Stop::Busy) => {}
@@ -132,34 +143,28 @@ impl FileEngine {
         }
     }
 
-    /// Waits until a bell rings, whoever is ahead dies, or patience ends.
+    /// Waits until a bell rings, one of those ahead dies, or patience ends.
     async fn hear(self: &Arc<Self>, claim: &Claim, ear: &Ear, until: Moment) -> Result<()> {
-        let ahead = ear.ahead().filter(|client| *client != self.client.id);
-        let Some(client) = ahead else {
-            tokio::select! {
-                () = ear.rung() => {}
-                () = self.clock.sleep_until(until) => {}
+        let mut ahead = ear.ahead();
+        ahead.retain(|client| *client != self.client.id);
+        let watches: Vec<_> = ahead.iter().map(|client| self.watch_death(*client)).collect();
+        let seen: Vec<_> = watches.iter().flatten().map(|watch| Box::pin(watch.seen())).collect();
+        let until = if seen.len() == ahead.len() { until } else { until.min(self.clock.now().after(UNWATCHED)) };
+        let death = async {
+            match seen.is_empty() {
+                true => std::future::pending().await,
+                false => futures_util::future::select_all(seen).await,
             }
-            return Ok(());
         };
-        let watch = self.watch_death(client);
-        let seen = watch.as_ref().map(Watch::seen);
-        // Looked after the watch was set: a death is seen by one or the other.
-        if self.is_alive(client) {
-            let until = if seen.is_some() { until } else { until.min(self.clock.now().after(UNWATCHED)) };
-            let event = async {
-                match seen {
-                    Some(seen) => seen.await,
-                    None => std::future::pending().await,
-                }
-            };
+        // Looked after the watches were set: a death is seen by one or the other.
+        if ahead.iter().all(|client| self.is_alive(*client)) {
             tokio::select! {
                 () = ear.rung() => return Ok(()),
                 () = self.clock.sleep_until(until) => {}
-                () = event => self.await_death(client).await,
+                _ = death => self.await_death(&ahead).await,
             }
         }
-        if !self.is_alive(client) {
+        for client in ahead.into_iter().filter(|client| !self.is_alive(*client)) {
             self.run(claim.name().clone(), Op::Bury(client)).await?;
         }
         Ok(())
@@ -170,9 +175,9 @@ impl FileEngine {
     }
 
     /// The kernel reports the close of a file a moment before it lets go of its lock.
-    async fn await_death(&self, client: u128) {
+    async fn await_death(&self, clients: &[u128]) {
         let give_up = self.clock.now().after(UNWATCHED);
-        while self.is_alive(client) && self.clock.now() < give_up {
+        while clients.iter().all(|client| self.is_alive(*client)) && self.clock.now() < give_up {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -190,6 +195,18 @@ impl FileEngine {
             Out::View(view) => Ok(view),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+/// Whoever waits for a step on another thread; tells it when they are gone.
+#[derive(Default)]
+struct Caller {
+    dropped: Arc<AtomicBool>,
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.dropped.store(true, Ordering::SeqCst);
     }
 }
 
@@ -238,14 +255,24 @@ impl Engine for FileEngine {
                 // Others take us for dead.
                 return Ok(vec![Renewal::Lost; claims.len()]);
             }
-            let mut renewals = Vec::with_capacity(claims.len());
-            for claim in &claims {
-                renewals.push(self.renew_one(claim).await.unwrap_or_else(|error| {
-                    tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed");
-                    Renewal::Unknown
-                }));
-            }
-            Ok(renewals)
+            // An occupied file must not hold up the others: after half of the caller's patience it is unknown.
+            let patience =
+                claims.iter().map(|claim| rules::call_timeout(claim.terms.ttl)).min().unwrap_or_default() / 2;
+            let until = self.clock.now().after(patience);
+            let renew = |claim: Arc<Claim>| {
+                let engine = Arc::clone(&self);
+                async move {
+                    tokio::select! {
+                        biased;
+                        renewal = engine.renew_one(&claim) => renewal.unwrap_or_else(|error| {
+                            tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed");
+                            Renewal::Unknown
+                        }),
+                        () = engine.clock.sleep_until(until) => Renewal::Unknown,
+                    }
+                }
+            };
+            Ok(claims.into_iter().map(renew).collect::<FuturesOrdered<_>>().collect().await)
         })
     }
 
@@ -266,11 +293,13 @@ impl Engine for FileEngine {
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
         // The watch is set by the call itself, not by the first poll. A file that is not there yet is made.
-        let made = self.store.file(&self.folder, &name);
+        let made = self.store.file(&self.folder, &name, true);
         let watch = self.watches.as_ref().and_then(|watches| watches.change(&self.folder.lock_path(&name)).ok());
         let seen = watch.as_ref().map(Watch::seen);
         Step::new(async move {
-            made?;
+            if let Err(Stop::Failed(error)) = made {
+                return Err(error);
+            }
             let patience = if seen.is_some() { patience } else { patience.min(UNWATCHED) };
             let until = self.clock.now().after(patience);
             tokio::select! {
@@ -313,7 +342,10 @@ impl Engine for FileEngine {
             match self.run(name.clone(), Op::Evict(claim)).await? {
                 Out::Evicted(party, token) => {
                     if let Some(party) = &party {
-                        self.folder.audit(&inspect::audit_line(&name, party, token, &reason))?;
+                        // It is done, whether or not that can be written down.
+                        if let Err(error) = self.folder.audit(&inspect::audit_line(&name, party, token, &reason)) {
+                            tracing::error!(%error, %name, "an eviction is not on record");
+                        }
                     }
                     Ok(Evicted { party, token })
                 }

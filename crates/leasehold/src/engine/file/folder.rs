@@ -80,6 +80,11 @@ impl Folder {
         Ok(file)
     }
 
+    /// Gives a file of ours the folder's permissions.
+    pub(super) fn share(&self, path: &Path) -> io::Result<()> {
+        fs::set_permissions(path, fs::Permissions::from_mode(self.mode.map_or(0o600, |mode| mode & 0o666)))
+    }
+
     /// Makes the name of a new file durable.
     pub(super) fn sync_locks(&self) -> io::Result<()> {
         File::open(&self.locks)?.sync_all()
@@ -99,7 +104,8 @@ impl Folder {
     pub(super) fn raise_floor(&self, token: u64) -> Result<()> {
         let path = self.root.join("floor");
         let latch = File::open(&self.root).map_err(|e| error::at(&self.root, "open", e))?;
-        flock(&latch, FlockOperation::LockExclusive).map_err(|e| error::at(&self.root, "lock", e))?;
+        // Whoever is in there may stand still: then the file to be removed stays for another time.
+        flock(&latch, FlockOperation::NonBlockingLockExclusive).map_err(|e| error::at(&self.root, "lock", e))?;
         if token <= self.floor()? {
             return Ok(());
         }
@@ -122,12 +128,25 @@ impl Folder {
     }
 }
 
+/// The names of some files of a folder, at most `most`, others at each call where there are many.
+pub(super) fn some_of(dir: &Path, most: usize) -> Vec<std::ffi::OsString> {
+    const LISTED: usize = 16_384;
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let names: Vec<_> = entries.flatten().take(LISTED).map(|entry| entry.file_name()).collect();
+    let from = crate::random::bits() as usize % names.len().max(1);
+    names.iter().cycle().skip(from).take(most.min(names.len())).cloned().collect()
+}
+
 fn make(dir: &Path, mode: Option<u32>) -> Result<()> {
     if dir.is_dir() {
         return Ok(());
     }
     let made = DirBuilder::new().recursive(true).mode(mode.unwrap_or(0o700)).create(dir);
     made.map_err(|e| error::at(dir, "make the folder", e))?;
+    if let Some(above) = dir.parent() {
+        // Its name must outlive a loss of power, or all tokens in it are lost. Not everybody may open what is above.
+        let _ = File::open(above).and_then(|above| above.sync_all());
+    }
     if let Some(mode) = mode {
         // The umask may have taken some away.
         fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(|e| error::at(dir, "share", e))?;
@@ -160,10 +179,23 @@ fn check(dir: &Path, mode: Option<u32>) -> Result<()> {
 
 #[cfg(target_os = "linux")]
 fn local(dir: &Path) -> Result<()> {
-    const NETWORKED: [(u64, &str); 5] =
-        [(0x6969, "NFS"), (0xFF53_4D42, "CIFS"), (0xFE53_4D42, "SMB"), (0x0102_1997, "9p"), (0x00C3_6400, "Ceph")];
+    const NETWORKED: [(u64, &str); 9] = [
+        (0x6969, "NFS"),
+        (0xFF53_4D42, "CIFS"),
+        (0xFE53_4D42, "SMB"),
+        (0x0102_1997, "9p"),
+        (0x00C3_6400, "Ceph"),
+        (0x0BD0_0BD0, "Lustre"),
+        (0x0116_1970, "GFS2"),
+        (0x7461_636F, "OCFS2"),
+        (0x5346_414F, "AFS"),
+    ];
+    const FUSE: u64 = 0x6573_5546;
     let found = rustix::fs::statfs(dir).map_err(|e| error::at(dir, "look at", e))?;
     let kind = found.f_type as u64 & 0xFFFF_FFFF;
+    if kind == FUSE {
+        tracing::warn!(dir = %dir.display(), "a FUSE file system: if it is shared with another host, locks are not");
+    }
     match NETWORKED.iter().find(|(magic, _)| *magic == kind) {
         None => Ok(()),
         Some((_, what)) => {

@@ -1,5 +1,6 @@
 //! One step on one lock: enter its file, apply a step of the table, write, leave, ring.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, TryLockError};
 
 use super::bells::Ring;
@@ -7,9 +8,10 @@ use super::engine::FileEngine;
 use super::inspect;
 use super::store::{Latch, Stop};
 use super::wire::{self, Note, Record};
-use crate::claim::{Claim, ClaimId, Token};
+use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::Moment;
 use crate::engine::{LockView, PartyView};
+use crate::error::{Error, ErrorKind};
 use crate::logic::queue::{Line, relinked};
 use crate::logic::table::{Departure, Granted, Party, Table, Verdict};
 use crate::name::LockName;
@@ -45,8 +47,8 @@ impl Op {
 /// What came of it.
 #[derive(Debug)]
 pub(super) enum Out {
-    /// The verdict, when the next lease ends, and the client that a queued claim should watch.
-    Verdict(Verdict, Option<Moment>, Option<u128>),
+    /// The verdict, when the next lease ends, and the clients that a queued claim should watch.
+    Verdict(Verdict, Option<Moment>, Vec<u128>),
     Renewed(Option<Moment>),
     Departed(Departure),
     Buried,
@@ -57,10 +59,12 @@ pub(super) enum Out {
 }
 
 impl FileEngine {
-    /// Takes a step. With `may_block` it may wait for the disk; otherwise it is a matter of microseconds.
-    pub(super) fn step(&self, name: &LockName, op: &Op, may_block: bool) -> Result<Out, Stop> {
+    /// Takes a step. With `patient` it may wait for the disk, and is not taken if whoever asked has gone meanwhile; otherwise it is a
+    /// matter of microseconds.
+    pub(super) fn step(&self, name: &LockName, op: &Op, patient: Option<&AtomicBool>) -> Result<Out, Stop> {
+        let may_block = patient.is_some();
         loop {
-            let file = self.store.file(&self.folder, name)?;
+            let file = self.store.file(&self.folder, name, may_block)?;
             let mut file = match file.try_lock() {
                 Ok(file) => file,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -74,6 +78,14 @@ impl FileEngine {
                     return Ok(Out::Gone);
                 }
                 continue;
+            }
+            if patient.is_some_and(|dropped| dropped.load(Ordering::SeqCst)) {
+                // Inside the latch: what cleans up after the caller comes after this, and finds nothing left to come.
+                return Err(Stop::Failed(Error::new(ErrorKind::Closed, "whoever asked has gone")));
+            }
+            if matches!(op, Op::Attempt { .. }) && !self.is_registered() {
+                let message = "our file among the clients was removed, so others take us for dead: open the locks anew";
+                return Err(Stop::Failed(Error::new(ErrorKind::Unavailable, message)));
             }
             let (out, rings) = self.inside(name, op, &mut latch, may_block)?;
             drop(latch);
@@ -101,6 +113,7 @@ impl FileEngine {
         }
         let before = line(&table);
         let end = table.next_expiry();
+        let crowd: Vec<u128> = table.holders.iter().map(|holder| holder.note.client).collect();
         let mut last = latch.0.counters.last;
         let mut token = || {
             last += 1;
@@ -120,12 +133,13 @@ impl FileEngine {
             rings.extend(relinked.map(|party| (party.note.client, party.claim, Ring::Look)));
         }
         // A hand-over to a shorter lease: the next in line must look again sooner than it was told.
-        if table.next_expiry().zip(end).is_some_and(|(now, before)| now < before) {
+        let sooner = table.next_expiry().zip(end).is_some_and(|(now, before)| now < before);
+        if sooner || crowd_changed(&crowd, &table) {
             rings.extend(table.waiters.front().map(|first| (first.note.client, first.claim, Ring::Look)));
         }
         if let (Some(claim), Out::Verdict(Verdict::Queued(_), _, ahead)) = (op.asker(), &out) {
             // Inside the latch: nobody can ring before we listen.
-            self.bells.listen(claim, *ahead);
+            self.bells.listen(claim, ahead.clone());
         }
         latch.0.counters.last = last;
         latch.write(&table)?;
@@ -173,12 +187,12 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         match op {
             Op::Attempt { claim, queue } => {
                 let (verdict, granted) = self.attempt(table, claim, *queue);
-                let watch = matches!(verdict, Verdict::Queued(_)).then(|| watched_client(table, claim.id)).flatten();
+                let watch = watched_clients(table, claim.id, verdict);
                 Played::new(Out::Verdict(verdict, table.next_expiry(), watch), granted)
             }
             Op::Look(claim) => {
                 let (verdict, granted) = self.look(table, *claim);
-                let watch = matches!(verdict, Verdict::Queued(_)).then(|| watched_client(table, *claim)).flatten();
+                let watch = watched_clients(table, *claim, verdict);
                 Played::new(Out::Verdict(verdict, table.next_expiry(), watch), granted)
             }
             Op::Renew(claim) => {
@@ -291,8 +305,27 @@ fn remove_client(table: &mut Table<Note>, client: u128) {
     table.waiters.retain(|party| party.note.client != client);
 }
 
-/// Whose death would concern a queued claim.
-fn watched_client(table: &Table<Note>, claim: ClaimId) -> Option<u128> {
+/// Whose death would concern a queued claim: that of the one party ahead which it watches; but if it is next in line for
+/// permits, that of any holder, since each may leave enough of them.
+fn watched_clients(table: &Table<Note>, claim: ClaimId, verdict: Verdict) -> Vec<u128> {
+    if !matches!(verdict, Verdict::Queued(_)) {
+        return Vec::new();
+    }
+    let next = table.waiters.front().is_some_and(|first| first.claim == claim);
+    if next && table.holders.iter().any(|holder| matches!(holder.mode, Mode::Permits { .. })) {
+        let mut clients: Vec<u128> = table.holders.iter().map(|holder| holder.note.client).collect();
+        clients.sort_unstable();
+        clients.dedup();
+        return clients;
+    }
     let ahead = line(table).watched_by(claim);
-    parties(table).find(|party| Some(party.claim) == ahead).map(|party| party.note.client)
+    parties(table).filter(|party| Some(party.claim) == ahead).map(|party| party.note.client).collect()
+}
+
+/// Whether the first waiter must look again because it watches all holders, and they have changed.
+fn crowd_changed(before: &[u128], table: &Table<Note>) -> bool {
+    let permits = |holder: &Party<Note>| matches!(holder.mode, Mode::Permits { .. });
+    !table.waiters.is_empty()
+        && table.holders.iter().any(permits)
+        && !table.holders.iter().map(|holder| holder.note.client).eq(before.iter().copied())
 }

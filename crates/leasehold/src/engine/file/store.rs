@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use rustix::fs::{FlockOperation, flock};
 
 use super::error;
-use super::folder::Folder;
+use super::folder::{self, Folder};
 use super::wire::{self, COUNTERS, Counters, Note, PAGE, Put, RESERVE, Record, SLOTS};
 use crate::error::{Error, Result};
 use crate::logic::table::Table;
@@ -44,8 +44,8 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// The file of a lock, made if there is none.
-    pub(super) fn file(&self, folder: &Folder, name: &LockName) -> Result<Arc<Mutex<LockFile>>> {
+    /// The file of a lock; if there is none it is made, which needs the disk.
+    pub(super) fn file(&self, folder: &Folder, name: &LockName, may_block: bool) -> Result<Arc<Mutex<LockFile>>, Stop> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.get(name) {
             return Ok(Arc::clone(file));
@@ -53,7 +53,7 @@ impl Store {
         if open.len() >= KEPT_OPEN {
             open.retain(|_, file| Arc::strong_count(file) > 1);
         }
-        let file = Arc::new(Mutex::new(LockFile::open(folder, name)?));
+        let file = Arc::new(Mutex::new(LockFile::open(folder, name, may_block)?));
         open.insert(name.clone(), Arc::clone(&file));
         Ok(file)
     }
@@ -75,11 +75,14 @@ pub(super) struct LockFile {
 }
 
 impl LockFile {
-    fn open(folder: &Folder, name: &LockName) -> Result<Self> {
+    fn open(folder: &Folder, name: &LockName, may_block: bool) -> Result<Self, Stop> {
         let path = folder.lock_path(name);
         let existing = || OpenOptions::new().read(true).write(true).open(&path);
         let file = match existing() {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+                if !may_block {
+                    return Err(Stop::NeedsSync);
+                }
                 make(folder, name, &path)?;
                 existing()
             }
@@ -110,23 +113,21 @@ const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 /// Takes away the files of locks that nobody has used for a day, so that the folder does not grow with every name ever
 /// used. Their tokens are not forgotten: the folder's floor is raised above them first. `now` is the file system's.
-pub(super) fn sweep(folder: &Folder, now: SystemTime) -> Result<()> {
-    let entries = fs::read_dir(folder.locks()).map_err(|e| error::at(folder.locks(), "list", e))?;
-    for entry in entries.flatten().take(SWEEP) {
+pub(super) fn sweep(folder: &Folder, now: SystemTime) {
+    for name in folder::some_of(folder.locks(), SWEEP) {
+        let path = folder.locks().join(&name);
         let age =
-            entry.metadata().and_then(|found| found.modified()).ok().and_then(|then| now.duration_since(then).ok());
+            fs::metadata(&path).and_then(|found| found.modified()).ok().and_then(|then| now.duration_since(then).ok());
         if age.is_none_or(|age| age < IDLE) {
             continue;
         }
-        let path = entry.path();
-        if entry.file_name().as_encoded_bytes().starts_with(b".") {
-            // A draft whose maker died.
-            fs::remove_file(&path).map_err(|e| error::at(&path, "remove", e))?;
+        if name.as_encoded_bytes().starts_with(b".") {
+            // A draft whose maker died. Somebody else who starts may be quicker.
+            let _ = fs::remove_file(&path);
         } else if let Err(error) = retire(folder, path) {
-            tracing::warn!(%error, "an idle lock's file stays");
+            tracing::debug!(%error, "an idle lock's file stays");
         }
     }
-    Ok(())
 }
 
 /// Whoever has the file open finds it unlinked when they enter it, and opens the new one.
@@ -138,7 +139,7 @@ fn retire(folder: &Folder, path: PathBuf) -> Result<()> {
     let slots = latch.0.counters.slots as usize;
     let idle = (0..slots).all(|index| !wire::in_use(&latch.0.image, index));
     if idle && latch.0.is_linked() && folder.lock_path(&name) == latch.0.path {
-        folder.raise_floor(latch.0.counters.reserved)?;
+        folder.raise_floor(latch.0.counters.intent)?;
         fs::remove_file(&latch.0.path).map_err(|e| error::at(&latch.0.path, "remove", e))?;
     }
     Ok(())
@@ -151,6 +152,8 @@ fn make(folder: &Folder, name: &LockName, path: &PathBuf) -> Result<()> {
     let write = || -> io::Result<()> {
         let file = folder.open_file(&draft, OpenOptions::new().write(true).create_new(true))?;
         file.write_all_at(&page, 0)?;
+        // A name without its content would be a damaged file after a loss of power.
+        file.sync_all()?;
         match fs::hard_link(&draft, path) {
             // Somebody else was quicker: theirs it is.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -209,7 +212,7 @@ impl Latch<'_> {
             file.image[PAGE + rest..size].fill(0);
         }
         if counters.boot != boot {
-            counters = Counters { last: counters.reserved, boot, slots: 0, ..counters };
+            counters = Counters { last: counters.intent, reserved: counters.intent, boot, slots: 0, ..counters };
         }
         file.counters = counters;
         Ok(())
@@ -219,14 +222,23 @@ impl Latch<'_> {
     pub(super) fn reserve(&mut self, folder: &Folder, beyond: u64) -> Result<()> {
         let file = &mut *self.0;
         let made = file.counters.reserved == 0 || file.counters.last == file.counters.reserved;
-        file.counters.reserved = beyond + RESERVE;
+        if made {
+            // Somebody may have made, used and removed a file of this name since ours was begun.
+            let floor = folder.floor()?;
+            file.counters.last = file.counters.last.max(floor);
+        }
+        file.counters.reserved = file.counters.reserved.max(file.counters.last);
+        file.counters.intent = beyond.max(file.counters.last) + RESERVE;
         wire::put_counters(&mut file.image, file.counters);
         let sync = || -> io::Result<()> {
             file.file.write_all_at(&file.image[COUNTERS..SLOTS], COUNTERS as u64)?;
             file.file.sync_data()?;
             if made { folder.sync_locks() } else { Ok(()) }
         };
-        sync().map_err(|e| error::at(&file.path, "write", e))
+        sync().map_err(|e| error::at(&file.path, "write", e))?;
+        // Only now may anybody rely on it; it is written with the step that is under way.
+        file.counters.reserved = file.counters.intent;
+        Ok(())
     }
 
     /// What the holder of a slot said to `describe`.

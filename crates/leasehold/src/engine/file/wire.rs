@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 0     magic, name                                   written once
-//! 960   last token, reserved token, boot, slots       the counters
+//! 960   last, reserved and intended token, boot, slots the counters
 //! 1024  slot 0 (128 bytes), slot 1, …                 32 to a page, none across a page's end
 //! 16 Mi text 0 (256 bytes), text 1, …                 what the holder of each slot said to `describe`
 //! ```
@@ -53,6 +53,8 @@ pub(super) struct Counters {
     pub(super) last: u64,
     /// Tokens up to here are on disk as used.
     pub(super) reserved: u64,
+    /// Tokens up to here may be on disk as used: written, but perhaps not there yet.
+    pub(super) intent: u64,
     /// Under which boot the slots were written.
     pub(super) boot: u128,
     /// How many slots may be in use.
@@ -71,7 +73,7 @@ pub(super) fn first_page(name: &LockName, floor: u64) -> Vec<u8> {
     let bytes = name.as_str().as_bytes();
     page[8..10].copy_from_slice(&(bytes.len() as u16).to_le_bytes());
     page[10..10 + bytes.len()].copy_from_slice(bytes);
-    put_counters(&mut page, Counters { last: floor, reserved: floor, ..Counters::default() });
+    put_counters(&mut page, Counters { last: floor, reserved: floor, intent: floor, ..Counters::default() });
     page
 }
 
@@ -105,18 +107,23 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 
 fn checksum(counters: &[u8]) -> u64 {
     let mix = |sum: u64, at: usize| (sum ^ u64_at(counters, at)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-    (0..40).step_by(8).fold(0x6C65_6173_6568_6F6C, mix)
+    (0..48).step_by(8).fold(0x6C65_6173_6568_6F6C, mix)
 }
 
 /// Reads the counters, and refuses those that were not written by us.
 pub(super) fn counters(page: &[u8]) -> Result<Counters, &'static str> {
     let area = &page[COUNTERS..SLOTS];
-    if u64_at(area, 40) != checksum(area) {
+    if u64_at(area, 48) != checksum(area) {
         return Err("the checksum of its counters is wrong");
     }
-    let counters =
-        Counters { last: u64_at(area, 0), reserved: u64_at(area, 8), boot: u128_at(area, 16), slots: u64_at(area, 32) };
-    if counters.last > counters.reserved || counters.slots > MOST_SLOTS {
+    let counters = Counters {
+        last: u64_at(area, 0),
+        reserved: u64_at(area, 8),
+        boot: u128_at(area, 16),
+        slots: u64_at(area, 32),
+        intent: u64_at(area, 40),
+    };
+    if counters.last > counters.reserved || counters.reserved > counters.intent || counters.slots > MOST_SLOTS {
         return Err("its counters make no sense");
     }
     Ok(counters)
@@ -129,8 +136,9 @@ pub(super) fn put_counters(page: &mut [u8], counters: Counters) {
     area[8..16].copy_from_slice(&counters.reserved.to_le_bytes());
     area[16..32].copy_from_slice(&counters.boot.to_le_bytes());
     area[32..40].copy_from_slice(&counters.slots.to_le_bytes());
+    area[40..48].copy_from_slice(&counters.intent.to_le_bytes());
     let sum = checksum(area);
-    area[40..48].copy_from_slice(&sum.to_le_bytes());
+    area[48..56].copy_from_slice(&sum.to_le_bytes());
 }
 
 const FREE: u8 = 0;

@@ -81,6 +81,8 @@ impl Room {
 struct Shard {
     rooms: HashMap<LockName, Room, BuildHasherDefault<Hashed>>,
     empty: usize,
+    /// How many of the empty ones stayed at the last tidying, because somebody watches them.
+    watched: usize,
 }
 
 /// How many empty rooms a shard keeps.
@@ -91,6 +93,7 @@ impl Shard {
     fn tidy(&mut self) {
         self.rooms.retain(|_, room| !room.table.is_empty() || room.is_watched());
         self.empty = self.rooms.values().filter(|room| room.table.is_empty()).count();
+        self.watched = self.empty;
     }
 }
 
@@ -162,7 +165,7 @@ impl MemoryEngine {
         let now = self.clock.now();
         let mut token = || self.next_token();
         let mut shard = self.shard(name);
-        let Shard { rooms, empty } = &mut *shard;
+        let Shard { rooms, empty, watched } = &mut *shard;
         let result = match rooms.get_mut(name) {
             Some(room) => room.step(empty, now, &mut token, act),
             None => {
@@ -170,7 +173,7 @@ impl MemoryEngine {
                 rooms.entry(name.clone()).or_default().step(empty, now, &mut token, act)
             }
         };
-        if *empty > SPARE {
+        if *empty > *watched + SPARE {
             shard.tidy();
         }
         result
@@ -287,7 +290,7 @@ impl Engine for MemoryEngine {
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
         let changed = {
             let mut shard = self.shard(&name);
-            let Shard { rooms, empty } = &mut *shard;
+            let Shard { rooms, empty, .. } = &mut *shard;
             let room = rooms.entry(name.clone()).or_insert_with(|| {
                 *empty += 1;
                 Room::default()
