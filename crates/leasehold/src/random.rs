@@ -57,4 +57,12 @@ mod tests {
         ids.dedup();
         assert_eq!(ids.len(), 10_000);
     }
+
+    #[test]
+    fn a_new_era_starts_anew() {
+        // What a forked child would have copied from its parent.
+        let copied = NEXT.get().0;
+        new_era();
+        assert_ne!(unique(), copied);
+    }
 }

@@ -31,6 +31,7 @@ fn started_again() {
         "cycle" => runtime.block_on(crash::cycle(&url)),
         "hand-over" => runtime.block_on(crash::hand_over(&url)),
         "wait" => runtime.block_on(waiting::wait(&url)),
+        "permit" => runtime.block_on(waiting::permit(&url)),
         "open" => runtime.block_on(places::open(&url)),
         "fill" => runtime.block_on(places::fill(&url)),
         other => panic!("no task {other}"),

@@ -15,6 +15,42 @@ pub(crate) async fn wait(url: &str) {
     std::process::exit(0);
 }
 
+/// Takes one of two permits, and keeps it until it is killed.
+pub(crate) async fn permit(url: &str) {
+    let locks = Locks::open(url).await.unwrap();
+    let _guard = locks.semaphore("s", 2).acquire(1).await.unwrap();
+    std::future::pending().await
+}
+
+#[tokio::test]
+async fn the_death_of_any_holder_of_permits_is_noticed_at_once() {
+    for killed in [0, 1] {
+        let home = tempfile::tempdir().unwrap();
+        let url = format!("file://{}", home.path().join("locks").display());
+        let locks = Locks::open(&url).await.unwrap();
+        let mut holders: Vec<Child> = Vec::new();
+        for count in 1..=2 {
+            holders.push(again("permit", &url).stdout(Stdio::null()).spawn().unwrap());
+            while locks.inspect("s").await.unwrap().holders.len() < count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        // Half of what the waiter's own heartbeat would take.
+        let waiting = locks.semaphore("s", 2).ttl(Duration::from_secs(60)).wait(Duration::from_secs(10));
+        let (granted, ()) = tokio::join!(waiting.acquire(1), async {
+            while locks.inspect("s").await.unwrap().waiters.is_empty() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            holders[killed].kill().unwrap();
+        });
+        let _ = granted.unwrap().release().await.unwrap();
+        for mut holder in holders {
+            holder.kill().unwrap();
+            holder.wait().unwrap();
+        }
+    }
+}
+
 /// How often the threads of a process gave up the processor to wait for something.
 fn waits(child: &Child) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();

@@ -145,6 +145,40 @@ async fn a_loss_of_power_repeats_no_token() {
 }
 
 #[tokio::test]
+async fn a_reservation_that_may_not_be_on_disk_is_not_relied_on() {
+    let home = Home::new();
+    let locks = home.open().await;
+    take(&locks, "a").await;
+    // Killed after the intent was written, and before it was synced.
+    let counters = home.counters("a");
+    let mut page = fs::read(home.file("a")).unwrap();
+    let intent = counters.intent + 4096;
+    wire::put_counters(&mut page, Counters { last: counters.reserved, intent, ..counters });
+    fs::write(home.file("a"), page).unwrap();
+    let token = take(&locks, "a").await;
+    let now = home.counters("a");
+    assert!(token.0 > counters.reserved && now.reserved == now.intent && now.intent != intent, "{now:?}");
+    // After a reboot even the intended ones count as used.
+    let mut page = fs::read(home.file("a")).unwrap();
+    wire::put_counters(&mut page, Counters { intent: now.intent + 4096, ..now });
+    fs::write(home.file("a"), page).unwrap();
+    reboot(&home.file("a"));
+    assert!(take(&locks, "a").await.0 > now.intent + 4096);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn starting_together_nobody_is_taken_for_dead() {
+    for _ in 0..30 {
+        let home = Home::new();
+        let opened = futures_util::future::join_all((0..6).map(|_| home.open())).await;
+        for locks in &opened {
+            take(locks, "a").await;
+        }
+        assert_eq!(fs::read_dir(home.dir.join("clients")).unwrap().count(), 12, "a file and a bell each");
+    }
+}
+
+#[tokio::test]
 async fn tokens_are_reserved_again_when_they_run_out() {
     let home = Home::new();
     let locks = home.open().await;
