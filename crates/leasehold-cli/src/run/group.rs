@@ -20,7 +20,9 @@ pub(super) fn is_alive(group: Pid) -> bool {
     if process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
         return false;
     }
-    members(group).iter().any(|member| !member.has_ended())
+    let members = members(group);
+    // A group that exists, but that we are not shown, lives.
+    members.is_empty() || members.iter().any(|member| !member.has_ended())
 }
 
 /// Whether `ours` is a group that no shell controls: nobody would wake it up after a stop.

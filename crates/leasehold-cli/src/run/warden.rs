@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
+use rustix::fs::OFlags;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::Pid;
 
@@ -74,7 +75,7 @@ impl Warden {
     }
 
     /// The command has ended: nothing is to be done to its group any more, whose number may soon be another's.
-    pub(super) fn dismiss(&self) {
+    pub(super) fn dismiss(&mut self) {
         self.send(Message::Done);
     }
 
@@ -87,10 +88,16 @@ impl Warden {
         }
     }
 
-    fn send(&self, message: Message) {
-        // It fails only if somebody killed the warden: then the command has its parent-death signal left.
-        if let Err(error) = rustix::io::write(&self.pipe, &message.encode()) {
-            tracing::warn!(%error, "the warden does not listen any more");
+    fn send(&mut self, message: Message) {
+        match rustix::io::write(&self.pipe, &message.encode()) {
+            Ok(_) => {}
+            // It has stood still for thousands of messages. We must not wait for it: it is replaced as if somebody had killed it.
+            Err(rustix::io::Errno::AGAIN) => {
+                let killed = self.process.kill();
+                tracing::warn!(?killed, "the warden stands still; there will be another");
+            }
+            // Somebody killed it: until it is replaced the command has its parent-death signal left.
+            Err(error) => tracing::warn!(%error, "the warden does not listen any more"),
         }
     }
 }
@@ -98,6 +105,7 @@ impl Warden {
 /// A warden for a command that is still to come, or for one that runs in `group`.
 fn spawn(lifeline: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, OwnedFd)> {
     let (ears, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
+    rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
     let lifeline = lifeline.map(OwnedFd::try_clone).transpose()?;
     let process = Command::new("/proc/self/exe")
         .arg0("leasehold")

@@ -141,6 +141,10 @@ impl FileEngine {
             // Inside the latch: nobody can ring before we listen.
             self.bells.listen(claim, ahead.clone());
         }
+        if parties(&table).count() as u64 > wire::MOST_SLOTS {
+            let message = format!("{} hold or wait already, and there is no room for more", wire::MOST_SLOTS);
+            return Err(Stop::Failed(Error::new(ErrorKind::Full, message)));
+        }
         latch.0.counters.last = last;
         latch.write(&table)?;
         Ok((out, rings))

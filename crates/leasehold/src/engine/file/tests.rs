@@ -114,6 +114,23 @@ async fn a_damaged_file_is_refused_and_left_as_it_is() {
 }
 
 #[tokio::test]
+async fn a_damaged_record_of_a_holder_lets_nobody_in() {
+    let home = Home::new();
+    let locks = home.open().await;
+    let _guard = locks.mutex("a").describe("me").lock().await.unwrap();
+    let whole = fs::read(home.file("a")).unwrap();
+    for at in SLOTS..SLOTS + 120 {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x55;
+        fs::write(home.file("a"), &damaged).unwrap();
+        let refused = locks.mutex("a").try_lock().await.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Corrupt, "byte {at}: {refused}");
+    }
+    fs::write(home.file("a"), whole).unwrap();
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
+}
+
+#[tokio::test]
 async fn after_a_reboot_claims_are_void_and_tokens_go_on() {
     let home = Home::new();
     let locks = home.open().await;

@@ -3,8 +3,8 @@
 //! ```text
 //! 0     magic, name                                   written once
 //! 960   last, reserved and intended token, boot, slots the counters
-//! 1024  slot 0 (128 bytes), slot 1, …                 32 to a page, none across a page's end
-//! 16 Mi text 0 (256 bytes), text 1, …                 what the holder of each slot said to `describe`
+//! 1024  slot 0 (128 bytes), slot 1, …                 32 to a page, none across a page's end; each with its checksum
+//! 2 Mi  text 0 (256 bytes), text 1, …                 what the holder of each slot said to `describe`
 //! ```
 
 use std::collections::VecDeque;
@@ -23,9 +23,11 @@ pub(super) const PAGE: usize = 4096;
 pub(super) const COUNTERS: usize = 960;
 pub(super) const SLOTS: usize = 1024;
 pub(super) const SLOT: usize = 128;
-const TEXTS: u64 = 1 << 24;
+/// Where a slot's checksum is, which covers all before it.
+const SUM: usize = 112;
+const TEXTS: u64 = 1 << 21;
 /// As many slots as fit before the texts.
-const MOST_SLOTS: u64 = 100_000;
+pub(super) const MOST_SLOTS: u64 = 16_000;
 
 /// How many tokens are put on disk at a time.
 pub(super) const RESERVE: u64 = 4096;
@@ -105,15 +107,15 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(value)
 }
 
-fn checksum(counters: &[u8]) -> u64 {
-    let mix = |sum: u64, at: usize| (sum ^ u64_at(counters, at)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-    (0..48).step_by(8).fold(0x6C65_6173_6568_6F6C, mix)
+fn checksum(bytes: &[u8]) -> u64 {
+    let mix = |sum: u64, at: usize| (sum ^ u64_at(bytes, at)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+    (0..bytes.len()).step_by(8).fold(0x6C65_6173_6568_6F6C, mix)
 }
 
 /// Reads the counters, and refuses those that were not written by us.
 pub(super) fn counters(page: &[u8]) -> Result<Counters, &'static str> {
     let area = &page[COUNTERS..SLOTS];
-    if u64_at(area, 48) != checksum(area) {
+    if u64_at(area, 48) != checksum(&area[..48]) {
         return Err("the checksum of its counters is wrong");
     }
     let counters = Counters {
@@ -137,7 +139,7 @@ pub(super) fn put_counters(page: &mut [u8], counters: Counters) {
     area[16..32].copy_from_slice(&counters.boot.to_le_bytes());
     area[32..40].copy_from_slice(&counters.slots.to_le_bytes());
     area[40..48].copy_from_slice(&counters.intent.to_le_bytes());
-    let sum = checksum(area);
+    let sum = checksum(&area[..48]);
     area[48..56].copy_from_slice(&sum.to_le_bytes());
 }
 
@@ -165,12 +167,12 @@ pub(super) fn table(image: &[u8], slots: usize) -> Result<Table<Note>, &'static 
     for index in 0..slots {
         let slot = &image[slot_at(index)..slot_at(index + 1)];
         match slot[0] {
-            FREE => {}
-            WAITING | HELD => {
+            FREE if slot.iter().all(|byte| *byte == 0) => {}
+            WAITING | HELD if u64_at(slot, SUM) == checksum(&slot[..SUM]) => {
                 holders += usize::from(slot[0] == HELD);
                 order.push((u64_at(slot, 72), index));
             }
-            _ => return Err("a slot has a state that there is not"),
+            _ => return Err("a slot is not as it was written"),
         }
     }
     order.sort_unstable();
@@ -248,11 +250,11 @@ pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) 
             kept[index] = true;
             let slot = &mut image[slot_at(index)..slot_at(index + 1)];
             slot.fill(0);
+            let text = claim.terms.holder.text.len().min(MAX_DESCRIPTION);
+            slot[104..106].copy_from_slice(&(text as u16).to_le_bytes());
             put_party(slot, state, party);
             put.taken.push(index);
-            let text = claim.terms.holder.text.len().min(MAX_DESCRIPTION);
             if text > 0 {
-                slot[104..106].copy_from_slice(&(text as u16).to_le_bytes());
                 put.texts.push(index);
             }
         }
@@ -273,6 +275,8 @@ fn put_party(place: &mut [u8], state: u8, party: &Party<Note>) -> bool {
     let changed = place[..104] != slot;
     if changed {
         place[..104].copy_from_slice(&slot);
+        let sum = checksum(&place[..SUM]);
+        place[SUM..SUM + 8].copy_from_slice(&sum.to_le_bytes());
     }
     changed
 }
