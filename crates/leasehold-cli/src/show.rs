@@ -5,7 +5,7 @@ use leasehold::{DEFAULT_TTL, LockName};
 
 use crate::args::{LsArgs, ShowArgs};
 use crate::duration::human;
-use crate::exit::Failure;
+use crate::exit::{self, Failure};
 use crate::output::{self, clean};
 use crate::view::{self, LockJson};
 
@@ -19,7 +19,10 @@ pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
         list_text(&views)
     };
     output::out(&text)?;
-    Ok(0)
+    let mut troubles = views.iter().filter_map(|view| view.trouble.as_deref()).peekable();
+    let code = if troubles.peek().is_some() { exit::UNAVAILABLE } else { 0 };
+    troubles.for_each(|trouble| output::say(trouble));
+    Ok(code)
 }
 
 fn list_text(views: &[LockView]) -> String {
@@ -31,7 +34,8 @@ fn list_text(views: &[LockView]) -> String {
         let name = clean(view.name.as_str()).into_owned();
         let Some(first) = view.holders.first() else {
             let waiting = view.waiters.len().to_string();
-            table.add_row([name, "-".into(), "nobody".into(), "-".into(), "-".into(), "-".into(), waiting]);
+            let nobody = if view.trouble.is_some() { "damaged" } else { "nobody" };
+            table.add_row([name, "-".into(), nobody.into(), "-".into(), "-".into(), "-".into(), waiting]);
             continue;
         };
         let others = view.holders.len() - 1;

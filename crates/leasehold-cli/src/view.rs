@@ -17,6 +17,8 @@ const CLAIM_DIGITS: usize = 8;
 pub(crate) struct LockJson<'a> {
     name: &'a str,
     state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<&'a str>,
     last_token: Option<u64>,
     holders: Vec<PartyJson<'a>>,
     waiters: Vec<PartyJson<'a>>,
@@ -27,6 +29,7 @@ impl<'a> LockJson<'a> {
         Self {
             name: view.name.as_str(),
             state: state(view),
+            trouble: view.trouble.as_deref(),
             last_token: view.last_token.map(|token| token.0),
             holders: view.holders.iter().map(PartyJson::new).collect(),
             waiters: view.waiters.iter().map(PartyJson::new).collect(),
@@ -78,6 +81,7 @@ impl<'a> PartyJson<'a> {
 /// One word for how a lock stands.
 pub(crate) fn state(view: &LockView) -> &'static str {
     match (view.holders.first(), view.waiters.is_empty()) {
+        _ if view.trouble.is_some() => "damaged",
         (Some(_), _) => "held",
         (None, false) => "waited-for",
         (None, true) => "free",

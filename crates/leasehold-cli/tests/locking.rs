@@ -96,6 +96,10 @@ fn a_run_inside_the_command_enters_again() {
     let list: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
     assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner one gave its part back: {list}");
     assert_eq!(place.holders("a"), 0);
+    // However the engine's URL is written, it is the same engine.
+    let other =
+        format!("\"$L\" run -n --engine file:{}/. a -- echo same", place.engine().trim_start_matches("file://"));
+    assert_eq!(place.run(["run", "a", "-c", &other]).ok().out(), "same\n");
     // Two commands inside one lock are not one on another.
     let hold = "\"$L\" run b -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
     let script =

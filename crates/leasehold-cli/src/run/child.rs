@@ -83,7 +83,7 @@ impl Child {
         command.env("LEASEHOLD_ENGINE", &run.engine);
         match run.owner {
             Some(owner) => {
-                let (held, around) = run.around.with(owner, &run.engine, guard.name().as_str());
+                let (held, around) = run.around.with(owner, &run.locks.url(), guard.name().as_str());
                 command.env("LEASEHOLD_OWNER", owner.to_string()).env(held, around)
             }
             None => command.env_remove("LEASEHOLD_OWNER"),

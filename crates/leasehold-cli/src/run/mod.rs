@@ -67,7 +67,8 @@ async fn run_under_lock(args: &RunArgs, report: Report) -> Result<u8, Failure> {
         report.warning(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
     }
     let (engine, around) = (args.engine.url_from_anywhere(), Around::read());
-    let owner = locks.capabilities().reentry.then(|| around.owner(&engine, plan.name.as_str()));
+    // By the engine's own word, so that however a URL is written it is the same engine.
+    let owner = locks.capabilities().reentry.then(|| around.owner(&locks.url(), plan.name.as_str()));
     let result = match acquire(&locks, &plan, owner.as_ref(), &mut signals, report).await {
         Ok(Acquired::Held(guard)) => {
             hold(&Run { plan: &plan, locks: &locks, around, owner, engine, report }, guard, &mut signals).await

@@ -29,6 +29,8 @@ The command:
                        and have it refuse older ones
     LEASEHOLD_OWNER    who holds: a `leasehold run` of the same lock inside
                        the command enters at once
+    LEASEHOLD_HELD     which locks the commands around it hold: those are
+                       re-entered, and no others
     LEASEHOLD_ENGINE   the engine's URL
   TERM, INT, HUP, QUIT, USR1, USR2 and WINCH are passed on to its group.
   If leasehold is killed, the group is killed, too, and the lock is not free

@@ -193,6 +193,8 @@ pub struct LockView {
     pub waiters: Vec<PartyView>,
     /// The highest token granted, where the engine keeps it.
     pub last_token: Option<Token>,
+    /// Why nothing else can be said of it: what the engine has stored of it is damaged.
+    pub trouble: Option<String>,
 }
 
 impl PartyView {
@@ -219,7 +221,7 @@ impl PartyView {
 impl LockView {
     /// A lock that nobody holds or waits for.
     pub fn free(name: LockName) -> Self {
-        Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None }
+        Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, trouble: None }
     }
 }
 
@@ -282,7 +284,7 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Who holds `name` and who waits. Needs [`Capabilities::inspection`].
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView>;
 
-    /// All locks whose names start with `prefix` that somebody holds or waits for, by name. Needs
+    /// All locks whose names start with `prefix` that somebody holds or waits for, by name, and those that are damaged. Needs
     /// [`Capabilities::inspection`].
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>>;
 

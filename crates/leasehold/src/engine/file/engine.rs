@@ -328,8 +328,15 @@ impl Engine for FileEngine {
                 tokio::task::spawn_blocking(move || inspect::names(&folder, &prefix)).await.map_err(ended)??;
             let mut views = Vec::new();
             for name in names {
-                let view = self.look(name).await?;
-                if !view.holders.is_empty() || !view.waiters.is_empty() {
+                let view = match self.look(name.clone()).await {
+                    Ok(view) => view,
+                    // One damaged file does not hide the others.
+                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                        LockView { trouble: Some(error.to_string()), ..LockView::free(name) }
+                    }
+                    Err(error) => return Err(error),
+                };
+                if !view.holders.is_empty() || !view.waiters.is_empty() || view.trouble.is_some() {
                     views.push(view);
                 }
             }

@@ -72,10 +72,13 @@ impl Folder {
     /// Opens a file of ours, with the folder's permissions.
     pub(super) fn open_file(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
         let file = options.mode(self.mode.map_or(0o600, |mode| mode & 0o666)).open(path)?;
-        if let Some(mode) = self.mode
-            && file.metadata()?.uid() == rustix::process::geteuid().as_raw()
+        // The umask may have taken some away, or it was private so far.
+        if let Some(mode) = self.mode.map(|mode| mode & 0o666)
+            && let found = file.metadata()?
+            && found.mode() & 0o777 != mode
+            && found.uid() == rustix::process::geteuid().as_raw()
         {
-            file.set_permissions(fs::Permissions::from_mode(mode & 0o666))?;
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
         }
         Ok(file)
     }
@@ -139,7 +142,7 @@ pub(super) fn some_of(dir: &Path, most: usize) -> Vec<std::ffi::OsString> {
 
 fn make(dir: &Path, mode: Option<u32>) -> Result<()> {
     if dir.is_dir() {
-        return Ok(());
+        return adopt(dir, mode);
     }
     let made = DirBuilder::new().recursive(true).mode(mode.unwrap_or(0o700)).create(dir);
     made.map_err(|e| error::at(dir, "make the folder", e))?;
@@ -152,6 +155,16 @@ fn make(dir: &Path, mode: Option<u32>) -> Result<()> {
         fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(|e| error::at(dir, "share", e))?;
     }
     Ok(())
+}
+
+/// Shares a folder that was private so far, if it is ours to share.
+fn adopt(dir: &Path, mode: Option<u32>) -> Result<()> {
+    let Some(mode) = mode else { return Ok(()) };
+    let found = fs::metadata(dir).map_err(|e| error::at(dir, "look at", e))?;
+    if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o777 == mode {
+        return Ok(());
+    }
+    fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(|e| error::at(dir, "share", e))
 }
 
 /// Refuses a folder that others could meddle with, or that no local kernel watches over.

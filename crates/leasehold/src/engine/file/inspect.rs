@@ -37,6 +37,7 @@ pub(super) fn view(
         holders: table.holders.iter().map(show).collect(),
         waiters: table.waiters.iter().map(show).collect(),
         last_token: Some(Token(latch.0.counters.last)),
+        trouble: None,
     }
 }
 
@@ -52,31 +53,24 @@ pub(super) fn audit_line(name: &LockName, party: &PartyView, fence: Token, reaso
     )
 }
 
-/// The names of all locks that have a file and begin with `prefix`, in order. A damaged file is named in the log, and
-/// does not hide the others.
+/// The names of all locks that have a file and begin with `prefix`, in order. A damaged file's is read off its file name.
 pub(super) fn names(locks: &Path, prefix: &str) -> Result<Vec<LockName>> {
     let entries = fs::read_dir(locks).map_err(|e| error::at(locks, "list", e))?;
     let mut names = Vec::new();
     for entry in entries {
         let path = entry.map_err(|e| error::at(locks, "list", e))?.path();
-        let draft = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if draft {
+        let Some(file) = path.file_name().and_then(|file| file.to_str()).filter(|file| !file.starts_with('.')) else {
             continue;
-        }
-        match name(&path) {
-            Ok(name) if name.as_str().starts_with(prefix) => names.push(name),
-            Ok(_) => {}
-            Err(error) => tracing::error!(%error, "left out of the list"),
-        }
+        };
+        let name = name(&path).or_else(|| LockName::new(wire::from_file_name(file)).ok());
+        names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
     }
     names.sort();
     Ok(names)
 }
 
-fn name(path: &Path) -> Result<LockName> {
+fn name(path: &Path) -> Option<LockName> {
     let mut page = vec![0; PAGE];
-    let file = File::open(path).map_err(|e| error::at(path, "open", e))?;
-    file.read_exact_at(&mut page, 0).map_err(|_| error::damaged(path, "it is too short"))?;
-    let name = wire::name_of(&page).map_err(|why| error::damaged(path, why))?;
-    LockName::new(name).map_err(|_| error::damaged(path, "its name is no lock name"))
+    File::open(path).and_then(|file| file.read_exact_at(&mut page, 0)).ok()?;
+    wire::name_of(&page).ok().and_then(|name| LockName::new(name).ok())
 }

@@ -20,8 +20,8 @@
 //! so, and its client's file proves that its process lives.
 //!
 //! A client that dies drops its `flock`; whoever is blocked by one of its claims sees that, and takes the claim out. Each waiter
-//! watches the one client ahead of it ([`queue`](crate::logic::queue)) with inotify: the kernel reports the close of the
-//! client's file, also after SIGKILL. Should a bell or an event be missed, the waiter's own heartbeat (every third of a
+//! watches the one client ahead of it ([`queue`](crate::logic::queue); the next in line for permits all holders) with inotify: the
+//! kernel reports the close of the client's file, also after SIGKILL. Should a bell or an event be missed, the waiter's own heartbeat (every third of a
 //! TTL) and its timer at the holder's lease end find the same: both are only hints.
 //!
 //! # The order of writes
@@ -37,9 +37,10 @@
 //!
 //! # Tokens
 //! The counter is raised in the file before a slot shows the token, and lives in the page cache, which outlives the process.
-//! For the loss of power, tokens are *reserved* 4096 at a time: the reservation is on disk (`fdatasync`) before the first
-//! of them is granted, and after a reboot (the file says under which boot it was written) counting starts after the
-//! reservation. So 4095 of 4096 grants cost no disk write, and no token comes twice.
+//! For the loss of power, tokens are *reserved* 4096 at a time: the intent is written and synced (`fdatasync`), and only then does the
+//! file say that they may be granted, so that nobody grants what may not be on disk. After a reboot (the file says under
+//! which boot it was written) counting starts after the intent. So 4095 of 4096 grants cost no disk write, and no token
+//! comes twice.
 //!
 //! # Failures
 //! | failure | answer |
@@ -92,6 +93,6 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     same_clock: true,
     drift: Drift::SAME_CLOCK,
     survives: "the death of any process, and reboots",
-    breaks: "on network file systems (refused), and while its folder is removed under it",
+    breaks: "on network file systems (those known are refused), and while its folder is removed under it",
     ..Capabilities::exclusive_only("file")
 };

@@ -77,7 +77,7 @@ pub(super) struct LockFile {
 impl LockFile {
     fn open(folder: &Folder, name: &LockName, may_block: bool) -> Result<Self, Stop> {
         let path = folder.lock_path(name);
-        let existing = || OpenOptions::new().read(true).write(true).open(&path);
+        let existing = || folder.open_file(&path, OpenOptions::new().read(true).write(true));
         let file = match existing() {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
                 if !may_block {

@@ -81,6 +81,28 @@ async fn a_folder_is_shared_with_a_group_when_that_is_asked_for() {
 }
 
 #[tokio::test]
+async fn a_folder_that_was_private_can_be_shared_later() {
+    let home = Home::new();
+    take(&home.open().await, "a").await;
+    let locks = Locks::open(&format!("{}?mode=0770", home.url())).await.unwrap();
+    take(&locks, "a").await;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&home.dir), mode(&home.dir.join("locks")), mode(&home.file("a"))), (0o770, 0o770, 0o660));
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_listed_as_such_and_hides_no_other() {
+    let home = Home::new();
+    let locks = home.open().await;
+    take(&locks, "bad/one").await;
+    let _guard = locks.mutex("good").lock().await.unwrap();
+    fs::write(home.file("bad/one"), "").unwrap();
+    let views = locks.list("").await.unwrap();
+    let names: Vec<_> = views.iter().map(|view| (view.name.as_str(), view.trouble.is_some())).collect();
+    assert_eq!(names, [("bad/one", true), ("good", false)]);
+}
+
+#[tokio::test]
 async fn a_folder_that_others_can_write_is_refused() {
     let home = Home::new();
     fs::create_dir(&home.dir).unwrap();

@@ -328,6 +328,26 @@ pub(super) fn file_name(name: &LockName) -> String {
     encoded
 }
 
+/// The name that a file's name stands for; of a long one only its beginning is known.
+pub(super) fn from_file_name(file: &str) -> String {
+    let mut bytes = Vec::with_capacity(file.len());
+    let mut rest = file.as_bytes();
+    while let Some((first, tail)) = rest.split_first() {
+        let escaped = tail.get(..2).filter(|_| *first == b'%').and_then(|hex| std::str::from_utf8(hex).ok());
+        match escaped.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 #[path = "wire_tests.rs"]
 mod tests;

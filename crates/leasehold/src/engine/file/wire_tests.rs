@@ -83,6 +83,9 @@ proptest! {
     fn any_two_names_have_two_files(a in "\\PC{1,80}", b in "\\PC{1,80}") {
         let (Ok(a), Ok(b)) = (LockName::new(&a), LockName::new(&b)) else { return Ok(()) };
         prop_assert_eq!(a == b, file_name(&a) == file_name(&b));
+        if file_name(&a).len() < 100 {
+            prop_assert_eq!(from_file_name(&file_name(&a)), a.as_str());
+        }
     }
 
     #[test]

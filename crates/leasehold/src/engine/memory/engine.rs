@@ -213,6 +213,7 @@ impl MemoryEngine {
             holders: table.holders.iter().map(show).collect(),
             waiters: table.waiters.iter().map(show).collect(),
             last_token: Some(Token(self.last_token.load(Ordering::Relaxed))),
+            trouble: None,
         }
     }
 }
