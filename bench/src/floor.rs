@@ -16,8 +16,8 @@ pub(crate) fn now() -> Duration {
 }
 
 /// The system calls that the file engine's promises need, and nothing else. To take: enter the file alone, see that it is
-/// still the one that others see, read who is there, write the new token and holder in one go, leave. To give back: the same
-/// without the second. Without a durable token and a record of the holder two `flock` calls would do.
+/// still the one that others see, and that others see that we live, read who is there, write the new token and holder in one go, leave. To give back: the same
+/// without the looks. Without a durable token and a record of the holder two `flock` calls would do.
 pub(crate) struct RawFile(File);
 
 impl RawFile {
@@ -30,6 +30,7 @@ impl RawFile {
     pub(crate) fn cycle(&self) -> io::Result<()> {
         let mut page = [0; 4096];
         flock(&self.0, FlockOperation::LockExclusive)?;
+        std::hint::black_box(self.0.metadata()?.nlink());
         std::hint::black_box(self.0.metadata()?.nlink());
         self.0.read_exact_at(&mut page, 0)?;
         self.0.write_all_at(&page[960..1152], 960)?;
@@ -48,6 +49,7 @@ impl RawFile {
         let mut step = |writes: &[std::ops::Range<usize>], check: bool| -> io::Result<()> {
             flock(&self.0, FlockOperation::LockExclusive)?;
             if check {
+                std::hint::black_box(self.0.metadata()?.nlink());
                 std::hint::black_box(self.0.metadata()?.nlink());
             }
             self.0.read_exact_at(&mut records[..4096], 0)?;

@@ -21,7 +21,7 @@ pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
     output::out(&text)?;
     let mut troubles = views.iter().filter_map(|view| view.trouble.as_deref()).peekable();
     let code = if troubles.peek().is_some() { exit::UNAVAILABLE } else { 0 };
-    troubles.for_each(|trouble| output::say(trouble));
+    troubles.for_each(output::say);
     Ok(code)
 }
 

@@ -113,7 +113,7 @@ impl FileEngine {
         }
         let before = line(&table);
         let end = table.next_expiry();
-        let crowd: Vec<u128> = table.holders.iter().map(|holder| holder.note.client).collect();
+        let crowd = crowd(&table);
         let mut last = latch.0.counters.last;
         let mut token = || {
             last += 1;
@@ -134,7 +134,7 @@ impl FileEngine {
         }
         // A hand-over to a shorter lease: the next in line must look again sooner than it was told.
         let sooner = table.next_expiry().zip(end).is_some_and(|(now, before)| now < before);
-        if sooner || crowd_changed(&crowd, &table) {
+        if sooner || (!table.waiters.is_empty() && crowd != self::crowd(&table)) {
             rings.extend(table.waiters.front().map(|first| (first.note.client, first.claim, Ring::Look)));
         }
         if let (Some(claim), Out::Verdict(Verdict::Queued(_), _, ahead)) = (op.asker(), &out) {
@@ -316,20 +316,18 @@ fn watched_clients(table: &Table<Note>, claim: ClaimId, verdict: Verdict) -> Vec
         return Vec::new();
     }
     let next = table.waiters.front().is_some_and(|first| first.claim == claim);
-    if next && table.holders.iter().any(|holder| matches!(holder.mode, Mode::Permits { .. })) {
-        let mut clients: Vec<u128> = table.holders.iter().map(|holder| holder.note.client).collect();
-        clients.sort_unstable();
-        clients.dedup();
-        return clients;
+    let mut crowd = if next { crowd(table) } else { Vec::new() };
+    if !crowd.is_empty() {
+        crowd.sort_unstable();
+        crowd.dedup();
+        return crowd;
     }
     let ahead = line(table).watched_by(claim);
     parties(table).filter(|party| Some(party.claim) == ahead).map(|party| party.note.client).collect()
 }
 
-/// Whether the first waiter must look again because it watches all holders, and they have changed.
-fn crowd_changed(before: &[u128], table: &Table<Note>) -> bool {
-    let permits = |holder: &Party<Note>| matches!(holder.mode, Mode::Permits { .. });
-    !table.waiters.is_empty()
-        && table.holders.iter().any(permits)
-        && !table.holders.iter().map(|holder| holder.note.client).eq(before.iter().copied())
+/// The clients of those who hold permits, all of whom the next in line watches.
+fn crowd(table: &Table<Note>) -> Vec<u128> {
+    let permits = table.holders.iter().filter(|holder| matches!(holder.mode, Mode::Permits { .. }));
+    permits.map(|holder| holder.note.client).collect()
 }

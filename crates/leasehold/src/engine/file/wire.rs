@@ -107,9 +107,10 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(value)
 }
 
+/// Each word times an odd number of its own: whichever word changes, and however, the sum changes.
 fn checksum(bytes: &[u8]) -> u64 {
-    let mix = |sum: u64, at: usize| (sum ^ u64_at(bytes, at)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-    (0..bytes.len()).step_by(8).fold(0x6C65_6173_6568_6F6C, mix)
+    let word = |at: usize| u64_at(bytes, at).wrapping_mul(0x9E37_79B9_7F4A_7C15 + 2 * at as u64);
+    (0..bytes.len()).step_by(8).fold(0x6C65_6173_6568_6F6C, |sum, at| sum.wrapping_add(word(at)))
 }
 
 /// Reads the counters, and refuses those that were not written by us.
@@ -232,7 +233,9 @@ pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) 
     for (state, party) in parties() {
         if let Record::Slot(index) = party.note.record {
             kept[index] = true;
-            if put_party(&mut image[slot_at(index)..slot_at(index + 1)], state, party) {
+            let slot = &mut image[slot_at(index)..slot_at(index + 1)];
+            if !stands(slot, state, party) {
+                put_party(slot, state, party);
                 put.taken.push(index);
             }
         }
@@ -268,20 +271,17 @@ pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) 
     put
 }
 
-/// Writes a party's record; `false` if it stood there already.
-fn put_party(place: &mut [u8], state: u8, party: &Party<Note>) -> bool {
-    let mut slot = [0; 104];
-    fill_slot(&mut slot, state, party);
-    let changed = place[..104] != slot;
-    if changed {
-        place[..104].copy_from_slice(&slot);
-        let sum = checksum(&place[..SUM]);
-        place[SUM..SUM + 8].copy_from_slice(&sum.to_le_bytes());
-    }
-    changed
+/// Whether a party's record stands as it is: of one that has a slot, nothing else ever changes.
+fn stands(slot: &[u8], state: u8, party: &Party<Note>) -> bool {
+    slot[0] == state
+        && u64_at(slot, 64) == party.token.0
+        && u64_at(slot, 72) == party.place
+        && u64_at(slot, 80) == party.until.as_nanos()
+        && u64_at(slot, 96) == party.note.since.as_nanos()
 }
 
-fn fill_slot(slot: &mut [u8; 104], state: u8, party: &Party<Note>) {
+/// Writes a party's record, beside its text's length, which is there already.
+fn put_party(slot: &mut [u8], state: u8, party: &Party<Note>) {
     let (mode, n, limit) = match party.mode {
         Mode::Exclusive => (0, 0, 0),
         Mode::Shared => (1, 0, 0),
@@ -300,6 +300,8 @@ fn fill_slot(slot: &mut [u8; 104], state: u8, party: &Party<Note>) {
     slot[80..88].copy_from_slice(&party.until.as_nanos().to_le_bytes());
     slot[88..96].copy_from_slice(&u64::try_from(party.ttl.as_nanos()).unwrap_or(u64::MAX).to_le_bytes());
     slot[96..104].copy_from_slice(&party.note.since.as_nanos().to_le_bytes());
+    let sum = checksum(&slot[..SUM]);
+    slot[SUM..SUM + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// The file name of a lock: plain characters as they are, all others as `%XX`; a name too long for a file is shortened and
