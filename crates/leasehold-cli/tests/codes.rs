@@ -110,7 +110,7 @@ fn an_engine_that_cannot_be_used_is_69() {
     std::fs::create_dir(place.path("open")).unwrap();
     std::fs::set_permissions(place.path("open"), std::fs::Permissions::from_mode(0o777)).unwrap();
     place.run(["run", "--engine", &url, "a", "--", "touch", "ran"]).failed(69, "open");
-    place.run(["run", "--engine", "file:///proc/locks", "a", "--", "touch", "ran"]).failed(69, "/proc");
+    place.run(["run", "--engine", "file:///proc/leasehold", "a", "--", "touch", "ran"]).failed(69, "/proc");
     assert!(!place.path("ran").exists());
 }
 

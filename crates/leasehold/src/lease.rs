@@ -35,7 +35,9 @@ impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "its lease ended without a renewal",
-            Self::Taken => "the engine gave it to another, or somebody evicted us",
+            Self::Taken => {
+                "the engine says that it is not ours any more: somebody evicted us, or removed what it keeps"
+            }
             Self::MaxHold => "it was held for as long as max_hold allows",
         })
     }

@@ -33,6 +33,8 @@ The command:
                        re-entered, and no others
     LEASEHOLD_ENGINE   the engine's URL
   TERM, INT, HUP, QUIT, USR1, USR2 and WINCH are passed on to its group.
+  While we wait for the lock the first four end the waiting, and the others
+  do nothing.
   If leasehold is killed, the group is killed, too, and the lock is not free
   before it is gone. If a signal ends the command, what is left of its group
   has the grace to end, too, and then gets KILL, before the lock is free.

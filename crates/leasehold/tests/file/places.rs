@@ -104,6 +104,9 @@ fn a_file_is_no_folder() {
     let output = again("open", &format!("file://{}/below", file.display())).output().unwrap();
     let result = lines(&output.stdout, "result ");
     assert!(result[0].contains("cannot make the folder"), "{result:?}");
+    let output = again("open", &format!("file://{}", file.display())).output().unwrap();
+    let result = lines(&output.stdout, "result ");
+    assert!(result[0].starts_with("invalid-url") && result[0].contains("is not a folder"), "{result:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "mine");
 }
 

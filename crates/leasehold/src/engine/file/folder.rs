@@ -144,6 +144,10 @@ fn make(dir: &Path, mode: Option<u32>) -> Result<()> {
     if dir.is_dir() {
         return adopt(dir, mode);
     }
+    if dir.exists() {
+        let message = format!("{} is not a folder; name one: file:///dir", dir.display());
+        return Err(Error::new(ErrorKind::InvalidUrl, message));
+    }
     let made = DirBuilder::new().recursive(true).mode(mode.unwrap_or(0o700)).create(dir);
     made.map_err(|e| error::at(dir, "make the folder", e))?;
     if let Some(above) = dir.parent() {
