@@ -36,7 +36,34 @@ impl Folder {
         make(&locks, config.mode)?;
         make(&clients, config.mode)?;
         let clients_fd = File::open(&clients).map_err(|e| error::at(&clients, "open", e))?.into();
-        Ok(Self { root, locks, clients, clients_fd, mode: config.mode, boot: boot()? })
+        let folder = Self { root, locks, clients, clients_fd, mode: config.mode, boot: boot()? };
+        folder.one_clock()?;
+        Ok(folder)
+    }
+
+    /// Leases are read on the clock since boot, which a time namespace may set: all who use the folder must be in the same one.
+    fn one_clock(&self) -> Result<()> {
+        let namespace = fs::metadata("/proc/self/ns/time").map_or(0, |found| found.ino());
+        let (boot, path) = (format!("{:032x} ", self.boot), self.root.join("clock"));
+        let ours = format!("{boot}{namespace}\n");
+        match fs::read_to_string(&path) {
+            Ok(found) if found == ours => return Ok(()),
+            Ok(found) if found.starts_with(&boot) => {
+                let message = format!(
+                    "{} is in use from another time namespace, whose clock is not ours; use it from one side only",
+                    self.root.display()
+                );
+                return Err(Error::new(ErrorKind::Unsupported, message));
+            }
+            _ => {}
+        }
+        let new = self.root.join(format!("clock.{:032x}", crate::random::bits()));
+        let write = || -> io::Result<()> {
+            let mut file = self.open_file(&new, OpenOptions::new().write(true).create_new(true))?;
+            file.write_all(ours.as_bytes())?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(|e| error::at(&path, "write", e))
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -141,12 +168,13 @@ pub(super) fn some_of(dir: &Path, most: usize) -> Vec<std::ffi::OsString> {
 }
 
 fn make(dir: &Path, mode: Option<u32>) -> Result<()> {
-    if dir.is_dir() {
-        return adopt(dir, mode);
-    }
-    if dir.exists() {
-        let message = format!("{} is not a folder; name one: file:///dir", dir.display());
-        return Err(Error::new(ErrorKind::InvalidUrl, message));
+    match fs::metadata(dir) {
+        Ok(found) if found.is_dir() => return adopt(dir, mode),
+        Ok(_) => {
+            let message = format!("{} is not a folder; name one: file:///dir", dir.display());
+            return Err(Error::new(ErrorKind::InvalidUrl, message));
+        }
+        Err(_) => {}
     }
     let made = DirBuilder::new().recursive(true).mode(mode.unwrap_or(0o700)).create(dir);
     made.map_err(|e| error::at(dir, "make the folder", e))?;

@@ -12,6 +12,7 @@
 //! | `clients/ID.bell` | the client's datagram socket: others ring it |
 //! | `floor` | no lock file that is made from now on may use a token up to this one |
 //! | `audit.log` | a line per eviction |
+//! | `clock` | under which boot, and in which time namespace, the folder is used |
 //!
 //! # A step
 //! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held for microseconds):

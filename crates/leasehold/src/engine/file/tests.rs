@@ -113,6 +113,22 @@ async fn a_folder_that_others_can_write_is_refused() {
 }
 
 #[tokio::test]
+async fn a_folder_used_under_another_clock_is_refused() {
+    let home = Home::new();
+    drop(home.open().await);
+    let clock = home.dir.join("clock");
+    let used = fs::read_to_string(&clock).unwrap();
+    let (boot, _) = used.split_once(' ').unwrap();
+    fs::write(&clock, format!("{boot} 1\n")).unwrap();
+    let error = Locks::open(&home.url()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    // After a reboot nobody uses it yet.
+    fs::write(&clock, "0 1\n").unwrap();
+    drop(home.open().await);
+    assert_eq!(fs::read_to_string(&clock).unwrap(), used);
+}
+
+#[tokio::test]
 async fn a_damaged_file_is_refused_and_left_as_it_is() {
     let home = Home::new();
     let locks = home.open().await;
