@@ -63,6 +63,20 @@ impl RawFile {
         step(std::slice::from_ref(&(1024..1152)), true)
     }
 
+    /// The same hand-off with one write to a step and no looks: what it would take if a crash in its middle, a removed file and a
+    /// client that others take for dead were no concern.
+    pub(crate) fn careless_hand_off(&self) -> io::Result<()> {
+        let mut records = [0; 1024 + 64 * 128];
+        for write in [960..1280, 1024..1152] {
+            flock(&self.0, FlockOperation::LockExclusive)?;
+            self.0.read_exact_at(&mut records[..4096], 0)?;
+            self.0.read_exact_at(&mut records[4096..], 4096)?;
+            self.0.write_all_at(&records[write.clone()], write.start as u64)?;
+            flock(&self.0, FlockOperation::Unlock)?;
+        }
+        Ok(())
+    }
+
     /// Just a lock, without token, holder or queue: what flock(1) does.
     pub(crate) fn bare_flock(&self) -> io::Result<()> {
         flock(&self.0, FlockOperation::LockExclusive)?;

@@ -75,7 +75,7 @@ pub(crate) async fn file(report: &mut Report, scale: u32) -> Done {
     let locks = Locks::open(&format!("file://{}", dir.path().join("locks").display())).await?;
     let raw = RawFile::new(dir.path())?;
     let turns = 100 / scale;
-    let (mut mine, mut floor) = (Vec::new(), Vec::new());
+    let (mut mine, mut floor, mut careless) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..11 {
         mine.push(ours(&locks, turns).await?);
         let start = now();
@@ -83,9 +83,16 @@ pub(crate) async fn file(report: &mut Report, scale: u32) -> Done {
             raw.hand_off()?;
         }
         floor.push((now() - start) / (TASKS * turns));
+        let start = now();
+        for _ in 0..TASKS * turns {
+            raw.careless_hand_off()?;
+        }
+        careless.push((now() - start) / (TASKS * turns));
     }
     let (ours, floor) = (&mut mine[..], &mut floor[..]);
     let what = "file: hand-off among 64 tasks";
     report.compare(Line { what, floor_is: "the system calls that it needs", ours, floor, most: 2.0 });
+    let (ours, floor) = (&mut mine[..], &mut careless[..]);
+    report.compare(Line { what, floor_is: "one write a step, no looks", ours, floor, most: f64::INFINITY });
     Ok(())
 }

@@ -78,6 +78,10 @@ async fn a_folder_is_shared_with_a_group_when_that_is_asked_for() {
     let _guard = locks.mutex("a").lock().await.unwrap();
     assert_eq!(fs::metadata(&home.dir).unwrap().permissions().mode() & 0o777, 0o770);
     assert_eq!(fs::metadata(home.file("a")).unwrap().permissions().mode() & 0o777, 0o660);
+    // Whoever may not write to a bell cannot ring it.
+    for client in fs::read_dir(home.dir.join("clients")).unwrap() {
+        assert_eq!(client.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o660);
+    }
 }
 
 #[tokio::test]
@@ -363,6 +367,23 @@ async fn a_step_that_finds_the_file_occupied_says_so() {
     assert!(error.to_string().contains("is it stopped?"), "{error}");
     drop(occupier);
     take(&locks, "a").await;
+}
+
+#[tokio::test]
+async fn an_occupied_file_costs_no_other_lease() {
+    let home = Home::new();
+    let locks = Locks::builder().ttl(Duration::from_secs(3)).open(&home.url()).await.unwrap();
+    let stuck = locks.mutex("a-stuck").lock().await.unwrap();
+    let others = [locks.mutex("b").lock().await.unwrap(), locks.mutex("c").lock().await.unwrap()];
+    let occupier = File::open(home.file("a-stuck")).unwrap();
+    rustix::fs::flock(&occupier, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    // The one that cannot be renewed is lost in the end; by then the others were renewed, and still are.
+    assert_eq!(stuck.lost().await, LostReason::Expired);
+    assert!(others.iter().all(crate::Guard::is_held));
+    drop(occupier);
+    for guard in others {
+        assert_eq!(guard.release().await.unwrap(), crate::Outcome::Released);
+    }
 }
 
 #[tokio::test]
