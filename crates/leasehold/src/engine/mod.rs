@@ -12,6 +12,8 @@ mod url;
 pub mod file;
 #[cfg(feature = "memory")]
 pub mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use std::fmt;
 use std::pin::Pin;

@@ -1,0 +1,354 @@
+//! The engine's URL: which servers, who we are to them, and how careful to be.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::engine::EngineUrl;
+use crate::error::{Error, ErrorKind, Result};
+
+/// The port of a Redis server.
+const PORT: u16 = 6379;
+/// The port of a Sentinel.
+const SENTINEL_PORT: u16 = 26379;
+/// What our keys begin with.
+const PREFIX: &str = "leasehold:";
+/// How long the record of a free lock is kept, so that its tokens rise even if the server's clock is set back.
+const RETENTION: Duration = Duration::from_secs(3600);
+
+/// The options that the URL may have.
+const OPTIONS: [&str; 13] = [
+    "prefix",
+    "db",
+    "protocol",
+    "replicas",
+    "strict",
+    "retention",
+    "connect-timeout",
+    "tls",
+    "ca",
+    "cert",
+    "cert-key",
+    "sentinel-user",
+    "sentinel-password",
+];
+
+/// Where the servers are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    /// One server.
+    Single(Address),
+    /// Sentinels, who know which server is the master of this name.
+    Sentinel(Vec<Address>, String),
+    /// Some nodes of a cluster, who know the others.
+    Cluster(Vec<Address>),
+}
+
+/// A host and its port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Address {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// A user and a password; `Debug` shows neither.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.user.is_none() && self.password.is_none() { "Login(none)" } else { "Login(***)" })
+    }
+}
+
+/// How TLS is spoken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tls {
+    /// Whom to trust instead of the system's certificates: a PEM file.
+    pub(crate) ca: Option<PathBuf>,
+    /// Our own certificate and its key, both PEM files.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Which protocol the locks follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// Ours: queues, modes, tokens.
+    Full,
+    /// The textbook's one string key, shared with other programs.
+    Simple,
+}
+
+/// Everything that the URL says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) topology: Topology,
+    pub(crate) login: Login,
+    pub(crate) sentinel_login: Login,
+    pub(crate) tls: Option<Tls>,
+    pub(crate) db: u32,
+    pub(crate) prefix: String,
+    pub(crate) protocol: Protocol,
+    /// How many replicas must have a grant before it counts.
+    pub(crate) replicas: u32,
+    /// The longest lease, if a server that may have forgotten leases must wait for so long.
+    pub(crate) strict: Option<Duration>,
+    pub(crate) retention: Duration,
+    pub(crate) connect_timeout: Duration,
+    /// The URL without secrets.
+    pub(crate) shown: String,
+}
+
+impl Config {
+    pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
+        url.only_options(&OPTIONS)?;
+        let protocol = match url.option("protocol") {
+            None | Some("full") => Protocol::Full,
+            Some("simple") => Protocol::Simple,
+            Some(other) => return Err(bad(format!("protocol is `full` or `simple`, and not {other:?}"))),
+        };
+        let topology = topology(url)?;
+        let config = Self {
+            db: database(url, &topology)?,
+            login: Login { user: url.user.clone(), password: url.password.clone() },
+            sentinel_login: sentinel_login(url, &topology)?,
+            tls: tls(url)?,
+            prefix: prefix(url, protocol)?,
+            protocol,
+            replicas: number(url, "replicas")?.unwrap_or(0),
+            strict: duration(url, "strict")?,
+            retention: duration(url, "retention")?.unwrap_or(RETENTION),
+            connect_timeout: duration(url, "connect-timeout")?.unwrap_or(Duration::from_secs(2)),
+            topology,
+            shown: url.to_string(),
+        };
+        config.check()
+    }
+
+    fn check(self) -> Result<Self> {
+        let simple = self.protocol == Protocol::Simple;
+        if simple && (self.strict.is_some() || self.replicas > 0) {
+            return Err(bad("protocol=simple has neither strict nor replicas: both need our own protocol".into()));
+        }
+        if self.login.user.is_some() && self.login.password.is_none() {
+            return Err(bad("there is a user but no password; write user:password@host, or :password@host".into()));
+        }
+        if self.strict.is_some_and(|most| most < Duration::from_millis(100)) {
+            return Err(bad("strict names the longest lease, 100 ms at least".into()));
+        }
+        if self.retention < Duration::from_secs(1) {
+            return Err(bad("retention is 1 s at least".into()));
+        }
+        Ok(self)
+    }
+}
+
+fn bad(message: String) -> Error {
+    Error::new(ErrorKind::InvalidUrl, message)
+}
+
+fn topology(url: &EngineUrl) -> Result<Topology> {
+    let addresses = |port| url.hosts.iter().map(|host| address(host, port)).collect::<Result<Vec<_>>>();
+    let name = url.path.trim_matches('/');
+    match url.scheme.as_str() {
+        "redis+sentinel" => {
+            if url.hosts.is_empty() || name.is_empty() || name.contains('/') {
+                return Err(bad("name the Sentinels and their master: redis+sentinel://h1,h2,h3/mymaster".into()));
+            }
+            Ok(Topology::Sentinel(addresses(SENTINEL_PORT)?, name.to_owned()))
+        }
+        "redis+cluster" => {
+            if url.hosts.is_empty() || !name.is_empty() {
+                return Err(bad(
+                    "name some of the cluster's nodes, and nothing behind them: redis+cluster://h1,h2".into()
+                ));
+            }
+            Ok(Topology::Cluster(addresses(PORT)?))
+        }
+        _ => match &addresses(PORT)?[..] {
+            [] => Ok(Topology::Single(address("127.0.0.1", PORT)?)),
+            [one] => Ok(Topology::Single(one.clone())),
+            _ => Err(bad(
+                "`redis:` is one server; for several there are redis+sentinel:, redis+cluster: and redlock:".into()
+            )),
+        },
+    }
+}
+
+fn address(text: &str, port: u16) -> Result<Address> {
+    let wrong = || bad(format!("{text:?} is no host with a port, like `redis.example:6379` or `[::1]:6379`"));
+    let (host, digits) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
+            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")).ok_or_else(wrong)?)
+        }
+        None => text.split_once(':').unwrap_or((text, "")),
+    };
+    if host.is_empty() {
+        return Err(wrong());
+    }
+    let port = if digits.is_empty() { port } else { digits.parse().map_err(|_| wrong())? };
+    Ok(Address { host: host.to_owned(), port })
+}
+
+/// The database: `redis://host/2`, or the option.
+fn database(url: &EngineUrl, topology: &Topology) -> Result<u32> {
+    let path = url.path.trim_start_matches('/');
+    let from_path = match topology {
+        Topology::Single(_) if !path.is_empty() => {
+            Some(path.parse().map_err(|_| bad(format!("{path:?} is no database; it is a number: redis://host/2")))?)
+        }
+        _ => None,
+    };
+    let db = number(url, "db")?.or(from_path).unwrap_or(0);
+    if db > 0 && matches!(topology, Topology::Cluster(_)) {
+        return Err(bad("a cluster has only database 0".into()));
+    }
+    Ok(db)
+}
+
+fn sentinel_login(url: &EngineUrl, topology: &Topology) -> Result<Login> {
+    let login = Login {
+        user: url.option("sentinel-user").map(str::to_owned),
+        password: url.option("sentinel-password").map(str::to_owned),
+    };
+    if login != Login::default() && !matches!(topology, Topology::Sentinel(..)) {
+        return Err(bad("sentinel-user and sentinel-password are for redis+sentinel: only".into()));
+    }
+    Ok(login)
+}
+
+fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
+    let on = match url.option("tls") {
+        None => url.scheme == "rediss",
+        Some("on") => true,
+        Some("off") if url.scheme != "rediss" => false,
+        Some(other) => return Err(bad(format!("tls is `on` or `off`, and not {other:?}; `rediss:` is always on"))),
+    };
+    let file = |key| url.option(key).map(PathBuf::from);
+    let (ca, cert, key) = (file("ca"), file("cert"), file("cert-key"));
+    if !on {
+        return match ca.or(cert).or(key) {
+            None => Ok(None),
+            Some(_) => Err(bad("ca, cert and cert-key are for TLS: write rediss:, or tls=on".into())),
+        };
+    }
+    let identity = match (cert, key) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        _ => return Err(bad("cert and cert-key come together: our certificate and its key, both PEM files".into())),
+    };
+    Ok(Some(Tls { ca, identity }))
+}
+
+fn prefix(url: &EngineUrl, protocol: Protocol) -> Result<String> {
+    // Other programs know the textbook's lock by its bare name.
+    let default = if protocol == Protocol::Simple { "" } else { PREFIX };
+    let prefix = url.option("prefix").unwrap_or(default);
+    if prefix.contains(['{', '}']) || prefix.chars().any(char::is_control) || prefix.len() > 100 {
+        return Err(bad("a prefix has at most 100 bytes, and no braces: they choose the slot in a cluster".into()));
+    }
+    if prefix.is_empty() && protocol == Protocol::Full {
+        return Err(bad("an empty prefix would mix our keys with all others".into()));
+    }
+    Ok(prefix.to_owned())
+}
+
+fn number(url: &EngineUrl, key: &str) -> Result<Option<u32>> {
+    let parse = |text: &str| text.parse().map_err(|_| bad(format!("{key} is a number, and not {text:?}")));
+    url.option(key).map(parse).transpose()
+}
+
+fn duration(url: &EngineUrl, key: &str) -> Result<Option<Duration>> {
+    let parse = |text: &str| {
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let number: u32 = number.parse().ok()?;
+        let each = match unit {
+            "ms" => Duration::from_millis(1),
+            "" | "s" => Duration::from_secs(1),
+            "m" => Duration::from_secs(60),
+            "h" => Duration::from_secs(3600),
+            _ => return None,
+        };
+        each.checked_mul(number)
+    };
+    let read =
+        |text: &str| parse(text).ok_or_else(|| bad(format!("{key} is like 500ms, 30s, 5m or 1h, and not {text:?}")));
+    url.option(key).map(read).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<Config> {
+        Config::read(&EngineUrl::parse(url)?)
+    }
+
+    #[test]
+    fn reads_every_kind_of_deployment() {
+        let config = read("redis://u:p%40ss@h:1/3?prefix=x:").unwrap();
+        assert_eq!(config.topology, Topology::Single(Address { host: "h".into(), port: 1 }));
+        assert_eq!((config.db, config.prefix.as_str()), (3, "x:"));
+        assert_eq!(config.login.password.as_deref(), Some("p@ss"));
+        let config = read("redis+sentinel://h1,h2:7,[::1]:8/mymaster?db=2&tls=on&sentinel-password=s").unwrap();
+        let Topology::Sentinel(addresses, name) = &config.topology else { panic!("{config:?}") };
+        let shown: Vec<_> = addresses.iter().map(Address::to_string).collect();
+        assert_eq!((shown.join(" ").as_str(), name.as_str()), ("h1:26379 h2:7 [::1]:8", "mymaster"));
+        assert_eq!((config.db, config.tls.is_some()), (2, true));
+        assert!(
+            matches!(read("redis+cluster://h1,h2").unwrap().topology, Topology::Cluster(nodes) if nodes.len() == 2)
+        );
+        assert!(read("rediss://h").unwrap().tls.is_some());
+        let config = read("redis:?strict=30s&replicas=2&retention=5m").unwrap();
+        assert_eq!((config.strict, config.replicas), (Some(Duration::from_secs(30)), 2));
+        assert_eq!(read("redis://h?protocol=simple").unwrap().prefix, "");
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (url, says) in [
+            ("redis://h1,h2", "one server"),
+            ("redis://h/x", "no database"),
+            ("redis://h:port", "no host with a port"),
+            ("redis+sentinel://h1", "their master"),
+            ("redis+cluster://h1/0", "nothing behind"),
+            ("redis+cluster://h1?db=1", "only database 0"),
+            ("redis://u@h", "no password"),
+            ("redis://h?tls=maybe", "`on` or `off`"),
+            ("redis://h?ca=/x", "for TLS"),
+            ("rediss://h?cert=/x", "come together"),
+            ("redis://h?prefix={a}", "no braces"),
+            ("redis://h?strict=soon", "like 500ms"),
+            ("redis://h?protocol=simple&strict=1s", "neither strict"),
+            ("redis://h?protocol=raft", "`full` or `simple`"),
+            ("redis://h?sentinel-user=x", "redis+sentinel: only"),
+            ("redis://h?colour=red", "it has prefix"),
+        ] {
+            let error = read(url).expect_err(url);
+            assert!(error.to_string().contains(says), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn never_shows_a_secret() {
+        let config =
+            read("redis+sentinel://u:hunter2@h/m?sentinel-password=hunter3&tls=on&cert=/c&cert-key=/k").unwrap();
+        let shown = format!("{config:?} {config:#?} {}", config.shown);
+        assert!(!shown.contains("hunter"), "{shown}");
+    }
+}

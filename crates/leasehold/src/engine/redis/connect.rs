@@ -1,0 +1,92 @@
+//! One connection to one server, as the configuration wants it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
+    RedisConnectionInfo, TcpSettings, TlsCertificates,
+};
+
+use super::config::{Address, Config, Login, Tls};
+use super::error;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What is done with each message that the server sends by itself. Called in the connection's own task: must be quick.
+pub(crate) type Hear = Arc<dyn Fn(PushInfo) + Send + Sync>;
+
+/// Connects to one data node.
+pub(crate) async fn node(config: &Config, address: &Address, hear: Option<Hear>) -> Result<MultiplexedConnection> {
+    open(config, address, &config.login, config.db, hear).await
+}
+
+/// Connects to one Sentinel.
+pub(crate) async fn sentinel(config: &Config, address: &Address) -> Result<MultiplexedConnection> {
+    open(config, address, &config.sentinel_login, 0, None).await
+}
+
+async fn open(
+    config: &Config,
+    address: &Address,
+    login: &Login,
+    db: u32,
+    hear: Option<Hear>,
+) -> Result<MultiplexedConnection> {
+    let client = client(config, address, login, db)?;
+    // Answers are waited for as long as the caller of a step decides, not the connection.
+    let mut options = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(config.connect_timeout))
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024);
+    if let Some(hear) = hear {
+        options = options.set_push_sender(move |message: PushInfo| {
+            hear(message);
+            Ok::<(), std::convert::Infallible>(())
+        });
+    }
+    let connecting = client.get_multiplexed_async_connection_with_config(&options);
+    // The library's own bound does not cover the handshake of TLS and of the protocol.
+    let most = config.connect_timeout + Duration::from_secs(1);
+    let connected = tokio::time::timeout(most, connecting).await;
+    let connected = connected.map_err(|_| error::unreachable(address, &format!("no answer within {most:?}")))?;
+    connected.map_err(|cause| error::connecting(address, cause))
+}
+
+fn client(config: &Config, address: &Address, login: &Login, db: u32) -> Result<Client> {
+    let (host, port) = (address.host.clone(), address.port);
+    let place = match config.tls {
+        Some(_) => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        None => ConnectionAddr::Tcp(host, port),
+    };
+    let mut settings =
+        RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_db(db.into()).set_skip_set_lib_name();
+    if let Some(user) = &login.user {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &login.password {
+        settings = settings.set_password(password);
+    }
+    let info = place.into_connection_info().map_err(|cause| error::connecting(address, cause))?;
+    let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    match &config.tls {
+        None => Client::open(info),
+        Some(tls) => Client::build_with_tls(info, certificates(tls)?),
+    }
+    .map_err(|cause| error::connecting(address, cause))
+}
+
+fn certificates(tls: &Tls) -> Result<TlsCertificates> {
+    // Which cryptography to use is for the program to say; without a word from it, this one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let read = |path: &std::path::Path| {
+        std::fs::read(path).map_err(|cause| {
+            Error::new(ErrorKind::InvalidUrl, format!("cannot read {}", path.display())).caused_by(cause)
+        })
+    };
+    let client_tls = match &tls.identity {
+        Some((cert, key)) => Some(ClientTlsConfig { client_cert: read(cert)?, client_key: read(key)? }),
+        None => None,
+    };
+    Ok(TlsCertificates { client_tls, root_cert: tls.ca.as_deref().map(read).transpose()? })
+}

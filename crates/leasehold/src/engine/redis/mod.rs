@@ -1,0 +1,5 @@
+//! Locks in Redis or Valkey.
+
+mod config;
+mod connect;
+mod error;
