@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, PushInfo,
-    RedisConnectionInfo, TcpSettings, TlsCertificates,
+    RedisConnectionInfo, TlsCertificates,
 };
 
 use super::config::{Address, Config, Login, Tls};
