@@ -2,4 +2,5 @@
 
 mod config;
 mod connect;
+pub(crate) mod doctor;
 mod error;

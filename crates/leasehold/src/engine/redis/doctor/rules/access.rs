@@ -1,0 +1,231 @@
+//! Whether we are let in, are where we should be, and may do what locks do.
+
+use super::super::ask::{Known, No};
+use super::super::facts::{Aim, Echo, Kind, MasterFacts, Node};
+use super::{Expected, cure, fail, ok, unknown, warn};
+use crate::doctor::Finding;
+use crate::error::{Error, ErrorKind};
+
+/// It does not let us in, or is not there.
+pub(crate) fn unreachable(address: &str, expected: Expected, error: &Error) -> Finding {
+    let (check, fix) = match error.kind() {
+        ErrorKind::Denied => ("login", "correct the user and the password in the URL: redis://user:password@host"),
+        ErrorKind::Unsupported => ("resp3", "run Redis 6.0 or newer, and connect to it without a proxy in between"),
+        _ => ("reachable", "start it, or correct the address in the URL; look at firewalls and its `bind` setting"),
+    };
+    if expected == Expected::Replica {
+        return warn(check, address, error.to_string())
+            .means("it may become the master: then no lock can be taken or renewed from here")
+            .fix(fix);
+    }
+    fail(check, address, error.to_string()).means("no lock can be taken or renewed").fix(fix)
+}
+
+pub(super) fn reachable(node: &Node) -> Finding {
+    let product = if node.info("valkey_version").is_ok() { "valkey" } else { "redis" };
+    let name = if product == "valkey" { "Valkey" } else { "Redis" };
+    let found = match node.info(&format!("{product}_version")) {
+        Ok(version) => format!("{name} {version} answers, with RESP3"),
+        Err(_) => "it answers, with RESP3".to_owned(),
+    };
+    ok("reachable", &node.address, found).means("it lets us in, and can push messages to us")
+}
+
+pub(super) fn role(node: &Node, expected: Expected, aim: &Aim) -> Option<Finding> {
+    let (check, at) = ("role", &node.address);
+    let finding = match (&node.is_master, expected) {
+        (Ok(true), Expected::Replica) => warn(check, at, "it is a master, and was named as a replica")
+            .means("a failover is under way, or two masters think that the locks are theirs")
+            .fix("examine it again in a minute; if it stays so, make it follow the master: REPLICAOF"),
+        (Ok(true), _) => ok(check, at, "it is a master").means("locks are written where they are read"),
+        (Ok(false), Expected::Master) => {
+            let master = node.info("master_host").and_then(|host| Ok(format!("{host}:{}", node.info("master_port")?)));
+            let whose = master.map(|master| format!(" of {master}")).unwrap_or_default();
+            let fix = match aim.kind {
+                Kind::Single => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster",
+                _ => "examine it again in a minute: a failover may be under way",
+            };
+            fail(check, at, format!("it is a read-only replica{whose}")).means("no lock can be taken here").fix(fix)
+        }
+        (Ok(false), _) => ok(check, at, "it is a replica").means("it may take its master's place"),
+        (Err(no), _) => unknown(check, at, no)
+            .means("on a replica no lock could be taken")
+            .fix("let this user run INFO and ROLE: +info +role"),
+    };
+    Some(finding)
+}
+
+/// A server of a cluster answers only for its own slots.
+pub(super) fn cluster_mode(node: &Node, aim: &Aim) -> Option<Finding> {
+    let clustered = node.number("cluster_enabled") == Ok(1);
+    (clustered && aim.kind != Kind::Cluster).then(|| {
+        fail("cluster-mode", &node.address, "it is a node of a cluster")
+            .means("locks of other nodes' slots cannot be taken: the server sends us away (MOVED)")
+            .fix("name the cluster: redis+cluster://h1,h2")
+    })
+}
+
+/// What a probe says: it works, it is refused, or nobody knows.
+fn probed(check: &'static str, node: &Node, tried: &Known<()>, aim: &Aim, works: [&str; 2], broken: &str) -> Finding {
+    match tried {
+        Ok(()) => ok(check, &node.address, works[0]).means(works[1]),
+        Err(no @ No::Refused(said)) => fail(check, &node.address, said).means(broken).fix(cure(no, aim)),
+        Err(no) => unknown(check, &node.address, no).means(broken).fix(cure(no, aim)),
+    }
+}
+
+pub(super) fn scripts(node: &Node, aim: &Aim) -> Finding {
+    let works = ["EVAL, EVALSHA and SCRIPT LOAD work", "each step of a lock is one script"];
+    probed("scripts", node, &node.scripts, aim, works, "each step of a lock is a script: without, there are no locks")
+}
+
+pub(super) fn script_time(node: &Node, aim: &Aim) -> Finding {
+    let works = ["scripts read the server's clock", "leases and tokens come from one clock"];
+    let broken = "leases and tokens come from the server's clock, inside scripts: without, there are no locks";
+    probed("script-time", node, &node.script_time, aim, works, broken)
+}
+
+pub(super) fn layout(node: &Node, master: &MasterFacts, aim: &Aim) -> Finding {
+    let works = ["a script wrote, read and removed the keys of one lock", "all of a lock changes in one step"];
+    probed("lock-keys", node, &master.layout, aim, works, "the keys of a lock cannot be written, so none can be taken")
+}
+
+pub(super) fn pubsub(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Finding> {
+    let check = "pubsub";
+    let broken = "a lock is handed over by a message: without, no waiter is told that it has the lock";
+    Some(match master.echo.as_ref()? {
+        Ok(Echo { receivers: 1.., heard: true }) => {
+            ok(check, &node.address, "a message sent by a script came").means("waiters are told at once")
+        }
+        Ok(Echo { receivers, heard }) => {
+            let came = if *heard { "came" } else { "did not come" };
+            fail(
+                check,
+                &node.address,
+                format!("a message reached {receivers} receivers, as the server says, and {came}"),
+            )
+            .means(broken)
+            .fix("connect to the server itself, not to a proxy that keeps messages back")
+        }
+        Err(no @ No::Refused(said)) => fail(check, &node.address, said).means(broken).fix(cure(no, aim)),
+        Err(no) => unknown(check, &node.address, no).means(broken).fix(cure(no, aim)),
+    })
+}
+
+/// Plain messages go to every node of a cluster; sharded ones do not.
+pub(super) fn sharded_pubsub(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Finding> {
+    let check = "sharded-pubsub";
+    let costly = "messages go to every node of the cluster instead of one, which costs the more the larger it is";
+    Some(match master.sharded_echo.as_ref()? {
+        Ok(Echo { receivers: 1.., heard: true }) => ok(check, &node.address, "a message within one shard came")
+            .means("messages burden only the node of their lock"),
+        Ok(_) => warn(check, &node.address, "a message within one shard did not come")
+            .means(costly)
+            .fix("run Redis 7.0 or newer on all nodes"),
+        Err(no @ No::Refused(said)) => {
+            warn(check, &node.address, said).means(costly).fix(match said.contains("NOPERM") {
+                true => cure(no, aim),
+                false => "run Redis 7.0 or newer on all nodes".into(),
+            })
+        }
+        Err(no) => unknown(check, &node.address, no).means(costly).fix(cure(no, aim)),
+    })
+}
+
+/// Two addresses that lead to one server are one server when it dies.
+pub(super) fn same_server(nodes: &[Node]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let Ok(id) = node.info("run_id") else { continue };
+        if let Some(other) = nodes[..index].iter().find(|other| other.info("run_id") == Ok(id)) {
+            let found = format!("it is the same server as {}", other.address);
+            let finding = fail("same-server", &node.address, found)
+                .means("what looks like two servers fails, and forgets, as one")
+                .fix("name each server once, by an address that leads to no other");
+            findings.push(finding);
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{aim, assert_level, healthy};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn refused(said: &str) -> Known<()> {
+        Err(No::Refused(said.into()))
+    }
+
+    #[test]
+    fn a_server_that_is_away_or_refuses_us_fails() {
+        let finding = |kind, expected| unreachable("h:1", expected, &Error::new(kind, "no"));
+        assert_level(&finding(ErrorKind::Unavailable, Expected::Master), Fail, "firewalls");
+        assert_level(&finding(ErrorKind::Denied, Expected::Any), Fail, "password");
+        assert_level(&finding(ErrorKind::Unsupported, Expected::Master), Fail, "6.0");
+        assert_level(&finding(ErrorKind::Unavailable, Expected::Replica), Warn, "may become the master");
+    }
+
+    #[test]
+    fn a_replica_is_no_place_for_locks() {
+        let mut node = healthy().with_info("master_host", "m").with_info("master_port", "7");
+        assert_level(&role(&node, Expected::Master, &aim()).unwrap(), Good, "master");
+        assert_level(&role(&node, Expected::Replica, &aim()).unwrap(), Warn, "two masters");
+        node.is_master = Ok(false);
+        assert_level(&role(&node, Expected::Master, &aim()).unwrap(), Fail, "replica of m:7");
+        assert_level(&role(&node, Expected::Replica, &aim()).unwrap(), Good, "replica");
+        node.is_master = Err(No::missing("it"));
+        assert_level(&role(&node, Expected::Master, &aim()).unwrap(), Unknown, "+role");
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_alone_is_not_enough() {
+        let node = healthy().with_info("cluster_enabled", "1");
+        assert_level(&cluster_mode(&node, &aim()).unwrap(), Fail, "redis+cluster:");
+        assert_eq!(cluster_mode(&node, &Aim { kind: Kind::Cluster, ..aim() }), None);
+        assert_eq!(cluster_mode(&healthy(), &aim()), None);
+    }
+
+    #[test]
+    fn what_is_refused_fails_and_what_is_lost_is_unknown() {
+        let mut node = healthy();
+        node.scripts = refused("NOPERM no eval");
+        node.script_time = refused("ERR unknown command 'TIME' called from script");
+        assert_level(&scripts(&node, &aim()), Fail, "+@scripting");
+        assert_level(&script_time(&node, &aim()), Fail, "hides the command");
+        node.scripts = Err(No::Lost("no answer".into()));
+        assert_level(&scripts(&node, &aim()), Unknown, "no answer");
+        let mut master = node.master.clone().unwrap();
+        master.layout = refused("CROSSSLOT Keys in request don't hash to the same slot");
+        assert_level(&layout(&node, &master, &aim()), Fail, "proxy");
+    }
+
+    #[test]
+    fn messages_must_come_and_be_counted() {
+        let node = healthy();
+        let mut master = node.master.clone().unwrap();
+        for (receivers, heard) in [(0, false), (1, false), (0, true)] {
+            master.echo = Some(Ok(Echo { receivers, heard }));
+            assert_level(&pubsub(&node, &master, &aim()).unwrap(), Fail, "proxy");
+        }
+        master.echo = Some(Err(No::Refused("NOPERM no channel".into())));
+        assert_level(&pubsub(&node, &master, &aim()).unwrap(), Fail, "&leasehold:*");
+        master.echo = None;
+        assert_eq!(pubsub(&node, &master, &aim()), None);
+        assert_eq!(sharded_pubsub(&node, &master, &aim()), None);
+        master.sharded_echo = Some(Err(No::Refused("ERR unknown command".into())));
+        assert_level(&sharded_pubsub(&node, &master, &aim()).unwrap(), Warn, "7.0");
+        master.sharded_echo = Some(Ok(Echo { receivers: 1, heard: true }));
+        assert_level(&sharded_pubsub(&node, &master, &aim()).unwrap(), Good, "shard");
+    }
+
+    #[test]
+    fn one_server_by_two_names_is_noticed() {
+        let other = healthy().with_info("run_id", "def");
+        assert!(same_server(&[healthy(), other.clone()]).is_empty());
+        let twice = same_server(&[healthy(), other, Node { address: "alias:1".into(), ..healthy() }]);
+        assert_level(&twice[0], Fail, "same server as h:6379");
+        assert_eq!((twice.len(), twice[0].subject.as_str()), (1, "alias:1"));
+    }
+}
