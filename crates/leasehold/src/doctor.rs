@@ -150,18 +150,25 @@ impl Options {
 /// Only where there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
 pub async fn examine(url: &str, options: &Options) -> Result<Report> {
     let url = EngineUrl::parse(url)?;
-    let findings = match url.scheme.as_str() {
+    let findings = findings(&url, options).await?;
+    Ok(Report::new(&url, options, findings))
+}
+
+async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
+    match url.scheme.as_str() {
         #[cfg(feature = "memory")]
-        "memory" => memory(&url)?,
+        "memory" => memory(url),
         #[cfg(feature = "file")]
-        "file" => engine::file::doctor::examine(&url)?,
+        "file" => engine::file::doctor::examine(url),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
-            engine::redis::doctor::examine(&url, options.ttl).await?
+            engine::redis::doctor::examine(url, options.ttl).await
         }
-        scheme => return Err(engine::unknown(scheme)),
-    };
-    Ok(Report::new(&url, options, findings))
+        scheme => {
+            let _ = options;
+            Err(engine::unknown(scheme))
+        }
+    }
 }
 
 /// There is nothing to set; only its reach may surprise.

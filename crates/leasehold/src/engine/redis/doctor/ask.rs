@@ -1,6 +1,7 @@
 //! Asking one server, with a bound on each answer. A refusal is an answer like any other.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -37,18 +38,39 @@ impl fmt::Display for No {
 /// A fact, or why it is not known.
 pub(crate) type Known<T> = Result<T, No>;
 
+/// A connection that is asked. Once it did not answer, it is not asked again: the report must come to an end.
+#[derive(Clone)]
+pub(crate) struct Link {
+    connection: MultiplexedConnection,
+    lost: Arc<OnceLock<String>>,
+}
+
+impl Link {
+    pub(crate) fn new(connection: MultiplexedConnection) -> Self {
+        Self { connection, lost: Arc::default() }
+    }
+
+    fn lose(&self, why: String) -> No {
+        No::Lost(self.lost.get_or_init(|| why).clone())
+    }
+}
+
 /// Sends a command and waits for its answer.
-pub(crate) async fn ask<T: FromRedisValue>(link: &mut MultiplexedConnection, command: &Cmd) -> Known<T> {
-    match tokio::time::timeout(PATIENCE, command.query_async(link)).await {
+pub(crate) async fn ask<T: FromRedisValue>(link: &Link, command: &Cmd) -> Known<T> {
+    if let Some(why) = link.lost.get() {
+        return Err(No::Lost(why.clone()));
+    }
+    let mut connection = link.connection.clone();
+    match tokio::time::timeout(PATIENCE, command.query_async(&mut connection)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(match error.kind() {
             Native::Server(_) | Native::Extension => No::Refused(plain(&error)),
             Native::Parse | Native::UnexpectedReturnType => {
                 No::Refused(format!("it answered something that is not understood ({})", plain(&error)))
             }
-            _ => No::Lost(plain(&error)),
+            _ => link.lose(plain(&error)),
         }),
-        Err(_) => Err(No::Lost(format!("no answer within {PATIENCE:?}"))),
+        Err(_) => Err(link.lose(format!("no answer within {PATIENCE:?}"))),
     }
 }
 

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::super::config::{Address, Config};
 use super::super::connect;
-use super::ask::{Known, ask, words};
+use super::ask::{Known, Link, ask, words};
 use super::facts::{Aim, Info};
 use super::gather;
 use super::rules::{self, Expected};
@@ -62,9 +62,9 @@ pub(super) async fn examine(config: &Config, listed: &[Address], aim: &Aim) -> V
 }
 
 async fn view(config: &Config, address: &Address) -> Result<View> {
-    let mut link = connect::node(config, address, None).await?;
-    let state = ask::<String>(&mut link, &words(&["CLUSTER", "INFO"])).await.map(|text| Info::read(&text));
-    let nodes = ask::<String>(&mut link, &words(&["CLUSTER", "NODES"])).await;
+    let link = &Link::new(connect::node(config, address, None).await?);
+    let state = ask::<String>(link, &words(&["CLUSTER", "INFO"])).await.map(|text| Info::read(&text));
+    let nodes = ask::<String>(link, &words(&["CLUSTER", "NODES"])).await;
     let members = nodes.map(|text| text.lines().filter_map(|line| member(line, address)).collect());
     Ok(View { address: address.to_string(), state, members })
 }

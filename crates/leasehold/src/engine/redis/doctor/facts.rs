@@ -116,12 +116,12 @@ pub(crate) struct Echo {
 /// What only a master can be asked: it writes, or it is about the locks themselves.
 #[derive(Clone, Debug)]
 pub(crate) struct MasterFacts {
-    /// A script that writes, reads and removes the keys of one lock.
+    /// A script that writes, reads and removes the keys of locks.
     pub(crate) layout: Known<()>,
     /// `None` where no messages are needed.
     pub(crate) echo: Option<Known<Echo>>,
-    /// The same by sharded pub/sub; only in a cluster.
-    pub(crate) sharded_echo: Option<Known<Echo>>,
+    /// Whether it tells of keys that change; `None` where nobody asks for it.
+    pub(crate) tracking: Option<Known<()>>,
     /// `None` where any key may be a lock.
     pub(crate) keys: Option<Known<Keys>>,
 }
@@ -176,8 +176,8 @@ impl Node {
     }
 
     /// Whether nothing is lost in a restart, which is so only if each write is on disk before it is answered.
-    pub(crate) fn forgets_nothing(&self) -> bool {
-        self.number("aof_enabled") == Ok(1) && self.setting("appendfsync") == Ok("always")
+    pub(crate) fn forgets_nothing(&self) -> Known<bool> {
+        Ok(self.number("aof_enabled")? == 1 && self.setting("appendfsync")? == "always")
     }
 }
 

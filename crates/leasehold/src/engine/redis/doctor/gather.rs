@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::Value;
-use redis::aio::MultiplexedConnection;
 
 use super::super::config::{Address, Config};
 use super::super::connect;
-use super::ask::{Known, No, ask, words};
+use super::ask::{Known, Link, No, ask, words};
 use super::facts::{Aim, Info, MasterFacts, Node, Slow};
 use super::rules::{self, Expected};
 use super::{keys, probe, sample};
@@ -36,8 +35,7 @@ const SETTINGS: [&str; 10] = [
 /// # Errors
 /// Only if it cannot be reached at all.
 pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &[RangeInclusive<u16>]) -> Result<Node> {
-    let mut link = connect::node(config, address, None).await?;
-    let link = &mut link;
+    let link = &Link::new(connect::node(config, address, None).await?);
     let info = ask::<String>(link, &words(&["INFO"])).await.map(|text| Info::read(&text));
     let is_master = is_master(link, &info).await;
     let mut settings = HashMap::new();
@@ -51,7 +49,7 @@ pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &
         _ => Some(MasterFacts {
             layout: probe::layout(link, aim, slots).await,
             echo: if aim.simple { None } else { Some(probe::echo(link, config, address, aim).await) },
-            sharded_echo: probe::sharded_echo(link, config, address, aim, slots).await,
+            tracking: if aim.simple { None } else { Some(probe::tracking(link).await) },
             keys: if aim.simple { None } else { Some(keys::look(link, &aim.prefix).await) },
         }),
     };
@@ -69,7 +67,7 @@ pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &
     })
 }
 
-async fn is_master(link: &mut MultiplexedConnection, info: &Known<Info>) -> Known<bool> {
+async fn is_master(link: &Link, info: &Known<Info>) -> Known<bool> {
     if let Ok(Some(role)) = info.as_ref().map(|info| info.0.get("role")) {
         return Ok(role == "master");
     }
@@ -80,12 +78,12 @@ async fn is_master(link: &mut MultiplexedConnection, info: &Known<Info>) -> Know
     }
 }
 
-async fn setting(link: &mut MultiplexedConnection, key: &str) -> Known<String> {
+async fn setting(link: &Link, key: &str) -> Known<String> {
     let mut answer: HashMap<String, String> = ask(link, &words(&["CONFIG", "GET", key])).await?;
     answer.remove(key).ok_or_else(|| No::missing(key))
 }
 
-async fn slow_log(link: &mut MultiplexedConnection) -> Known<Vec<Slow>> {
+async fn slow_log(link: &Link) -> Known<Vec<Slow>> {
     let lines: Vec<Vec<Value>> = ask(link, &words(&["SLOWLOG", "GET", "128"])).await?;
     Ok(lines.iter().filter_map(|line| slow(line)).collect())
 }

@@ -1,6 +1,6 @@
 //! What `leasehold doctor` looks at: `gather` asks, `rules` judge, and nothing else decides.
 //!
-//! The probes do what a lock does, below the engine's own prefix, under a name that nobody has, and leave nothing behind. All
+//! The probes do what a lock does, below the engine's own prefix, under names that nobody has, and leave nothing behind. All
 //! else is read only, and bounded: at most 100 pings, 128 lines of the slow log, 2000 keys of ours among 300,000 of all.
 
 mod ask;

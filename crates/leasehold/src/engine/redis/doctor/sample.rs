@@ -2,9 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use redis::aio::MultiplexedConnection;
-
-use super::ask::{Known, No, ask, words};
+use super::ask::{Known, Link, No, ask, words};
 use super::facts::{ClockGap, Trips};
 use crate::clock::Clock;
 
@@ -14,7 +12,7 @@ const TRIP_SAMPLES: usize = 100;
 const MOST: Duration = Duration::from_secs(3);
 
 /// The server's clock against ours: the sample with the shortest way is the best.
-pub(super) async fn clock(link: &mut MultiplexedConnection) -> Known<ClockGap> {
+pub(super) async fn clock(link: &Link) -> Known<ClockGap> {
     let clock = Clock::system();
     let start = clock.now();
     let mut best: Option<ClockGap> = None;
@@ -41,7 +39,7 @@ fn wall() -> i64 {
 }
 
 /// The way there and back, many times.
-pub(super) async fn trips(link: &mut MultiplexedConnection) -> Known<Trips> {
+pub(super) async fn trips(link: &Link) -> Known<Trips> {
     let clock = Clock::system();
     let start = clock.now();
     let mut times = Vec::with_capacity(TRIP_SAMPLES);

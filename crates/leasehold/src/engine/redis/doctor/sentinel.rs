@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 
 use super::super::config::{Address, Config};
 use super::super::connect;
-use super::ask::{Known, No, ask, words};
+use super::ask::{Known, Link, No, ask, words};
 use super::facts::Aim;
 use super::gather;
 use super::rules::{self, Expected};
@@ -84,8 +84,7 @@ async fn listen(
 }
 
 async fn hear(config: &Config, address: &Address, name: &str) -> Result<Heard> {
-    let mut link = connect::sentinel(config, address).await?;
-    let link = &mut link;
+    let link = &Link::new(connect::sentinel(config, address).await?);
     let place: Known<Option<Vec<String>>> = ask(link, &words(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])).await;
     let master = match &place {
         Ok(Some(pair)) => pair.first().zip(pair.get(1)).and_then(|(host, port)| at(host, port)),

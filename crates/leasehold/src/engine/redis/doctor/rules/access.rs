@@ -22,6 +22,12 @@ pub(crate) fn unreachable(address: &str, expected: Expected, error: &Error) -> F
 }
 
 pub(super) fn reachable(node: &Node) -> Finding {
+    let lost = [node.scripts.as_ref().err(), node.script_time.as_ref().err(), node.clock.as_ref().err()];
+    if let Some(No::Lost(why)) = lost.into_iter().flatten().find(|no| matches!(no, No::Lost(_))) {
+        return fail("reachable", &node.address, format!("it let us in, and then fell silent: {why}"))
+            .means("no lock can be taken or renewed meanwhile")
+            .fix("find out what keeps it busy (CLIENT LIST, SLOWLOG GET), and examine it again");
+    }
     let product = if node.info("valkey_version").is_ok() { "valkey" } else { "redis" };
     let name = if product == "valkey" { "Valkey" } else { "Redis" };
     let found = match node.info(&format!("{product}_version")) {
@@ -75,7 +81,7 @@ fn probed(check: &'static str, node: &Node, tried: &Known<()>, aim: &Aim, works:
 }
 
 pub(super) fn scripts(node: &Node, aim: &Aim) -> Finding {
-    let works = ["EVAL, EVALSHA and SCRIPT LOAD work", "each step of a lock is one script"];
+    let works = ["EVAL and EVALSHA work", "each step of a lock is one script"];
     probed("scripts", node, &node.scripts, aim, works, "each step of a lock is a script: without, there are no locks")
 }
 
@@ -86,7 +92,8 @@ pub(super) fn script_time(node: &Node, aim: &Aim) -> Finding {
 }
 
 pub(super) fn layout(node: &Node, master: &MasterFacts, aim: &Aim) -> Finding {
-    let works = ["a script wrote, read and removed the keys of one lock", "all of a lock changes in one step"];
+    let works =
+        ["a script wrote, read and removed the keys of three locks", "all that belongs together changes in one step"];
     probed("lock-keys", node, &master.layout, aim, works, "the keys of a lock cannot be written, so none can be taken")
 }
 
@@ -112,23 +119,26 @@ pub(super) fn pubsub(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Fin
     })
 }
 
-/// Plain messages go to every node of a cluster; sharded ones do not.
-pub(super) fn sharded_pubsub(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Finding> {
-    let check = "sharded-pubsub";
-    let costly = "messages go to every node of the cluster instead of one, which costs the more the larger it is";
-    Some(match master.sharded_echo.as_ref()? {
-        Ok(Echo { receivers: 1.., heard: true }) => ok(check, &node.address, "a message within one shard came")
-            .means("messages burden only the node of their lock"),
-        Ok(_) => warn(check, &node.address, "a message within one shard did not come")
-            .means(costly)
-            .fix("run Redis 7.0 or newer on all nodes"),
-        Err(no @ No::Refused(said)) => {
-            warn(check, &node.address, said).means(costly).fix(match said.contains("NOPERM") {
-                true => cure(no, aim),
-                false => "run Redis 7.0 or newer on all nodes".into(),
-            })
-        }
-        Err(no) => unknown(check, &node.address, no).means(costly).fix(cure(no, aim)),
+/// What is told of keys that change, elections are observed by.
+pub(super) fn tracking(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Finding> {
+    let check = "tracking";
+    let late = "whoever observes an election is not told of a new leader at once";
+    Some(match master.tracking.as_ref()? {
+        Ok(()) => ok(check, &node.address, "it tells of keys that change (CLIENT TRACKING)")
+            .means("observers of an election are told at once"),
+        Err(no @ No::Refused(said)) => warn(check, &node.address, said).means(late).fix(cure(no, aim)),
+        Err(no) => unknown(check, &node.address, no).means(late).fix(cure(no, aim)),
+    })
+}
+
+/// Strict mode knows a restart by the server's run.
+pub(super) fn run_id(node: &Node, aim: &Aim) -> Option<Finding> {
+    let (check, at) = ("run-id", &node.address);
+    aim.strict.then(|| match node.info("run_id") {
+        Ok(_) => ok(check, at, "INFO tells the server's run").means("strict mode notices each restart"),
+        Err(no) => fail(check, at, no.to_string())
+            .means("strict mode notices a restart by the server's run_id: without, no lock can be taken")
+            .fix("let this user run INFO (+info); or strict without a proxy in between"),
     })
 }
 
@@ -165,6 +175,8 @@ mod tests {
         assert_level(&finding(ErrorKind::Denied, Expected::Any), Fail, "password");
         assert_level(&finding(ErrorKind::Unsupported, Expected::Master), Fail, "6.0");
         assert_level(&finding(ErrorKind::Unavailable, Expected::Replica), Warn, "may become the master");
+        let silent = Node { scripts: Err(No::Lost("no answer within 5s".into())), ..healthy() };
+        assert_level(&reachable(&silent), Fail, "fell silent");
     }
 
     #[test]
@@ -213,11 +225,22 @@ mod tests {
         assert_level(&pubsub(&node, &master, &aim()).unwrap(), Fail, "&leasehold:*");
         master.echo = None;
         assert_eq!(pubsub(&node, &master, &aim()), None);
-        assert_eq!(sharded_pubsub(&node, &master, &aim()), None);
-        master.sharded_echo = Some(Err(No::Refused("ERR unknown command".into())));
-        assert_level(&sharded_pubsub(&node, &master, &aim()).unwrap(), Warn, "7.0");
-        master.sharded_echo = Some(Ok(Echo { receivers: 1, heard: true }));
-        assert_level(&sharded_pubsub(&node, &master, &aim()).unwrap(), Good, "shard");
+    }
+
+    #[test]
+    fn observers_and_strict_mode_need_to_be_told() {
+        let node = healthy();
+        let mut master = node.master.clone().unwrap();
+        assert_level(&tracking(&node, &master, &aim()).unwrap(), Good, "elect");
+        master.tracking = Some(refused("ERR unknown command 'CLIENT'"));
+        assert_level(&tracking(&node, &master, &aim()).unwrap(), Warn, "hides the command");
+        master.tracking = None;
+        assert_eq!(tracking(&node, &master, &aim()), None);
+        assert_eq!(run_id(&node, &aim()), None);
+        let strict = Aim { strict: true, ..aim() };
+        assert_level(&run_id(&node, &strict).unwrap(), Good, "restart");
+        let hidden = Node { info: Err(No::Refused("NOPERM".into())), ..healthy() };
+        assert_level(&run_id(&hidden, &strict).unwrap(), Fail, "+info");
     }
 
     #[test]

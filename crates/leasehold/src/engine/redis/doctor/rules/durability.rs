@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::super::ask::No;
 use super::super::facts::{Aim, Node};
 use super::{ok, short, unknown, warn};
 use crate::doctor::Finding;
@@ -74,13 +75,17 @@ pub(super) fn restart(node: &Node, aim: &Aim) -> Finding {
                 .means("leases from before its last start are over")
         }
         Ok(up) => {
-            let found = format!("it started {} ago, less than a lease ({})", short(up), short(aim.ttl));
-            if aim.strict || node.forgets_nothing() {
-                return ok(check, at, found).means("it has forgotten nothing that matters");
+            let found = format!("it started {} s ago, less than a lease ({})", up.as_secs(), short(aim.ttl));
+            let means = "locks from before may still be relied on by their holders, and be granted to others";
+            let fix = format!("wait for a lease; for the next time: {SET}");
+            match node.forgets_nothing() {
+                _ if aim.strict => {
+                    ok(check, at, found).means("strict mode lets nobody new in until old leases are over")
+                }
+                Ok(true) => ok(check, at, found).means("it has forgotten nothing"),
+                Ok(false) => warn(check, at, found).means(means).fix(fix),
+                Err(no) => unknown(check, at, &No::Refused(format!("{found}; {no}"))).means(means).fix(fix),
             }
-            warn(check, at, found)
-                .means("locks from before may still be relied on by their holders, and be granted to others")
-                .fix(format!("wait for a lease; for the next time: {SET}"))
         }
         Err(no) => unknown(check, at, &no)
             .means("a server that has just restarted may have forgotten held locks")
@@ -125,6 +130,8 @@ mod tests {
         assert_level(&restart(&young, &aim()), Good, "forgotten nothing");
         let forgetful = young.with_setting("appendfsync", "no");
         assert_level(&restart(&forgetful, &aim()), Warn, "wait for a lease");
+        assert_level(&restart(&forgetful, &Aim { strict: true, ..aim() }), Good, "strict");
+        assert_level(&restart(&forgetful.clone().hiding("appendfsync"), &aim()), Unknown, "NOPERM");
         assert_level(&restart(&forgetful, &Aim { ttl: Duration::from_secs(5), ..aim() }), Good, "longer than a lease");
         assert_level(&restart(&mute(), &aim()), Unknown, "+info");
     }

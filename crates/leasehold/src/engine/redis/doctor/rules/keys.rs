@@ -37,7 +37,7 @@ pub(super) fn all(node: &Node, keys: &Known<Keys>, aim: &Aim) -> Vec<Finding> {
             .fix("PEXPIRE them if their locks are not held (`leasehold ls`)")
     }));
     findings.extend(any(&keys.orphans).map(|found| {
-        warn("orphans", at, format!("of ours, {found}, with the other part of the lock missing"))
+        warn("orphans", at, format!("of ours, {found}, of which a part is missing or left over"))
             .means("holders or waiters of these locks were forgotten: keys were removed by hand, evicted or lost")
             .fix("they go by themselves with their TTL; find out who removes keys (eviction-policy, FLUSHDB)")
     }));
@@ -76,7 +76,7 @@ mod tests {
         assert_level(&find(Keys { wrong_type: group(1), ..good.clone() })[0], Fail, "1 key (leasehold:l{0})");
         assert_level(&find(Keys { foreign: group(5), ..good.clone() })[0], Warn, "5 keys (leasehold:l{0}, ");
         assert_level(&find(Keys { immortal: group(2), ..good.clone() })[0], Warn, "without a TTL");
-        assert_level(&find(Keys { orphans: group(2), ..good.clone() })[0], Warn, "missing");
+        assert_level(&find(Keys { orphans: group(2), ..good.clone() })[0], Warn, "part is missing");
         assert_eq!(find(Keys { orphans: group(2), wrong_type: group(1), ..good }).len(), 2);
         assert_level(&all(&healthy(), &Err(No::missing("SCAN")), &aim())[0], Unknown, "ACL SETUSER");
     }

@@ -37,7 +37,8 @@ pub(super) fn node(node: &Node, expected: Expected, aim: &Aim) -> Vec<Finding> {
     if let Some(master) = &node.master {
         findings.push(access::layout(node, master, aim));
         findings.extend(access::pubsub(node, master, aim));
-        findings.extend(access::sharded_pubsub(node, master, aim));
+        findings.extend(access::tracking(node, master, aim));
+        findings.extend(access::run_id(node, aim));
     }
     findings.extend([memory::eviction_policy(node), memory::evicted_keys(node), memory::room(node)]);
     if !aim.simple {
@@ -95,7 +96,10 @@ fn cure(no: &No, aim: &Aim) -> String {
         "MOVED" | "ASK" | "CLUSTERDOWN" => {
             "if it is a cluster, say so: redis+cluster://h1,h2; and mend the cluster".into()
         }
-        "CROSSSLOT" => "connect to the servers themselves, not to a proxy that spreads the keys of one lock".into(),
+        "CROSSSLOT" => {
+            "connect to the server itself, not to a proxy that spreads keys; or name a cluster: redis+cluster://h1,h2"
+                .into()
+        }
         "OOM" => "make room: raise maxmemory, or move other data elsewhere".into(),
         "NOREPLICAS" => "bring the replicas back, or lower min-replicas-to-write".into(),
         "MISCONF" => "let the server save its data again: room on its disk, permissions of its folder".into(),

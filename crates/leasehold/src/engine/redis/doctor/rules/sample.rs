@@ -50,7 +50,7 @@ pub(super) fn healthy() -> Node {
         master: Some(MasterFacts {
             layout: Ok(()),
             echo: Some(Ok(echo)),
-            sharded_echo: None,
+            tracking: Some(Ok(())),
             keys: Some(Ok(Keys { seen: 3, all: true, ..Keys::default() })),
         }),
     }
@@ -72,7 +72,7 @@ pub(super) fn mute() -> Node {
         master: Some(MasterFacts {
             layout: Err(no()),
             echo: Some(Err(no())),
-            sharded_echo: Some(Err(no())),
+            tracking: Some(Err(no())),
             keys: Some(Err(no())),
         }),
     }

@@ -98,14 +98,16 @@ pub(super) fn slow_log(node: &Node, aim: &Aim) -> Finding {
     let threshold: Known<i64> = node
         .setting("slowlog-log-slower-than")
         .and_then(|text| text.parse().map_err(|_| super::No::missing("slowlog-log-slower-than")));
-    let blind = match &threshold {
-        Ok(-1) => Some("the slow log is off".to_owned()),
-        Ok(micros) if *micros > limit.as_micros() as i64 => Some(format!("only what takes over {micros} µs is logged")),
-        _ => None,
-    };
     let entries = match &node.slow {
         Ok(entries) => entries,
         Err(no) => return unknown(check, at, no).means(means).fix("let this user run SLOWLOG GET: +slowlog|get"),
+    };
+    let blind = match &threshold {
+        Ok(-1) => Some("the slow log is off".to_owned()),
+        Ok(micros) if *micros > limit.as_micros() as i64 => Some(format!("only what takes over {micros} µs is logged")),
+        // A log that has quicker commands would have had slower ones, too.
+        Err(no) if !entries.iter().any(|slow| slow.took <= limit) => Some(format!("it may be off: {no}")),
+        _ => None,
     };
     let newest = entries.iter().map(|slow| slow.at).max().unwrap_or(0);
     let now = server_time(node).unwrap_or(newest);
@@ -246,6 +248,9 @@ mod tests {
         let blind = node(vec![]).with_setting("slowlog-log-slower-than", "5000000");
         assert_level(&slow_log(&blind, &aim()), Unknown, "5000000");
         assert_level(&slow_log(&dumb(), &aim()), Unknown, "+slowlog|get");
+        let hidden = |entries| node(entries).hiding("slowlog-log-slower-than");
+        assert_level(&slow_log(&hidden(vec![]), &aim()), Unknown, "may be off");
+        assert_level(&slow_log(&hidden(vec![slow(199_999, 20)]), &aim()), Good, "last day");
     }
 
     #[test]
