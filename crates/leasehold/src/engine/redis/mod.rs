@@ -4,6 +4,7 @@ mod all;
 mod bundles;
 mod config;
 mod connect;
+pub(crate) mod doctor;
 mod ears;
 mod engine;
 mod error;
