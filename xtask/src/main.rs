@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 const PROGRAMS: [(&str, &str); 2] = [("redis-server", "redis-server"), ("strace", "strace")];
 
 /// Each engine must build and lint alone, and the library without any.
-const FEATURES: [&str; 3] = ["", "memory", "file"];
+const FEATURES: [&str; 4] = ["", "memory", "file", "redis"];
 
 type Done = Result<(), Box<dyn Error>>;
 
