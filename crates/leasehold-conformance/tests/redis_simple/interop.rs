@@ -141,3 +141,16 @@ async fn a_lock_that_was_deleted_or_taken_over_is_lost() {
     locks.close().await.expect("an end");
     assert_eq!(resp.command(&["GET", "robbed"]).await.expect("a reply"), Reply::Bulk("mine".to_owned()));
 }
+
+/// The name is the key of something else altogether.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_no_lock_is_left_alone() {
+    let mut resp = Resp::connect(server().await.addr()).await.expect("a connection");
+    resp.command(&["HSET", "cart", "apples", "3"]).await.expect("a reply");
+    let locks = ours(&server().await.url(), SHORT).await;
+    let error = locks.mutex("cart").wait(SOON).lock().await.expect_err("no lock");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("another program") && !error.is_retryable(), "{error}");
+    locks.close().await.expect("an end");
+    assert_eq!(resp.command(&["HGET", "cart", "apples"]).await.expect("a reply"), Reply::Bulk("3".to_owned()));
+}
