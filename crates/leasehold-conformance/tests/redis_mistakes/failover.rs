@@ -5,6 +5,7 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold::fence::Fence;
 use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
 use leasehold_testbed::redis::SentinelSet;
 
 use super::story::{LOCK, Naive, Story, client, now, since};
@@ -50,6 +51,9 @@ async fn by_default(story: &Story, pair: &Pair, old: &leasehold::Guard) {
 
 /// Strict mode: nobody new gets in before the old lease is over.
 async fn strictly(story: &Story, pair: &Pair, old: &leasehold::Guard, killed: leasehold::clock::Moment) {
+    // A try does not wait for a client that has yet to find the new master.
+    let early = eventually(SOON, || async { pair.b.mutex(LOCK).try_lock().await }).await;
+    assert!(early.is_none(), "the new master lets somebody in at once");
     story.busy("B", &pair.b).await;
     let new = pair.b.mutex(LOCK).wait(BOUND).lock().await.expect("the lock, at last");
     let held = old.is_held();
