@@ -88,7 +88,7 @@ pub(crate) fn odd(address: &Address, answer: &redis::Value) -> Error {
 }
 
 /// The error in one line, without the library's own names for it.
-fn plain(cause: &RedisError) -> String {
+pub(crate) fn plain(cause: &RedisError) -> String {
     let text = match (cause.code(), cause.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (_, Some(detail)) => detail.to_owned(),

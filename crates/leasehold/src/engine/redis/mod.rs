@@ -1,8 +1,10 @@
 //! Locks in Redis or Valkey.
 
 mod all;
+mod bundles;
 mod config;
 mod connect;
+pub(crate) mod doctor;
 mod ears;
 mod engine;
 mod error;
@@ -10,6 +12,7 @@ mod inspect;
 mod link;
 mod mailbox;
 mod nodes;
+mod renew;
 mod replicas;
 mod sentinel;
 pub mod simple;
