@@ -68,7 +68,6 @@ pub(crate) fn step(address: &Address, cause: RedisError) -> Error {
                 "another program keeps something else under this lock's key; choose another `prefix`".into(),
             ),
             (_, "BUSY") => new(Unavailable, format!("{address} is busy with somebody's script ({said})")).retryable(),
-            (_, "LEASEHOLD") => new(ErrorKind::Conflict, said),
             // A server that is going away may have done it.
             (_, "UNBLOCKED" | "SHUTDOWN") => new(Unavailable, said).retryable().effect_unknown(),
             _ => new(Unavailable, format!("{address} refuses the step ({said})")),
