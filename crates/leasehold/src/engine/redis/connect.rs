@@ -23,8 +23,8 @@ pub(crate) async fn node(config: &Config, address: &Address, hear: Option<Hear>)
 }
 
 /// Connects to one Sentinel.
-pub(crate) async fn sentinel(config: &Config, address: &Address) -> Result<MultiplexedConnection> {
-    open(config, address, &config.sentinel_login, 0, None).await
+pub(crate) async fn sentinel(config: &Config, address: &Address, hear: Option<Hear>) -> Result<MultiplexedConnection> {
+    open(config, address, &config.sentinel_login, 0, hear).await
 }
 
 async fn open(

@@ -176,10 +176,13 @@ impl Link {
 
     fn answered<T>(&self, live: &Live, waiting: Waiting<'_>, result: RedisResult<T>) -> RedisResult<T> {
         std::mem::forget(waiting);
-        if let Err(cause) = &result
-            && (is_broken(cause) || cause.kind() == Native::Server(ServerErrorKind::ReadOnly))
-        {
-            self.inner.broke(live.number);
+        match &result {
+            Err(cause) if is_broken(cause) || cause.kind() == Native::Server(ServerErrorKind::ReadOnly) => {
+                self.inner.broke(live.number);
+            }
+            // A server that hung and goes on answers what nobody waits for any more.
+            Ok(_) if self.inner.is_broken(live.number) => return Err(given_up()),
+            _ => {}
         }
         result
     }
@@ -206,6 +209,10 @@ impl Drop for Waiting<'_> {
     }
 }
 
+fn given_up() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "it was given up before the answer came").into()
+}
+
 fn is_broken(cause: &RedisError) -> bool {
     !matches!(cause.kind(), Native::Server(_)) && (cause.is_io_error() || cause.is_unrecoverable_error())
 }
@@ -221,7 +228,12 @@ async fn tend(inner: Arc<Inner>) {
                 inner.state.send_replace(State::Up(live.clone()));
                 inner.owner.up(&live, again);
                 again = true;
-                inner.until_broken(live).await;
+                tokio::select! {
+                    () = inner.until_broken(&live) => {}
+                    () = inner.until_replaced(&live) => {}
+                }
+                // Whatever it still says does not count: its server may not be the master any more.
+                inner.broken.fetch_max(number, Ordering::SeqCst);
                 tracing::debug!(target = ?inner.target, "connection lost");
                 inner.state.send_replace(State::Connecting);
                 inner.owner.down();
@@ -245,6 +257,10 @@ impl Inner {
         self.breaks.notify_one();
     }
 
+    fn is_broken(&self, number: u64) -> bool {
+        self.broken.load(Ordering::SeqCst) >= number
+    }
+
     async fn connect(self: &Arc<Self>, number: u64) -> Result<Live> {
         let address = match &self.target {
             Target::Fixed(address) => address.clone(),
@@ -255,7 +271,7 @@ impl Inner {
             let Some(inner) = weak.upgrade() else { return };
             if info.kind == PushKind::Disconnection {
                 inner.broke(number);
-            } else {
+            } else if !inner.is_broken(number) {
                 inner.owner.message(info);
             }
         });
@@ -291,8 +307,18 @@ impl Inner {
         })
     }
 
+    /// Ends when the Sentinels call another server the master.
+    async fn until_replaced(&self, live: &Live) {
+        match &self.target {
+            Target::Fixed(_) => std::future::pending().await,
+            Target::Master(sentinels, name) => {
+                sentinel::until_replaced(&self.config, sentinels, name, &live.address).await;
+            }
+        }
+    }
+
     /// Ends when the connection does. One that is quiet, or did not answer somebody, is asked whether it lives.
-    async fn until_broken(&self, live: Live) {
+    async fn until_broken(&self, live: &Live) {
         let patience = self.config.connect_timeout;
         loop {
             let quiet = tokio::select! {
@@ -300,7 +326,7 @@ impl Inner {
                 () = self.suspicion.notified() => true,
                 () = tokio::time::sleep(QUIET) => true,
             };
-            if self.broken.load(Ordering::SeqCst) >= live.number {
+            if self.is_broken(live.number) {
                 return;
             }
             if !quiet {
