@@ -14,8 +14,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::config::{Address, Config};
+use super::sentinel::{self, Elected};
 use super::wire::Stored;
-use super::{connect, error, sentinel};
+use super::{connect, error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::backoff;
 
@@ -36,7 +37,9 @@ pub(crate) enum Target {
 pub(crate) struct Live {
     connection: MultiplexedConnection,
     pub(crate) address: Address,
-    /// Which run of the server it leads to; only known in strict mode.
+    /// By which election its server is the master, where there are elections.
+    elected: Option<Elected>,
+    /// Which run of which server it leads to, and since which election; only known in strict mode.
     pub(crate) run: Arc<str>,
     /// Counts this link's connections.
     pub(crate) number: u64,
@@ -262,9 +265,12 @@ impl Inner {
     }
 
     async fn connect(self: &Arc<Self>, number: u64) -> Result<Live> {
-        let address = match &self.target {
-            Target::Fixed(address) => address.clone(),
-            Target::Master(sentinels, name) => sentinel::master(&self.config, sentinels, name).await?,
+        let (address, elected) = match &self.target {
+            Target::Fixed(address) => (address.clone(), None),
+            Target::Master(sentinels, name) => {
+                let elected = sentinel::elected(&self.config, sentinels, name).await?;
+                (elected.master.clone(), Some(elected))
+            }
         };
         let weak = Arc::downgrade(self);
         let hear: connect::Hear = Arc::new(move |info: PushInfo| {
@@ -279,7 +285,12 @@ impl Inner {
         let most = self.config.connect_timeout;
         let set_up = tokio::time::timeout(most, self.set_up(&mut connection, &address)).await;
         let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {most:?}")))??;
-        Ok(Live { connection, address, run, number })
+        // A master that was replaced, and is called back, is in the same run and has missed what came between.
+        let run = match &elected {
+            Some(elected) if !run.is_empty() => format!("{run}:{}", elected.epoch).into(),
+            _ => run,
+        };
+        Ok(Live { connection, address, elected, run, number })
     }
 
     /// Listens to our inbox, stores the scripts, and looks whether this is the server that we want.
@@ -307,13 +318,13 @@ impl Inner {
         })
     }
 
-    /// Ends when the Sentinels call another server the master.
+    /// Ends when the Sentinels have elected anew.
     async fn until_replaced(&self, live: &Live) {
-        match &self.target {
-            Target::Fixed(_) => std::future::pending().await,
-            Target::Master(sentinels, name) => {
-                sentinel::until_replaced(&self.config, sentinels, name, &live.address).await;
+        match (&self.target, &live.elected) {
+            (Target::Master(sentinels, name), Some(current)) => {
+                sentinel::until_replaced(&self.config, sentinels, name, current).await;
             }
+            _ => std::future::pending().await,
         }
     }
 

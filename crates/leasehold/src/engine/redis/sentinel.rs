@@ -19,37 +19,42 @@ use crate::error::{Error, ErrorKind, Result};
 const NEWS: [&str; 2] = ["+switch-master", "+promoted-slave"];
 /// How often a Sentinel is asked that tells nothing, and how long one is left alone that does not answer.
 const LOOK: Duration = Duration::from_secs(5);
+/// How much longer the others may take once most have answered.
+const GRACE: Duration = Duration::from_millis(50);
 
-/// What one Sentinel says: who is the master, and by which of the elections.
-struct Word {
-    epoch: u64,
-    master: Address,
+/// Who is the master, and by which of the Sentinels' elections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Elected {
+    pub(crate) master: Address,
+    pub(crate) epoch: u64,
 }
 
-/// Asks all Sentinels at once, until most of them have answered. One of them may not have heard of the last election yet, so
-/// that the highest counts.
-pub(crate) async fn master(config: &Config, sentinels: &[Address], name: &str) -> Result<Address> {
-    let mut asked: FuturesUnordered<_> =
-        sentinels.iter().map(|address| connect_and_ask(config, address, name)).collect();
+/// Asks all Sentinels at once, and waits for most of them. One may not have heard of the last election yet, so the latest that any
+/// of them knows counts.
+pub(crate) async fn elected(config: &Config, sentinels: &[Address], name: &str) -> Result<Elected> {
+    let asked = sentinels.iter().map(|address| connect_and_ask(config, address, name));
+    let mut asked: FuturesUnordered<_> = asked.collect();
     let (mut words, mut failed) = (Vec::new(), None);
-    while let Some(answer) = asked.next().await {
-        match answer {
-            Ok(word) => words.push(word),
-            Err(error) => failed = Some(error),
-        }
-        if words.len() > sentinels.len() / 2 {
-            break;
+    loop {
+        let next = if words.len() > sentinels.len() / 2 {
+            tokio::time::timeout(GRACE, asked.next()).await.unwrap_or(None)
+        } else {
+            asked.next().await
+        };
+        match next {
+            Some(Ok(word)) => words.push(word),
+            Some(Err(error)) => failed = Some(error),
+            None => break,
         }
     }
-    if let Some(word) = words.into_iter().max_by_key(|word| word.epoch) {
-        return Ok(word.master);
-    }
-    let cause = failed.map(|error| error.said()).unwrap_or_default();
-    let message = format!("no Sentinel knows a master named {name:?} ({cause})");
-    Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME))
+    words.into_iter().max_by_key(|word| word.epoch).ok_or_else(|| {
+        let cause = failed.map(|error| error.said()).unwrap_or_default();
+        let message = format!("no Sentinel knows a master named {name:?} ({cause})");
+        Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME)
+    })
 }
 
-async fn connect_and_ask(config: &Config, address: &Address, name: &str) -> Result<Word> {
+async fn connect_and_ask(config: &Config, address: &Address, name: &str) -> Result<Elected> {
     let asking = async { ask(&mut connect::sentinel(config, address, None).await?, address, name).await };
     bounded(config, address, asking).await
 }
@@ -60,7 +65,7 @@ async fn bounded<T>(config: &Config, address: &Address, asking: impl Future<Outp
     asked.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))
 }
 
-async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &str) -> Result<Word> {
+async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &str) -> Result<Elected> {
     let mut both = Pipeline::new();
     both.cmd("SENTINEL").arg("get-master-addr-by-name").arg(name);
     both.cmd("SENTINEL").arg("MASTER").arg(name);
@@ -74,11 +79,12 @@ async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &s
     // A Sentinel that does not tell counts less than those that do.
     let facts = answers.next().and_then(|facts| redis::from_redis_value::<HashMap<String, String>>(facts).ok());
     let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok()).unwrap_or(0);
-    Ok(Word { epoch, master: Address { host, port } })
+    Ok(Elected { epoch, master: Address { host, port } })
 }
 
-/// Ends when the Sentinels call another server the master. The old one may well be alive, and take writes that will be lost.
-pub(crate) async fn until_replaced(config: &Config, sentinels: &[Address], name: &str, current: &Address) {
+/// Ends when the Sentinels have elected anew. The old master may well be alive, and take writes that will be lost; or it may be the
+/// new one, which has missed what came between.
+pub(crate) async fn until_replaced(config: &Config, sentinels: &[Address], name: &str, current: &Elected) {
     let hint = Arc::new(Notify::new());
     let mut listening: FuturesUnordered<_> =
         sentinels.iter().map(|address| listen(config, address, name, current, &hint)).collect();
@@ -86,7 +92,7 @@ pub(crate) async fn until_replaced(config: &Config, sentinels: &[Address], name:
         tokio::select! {
             Some(never) = listening.next() => match never {},
             () = hint.notified() => {
-                if master(config, sentinels, name).await.is_ok_and(|master| master != *current) {
+                if elected(config, sentinels, name).await.is_ok_and(|elected| elected != *current) {
                     return;
                 }
             }
@@ -95,7 +101,7 @@ pub(crate) async fn until_replaced(config: &Config, sentinels: &[Address], name:
 }
 
 /// Gives a hint whenever this Sentinel does, for ever.
-async fn listen(config: &Config, address: &Address, name: &str, current: &Address, hint: &Arc<Notify>) -> Infallible {
+async fn listen(config: &Config, address: &Address, name: &str, current: &Elected, hint: &Arc<Notify>) -> Infallible {
     loop {
         let Err(error) = listen_once(config, address, name, current, hint).await;
         tracing::debug!(%error, "a Sentinel cannot be listened to");
@@ -107,7 +113,7 @@ async fn listen_once(
     config: &Config,
     address: &Address,
     name: &str,
-    current: &Address,
+    current: &Elected,
     hint: &Arc<Notify>,
 ) -> Result<Infallible> {
     let news = Arc::new(Notify::new());
@@ -122,8 +128,7 @@ async fn listen_once(
     })
     .await?;
     loop {
-        let word = bounded(config, address, ask(&mut connection, address, name)).await?;
-        if word.master != *current {
+        if bounded(config, address, ask(&mut connection, address, name)).await? != *current {
             hint.notify_one();
         }
         // Any message, also that the connection has ended, is a reason to ask again.
