@@ -68,7 +68,6 @@ pub(crate) fn step(address: &Address, cause: RedisError) -> Error {
                 "another program keeps something else under this lock's key; choose another `prefix`".into(),
             ),
             (_, "BUSY") => new(Unavailable, format!("{address} is busy with somebody's script ({said})")).retryable(),
-            (_, "LEASEHOLD") => new(ErrorKind::Conflict, said),
             // A server that is going away may have done it.
             (_, "UNBLOCKED" | "SHUTDOWN") => new(Unavailable, said).retryable().effect_unknown(),
             _ => new(Unavailable, format!("{address} refuses the step ({said})")),
@@ -88,7 +87,7 @@ pub(crate) fn odd(address: &Address, answer: &redis::Value) -> Error {
 }
 
 /// The error in one line, without the library's own names for it.
-fn plain(cause: &RedisError) -> String {
+pub(crate) fn plain(cause: &RedisError) -> String {
     let text = match (cause.code(), cause.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (_, Some(detail)) => detail.to_owned(),
