@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Locks, Outcome, Token};
+use leasehold::{Guard, Locks, Outcome, Token};
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Reply, Resp};
 use tokio::task::JoinSet;
@@ -70,6 +70,18 @@ pub(crate) async fn until_free(locks: &Locks, name: &str) {
         let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
         let free = view.holders.is_empty() && view.waiters.is_empty();
         if free { Ok(()) } else { Err(format!("should be free: {view:?}")) }
+    })
+    .await;
+}
+
+/// Waits until the lease was extended once more.
+pub(crate) async fn until_renewed(guard: &Guard) {
+    let before = guard.deadline();
+    eventually(BOUND, || async {
+        match (guard.deadline() > before, guard.lost_reason()) {
+            (true, None) => Ok(()),
+            (_, lost) => Err(format!("not renewed: {guard:?} {lost:?}")),
+        }
     })
     .await;
 }

@@ -23,8 +23,13 @@ pub(crate) async fn node(config: &Config, address: &Address, hear: Option<Hear>)
 }
 
 /// Connects to one Sentinel.
-pub(crate) async fn sentinel(config: &Config, address: &Address, hear: Option<Hear>) -> Result<MultiplexedConnection> {
-    open(config, address, &config.sentinel_login, 0, hear).await
+pub(crate) async fn sentinel(config: &Config, address: &Address) -> Result<MultiplexedConnection> {
+    open(config, address, &config.sentinel_login, 0, None).await
+}
+
+/// Connects to one Sentinel that will tell us something.
+pub(crate) async fn telling_sentinel(config: &Config, address: &Address, hear: Hear) -> Result<MultiplexedConnection> {
+    open(config, address, &config.sentinel_login, 0, Some(hear)).await
 }
 
 async fn open(

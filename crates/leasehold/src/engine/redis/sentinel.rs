@@ -55,7 +55,7 @@ pub(crate) async fn elected(config: &Config, sentinels: &[Address], name: &str) 
 }
 
 async fn connect_and_ask(config: &Config, address: &Address, name: &str) -> Result<Elected> {
-    let asking = async { ask(&mut connect::sentinel(config, address, None).await?, address, name).await };
+    let asking = async { ask(&mut connect::sentinel(config, address).await?, address, name).await };
     bounded(config, address, asking).await
 }
 
@@ -120,7 +120,7 @@ async fn listen_once(
     let told = Arc::clone(&news);
     let hear: connect::Hear = Arc::new(move |_: PushInfo| told.notify_one());
     let mut connection = bounded(config, address, async {
-        let mut connection = connect::sentinel(config, address, Some(hear)).await?;
+        let mut connection = connect::telling_sentinel(config, address, hear).await?;
         for channel in NEWS {
             connection.subscribe(channel).await.map_err(|cause| error::step(address, cause))?;
         }
