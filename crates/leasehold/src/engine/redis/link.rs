@@ -60,7 +60,7 @@ pub(crate) trait Owner: Send + Sync + 'static {
     fn message(&self, info: PushInfo);
     /// It is up; `again`: it was up before, and whatever happened meanwhile was not heard.
     fn up(&self, live: &Live, again: bool);
-    /// It went down.
+    /// It went down, or could not be brought up once more.
     fn down(&self);
     /// The cluster's slots have moved.
     fn moved(&self);
@@ -245,6 +245,7 @@ async fn tend(inner: Arc<Inner>) {
                 tracing::debug!(%error, failures, "no connection");
                 let down = State::Down(error.kind(), error.said().into(), error.is_retryable());
                 inner.state.send_replace(down);
+                inner.owner.down();
                 let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
                 tokio::time::sleep(backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice))
                     .await;
