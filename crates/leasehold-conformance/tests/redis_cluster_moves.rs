@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use deployment::{
-    BOUND, LONG, Line, client, in_order, raw, soon, until_answering, until_free, until_renewed, until_waiting,
+    BOUND, LONG, Line, client, in_order, raw, soon, until_answering, until_free, until_listening, until_renewed,
+    until_waiting,
 };
 use leasehold::fence::Fence;
 use leasehold::{Locks, LostReason, Outcome};
@@ -73,9 +74,9 @@ async fn one_node_knows_the_others() {
     }
     let owner = cluster.owner_of(slot_of("tag")).await.expect("an owner");
     assert!(has_key(&cluster, owner, "{tag}:a").await && has_key(&cluster, owner, "{tag}:b").await, "side by side");
-    let listed: BTreeSet<_> =
-        locks.list("").await.expect("a list").into_iter().map(|view| view.name.to_string()).collect();
-    assert_eq!(listed, names.iter().cloned().collect(), "from all nodes");
+    let listed = locks.list("").await.expect("a list");
+    let listed: BTreeSet<_> = listed.iter().map(|view| view.name.as_str()).collect();
+    assert!(names.iter().all(|name| listed.contains(name.as_str())), "from all nodes: {listed:?}");
     let other = client(&cluster.url(), LONG).await;
     for name in &names {
         assert!(other.mutex(name).try_lock().await.expect("an answer").is_none(), "{name}");
@@ -151,31 +152,6 @@ async fn a_slot_is_half_way() {
     until_free(&one, &name("old")).await;
 }
 
-/// Two locks of one slot, each on another side: a request for both cannot be served, one for each can.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn locks_of_one_slot_on_both_sides_are_renewed() {
-    let (mut cluster, run) = masters().await;
-    let locks = client(&cluster.url(), SHORT).await;
-    let name = |about: &str| format!("{about}{{split-{run}}}");
-    let slot = slot_of(&format!("split-{run}"));
-    let from = cluster.owner_of(slot).await.expect("an owner");
-    let to = (from + 1) % 3;
-    let all = locks.all([name("a"), name("b")]).lock().await.expect("two locks");
-    let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
-    let port = cluster.nodes()[to].port().to_string();
-    let moved =
-        raw(cluster.nodes()[from].addr(), &["MIGRATE", "127.0.0.1", &port, &key(&name("a")), "0", "5000"]).await;
-    assert_eq!(moved, Reply::Simple("OK".to_owned()));
-    for _ in 0..4 {
-        for guard in all.guards() {
-            until_renewed(guard).await;
-        }
-    }
-    assert!(all.is_held());
-    cluster.finish_migration(migration).await.expect("the end of a move");
-    assert!(all.release().await.expect("an answer").iter().all(|(_, outcome)| *outcome == Outcome::Released));
-}
-
 /// A slot moves round and round while everything goes on in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_under_load() {
@@ -240,10 +216,43 @@ async fn an_observer_follows_a_moving_slot() {
         let seen = soon("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
         assert_eq!(seen.token, leader.token());
         let from = cluster.owner_of(slot).await.expect("an owner");
-        cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+        let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+        cluster.move_keys(&migration).await.expect("moved keys");
+        let _ = leader.resign().await.expect("an answer");
+        assert_eq!(soon("the resignation is seen", observer.next()).await.expect("an answer"), None);
+        let leader = one.election(&name).campaign().await.expect("elected");
+        let seen = soon("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
+        assert_eq!(seen.token, leader.token());
+        cluster.finish_migration(migration).await.expect("the end of a move");
         let _ = leader.resign().await.expect("an answer");
         assert_eq!(soon("the resignation is seen", observer.next()).await.expect("an answer"), None);
     }
+}
+
+/// Nodes that do not know by which name they are known say only their port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_need_not_know_their_names() {
+    let (mut cluster, run) = masters().await;
+    let prefer = async |cluster: &Cluster, kind: &str| {
+        for addr in cluster.addrs() {
+            let set = raw(addr, &["CONFIG", "SET", "cluster-preferred-endpoint-type", kind]).await;
+            assert_eq!(set, Reply::Simple("OK".to_owned()));
+        }
+    };
+    prefer(&cluster, "unknown-endpoint").await;
+    let name = format!("nameless-{run}");
+    let slot = slot_of(&name);
+    let locks = client(&format!("redis+cluster://{}", cluster.addrs()[0]), SHORT).await;
+    let held = locks.mutex(&name).lock().await.expect("a lock");
+    let from = cluster.owner_of(slot).await.expect("an owner");
+    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+    until_renewed(&held).await;
+    let migration = cluster.begin_migration(slot, (from + 2) % 3).await.expect("the beginning of a move");
+    cluster.move_keys(&migration).await.expect("moved keys");
+    until_renewed(&held).await;
+    cluster.finish_migration(migration).await.expect("the end of a move");
+    released(held).await;
+    prefer(&cluster, "ip").await;
 }
 
 /// The replica had everything: whoever held holds, whoever waited is served.
@@ -269,15 +278,41 @@ async fn a_dead_master_is_replaced() {
     .await;
     let token = held.token();
     cluster.kill_node(0).expect("a dead master");
-    cluster.failed_over(slot_of(&name), BOUND).await.expect("a fail-over");
-    until_waiting(&one, &name, 2).await;
-    until_waiting(&two, &name, 2).await;
+    let new = cluster.failed_over(slot_of(&name), BOUND).await.expect("a fail-over");
+    // Nobody asks for anything, and yet all find the new one.
+    until_listening(cluster.nodes()[new].addr(), 2).await;
+    assert_eq!(one.inspect(&name).await.expect("a view").waiters.len(), 2);
     assert!(held.is_held() && held.token() == token);
     assert!(two.mutex(&name).try_lock().await.expect("an answer").is_none());
     released(held).await;
     assert_eq!(line.served().await.0, in_order(2));
     let elsewhere = name_at(&cluster, 1, "else").await;
     released(one.mutex(elsewhere).lock().await.expect("a lock")).await;
+    drop((one, two));
+    a_master_that_is_cut_off_is_left(&mut cluster).await;
+}
+
+/// A master that hears nothing of the others any more, which have replaced it, still answers us.
+async fn a_master_that_is_cut_off_is_left(cluster: &mut Cluster) {
+    let name = name_at(cluster, 1, "island").await;
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(client(&cluster.url(), LONG).await);
+    }
+    for locks in &clients {
+        released(locks.mutex(&name).lock().await.expect("a lock")).await;
+    }
+    for node in 2..6usize {
+        let id = deployment::text(raw(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
+        let forgotten = raw(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
+        assert_eq!(forgotten, Reply::Simple("OK".to_owned()));
+    }
+    let taken = raw(cluster.nodes()[4].addr(), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    assert_eq!(taken, Reply::Simple("OK".to_owned()));
+    for locks in &clients {
+        let guard = soon("its replica answers", locks.mutex(&name).lock()).await;
+        released(guard.expect("a lock")).await;
+    }
 }
 
 /// The replica had missed the grant: its holder is told, and its writes are refused.

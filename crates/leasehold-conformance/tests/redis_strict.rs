@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use deployment::{BOUND, Line, client, in_order, raw, soon, text, until_answering, until_waiting};
 use leasehold::{ErrorKind, Guard, Locks, Outcome, Owner, Token};
-use leasehold_testbed::redis::{Redis, Reply, SentinelSet};
+use leasehold_testbed::redis::{Cluster, Redis, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Data, redis};
 
 /// The longest lease.
@@ -175,4 +175,28 @@ async fn a_master_that_is_called_back_has_forgotten_too() {
     let next = take(&two, "a").await;
     assert!(!held.is_held(), "two hold it: {held:?} {next:?}");
     assert!(next.token().0 >= killed + MOST.as_micros() as u64, "granted too early: {next:?}, {killed}");
+}
+
+/// The same in a cluster: each slot has its own word on it, and it is there before the first lock is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_forgets_never_makes_two_holders() {
+    let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
+    let (slot, words) = (slot_of("a"), async |addr| raw(addr, &["DBSIZE"]).await);
+    let old = cluster.owner_of(slot).await.expect("an owner");
+    let url = strict(&cluster.url());
+    let (one, two) = (client(&url, TTL).await, client(&url, TTL).await);
+    assert!(one.mutex("a").try_lock().await.expect("an answer").is_none(), "who knows what was here before?");
+    assert_eq!(take(&one, "a").await.release().await.expect("an answer"), Outcome::Released);
+    cluster.cut_replication(old).await.expect("a cut");
+    let first = take(&one, "a").await;
+    let killed = time(cluster.nodes()[old].addr()).await;
+    cluster.kill_node(old).expect("a dead master");
+    cluster.resume_replicas().expect("a replica that goes on");
+    let new = cluster.failed_over(slot, BOUND).await.expect("a fail-over");
+    let second = take(&two, "a").await;
+    assert!(!first.is_held(), "two hold it: {first:?} {second:?}");
+    assert!(second.token().0 >= killed + MOST.as_micros() as u64, "granted too early: {second:?}, {killed}");
+    let known = words(cluster.nodes()[new].addr()).await;
+    assert!(matches!(known, Reply::Integer(5000..)), "every slot's wait has begun, not only this one's: {known:?}");
+    assert_eq!(second.release().await.expect("an answer"), Outcome::Released);
 }
