@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::engine::{Answer, Capabilities, Engine, Evicted, LockView, Losses, Released, Renewal, Step};
+use leasehold::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 
 /// A real engine of which only the least is used: no queue, no modes, no owners, no inspection, no eviction.
@@ -48,6 +48,10 @@ impl Engine for Limited {
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<Answer> {
         self.inner().attempt(claim, false)
+    }
+
+    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        Step::ready(Ok(None))
     }
 
     fn wait(self: Arc<Self>, _claim: Arc<Claim>, _patience: Duration) -> Step<Answer> {

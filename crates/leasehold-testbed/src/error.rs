@@ -53,6 +53,13 @@ pub enum Error {
         /// What was seen instead.
         seen: String,
     },
+    /// A server answered a request of the testbed itself with an error.
+    Refused {
+        /// What was asked for.
+        request: String,
+        /// What the server said.
+        answer: String,
+    },
     /// The other side said something that the protocol does not allow.
     Protocol {
         /// Who spoke.
@@ -94,6 +101,7 @@ impl fmt::Display for Error {
                 write!(f, "{program} is not running: it ended or was killed; restart it first")
             }
             Self::TimedOut { awaited, bound, seen } => write!(f, "no {awaited} within {bound:?}; seen instead: {seen}"),
+            Self::Refused { request, answer } => write!(f, "{request} was refused: {answer}"),
             Self::Protocol { peer, problem } => write!(f, "{peer} broke the protocol: {problem}"),
         }
     }

@@ -3,7 +3,7 @@
 //! | module | what it gives |
 //! |---|---|
 //! | [`process`] | [`Server`]: a server in its own folder on its own port; killed, paused, restarted; gone when the test is |
-//! | [`redis`] | Redis, and [`redis::Resp`] to ask it by hand |
+//! | [`redis`] | Redis alone, with TLS, with Sentinels or as a cluster, and [`redis::Resp`] to ask it by hand |
 //! | [`proxy`] | [`Proxy`]: stands between client and server and cuts, freezes, delays, swallows and doubles |
 //! | [`actor`] | [`Actor`]: a child process that speaks JSON lines and can be stopped and killed |
 //! | [`eventually()`] | waits for a condition, with a bound |

@@ -137,6 +137,15 @@ impl Error {
         self
     }
 
+    /// The message alone, without where it happened.
+    #[cfg(feature = "redis")]
+    pub(crate) fn said(&self) -> String {
+        match &self.0.source {
+            Some(source) => format!("{}: {source}", self.0.message),
+            None => self.0.message.clone(),
+        }
+    }
+
     /// What went wrong.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::engine::{Answer, Capabilities, Engine, Evicted, LockView, Losses, Released, Renewal, Step};
+use leasehold::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
 use leasehold::{Claim, ClaimId, LockName};
 
 use super::{Flaky, Method};
@@ -19,6 +19,10 @@ impl Engine for Flaky {
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
         self.pass(Method::Attempt, move |inner| inner.attempt(claim, queue))
+    }
+
+    fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        self.pass(Method::AttemptAll, move |inner| inner.attempt_all(claims))
     }
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {

@@ -9,6 +9,7 @@ use std::time::Duration;
 #[allow(missing_docs, reason = "named as the engine's methods are")]
 pub enum Method {
     Attempt,
+    AttemptAll,
     Wait,
     Renew,
     Release,
@@ -22,8 +23,17 @@ impl Method {
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them.
-    pub const ALL: [Self; 8] =
-        [Self::Attempt, Self::Wait, Self::Renew, Self::Release, Self::Changed, Self::Inspect, Self::List, Self::Evict];
+    pub const ALL: [Self; 9] = [
+        Self::Attempt,
+        Self::AttemptAll,
+        Self::Wait,
+        Self::Renew,
+        Self::Release,
+        Self::Changed,
+        Self::Inspect,
+        Self::List,
+        Self::Evict,
+    ];
 }
 
 /// What befalls a call.

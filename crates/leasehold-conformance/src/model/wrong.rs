@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::engine::{Answer, Capabilities, Engine, Evicted, LockView, Losses, Released, Renewal, Step};
+use leasehold::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
 use leasehold::{Claim, ClaimId, Error, LockName, Token};
 
 /// What is wrong.
@@ -91,6 +91,10 @@ impl Engine for Wrong {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(claim.id, Arc::clone(&claim));
         let name = claim.name().clone();
         Step::new(async move { Ok(self.told_answer(&name, self.inner().attempt(claim, queue).await?)) })
+    }
+
+    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        Step::ready(Ok(None))
     }
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {

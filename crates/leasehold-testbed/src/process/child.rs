@@ -67,6 +67,11 @@ impl Child {
         })
     }
 
+    /// Whether it stands still since [`Child::stop`].
+    pub(super) fn is_stopped(&self) -> bool {
+        tree::is_stopped(Pid::from_child(&self.inner))
+    }
+
     /// Lets it and all it has started go on.
     pub(crate) fn resume(&mut self) -> Result<()> {
         tree::resume(self.running()?);

@@ -98,7 +98,7 @@ impl Place {
     }
 
     /// The end of the log; the reason instead, if it cannot be read.
-    pub(super) fn log_tail(&self) -> String {
+    pub(crate) fn log_tail(&self) -> String {
         tail(&self.log_path()).unwrap_or_else(|error| format!("(no log: {error})"))
     }
 

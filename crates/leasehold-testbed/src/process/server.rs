@@ -88,6 +88,11 @@ impl Server {
         self.child.as_ref().map(Child::pid)
     }
 
+    /// Whether it should answer: it was neither killed nor stopped, and is not paused.
+    pub fn is_awake(&self) -> bool {
+        self.child.as_ref().is_some_and(|child| !child.is_stopped())
+    }
+
     /// Kills it (SIGKILL) with all processes that it started, as a power cut would. When this
     /// returns, they are gone. Killing a server that is down does nothing.
     ///

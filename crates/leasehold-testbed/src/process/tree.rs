@@ -34,9 +34,14 @@ pub(super) fn stop(root: Pid) -> Result<Vec<Pid>, Pid> {
     Ok(stopped)
 }
 
+/// Whether `root` is stopped.
+pub(super) fn is_stopped(root: Pid) -> bool {
+    thread_states(root).contains(&'T')
+}
+
 /// Lets `root` and its descendants go on, if it is stopped.
 pub(super) fn resume(root: Pid) {
-    if !thread_states(root).contains(&'T') {
+    if !is_stopped(root) {
         return;
     }
     // Last to stop, first to go on: no parent runs before we are done with its children.

@@ -1,8 +1,28 @@
-//! A real Redis, and a client by hand.
+//! A real Redis, alone or as a set, and a client by hand.
+//!
+//! | | |
+//! |---|---|
+//! | [`start`], [`Redis`] | one server, with a password or arguments of its own |
+//! | [`replica_of`] | a replica that follows a server |
+//! | [`Redis::tls`] | a server that speaks only TLS, and the certificates to trust and to show |
+//! | [`SentinelSet`] | a master, its replicas, and three Sentinels that replace it when it dies |
+//! | [`Cluster`] | masters that share the slots, and their replicas; slots can move |
+//! | [`Resp`] | asks any of them by hand |
+//!
+//! Sets need Redis 7.0 or later.
 
+mod ask;
+mod cluster;
+mod replica;
 mod resp;
+mod sentinel;
+mod tls;
 
+pub use cluster::{Cluster, Migration, slot_of};
+pub use replica::{Replica, replica_of};
 pub use resp::{Reply, Resp};
+pub use sentinel::SentinelSet;
+pub use tls::{Tls, TlsRedis};
 
 use crate::{
     Result, Server,
@@ -32,6 +52,7 @@ pub async fn start() -> Result<Server> {
 pub struct Redis {
     extra: Vec<String>,
     user: Option<String>,
+    password: Option<String>,
 }
 
 impl Redis {
@@ -45,6 +66,15 @@ impl Redis {
     pub fn args(mut self, arguments: &[&str]) -> Self {
         self.extra.extend(arguments.iter().map(|&a| a.to_owned()));
         self
+    }
+
+    /// Demands `password` of clients, and gives it to the master if this is or becomes a replica.
+    ///
+    /// It stands in the URL as it is: use letters and digits.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.password = Some(password.to_owned());
+        self.args(&["--requirepass", password, "--masterauth", password])
     }
 
     /// Runs it as `user` when the tests run as root.
@@ -79,29 +109,37 @@ impl Recipe for Redis {
             ["--daemonize", "no"],
             ["--save", ""],
             ["--appendonly", "no"],
+            // A first replica need not wait five seconds for a second one.
+            ["--repl-diskless-sync-delay", "0"],
         ];
         let ours = ours.iter().flatten().map(|&argument| argument.to_owned());
         ours.chain(self.extra.iter().cloned()).collect()
     }
 
     fn url(&self, place: &Place) -> String {
-        format!("redis://127.0.0.1:{}/", place.port())
+        let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
+        format!("redis://{password}127.0.0.1:{}/", place.port())
     }
 
     fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
-        Box::pin(async move {
-            let answer = async { Resp::connect(place.addr()).await?.command(&["PING"]).await };
-            match answer.await {
-                Ok(Reply::Simple(pong)) if pong == "PONG" => Ok(()),
-                // One with a password is up, too.
-                Ok(Reply::Error(text)) if text.starts_with("NOAUTH") => Ok(()),
-                Ok(other) => Err(format!("{other:?}")),
-                Err(error) => Err(error.to_string()),
-            }
-        })
+        ping(place)
     }
 
     fn run_as(&self) -> Option<&str> {
         self.user.as_deref()
     }
+}
+
+/// Asks once whether a Redis of any kind answers.
+fn ping(place: &Place) -> Probe<'_> {
+    Box::pin(async move {
+        let answer = async { Resp::connect(place.addr()).await?.command(&["PING"]).await };
+        match answer.await {
+            Ok(Reply::Simple(pong)) if pong == "PONG" => Ok(()),
+            // One with a password, or whose default user may do nothing, is up, too.
+            Ok(Reply::Error(text)) if text.starts_with("NOAUTH") || text.starts_with("NOPERM") => Ok(()),
+            Ok(other) => Err(format!("{other:?}")),
+            Err(error) => Err(error.to_string()),
+        }
+    })
 }

@@ -6,9 +6,18 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::claim::ClaimId;
 
-/// Claims that an engine knows to be lost, as it learns of them.
+/// What an engine tells without being asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// This claim is lost.
+    Of(ClaimId),
+    /// Any claim may be lost: the connection was broken for a while, the server is another one. All are renewed at once.
+    Doubt,
+}
+
+/// Claims that an engine knows or fears to be lost, as it learns of them.
 #[derive(Debug)]
-pub struct Losses(Option<UnboundedReceiver<ClaimId>>);
+pub struct Losses(Option<UnboundedReceiver<Loss>>);
 
 impl Losses {
     /// Never tells of any.
@@ -16,24 +25,24 @@ impl Losses {
         Self(None)
     }
 
-    /// The next lost claims; does not end while there are none.
+    /// The next of them; does not end while there are none.
     ///
     /// # Cancellation safety
     /// May be dropped; nothing is missed.
-    pub async fn next(&mut self) -> Vec<ClaimId> {
+    pub async fn next(&mut self) -> Vec<Loss> {
         let Some(receiver) = &mut self.0 else { return std::future::pending().await };
-        let mut claims = Vec::new();
-        if receiver.recv_many(&mut claims, 1024).await == 0 {
+        let mut losses = Vec::new();
+        if receiver.recv_many(&mut losses, 1024).await == 0 {
             // The engine is gone, and tells nothing any more.
             return std::future::pending().await;
         }
-        claims
+        losses
     }
 }
 
 /// Where an engine posts losses for all who listen.
 #[derive(Debug, Default)]
-pub struct LossBoard(Mutex<Vec<UnboundedSender<ClaimId>>>);
+pub struct LossBoard(Mutex<Vec<UnboundedSender<Loss>>>);
 
 impl LossBoard {
     /// Listens from now on.
@@ -48,6 +57,15 @@ impl LossBoard {
 
     /// Tells all listeners; each knows its own claims.
     pub fn post(&self, claim: ClaimId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| sender.send(claim).is_ok());
+        self.tell(Loss::Of(claim));
+    }
+
+    /// Has all listeners renew all their claims now.
+    pub fn doubt(&self) {
+        self.tell(Loss::Doubt);
+    }
+
+    fn tell(&self, loss: Loss) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|sender| sender.send(loss).is_ok());
     }
 }

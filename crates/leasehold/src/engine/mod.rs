@@ -22,7 +22,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
-pub use self::losses::{LossBoard, Losses};
+pub use self::losses::{Loss, LossBoard, Losses};
 pub use self::registry::{Entry, entries, open};
 pub use self::url::EngineUrl;
 
@@ -264,6 +264,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Takes the lock if it is free; otherwise joins the queue if `queue` is set and the engine has one. Rules 1 to 6 of
     /// [`Table`](crate::logic::table::Table). The same claim again gets the same answer, and a later end.
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer>;
+
+    /// Takes several locks at once if all of them are free: one grant per claim, in order. `None`: one of them is not, or the engine
+    /// cannot do it at once; then none was taken, and the caller takes them one after the other.
+    fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>>;
 
     /// Waits for a change of a queued claim, no longer than `patience`, and says how it stands. Called again and again
     /// while the caller waits, at least every third of a TTL: each call shows that the waiter is alive. Dropping it leaves

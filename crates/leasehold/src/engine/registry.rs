@@ -46,6 +46,36 @@ pub fn entries() -> Vec<Entry> {
             #[cfg(not(feature = "file"))]
             capabilities: None,
         },
+        Entry {
+            scheme: "redis",
+            feature: "redis",
+            example: "redis://host:6379/0",
+            about: "many machines, in one Redis or Valkey server; rediss: for TLS",
+            #[cfg(feature = "redis")]
+            capabilities: Some(super::redis::CAPABILITIES),
+            #[cfg(not(feature = "redis"))]
+            capabilities: None,
+        },
+        Entry {
+            scheme: "redis+sentinel",
+            feature: "redis",
+            example: "redis+sentinel://h1,h2,h3/mymaster",
+            about: "many machines, in a Redis master that Sentinels choose",
+            #[cfg(feature = "redis")]
+            capabilities: Some(super::redis::CAPABILITIES),
+            #[cfg(not(feature = "redis"))]
+            capabilities: None,
+        },
+        Entry {
+            scheme: "redis+cluster",
+            feature: "redis",
+            example: "redis+cluster://h1,h2,h3",
+            about: "many machines, in a Redis Cluster",
+            #[cfg(feature = "redis")]
+            capabilities: Some(super::redis::CAPABILITIES),
+            #[cfg(not(feature = "redis"))]
+            capabilities: None,
+        },
     ]
 }
 
@@ -60,6 +90,8 @@ pub async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
         "memory" => Ok(super::memory::MemoryEngine::open(&url, clock)?),
         #[cfg(feature = "file")]
         "file" => Ok(super::file::FileEngine::open(&url, clock).await?),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => super::redis::open(&url, clock).await,
         scheme => {
             let _ = clock;
             Err(unknown(scheme))

@@ -85,6 +85,15 @@ impl Book {
         pages.wake_for(due)
     }
 
+    /// Makes every lease due.
+    pub(super) fn all_due(&self, now: Moment) {
+        let mut pages = self.pages();
+        for row in pages.rows.iter_mut().filter(|row| row.claim.is_some()) {
+            row.due = row.due.min(now);
+        }
+        pages.next = pages.next.min(now);
+    }
+
     /// Whatever is due now. A lease that is handed out for renewal stays due at its deadline, in case no answer comes.
     pub(super) fn due(&self, now: Moment) -> Round {
         let mut round = Round { expired: Vec::new(), renew: Vec::new(), next: Moment::NEVER };

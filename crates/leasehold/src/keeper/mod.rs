@@ -17,7 +17,7 @@ use self::book::Book;
 use self::chores::Chore;
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
-use crate::engine::{Answer, Capabilities, Engine, Losses, Step};
+use crate::engine::{Answer, Capabilities, Engine, Loss, Losses, Step};
 use crate::meter::Gauges;
 
 pub(crate) use self::chores::{call, listen, release};
@@ -193,9 +193,15 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
         tokio::select! {
             biased;
             Some(()) = chores.next(), if !chores.is_empty() => {}
-            claims = losses.next() => {
+            told = losses.next() => {
                 let now = desk.clock.now();
-                early.extend(claims.into_iter().map(|claim| (now, claim)));
+                if told.contains(&Loss::Doubt) {
+                    desk.book.all_due(now);
+                }
+                early.extend(told.into_iter().filter_map(|loss| match loss {
+                    Loss::Of(claim) => Some((now, claim)),
+                    Loss::Doubt => None,
+                }));
                 desk.lost_early.store(early.len(), Ordering::SeqCst);
             }
             () = desk.wake.notified() => {}

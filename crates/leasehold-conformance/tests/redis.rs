@@ -1,0 +1,22 @@
+//! The suite on `redis:`: one server for all cases, each instance with a prefix of its own.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use leasehold_conformance::{Instance, Subject, suite};
+use leasehold_testbed::Server;
+use tokio::sync::OnceCell;
+
+/// A prefix on a server that all cases share.
+struct Redis;
+
+impl Subject for Redis {
+    async fn instance(&self) -> Instance {
+        static SERVER: OnceCell<Server> = OnceCell::const_new();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let server = SERVER.get_or_init(|| async { leasehold_testbed::redis::start().await.expect("a server") }).await;
+        Instance::at(format!("{}?prefix=case-{}:", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+suite!(redis, Redis);

@@ -1,0 +1,88 @@
+//! Questions that the testbed itself asks of its servers.
+
+use std::{collections::HashMap, net::SocketAddr};
+
+use super::{Reply, Resp};
+use crate::{Error, Result, Server};
+
+/// One connection that has shown its password, if there is one.
+pub(super) async fn enter(addr: SocketAddr, password: Option<&str>) -> Result<Resp> {
+    let mut client = Resp::connect(addr).await?;
+    if let Some(password) = password {
+        demand(&mut client, &["AUTH", password]).await?;
+    }
+    Ok(client)
+}
+
+/// Asks; a refusal is an error here.
+pub(super) async fn demand(client: &mut Resp, words: &[&str]) -> Result<Reply> {
+    match client.command(words).await? {
+        Reply::Error(answer) => Err(Error::Refused { request: words.join(" "), answer }),
+        reply => Ok(reply),
+    }
+}
+
+/// Asks once, on a connection of its own.
+pub(super) async fn ask(addr: SocketAddr, password: Option<&str>, words: &[&str]) -> Result<Reply> {
+    demand(&mut enter(addr, password).await?, words).await
+}
+
+/// Asks for lines of `key:value`, as `INFO` and `CLUSTER INFO` give them.
+pub(super) async fn facts(addr: SocketAddr, password: Option<&str>, words: &[&str]) -> Result<HashMap<String, String>> {
+    let text = text(ask(addr, password, words).await?)?;
+    let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+    Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+}
+
+/// `Ok` if `facts` has all of these, otherwise what differs.
+pub(super) fn check(facts: &HashMap<String, String>, wanted: &[(&str, &str)]) -> std::result::Result<(), String> {
+    let missing = wanted.iter().find(|(key, value)| facts.get(*key).is_none_or(|found| found != value));
+    match missing {
+        None => Ok(()),
+        Some((key, value)) => Err(format!("{key} is {:?}, not {value}", facts.get(*key))),
+    }
+}
+
+/// `Ok` if the server at `addr` is a replica whose link to its master is up.
+pub(super) async fn check_linked(addr: SocketAddr, password: Option<&str>) -> std::result::Result<(), String> {
+    let facts = facts(addr, password, &["INFO", "replication"]).await.map_err(|error| error.to_string())?;
+    check(&facts, &[("role", "slave"), ("master_link_status", "up")]).map_err(|seen| format!("{addr}: {seen}"))
+}
+
+/// Has the master forget its replicas, which must be paused so that they cannot come back at once.
+///
+/// The pause alone would lose nothing: the system takes the master's writes for a paused replica,
+/// and hands them over when it goes on, even if the master has died meanwhile.
+pub(super) async fn drop_replicas(master: &Server, password: Option<&str>) -> Result<()> {
+    let mut client = enter(master.addr(), password).await?;
+    demand(&mut client, &["CLIENT", "KILL", "TYPE", "replica"]).await?;
+    Ok(())
+}
+
+/// Lets those of the paused nodes go on that were not killed meanwhile.
+pub(super) fn resume(nodes: &mut [Server], paused: &mut Vec<usize>) -> Result<()> {
+    let alive = paused.drain(..).filter(|&index| nodes[index].pid().is_some()).collect::<Vec<_>>();
+    // One that fails must not leave the others paused.
+    let resumed: Vec<Result<()>> = alive.into_iter().map(|index| nodes[index].resume()).collect();
+    resumed.into_iter().collect()
+}
+
+/// The text in a reply.
+pub(super) fn text(reply: Reply) -> Result<String> {
+    match reply {
+        Reply::Bulk(text) | Reply::Simple(text) => Ok(text),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// The texts in a reply of several.
+pub(super) fn texts(reply: Reply) -> Result<Vec<String>> {
+    match reply {
+        Reply::Array(items) => items.into_iter().map(text).collect(),
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub(super) fn unexpected(reply: &Reply) -> Error {
+    Error::Protocol { peer: "Redis".to_owned(), problem: format!("an unexpected {reply:?}") }
+}

@@ -1,0 +1,115 @@
+//! Moving a slot from one master to another while clients use it.
+
+use std::time::Duration;
+
+use super::{Cluster, view::View};
+use crate::{
+    Result,
+    redis::{Resp, ask},
+};
+
+/// How many keys move at a time.
+const BATCH: &str = "100";
+/// How long one batch may take, in milliseconds.
+const BATCH_BOUND: &str = "5000";
+/// How long all nodes may take to hear of a slot's new owner.
+const AGREE_BOUND: Duration = Duration::from_secs(60);
+
+/// A slot on its way; see [`Cluster::begin_migration`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the slot stays between two nodes until the migration is finished"]
+pub struct Migration {
+    /// The slot.
+    pub slot: u16,
+    /// The number of the node that gives it away.
+    pub from: usize,
+    /// The number of the node that takes it.
+    pub to: usize,
+}
+
+impl Cluster {
+    /// Moves a slot with all its keys to another master, and waits until all nodes know.
+    ///
+    /// Keys must be text. Moving it to where it is does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`](crate::Error::Refused) if `to` is a replica, for instance;
+    /// [`Error::Io`](crate::Error::Io) or [`Error::TimedOut`](crate::Error::TimedOut) if a node is
+    /// down.
+    pub async fn migrate_slot(&mut self, slot: u16, to: usize) -> Result<()> {
+        if self.owner_of(slot).await? == to {
+            return Ok(());
+        }
+        let migration = self.begin_migration(slot, to).await?;
+        self.finish_migration(migration).await
+    }
+
+    /// Tells both masters that the slot moves, but moves no key yet.
+    ///
+    /// From now on the old owner still serves the keys that it has, and answers `ASK` for those
+    /// that it has not; the new one serves the slot only after `ASKING`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::migrate_slot`].
+    pub async fn begin_migration(&self, slot: u16, to: usize) -> Result<Migration> {
+        let from = self.owner_of(slot).await?;
+        let number = slot.to_string();
+        // In this order: the old owner must not send clients to one that does not expect them.
+        self.tell(to, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &self.ids[from]]).await?;
+        self.tell(from, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &self.ids[to]]).await?;
+        Ok(Migration { slot, from, to })
+    }
+
+    /// Moves the keys that the slot has now, and leaves the slot with its old owner, which answers
+    /// `ASK` for all of them; returns how many have moved.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::migrate_slot`].
+    pub async fn move_keys(&self, migration: &Migration) -> Result<usize> {
+        let mut client = Resp::connect(self.nodes[migration.from].addr()).await?;
+        let (slot, port) = (migration.slot.to_string(), self.nodes[migration.to].port().to_string());
+        let mut moved = 0;
+        loop {
+            let keys = ask::demand(&mut client, &["CLUSTER", "GETKEYSINSLOT", &slot, BATCH]).await?;
+            let keys = ask::texts(keys)?;
+            if keys.is_empty() {
+                return Ok(moved);
+            }
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", BATCH_BOUND, "KEYS"];
+            words.extend(keys.iter().map(String::as_str));
+            ask::demand(&mut client, &words).await?;
+            moved += keys.len();
+        }
+    }
+
+    /// Moves the keys that are left, makes the new node the owner, and waits until all nodes know.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::migrate_slot`].
+    pub async fn finish_migration(&mut self, migration: Migration) -> Result<()> {
+        let Migration { slot, from, to } = migration;
+        self.move_keys(&migration).await?;
+        let number = slot.to_string();
+        let words = ["CLUSTER", "SETSLOT", &number, "NODE", &self.ids[to]];
+        // The new owner first: were the old one first, and the new one to die, nobody would have it.
+        self.tell(to, &words).await?;
+        self.tell(from, &words).await?;
+        let view = View::ask(self.nodes[to].addr()).await?;
+        for (index, id) in self.ids.iter().enumerate() {
+            let is_master = view.of(id).is_some_and(|entry| entry.has_flag("master"));
+            if is_master && index != from && index != to && self.nodes[index].is_awake() {
+                self.tell(index, &words).await?;
+            }
+        }
+        self.owners[usize::from(slot)] = to;
+        self.agreed(slot, |owner| owner == to, AGREE_BOUND).await.map(drop)
+    }
+
+    async fn tell(&self, index: usize, words: &[&str]) -> Result<()> {
+        ask::ask(self.nodes[index].addr(), None, words).await.map(drop)
+    }
+}

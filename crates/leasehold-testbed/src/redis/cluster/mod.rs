@@ -1,0 +1,139 @@
+//! A cluster: masters that share the slots, and replicas that take their place.
+
+mod join;
+mod migrate;
+mod recipe;
+mod slot;
+mod view;
+mod watch;
+
+pub use migrate::Migration;
+pub use slot::slot_of;
+
+use std::{net::SocketAddr, time::Duration};
+
+use futures_util::future::try_join_all;
+
+use super::ask;
+use crate::{Error, Result, Server};
+use join::Loner;
+use recipe::Node;
+
+/// How long a cluster may take to find itself. Only a failing test waits this long.
+const START_BOUND: Duration = Duration::from_secs(60);
+
+/// A cluster whose masters share the slots evenly.
+///
+/// The nodes are numbered from 0: the first masters, in the order of their slots, then the
+/// replicas, the first of each master before the second of any. They keep their numbers over a
+/// failover. A node is down after two seconds of silence; a replica takes its place if most masters
+/// live, so it takes three of them to lose one.
+///
+/// A node may be restarted with [`Data::Keep`](crate::Data::Keep); with
+/// [`Data::Wipe`](crate::Data::Wipe) it would be a stranger to the others.
+#[derive(Debug)]
+pub struct Cluster {
+    nodes: Vec<Server>,
+    /// What the nodes call each other.
+    ids: Vec<String>,
+    /// The owner of each slot as we last knew it: a failover means another one.
+    owners: Vec<usize>,
+    /// The replicas that [`Cluster::cut_replication`] has paused.
+    paused: Vec<usize>,
+}
+
+impl Cluster {
+    /// Starts a cluster and waits until every node agrees that all is well.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`]; [`Error::TimedOut`] if the nodes do not come to agree.
+    ///
+    /// # Panics
+    ///
+    /// Without masters.
+    pub async fn start(masters: usize, replicas_per_master: usize) -> Result<Self> {
+        assert!(masters > 0, "a cluster needs masters");
+        let count = masters * (1 + replicas_per_master);
+        let nodes = try_join_all((0..count).map(|_| Server::start(Node))).await?;
+        let loners = try_join_all(nodes.iter().map(look_at)).await?;
+        let owners = join::shares(masters);
+        join::join(&loners, &owners).await?;
+        let ids = loners.into_iter().map(|loner| loner.id).collect();
+        let cluster = Self { nodes, ids, owners, paused: Vec::new() };
+        cluster.settled(START_BOUND).await?;
+        Ok(cluster)
+    }
+
+    /// The URL by which clients find the cluster: all of its nodes.
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.addrs().iter().map(SocketAddr::to_string).collect();
+        format!("redis+cluster://{}", hosts.join(","))
+    }
+
+    /// Where the nodes are.
+    pub fn addrs(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(Server::addr).collect()
+    }
+
+    /// The nodes.
+    pub fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    /// The nodes, to be killed, paused and restarted.
+    pub fn nodes_mut(&mut self) -> &mut [Server] {
+        &mut self.nodes
+    }
+
+    /// Kills a node.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::kill`].
+    pub fn kill_node(&mut self, index: usize) -> Result<()> {
+        self.nodes[index].kill()
+    }
+
+    /// Cuts the replicas of a master off, so that its writes from now on reach none of them: they
+    /// are paused, and the master drops its connections to them.
+    ///
+    /// The pause alone would lose nothing: the system takes the master's writes for a paused
+    /// replica, and hands them over when it goes on, even if the master has died meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if the master is down; as [`Server::pause`].
+    pub async fn cut_replication(&mut self, master: usize) -> Result<()> {
+        let view = view::View::ask(self.nodes[master].addr()).await?;
+        for (index, node) in self.nodes.iter_mut().enumerate() {
+            let follows = view.of(&self.ids[index]).and_then(|entry| entry.master.as_ref()) == Some(&self.ids[master]);
+            if follows && node.is_awake() {
+                node.pause()?;
+                self.paused.push(index);
+            }
+        }
+        ask::drop_replicas(&self.nodes[master], None).await
+    }
+
+    /// Lets the replicas go on that [`Cluster::cut_replication`] has paused. If the master is still
+    /// alive, they catch up; kill it first to lose its last writes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::resume`]; those that were killed meanwhile do not count.
+    pub fn resume_replicas(&mut self) -> Result<()> {
+        ask::resume(&mut self.nodes, &mut self.paused)
+    }
+}
+
+async fn look_at(node: &Server) -> Result<Loner> {
+    let addr = node.addr();
+    let id = ask::text(ask::ask(addr, None, &["CLUSTER", "MYID"]).await?)?;
+    let bus = ask::texts(ask::ask(addr, None, &["CONFIG", "GET", "cluster-port"]).await?)?;
+    let bus = bus.get(1).and_then(|bus| bus.parse().ok()).ok_or_else(|| Error::Protocol {
+        peer: "Redis".to_owned(),
+        problem: format!("it has no cluster-port: {bus:?}"),
+    })?;
+    Ok(Loner { addr, bus, id })
+}

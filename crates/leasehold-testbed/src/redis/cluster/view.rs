@@ -1,0 +1,83 @@
+//! The cluster as one of its nodes sees it.
+
+use std::net::SocketAddr;
+
+use crate::{Result, redis::ask};
+
+/// What one node says of all.
+#[derive(Debug)]
+pub(super) struct View(Vec<Entry>);
+
+/// What it says of one.
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) id: String,
+    flags: Vec<String>,
+    /// The id of the node that it replicates.
+    pub(super) master: Option<String>,
+    connected: bool,
+    slots: Vec<(u16, u16)>,
+}
+
+impl View {
+    /// Asks the node at `addr`.
+    pub(super) async fn ask(addr: SocketAddr) -> Result<Self> {
+        let text = ask::text(ask::ask(addr, None, &["CLUSTER", "NODES"]).await?)?;
+        Ok(Self(text.lines().filter_map(Entry::parse).collect()))
+    }
+
+    pub(super) fn of(&self, id: &str) -> Option<&Entry> {
+        self.0.iter().find(|entry| entry.id == id)
+    }
+
+    pub(super) fn owner_of(&self, slot: u16) -> Option<&Entry> {
+        self.0.iter().find(|entry| entry.slots.iter().any(|&(first, last)| (first..=last).contains(&slot)))
+    }
+}
+
+impl Entry {
+    /// Columns: id, address, flags, master, ping sent, pong received, epoch, link, slots.
+    fn parse(line: &str) -> Option<Self> {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        Some(Self {
+            id: (*columns.first()?).to_owned(),
+            flags: columns.get(2)?.split(',').map(str::to_owned).collect(),
+            master: Some(*columns.get(3)?).filter(|master| *master != "-").map(str::to_owned),
+            connected: *columns.get(7)? == "connected",
+            slots: columns[8..].iter().filter_map(|slots| parse_slots(slots)).collect(),
+        })
+    }
+
+    pub(super) fn has_flag(&self, flag: &str) -> bool {
+        self.flags.iter().any(|found| found == flag)
+    }
+
+    /// Neither being met, nor in doubt, nor down.
+    pub(super) fn is_well(&self) -> bool {
+        let ill = ["handshake", "noaddr", "fail?", "fail"];
+        self.connected && !ill.iter().any(|flag| self.has_flag(flag))
+    }
+}
+
+/// `7` or `7-9`; one that is moving, such as `[7->-id]`, is in its owner's list besides.
+fn parse_slots(text: &str) -> Option<(u16, u16)> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_with_its_slots_but_not_with_those_that_move() {
+        let line = "ab 127.0.0.1:1@2 myself,master - 0 0 3 connected 0-9 12 [12->-cd] [13-<-ef]";
+        let view = View(vec![Entry::parse(line).unwrap()]);
+        let entry = view.of("ab").unwrap();
+        assert!(entry.is_well() && entry.has_flag("master") && entry.master.is_none());
+        let owned: Vec<u16> = (0..20).filter(|&slot| view.owner_of(slot).is_some()).collect();
+        assert_eq!(owned, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12]);
+        let doubt = Entry::parse("cd 127.0.0.1:3@4 slave,fail? ab 0 0 3 connected").unwrap();
+        assert!(!doubt.is_well() && doubt.master.as_deref() == Some("ab"));
+    }
+}

@@ -1,0 +1,69 @@
+//! A replica that follows a master.
+
+use std::time::Duration;
+
+use super::{Redis, ask};
+use crate::{Result, Server, try_eventually};
+
+/// How long the first copy may take. Only a failing test waits this long.
+const LINK_BOUND: Duration = Duration::from_secs(60);
+
+/// A replica of `master`, to be started.
+///
+/// ```no_run
+/// # async fn example() -> leasehold_testbed::Result<()> {
+/// use leasehold_testbed::redis;
+///
+/// let master = redis::start().await?;
+/// let replica = redis::replica_of(&master).start().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn replica_of(master: &Server) -> Replica {
+    Replica { redis: Redis::new().following(master), password: None }
+}
+
+/// A replica to be started; see [`replica_of`].
+#[derive(Clone, Debug)]
+pub struct Replica {
+    redis: Redis,
+    password: Option<String>,
+}
+
+impl Replica {
+    /// Adds arguments after our own, so that they win where both say something.
+    #[must_use]
+    pub fn args(mut self, arguments: &[&str]) -> Self {
+        self.redis = self.redis.args(arguments);
+        self
+    }
+
+    /// Demands `password` of clients, as its master does.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.redis = self.redis.password(password);
+        self.password = Some(password.to_owned());
+        self
+    }
+
+    /// Starts it and waits until it has copied the master's data and follows it.
+    ///
+    /// A later [`Server::restart`] only waits until it answers, since the master may be down then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`]; [`Error::TimedOut`](crate::Error::TimedOut) if it cannot follow.
+    pub async fn start(self) -> Result<Server> {
+        let server = self.redis.start().await?;
+        let (addr, password) = (server.addr(), self.password.as_deref());
+        try_eventually("link to the master", LINK_BOUND, || ask::check_linked(addr, password)).await?;
+        Ok(server)
+    }
+}
+
+impl Redis {
+    /// Follows `master` from the start.
+    pub(super) fn following(self, master: &Server) -> Self {
+        self.args(&["--replicaof", &format!("127.0.0.1 {}", master.port())])
+    }
+}

@@ -1,0 +1,72 @@
+//! Certificates for one server and its clients, by an authority that nobody else knows.
+
+use std::{fs, path::Path};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    KeyUsagePurpose,
+};
+
+use crate::{Error, Result};
+
+pub(super) const CA: &str = "ca.pem";
+pub(super) const SERVER_CERTIFICATE: &str = "server.pem";
+pub(super) const SERVER_KEY: &str = "server.key";
+pub(super) const CLIENT_CERTIFICATE: &str = "client.pem";
+pub(super) const CLIENT_KEY: &str = "client.key";
+
+/// File names, and what belongs in the files. Made once, so that they survive a wipe.
+#[derive(Clone)]
+pub(super) struct Certificates(Vec<(&'static str, String)>);
+
+impl Certificates {
+    /// An authority, a server at 127.0.0.1 and localhost, and a client.
+    pub(super) fn make() -> Result<Self> {
+        make().map(Self).map_err(|error| Error::Protocol { peer: "rcgen".to_owned(), problem: error.to_string() })
+    }
+
+    /// Writes those that are not there.
+    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+        for (name, text) in &self.0 {
+            let file = folder.join(name);
+            if !file.exists() {
+                let writing = Error::io(format!("writing {}", file.display()));
+                fs::write(file, text).map_err(writing)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn make() -> std::result::Result<Vec<(&'static str, String)>, rcgen::Error> {
+    let mut authority = named("leasehold tests: authority", &[])?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let authority = CertifiedIssuer::self_signed(authority, KeyPair::generate()?)?;
+
+    let mut server = named("leasehold tests: server", &["127.0.0.1", "localhost"])?;
+    server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let server_key = KeyPair::generate()?;
+    let server = server.signed_by(&server_key, &authority)?;
+
+    let mut client = named("leasehold tests: client", &[])?;
+    client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let client_key = KeyPair::generate()?;
+    let client = client.signed_by(&client_key, &authority)?;
+
+    Ok(vec![
+        (CA, authority.pem()),
+        (SERVER_CERTIFICATE, server.pem()),
+        (SERVER_KEY, server_key.serialize_pem()),
+        (CLIENT_CERTIFICATE, client.pem()),
+        (CLIENT_KEY, client_key.serialize_pem()),
+    ])
+}
+
+fn named(name: &str, hosts: &[&str]) -> std::result::Result<CertificateParams, rcgen::Error> {
+    let hosts: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
+    let mut params = CertificateParams::new(hosts)?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.use_authority_key_identifier_extension = true;
+    Ok(params)
+}

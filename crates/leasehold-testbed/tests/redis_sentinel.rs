@@ -1,0 +1,119 @@
+//! Replicas follow, and Sentinels put one of them in a dead master's place.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::time::Duration;
+
+use leasehold_testbed::{
+    Data, Server, eventually,
+    redis::{self, Redis, Reply, Resp, SentinelSet},
+};
+
+/// Only a failing test waits this long.
+const BOUND: Duration = Duration::from_secs(90);
+const PASSWORD: &str = "s3cret";
+
+fn ok() -> Reply {
+    Reply::Simple("OK".to_owned())
+}
+
+fn value(text: &str) -> Reply {
+    Reply::Bulk(text.to_owned())
+}
+
+async fn client(server: &Server) -> Resp {
+    Resp::connect(server.addr()).await.unwrap()
+}
+
+/// Waits until all that the master has is on `count` replicas, or a short while.
+async fn replicas_reached(client: &mut Resp, count: &str, milliseconds: &str) -> Reply {
+    client.command(&["WAIT", count, milliseconds]).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_replica_follows_from_the_start() {
+    let master = redis::start().await.unwrap();
+    assert_eq!(client(&master).await.command(&["SET", "before", "v"]).await.unwrap(), ok());
+    let replica = redis::replica_of(&master).start().await.unwrap();
+    assert_eq!(client(&replica).await.command(&["GET", "before"]).await.unwrap(), value("v"));
+    let refused = client(&replica).await.command(&["SET", "k", "v"]).await.unwrap();
+    assert!(matches!(&refused, Reply::Error(text) if text.starts_with("READONLY")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_replica_shows_its_master_the_password() {
+    let master = Redis::new().password(PASSWORD).start().await.unwrap();
+    assert_eq!(master.url(), format!("redis://:{PASSWORD}@127.0.0.1:{}/", master.port()));
+    let replica = redis::replica_of(&master).password(PASSWORD).start().await.unwrap();
+    let mut client = client(&replica).await;
+    let refused = client.command(&["GET", "k"]).await.unwrap();
+    assert!(matches!(&refused, Reply::Error(text) if text.starts_with("NOAUTH")), "{refused:?}");
+    assert_eq!(client.command(&["AUTH", PASSWORD]).await.unwrap(), ok());
+    assert_eq!(client.command(&["GET", "k"]).await.unwrap(), Reply::Nil);
+}
+
+/// Why [`SentinelSet::cut_replication`] does more than that.
+#[tokio::test]
+async fn a_pause_alone_loses_no_write() {
+    let mut master = redis::start().await.unwrap();
+    let mut replica = redis::replica_of(&master).start().await.unwrap();
+    let mut writer = client(&master).await;
+    assert_eq!(writer.command(&["SET", "first", "v"]).await.unwrap(), ok());
+    assert_eq!(replicas_reached(&mut writer, "1", "0").await, Reply::Integer(1));
+    replica.pause().unwrap();
+    assert_eq!(writer.command(&["SET", "written", "v"]).await.unwrap(), ok());
+    master.kill().unwrap();
+    replica.resume().unwrap();
+    eventually(BOUND, || async {
+        match client(&replica).await.command(&["GET", "written"]).await.unwrap() {
+            reply if reply == value("v") => Ok(()),
+            reply => Err(format!("{reply:?}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn sentinels_put_a_replica_in_place_of_a_dead_master() {
+    let mut set = SentinelSet::start(2).await.unwrap();
+    let ports: Vec<_> = set.sentinel_addrs().iter().map(|addr| format!("127.0.0.1:{}", addr.port())).collect();
+    assert_eq!(set.url(), format!("redis+sentinel://{}/mymaster", ports.join(",")));
+    assert_eq!((set.nodes().len(), ports.len()), (3, 3));
+    let mut before = client(&set.nodes()[0]).await;
+    assert_eq!(before.command(&["SET", "kept", "v"]).await.unwrap(), ok());
+    assert_eq!(replicas_reached(&mut before, "2", "0").await, Reply::Integer(2));
+
+    assert_eq!(set.kill_master().await.unwrap(), 0);
+    let new = set.failed_over(BOUND).await.unwrap();
+    assert_ne!(new, 0);
+    assert_eq!(set.master().await.unwrap(), new);
+    let mut after = client(&set.nodes()[new]).await;
+    assert_eq!(after.command(&["GET", "kept"]).await.unwrap(), value("v"));
+    assert_eq!(after.command(&["SET", "more", "v"]).await.unwrap(), ok());
+
+    // The old master comes back as a replica of the new one, and has lost its say.
+    set.nodes_mut()[0].restart(Data::Keep).await.unwrap();
+    set.settled(BOUND).await.unwrap();
+    assert_eq!(set.master().await.unwrap(), new);
+    assert_eq!(client(&set.nodes()[0]).await.command(&["GET", "more"]).await.unwrap(), value("v"));
+}
+
+#[tokio::test]
+async fn writes_after_a_cut_are_lost_in_the_failover() {
+    let mut set = SentinelSet::start_with_password(1, PASSWORD).await.unwrap();
+    assert!(set.url().starts_with(&format!("redis+sentinel://:{PASSWORD}@127.0.0.1:")));
+    let mut master = client(&set.nodes()[0]).await;
+    assert_eq!(master.command(&["AUTH", PASSWORD]).await.unwrap(), ok());
+    assert_eq!(master.command(&["SET", "kept", "v"]).await.unwrap(), ok());
+    assert_eq!(replicas_reached(&mut master, "1", "0").await, Reply::Integer(1));
+    set.cut_replication().await.unwrap();
+    assert_eq!(master.command(&["SET", "lost", "v"]).await.unwrap(), ok());
+    assert_eq!(replicas_reached(&mut master, "1", "50").await, Reply::Integer(0));
+    assert_eq!(set.kill_master().await.unwrap(), 0);
+    set.resume_replicas().unwrap();
+
+    assert_eq!(set.failed_over(BOUND).await.unwrap(), 1);
+    let mut new = client(&set.nodes()[1]).await;
+    assert_eq!(new.command(&["AUTH", PASSWORD]).await.unwrap(), ok());
+    assert_eq!(new.command(&["GET", "kept"]).await.unwrap(), value("v"));
+    assert_eq!(new.command(&["GET", "lost"]).await.unwrap(), Reply::Nil);
+}

@@ -1,0 +1,51 @@
+//! Several locks in one script.
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+
+use super::engine::RedisEngine;
+use super::link::Live;
+use super::{error, wire};
+use crate::claim::{Claim, Token};
+use crate::clock::Clock;
+use crate::engine::Grant;
+use crate::error::Result;
+use crate::logic::lease::Validity;
+
+/// Takes all locks if they are in one place and free.
+pub(super) async fn attempt(engine: &RedisEngine, clock: &Clock, claims: &[Arc<Claim>]) -> Result<Option<Vec<Grant>>> {
+    let keys: Vec<String> = claims.iter().map(|claim| engine.key(claim.name())).collect();
+    let Some(slot) = keys.first().map(|key| engine.nodes.slot(key)) else { return Ok(None) };
+    if keys.iter().any(|key| engine.nodes.slot(key) != slot) {
+        return Ok(None);
+    }
+    let longest = claims.iter().map(|claim| claim.terms.ttl).max().unwrap_or_default();
+    let fill = |command: &mut Cmd, live: &Live| {
+        for key in &keys {
+            command.arg(key);
+        }
+        engine.epoch_key(command, slot);
+        command.arg("").arg("").arg(engine.config.retention.as_secs()).arg(longest.as_secs() + 1);
+        for claim in claims {
+            command.arg(&claim.id.bits().to_be_bytes()).arg(wire::party(claim, engine.inbox()));
+        }
+        engine.epoch_arguments(command, live);
+    };
+    let sent = clock.now();
+    let (answer, live) = engine.nodes.script(slot, &engine.scripts.all, engine.keys(keys.len()), &fill).await?;
+    let tokens = match &answer {
+        Value::Nil => return Ok(None),
+        Value::Array(tokens) => tokens.iter().map(|token| wire::integer(token)?.try_into().ok()).collect(),
+        _ => None,
+    };
+    let tokens: Vec<u64> = tokens
+        .filter(|tokens: &Vec<u64>| tokens.len() == claims.len())
+        .ok_or_else(|| error::odd(&live.address, &answer))?;
+    engine.replicated(&live.address, slot).await?;
+    let grant = |(token, claim): (u64, &Arc<Claim>)| Grant {
+        token: Token(token),
+        validity: Validity::Until(sent.after(claim.terms.ttl)),
+    };
+    Ok(Some(tokens.into_iter().zip(claims).map(grant).collect()))
+}

@@ -1,0 +1,400 @@
+//! The trait, on scripts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Pipeline, Value};
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::CAPABILITIES;
+use super::config::{Address, Config};
+use super::ears::Ears;
+use super::link::Live;
+use super::mailbox::News;
+use super::nodes::{Maker, Nodes};
+use super::replicas::Replicas;
+use super::wire::{self, Scripts};
+use super::{error, inspect};
+use crate::claim::{Claim, ClaimId, Mode, Token};
+use crate::clock::{Clock, Moment};
+use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use crate::error::Result;
+use crate::logic::lease::Validity;
+use crate::logic::table::Refusal;
+use crate::name::LockName;
+
+/// Locks in Redis.
+#[derive(Debug)]
+pub struct RedisEngine {
+    pub(super) config: Arc<Config>,
+    clock: Clock,
+    can: Capabilities,
+    pub(super) nodes: Nodes,
+    ears: Arc<Ears>,
+    pub(super) scripts: Scripts,
+    inbox: String,
+    replicas: Option<Replicas>,
+    /// The retention, in seconds.
+    retention: u64,
+}
+
+/// What a script said of a claim.
+enum Said {
+    Granted(Token),
+    Queued { ahead: usize, recheck: Option<Duration>, place: u64 },
+    Busy { recheck: Option<Duration> },
+    Refused(Refusal),
+}
+
+impl RedisEngine {
+    /// Connects.
+    pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
+        let config = Arc::new(config);
+        let scripts = Scripts::new(config.strict.is_some());
+        let inbox = format!("{}i{:032x}", config.prefix, crate::random::bits());
+        let (sender, reached) = unbounded_channel();
+        let ears = Arc::new(Ears::new(&inbox, config.strict.is_some().then_some(sender)));
+        let maker = Maker {
+            config: Arc::clone(&config),
+            scripts: scripts.each(),
+            inbox: inbox.clone(),
+            owner: Arc::clone(&ears) as _,
+            stale: Arc::clone(&ears.stale),
+        };
+        let nodes = Nodes::open(maker).await?;
+        let mut can = CAPABILITIES;
+        if let Some(most) = config.strict {
+            can.max_ttl = can.max_ttl.min(most);
+        }
+        let replicas = Replicas::new(&config);
+        let retention = config.retention.as_secs();
+        let engine =
+            Arc::new(Self { config, clock: clock.clone(), can, nodes, ears, scripts, inbox, replicas, retention });
+        if engine.config.strict.is_some() {
+            tokio::spawn(super::strict::keep_warm(Arc::downgrade(&engine), reached));
+        }
+        Ok(engine)
+    }
+
+    pub(super) fn inbox(&self) -> &str {
+        &self.inbox
+    }
+
+    pub(super) fn key(&self, name: &LockName) -> String {
+        wire::lock_key(&self.config.prefix, name.as_str())
+    }
+
+    /// How many keys go beside the locks'.
+    pub(super) fn keys(&self, locks: usize) -> usize {
+        locks + usize::from(self.config.strict.is_some())
+    }
+
+    /// Adds strict mode's key, after the locks' keys.
+    pub(super) fn epoch_key(&self, command: &mut Cmd, slot: Option<u16>) {
+        if self.config.strict.is_some() {
+            command.arg(wire::beside(&self.config.prefix, 'e', slot));
+        }
+    }
+
+    /// Adds strict mode's arguments, after all others.
+    pub(super) fn epoch_arguments(&self, command: &mut Cmd, live: &Live) {
+        if let Some(most) = self.config.strict {
+            command.arg(&*live.run).arg(most.as_micros() as u64);
+        }
+    }
+
+    async fn ask(&self, claim: &Claim, queue: bool) -> Result<(Said, Address)> {
+        let key = self.key(claim.name());
+        let slot = self.nodes.slot(&key);
+        let party = wire::party(claim, &self.inbox);
+        let fill = |command: &mut Cmd, live: &Live| {
+            command.arg(&key);
+            self.epoch_key(command, slot);
+            command.arg(&claim.id.bits().to_be_bytes()).arg(u8::from(queue)).arg(self.retention);
+            command.arg(seconds(claim.terms.ttl)).arg(&party);
+            self.epoch_arguments(command, live);
+        };
+        let (answer, live) = self.nodes.script(slot, &self.scripts.attempt, self.keys(1), &fill).await?;
+        Ok((read(&answer, &live.address)?, live.address))
+    }
+
+    async fn look(&self, claim: &Claim) -> Result<Answer> {
+        let key = self.key(claim.name());
+        let slot = self.nodes.slot(&key);
+        let fill = |command: &mut Cmd, live: &Live| {
+            command.arg(&key);
+            self.epoch_key(command, slot);
+            command.arg(&claim.id.bits().to_be_bytes()).arg("").arg(self.retention).arg(seconds(claim.terms.ttl));
+            self.epoch_arguments(command, live);
+        };
+        let sent = self.clock.now();
+        let expected = self.ears.mailbox.expect(claim.id, sent);
+        let (answer, live) = self.nodes.script(slot, &self.scripts.look, self.keys(1), &fill).await?;
+        match read(&answer, &live.address)? {
+            Said::Granted(token) => {
+                drop(expected);
+                self.replicated(&live.address, slot).await?;
+                Ok(granted(token, sent, claim.terms.ttl))
+            }
+            Said::Queued { ahead, recheck, place } => {
+                self.ears.mailbox.waits(claim.id, sent, place);
+                expected.keep();
+                Ok(Answer::Queued { ahead, recheck })
+            }
+            Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
+            Said::Refused(refusal) => Ok(Answer::Refused(refusal)),
+        }
+    }
+
+    /// Waits for the replicas, where that was asked for.
+    pub(super) async fn replicated(&self, address: &Address, slot: Option<u16>) -> Result<()> {
+        match &self.replicas {
+            Some(replicas) => replicas.have_it(address, slot).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Extends leases that are in one slot, or on one server.
+    async fn renew_some(&self, claims: &[(String, Arc<Claim>)], slot: Option<u16>) -> Result<Vec<Renewal>> {
+        let longest = claims.iter().map(|(_, claim)| seconds(claim.terms.ttl)).max().unwrap_or_default();
+        let fill = |command: &mut Cmd, live: &Live| {
+            for (key, _) in claims {
+                command.arg(key);
+            }
+            self.epoch_key(command, slot);
+            command.arg("").arg("").arg(self.retention).arg(longest);
+            for (_, claim) in claims {
+                command.arg(&claim.id.bits().to_be_bytes());
+            }
+            self.epoch_arguments(command, live);
+        };
+        let (answer, live) = self.nodes.script(slot, &self.scripts.renew, self.keys(claims.len()), &fill).await?;
+        let marks = wire::bytes(&answer).filter(|marks| marks.len() == claims.len());
+        let marks = marks.ok_or_else(|| error::odd(&live.address, &answer))?;
+        let replicated = match self.replicated(&live.address, slot).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "renewed, but not extended");
+                false
+            }
+        };
+        let renewal = |(mark, claim): (&u8, &Arc<Claim>)| match mark {
+            b'1' if replicated => Renewal::Renewed(Validity::FromSend(claim.terms.ttl)),
+            b'1' => Renewal::Held,
+            _ => Renewal::Lost,
+        };
+        Ok(marks.iter().zip(claims.iter().map(|(_, claim)| claim)).map(renewal).collect())
+    }
+
+    /// Has the server tell when the key changes next.
+    async fn arm(&self, key: &str) -> Result<()> {
+        let link = self.nodes.link(self.nodes.slot(key))?;
+        let live = link.live().await?;
+        let mut commands = Pipeline::new();
+        commands.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN");
+        commands.cmd("CLIENT").arg("CACHING").arg("YES");
+        commands.cmd("EXISTS").arg(key);
+        let answers = link.commands(&live, &commands).await.map_err(|cause| error::step(&live.address, cause))?;
+        for answer in answers {
+            answer.extract_error().map_err(|cause| error::step(&live.address, cause))?;
+        }
+        self.ears.watches.armed(key);
+        Ok(())
+    }
+}
+
+/// Whole seconds, rounded up.
+fn seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+fn granted(token: Token, sent: Moment, ttl: Duration) -> Answer {
+    Answer::Granted(Grant { token, validity: Validity::Until(sent.after(ttl)) })
+}
+
+/// Reads the answer of the scripts `attempt` and `look`.
+fn read(answer: &Value, address: &Address) -> Result<Said> {
+    let said = match answer {
+        Value::Int(token) => u64::try_from(*token).ok().map(|token| Said::Granted(Token(token))),
+        Value::Array(parts) => read_parts(parts),
+        _ => None,
+    };
+    said.ok_or_else(|| error::odd(address, answer))
+}
+
+fn read_parts(parts: &[Value]) -> Option<Said> {
+    let number = |at: usize| parts.get(at).and_then(wire::integer);
+    let recheck = |at| number(at).map(|us| u64::try_from(us).ok().map(Duration::from_micros));
+    let small = |at| number(at)?.try_into().ok();
+    match number(0)? {
+        0 => Some(Said::Busy { recheck: recheck(1)? }),
+        1 => Some(Said::Queued {
+            ahead: number(1)?.try_into().ok()?,
+            recheck: recheck(2)?,
+            place: number(3)?.try_into().ok()?,
+        }),
+        2 => Some(Said::Refused(match parts.get(1).and_then(wire::bytes)? {
+            b"limit" => Refusal::OtherLimit(small(2)?),
+            b"E" => Refusal::Upgrade(Mode::Exclusive),
+            b"S" => Refusal::Upgrade(Mode::Shared),
+            b"P" => Refusal::Upgrade(Mode::Permits { n: small(2)?, limit: small(3)? }),
+            _ => return None,
+        })),
+        _ => None,
+    }
+}
+
+impl Engine for RedisEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.can
+    }
+
+    fn url(&self) -> String {
+        self.config.shown.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        Step::new(async move {
+            let sent = self.clock.now();
+            let expected = queue.then(|| self.ears.mailbox.expect(claim.id, sent));
+            let (said, address) = self.ask(&claim, queue).await?;
+            match said {
+                Said::Granted(token) => {
+                    drop(expected);
+                    if self.replicas.is_some() {
+                        self.replicated(&address, self.nodes.slot(&self.key(claim.name()))).await?;
+                    }
+                    Ok(granted(token, sent, claim.terms.ttl))
+                }
+                Said::Queued { ahead, recheck, place } => {
+                    self.ears.mailbox.waits(claim.id, sent, place);
+                    if let Some(expected) = expected {
+                        expected.keep();
+                    }
+                    Ok(Answer::Queued { ahead, recheck })
+                }
+                Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
+                Said::Refused(refusal) => Ok(Answer::Refused(refusal)),
+            }
+        })
+    }
+
+    fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        Step::new(async move { super::all::attempt(&self, &self.clock, &claims).await })
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        Step::new(async move {
+            let until = self.clock.now().after(patience);
+            loop {
+                let bell = match self.ears.mailbox.take(claim.id) {
+                    None | Some(Ok(News::Look)) => return self.look(&claim).await,
+                    Some(Ok(News::Granted(token, asked))) => {
+                        self.ears.mailbox.forget(claim.id);
+                        if self.replicas.is_some() {
+                            let slot = self.nodes.slot(&self.key(claim.name()));
+                            let address = self.nodes.link(slot)?.live().await?.address;
+                            self.replicated(&address, slot).await?;
+                        }
+                        return Ok(granted(token, asked, claim.terms.ttl));
+                    }
+                    Some(Err(bell)) => bell,
+                };
+                tokio::select! {
+                    biased;
+                    () = bell.notified() => {}
+                    () = self.clock.sleep_until(until) => return self.look(&claim).await,
+                }
+            }
+        })
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        Step::new(async move {
+            // A script works in one slot; without slots all are in one.
+            let mut places = Vec::with_capacity(claims.len());
+            let mut groups: Vec<(Option<u16>, Vec<(String, Arc<Claim>)>)> = Vec::new();
+            for claim in claims {
+                let key = self.key(claim.name());
+                let slot = self.nodes.slot(&key);
+                let at = groups.iter().position(|(known, _)| *known == slot).unwrap_or_else(|| {
+                    groups.push((slot, Vec::new()));
+                    groups.len() - 1
+                });
+                places.push((at, groups[at].1.len()));
+                groups[at].1.push((key, claim));
+            }
+            if let [(slot, group)] = &groups[..] {
+                return self.renew_some(group, *slot).await;
+            }
+            let answers = join_all(groups.iter().map(|(slot, group)| self.renew_some(group, *slot))).await;
+            for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
+                tracing::warn!(%error, "some leases could not be renewed; trying again");
+            }
+            let answer =
+                |(group, at): (usize, usize)| answers[group].as_ref().map_or(Renewal::Unknown, |some| some[at]);
+            Ok(places.into_iter().map(answer).collect())
+        })
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        Step::new(async move {
+            self.ears.mailbox.forget(claim.id);
+            let key = self.key(claim.name());
+            let slot = self.nodes.slot(&key);
+            let fill = |command: &mut Cmd, live: &Live| {
+                command.arg(&key);
+                self.epoch_key(command, slot);
+                command.arg(&claim.id.bits().to_be_bytes()).arg("").arg(self.retention);
+                self.epoch_arguments(command, live);
+            };
+            let (answer, live) = self.nodes.script(slot, &self.scripts.release, self.keys(1), &fill).await?;
+            match answer {
+                Value::Int(0) => Ok(Released::Absent),
+                Value::Int(1) => Ok(Released::Released),
+                Value::Int(2) => Ok(Released::LeftQueue),
+                odd => Err(error::odd(&live.address, &odd)),
+            }
+        })
+    }
+
+    fn losses(&self) -> Losses {
+        self.ears.losses.listen()
+    }
+
+    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+        let key = self.key(&name);
+        let (bell, armed) = self.ears.watches.watch(&key);
+        // Listening begins here, not at the first poll.
+        let heard = bell.notified_owned();
+        Step::new(async move {
+            if !armed {
+                // Whatever has changed since the call was not told.
+                return self.arm(&key).await;
+            }
+            tokio::select! {
+                () = heard => {}
+                () = self.clock.sleep_until(self.clock.now().after(patience)) => {}
+            }
+            Ok(())
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        Step::new(async move { inspect::one(&self, &name).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        Step::new(async move { inspect::list(&self, &prefix).await })
+    }
+
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+        Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}

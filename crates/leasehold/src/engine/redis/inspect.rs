@@ -1,0 +1,124 @@
+//! What others may see, and putting a claim out.
+
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use redis::{Cmd, Value};
+
+use super::engine::RedisEngine;
+use super::link::Live;
+use super::wire::{self, Record, Stock};
+use super::{config::Address, error};
+use crate::claim::{ClaimId, Token};
+use crate::engine::{Evicted, LockView, PartyView};
+use crate::error::Result;
+use crate::name::LockName;
+
+/// How many locks are asked for at once.
+const AT_ONCE: usize = 128;
+
+/// One lock.
+pub(super) async fn one(engine: &RedisEngine, name: &LockName) -> Result<LockView> {
+    let key = engine.key(name);
+    let fill = |command: &mut Cmd, _: &Live| {
+        command.arg(&key);
+    };
+    let (answer, live) = engine.nodes.script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill).await?;
+    let (now, fields) = read(&answer).ok_or_else(|| error::odd(&live.address, &answer))?;
+    let mut view = LockView::free(name.clone());
+    match Stock::read(&fields) {
+        Some(stock) => show(&mut view, stock, now),
+        None => view.trouble = Some("its record is not what leasehold writes".to_owned()),
+    }
+    Ok(view)
+}
+
+/// The server's time, and the lock's fields.
+fn read(answer: &Value) -> Option<(u64, Vec<(Vec<u8>, Vec<u8>)>)> {
+    let Value::Array(parts) = answer else { return None };
+    let [now, Value::Array(fields)] = &parts[..] else { return None };
+    let (pairs, []) = fields.as_chunks::<2>() else { return None };
+    let pair = |[field, value]: &[Value; 2]| Some((wire::bytes(field)?.to_vec(), wire::bytes(value)?.to_vec()));
+    Some((wire::integer(now)?.try_into().ok()?, pairs.iter().map(pair).collect::<Option<_>>()?))
+}
+
+/// Fills a view with those whose time is not over.
+fn show(view: &mut LockView, stock: Stock, now: u64) {
+    let mut records = stock.records;
+    records.retain(|record| record.until > now);
+    records.sort_by_key(|record| record.place);
+    let (holders, waiters): (Vec<_>, Vec<_>) = records.into_iter().partition(|record| record.token > Token::default());
+    view.holders = holders.into_iter().map(|record| party(record, now)).collect();
+    view.waiters = waiters.into_iter().map(|record| party(record, now)).collect();
+    view.last_token = stock.last_token;
+}
+
+fn party(record: Record, now: u64) -> PartyView {
+    let token = (record.token > Token::default()).then_some(record.token);
+    let age = Duration::from_micros(now.saturating_sub(record.place));
+    let left = Duration::from_micros(record.until.saturating_sub(now));
+    PartyView::new(record.claim, record.party.mode, token, record.party.holder, age, left)
+}
+
+/// All locks that somebody holds or waits for.
+pub(super) async fn list(engine: &RedisEngine, prefix: &str) -> Result<Vec<LockView>> {
+    let mut names = Vec::new();
+    for link in engine.nodes.links() {
+        let live = link.live().await?;
+        let mut cursor = "0".to_owned();
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(&cursor).arg("MATCH").arg(wire::every_lock(&engine.config.prefix)).arg("COUNT").arg(1000);
+            let answer = link.command(&live, &scan).await.map_err(|cause| error::step(&live.address, cause))?;
+            let (next, keys) = scanned(&answer, &live.address)?;
+            let name = |key: String| wire::lock_name(&engine.config.prefix, &key);
+            names.extend(keys.into_iter().filter_map(name).filter(|name| name.as_str().starts_with(prefix)));
+            if next == "0" {
+                break;
+            }
+            cursor = next;
+        }
+    }
+    names.sort();
+    names.dedup();
+    let mut views = Vec::new();
+    for some in names.chunks(AT_ONCE) {
+        views.extend(try_join_all(some.iter().map(|name| one(engine, name))).await?);
+    }
+    views.retain(|view| !view.holders.is_empty() || !view.waiters.is_empty() || view.trouble.is_some());
+    Ok(views)
+}
+
+fn scanned(answer: &Value, address: &Address) -> Result<(String, Vec<String>)> {
+    let text = |value: &Value| wire::bytes(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    let read = || {
+        let Value::Array(parts) = answer else { return None };
+        let [cursor, Value::Array(keys)] = &parts[..] else { return None };
+        Some((text(cursor)?, keys.iter().filter_map(text).collect()))
+    };
+    read().ok_or_else(|| error::odd(address, answer))
+}
+
+/// Puts a claim out, and raises the token.
+pub(super) async fn evict(engine: &RedisEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
+    let key = engine.key(name);
+    let slot = engine.nodes.slot(&key);
+    let fill = |command: &mut Cmd, live: &Live| {
+        command.arg(&key);
+        engine.epoch_key(command, slot);
+        command.arg(&claim.bits().to_be_bytes()).arg("").arg(engine.config.retention.as_secs()).arg("").arg(reason);
+        engine.epoch_arguments(command, live);
+    };
+    let (answer, live) = engine.nodes.script(slot, &engine.scripts.evict, engine.keys(1), &fill).await?;
+    let read = || {
+        let Value::Array(parts) = &answer else { return None };
+        let [token, record, now] = &parts[..] else { return None };
+        let now = wire::integer(now)?.try_into().ok()?;
+        let record = match record {
+            Value::Nil => None,
+            record => Some(party(Record::read(&claim.bits().to_be_bytes(), wire::bytes(record)?)?, now)),
+        };
+        Some(Evicted::new(record, Token(wire::integer(token)?.try_into().ok()?)))
+    };
+    read().ok_or_else(|| error::odd(&live.address, &answer))
+}

@@ -1,0 +1,322 @@
+//! One connection to one server, kept up: commands and messages on the same one.
+//!
+//! A task of its own connects, watches and connects again, with a growing pause. Whoever asks while it is down for good hears
+//! why at once; whoever asks while it has just broken waits for the first try.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, ErrorKind as Native, Pipeline, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+use super::config::{Address, Config};
+use super::wire::Stored;
+use super::{connect, error, sentinel};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::backoff;
+
+/// How long a quiet connection is left alone before it is asked whether it still lives.
+const QUIET: Duration = Duration::from_secs(5);
+
+/// Where a link leads.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// To this server.
+    Fixed(Address),
+    /// To whichever server the Sentinels call the master of this name.
+    Master(Vec<Address>, String),
+}
+
+/// A connection that is up.
+#[derive(Clone)]
+pub(crate) struct Live {
+    connection: MultiplexedConnection,
+    pub(crate) address: Address,
+    /// Which run of the server it leads to; only known in strict mode.
+    pub(crate) run: Arc<str>,
+    /// Counts this link's connections.
+    pub(crate) number: u64,
+}
+
+#[derive(Clone)]
+enum State {
+    /// Not connected, and the first try is not over.
+    Connecting,
+    Up(Live),
+    /// The last try failed.
+    Down(ErrorKind, Arc<str>, bool),
+}
+
+/// What a link tells its owner.
+pub(crate) trait Owner: Send + Sync + 'static {
+    /// A message for us.
+    fn message(&self, info: PushInfo);
+    /// It is up; `again`: it was up before, and whatever happened meanwhile was not heard.
+    fn up(&self, live: &Live, again: bool);
+    /// It went down.
+    fn down(&self);
+    /// The cluster's slots have moved.
+    fn moved(&self);
+}
+
+/// The connection to one server.
+pub(crate) struct Link {
+    inner: Arc<Inner>,
+    task: JoinHandle<()>,
+}
+
+struct Inner {
+    config: Arc<Config>,
+    target: Target,
+    scripts: Vec<Arc<Stored>>,
+    inbox: String,
+    owner: Arc<dyn Owner>,
+    state: watch::Sender<State>,
+    /// The number of the last connection that is known to be broken.
+    broken: AtomicU64,
+    breaks: Notify,
+    /// Somebody did not get an answer.
+    suspicion: Notify,
+}
+
+impl Link {
+    /// Begins to connect.
+    pub(crate) fn new(
+        config: &Arc<Config>,
+        target: Target,
+        scripts: &[Arc<Stored>],
+        inbox: &str,
+        owner: Arc<dyn Owner>,
+    ) -> Self {
+        let inner = Arc::new(Inner {
+            config: Arc::clone(config),
+            target,
+            scripts: scripts.to_vec(),
+            inbox: inbox.to_owned(),
+            owner,
+            state: watch::Sender::new(State::Connecting),
+            broken: AtomicU64::new(0),
+            breaks: Notify::new(),
+            suspicion: Notify::new(),
+        });
+        let task = tokio::spawn(tend(Arc::clone(&inner)));
+        Self { inner, task }
+    }
+
+    /// The connection, as soon as it is up.
+    ///
+    /// # Errors
+    /// Why it is down.
+    pub(crate) async fn live(&self) -> Result<Live> {
+        let known = |state: &State| match state {
+            State::Connecting => None,
+            State::Up(live) => Some(Ok(live.clone())),
+            State::Down(kind, why, retryable) => {
+                let error = Error::new(*kind, &**why).at_engine(error::NAME);
+                Some(Err(if *retryable { error.retryable() } else { error }))
+            }
+        };
+        if let Some(known) = known(&self.inner.state.borrow()) {
+            return known;
+        }
+        let mut states = self.inner.state.subscribe();
+        loop {
+            if let Some(known) = known(&states.borrow_and_update()) {
+                return known;
+            }
+            // The sender lives as long as we do.
+            let _ = states.changed().await;
+        }
+    }
+
+    /// Whether it is up.
+    pub(crate) fn is_up(&self) -> bool {
+        matches!(*self.inner.state.borrow(), State::Up(_))
+    }
+
+    /// Runs a script; if the server has forgotten it, from its text. `fill` adds the keys and the arguments.
+    pub(crate) async fn script(
+        &self,
+        live: &Live,
+        script: &Stored,
+        keys: usize,
+        fill: &(dyn Fn(&mut Cmd) + Send + Sync),
+    ) -> RedisResult<Value> {
+        let mut command = script.by_digest(keys);
+        fill(&mut command);
+        match self.command(live, &command).await {
+            Err(cause) if cause.kind() == Native::Server(ServerErrorKind::NoScript) => {
+                let mut command = script.by_text(keys);
+                fill(&mut command);
+                self.command(live, &command).await
+            }
+            other => other,
+        }
+    }
+
+    /// Sends one command.
+    pub(crate) async fn command(&self, live: &Live, command: &Cmd) -> RedisResult<Value> {
+        let mut connection = live.connection.clone();
+        let waiting = Waiting(self);
+        let result = connection.send_packed_command(command).await.and_then(Value::extract_error);
+        self.answered(live, waiting, result)
+    }
+
+    /// Sends several commands in a row, with nothing between them.
+    pub(crate) async fn commands(&self, live: &Live, pipeline: &Pipeline) -> RedisResult<Vec<Value>> {
+        let mut connection = live.connection.clone();
+        let waiting = Waiting(self);
+        let result = connection.send_packed_commands(pipeline, 0, pipeline.len()).await;
+        self.answered(live, waiting, result)
+    }
+
+    fn answered<T>(&self, live: &Live, waiting: Waiting<'_>, result: RedisResult<T>) -> RedisResult<T> {
+        std::mem::forget(waiting);
+        if let Err(cause) = &result
+            && (is_broken(cause) || cause.kind() == Native::Server(ServerErrorKind::ReadOnly))
+        {
+            self.inner.broke(live.number);
+        }
+        result
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link").field("target", &self.inner.target).field("up", &self.is_up()).finish_non_exhaustive()
+    }
+}
+
+/// A request without an answer so far: if its caller gives up, the connection is looked at.
+struct Waiting<'a>(&'a Link);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.inner.suspicion.notify_one();
+    }
+}
+
+fn is_broken(cause: &RedisError) -> bool {
+    !matches!(cause.kind(), Native::Server(_)) && (cause.is_io_error() || cause.is_unrecoverable_error())
+}
+
+/// Keeps the connection up, for ever.
+async fn tend(inner: Arc<Inner>) {
+    let (mut number, mut failures, mut again) = (0, 0, false);
+    loop {
+        number += 1;
+        match inner.connect(number).await {
+            Ok(live) => {
+                failures = 0;
+                inner.state.send_replace(State::Up(live.clone()));
+                inner.owner.up(&live, again);
+                again = true;
+                inner.until_broken(live).await;
+                tracing::debug!(target = ?inner.target, "connection lost");
+                inner.state.send_replace(State::Connecting);
+                inner.owner.down();
+            }
+            Err(error) => {
+                tracing::debug!(%error, failures, "no connection");
+                let down = State::Down(error.kind(), error.said().into(), error.is_retryable());
+                inner.state.send_replace(down);
+                let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+                tokio::time::sleep(backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice))
+                    .await;
+                failures = failures.saturating_add(1);
+            }
+        }
+    }
+}
+
+impl Inner {
+    fn broke(&self, number: u64) {
+        self.broken.fetch_max(number, Ordering::SeqCst);
+        self.breaks.notify_one();
+    }
+
+    async fn connect(self: &Arc<Self>, number: u64) -> Result<Live> {
+        let address = match &self.target {
+            Target::Fixed(address) => address.clone(),
+            Target::Master(sentinels, name) => sentinel::master(&self.config, sentinels, name).await?,
+        };
+        let weak = Arc::downgrade(self);
+        let hear: connect::Hear = Arc::new(move |info: PushInfo| {
+            let Some(inner) = weak.upgrade() else { return };
+            if info.kind == PushKind::Disconnection {
+                inner.broke(number);
+            } else {
+                inner.owner.message(info);
+            }
+        });
+        let mut connection = connect::node(&self.config, &address, Some(hear)).await?;
+        let most = self.config.connect_timeout;
+        let set_up = tokio::time::timeout(most, self.set_up(&mut connection, &address)).await;
+        let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {most:?}")))??;
+        Ok(Live { connection, address, run, number })
+    }
+
+    /// Listens to our inbox, stores the scripts, and looks whether this is the server that we want.
+    async fn set_up(&self, connection: &mut MultiplexedConnection, address: &Address) -> Result<Arc<str>> {
+        let failed = |cause| error::step(address, cause);
+        if matches!(self.target, Target::Master(..)) {
+            sentinel::is_master(connection, address).await?;
+        }
+        connection.subscribe(&self.inbox).await.map_err(failed)?;
+        let mut load = Pipeline::new();
+        for script in &self.scripts {
+            load.add_command(script.load());
+        }
+        // One who may not store scripts may still run them from their text.
+        if let Err(cause) = connection.send_packed_commands(&load, 0, load.len()).await {
+            tracing::debug!(%cause, "the scripts could not be stored");
+        }
+        if self.config.strict.is_none() {
+            return Ok("".into());
+        }
+        let info: String = redis::cmd("INFO").arg("server").query_async(connection).await.map_err(failed)?;
+        let run = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+        run.map(|run| run.trim().into()).ok_or_else(|| {
+            Error::new(ErrorKind::Unsupported, "strict needs the server's run_id, and INFO does not tell it")
+        })
+    }
+
+    /// Ends when the connection does. One that is quiet, or did not answer somebody, is asked whether it lives.
+    async fn until_broken(&self, live: Live) {
+        let patience = self.config.connect_timeout;
+        loop {
+            let quiet = tokio::select! {
+                () = self.breaks.notified() => false,
+                () = self.suspicion.notified() => true,
+                () = tokio::time::sleep(QUIET) => true,
+            };
+            if self.broken.load(Ordering::SeqCst) >= live.number {
+                return;
+            }
+            if !quiet {
+                continue;
+            }
+            let mut connection = live.connection.clone();
+            let ping = redis::cmd("PING");
+            let alive = connection.send_packed_command(&ping);
+            tokio::select! {
+                answer = tokio::time::timeout(patience, alive) => {
+                    if !matches!(answer, Ok(Ok(_))) {
+                        return;
+                    }
+                }
+                () = self.breaks.notified() => self.breaks.notify_one(),
+            }
+        }
+    }
+}

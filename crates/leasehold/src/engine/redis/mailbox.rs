@@ -1,0 +1,126 @@
+//! What concerns the claims that wait, as it comes in.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use crate::claim::{ClaimId, Token};
+use crate::clock::Moment;
+
+/// What came for a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It was granted, with this token, after the moment at which it was last known to wait.
+    Granted(Token, Moment),
+    /// It should look how it stands.
+    Look,
+}
+
+#[derive(Debug)]
+struct Slot {
+    /// When a request was sent to which the answer was that it waits: whatever grant comes was made later.
+    asked: Moment,
+    /// Its place in the queue, once that is known: a grant for another place is an old one that was held up on its way.
+    place: Option<u64>,
+    granted: Option<(Token, u64)>,
+    look: bool,
+    bell: Arc<Notify>,
+}
+
+/// One slot for each claim that waits or is about to.
+#[derive(Debug, Default)]
+pub(crate) struct Mailbox(Mutex<HashMap<ClaimId, Slot>>);
+
+impl Mailbox {
+    fn slots(&self) -> MutexGuard<'_, HashMap<ClaimId, Slot>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for a claim before it is sent: news may come before the answer. The slot is gone again with what is returned,
+    /// unless it is kept.
+    pub(crate) fn expect(&self, claim: ClaimId, sent: Moment) -> Expected<'_> {
+        let new = || Slot { asked: sent, place: None, granted: None, look: false, bell: Arc::new(Notify::new()) };
+        self.slots().entry(claim).or_insert_with(new);
+        Expected { mailbox: self, claim, keep: false }
+    }
+
+    /// The claim was known to wait, at this place, by the answer to a request sent then.
+    pub(crate) fn waits(&self, claim: ClaimId, sent: Moment, place: u64) {
+        if let Some(slot) = self.slots().get_mut(&claim) {
+            slot.place = Some(place);
+            slot.granted = slot.granted.filter(|(_, at)| *at == place);
+            // A grant that is here already came after an earlier request: the earlier moment counts.
+            if slot.granted.is_none() {
+                slot.asked = sent;
+            }
+        }
+    }
+
+    /// Takes what came for a claim; or what tells when something does. `None`: it does not wait.
+    pub(crate) fn take(&self, claim: ClaimId) -> Option<Result<News, Arc<Notify>>> {
+        let mut slots = self.slots();
+        let slot = slots.get_mut(&claim)?;
+        if let Some((token, place)) = slot.granted.take()
+            && slot.place == Some(place)
+        {
+            return Some(Ok(News::Granted(token, slot.asked)));
+        }
+        if std::mem::take(&mut slot.look) {
+            return Some(Ok(News::Look));
+        }
+        Some(Err(Arc::clone(&slot.bell)))
+    }
+
+    /// The claim waits no more.
+    pub(crate) fn forget(&self, claim: ClaimId) {
+        self.slots().remove(&claim);
+    }
+
+    pub(crate) fn granted(&self, claim: ClaimId, token: Token, place: u64) {
+        if let Some(slot) = self.slots().get_mut(&claim)
+            && slot.place.is_none_or(|known| known == place)
+        {
+            slot.granted = Some((token, place));
+            slot.bell.notify_one();
+        }
+    }
+
+    pub(crate) fn look(&self, claim: ClaimId) {
+        if let Some(slot) = self.slots().get_mut(&claim) {
+            slot.look = true;
+            slot.bell.notify_one();
+        }
+    }
+
+    /// Messages may have been missed: everybody looks.
+    pub(crate) fn look_all(&self) {
+        for slot in self.slots().values_mut() {
+            slot.look = true;
+            slot.bell.notify_one();
+        }
+    }
+
+}
+
+/// A slot for the time of one request.
+pub(crate) struct Expected<'a> {
+    mailbox: &'a Mailbox,
+    claim: ClaimId,
+    keep: bool,
+}
+
+impl Expected<'_> {
+    /// The claim waits: its slot stays until it is forgotten.
+    pub(crate) fn keep(mut self) {
+        self.keep = true;
+    }
+}
+
+impl Drop for Expected<'_> {
+    fn drop(&mut self) {
+        if !self.keep {
+            self.mailbox.forget(self.claim);
+        }
+    }
+}

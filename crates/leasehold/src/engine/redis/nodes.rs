@@ -1,0 +1,344 @@
+//! Which server has which lock: one, the Sentinels' master, or the nodes of a cluster.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use redis::{Cmd, ErrorKind as Native, Pipeline, RedisError, ServerErrorKind, Value};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::config::{Address, Config, Topology};
+use super::error;
+use super::link::{Link, Live, Owner, Target};
+use super::wire::{self, SLOTS, Stored};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How often a request is sent on at most, when the cluster says that its slot is elsewhere.
+const REDIRECTS: usize = 5;
+/// How long after a look at the cluster's map the next one is taken, at least.
+const MAP_PAUSE: Duration = Duration::from_millis(100);
+
+/// The servers.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    One(Arc<Link>),
+    Cluster(Arc<Map>, JoinHandle<()>),
+}
+
+/// What is needed to open a link.
+#[derive(Clone)]
+pub(crate) struct Maker {
+    pub(crate) config: Arc<Config>,
+    pub(crate) scripts: Vec<Arc<Stored>>,
+    /// Rung when a cluster's map is found to be wrong.
+    pub(crate) stale: Arc<Notify>,
+    pub(crate) inbox: String,
+    pub(crate) owner: Arc<dyn Owner>,
+}
+
+impl Maker {
+    fn link(&self, target: Target) -> Arc<Link> {
+        Arc::new(Link::new(&self.config, target, &self.scripts, &self.inbox, Arc::clone(&self.owner)))
+    }
+}
+
+/// A cluster as we know it.
+struct Map {
+    maker: Maker,
+    seeds: Vec<Address>,
+    places: Mutex<Places>,
+}
+
+#[derive(Default)]
+struct Places {
+    /// Who has each slot.
+    slots: Vec<Option<Address>>,
+    links: HashMap<Address, Arc<Link>>,
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.places().links.keys()).finish()
+    }
+}
+
+impl Nodes {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If no server answers.
+    pub(crate) async fn open(maker: Maker) -> Result<Self> {
+        let target = match &maker.config.topology {
+            Topology::Single(address) => Target::Fixed(address.clone()),
+            Topology::Sentinel(addresses, name) => Target::Master(addresses.clone(), name.clone()),
+            Topology::Cluster(seeds) => {
+                let seeds = seeds.clone();
+                let map = Arc::new(Map { maker, seeds, places: Mutex::default() });
+                map.refresh().await?;
+                let task = tokio::spawn(keep_fresh(Arc::clone(&map)));
+                return Ok(Self { kind: Kind::Cluster(map, task) });
+            }
+        };
+        let link = maker.link(target);
+        link.live().await?;
+        Ok(Self { kind: Kind::One(link) })
+    }
+
+    /// The slot of a key, if there are slots.
+    pub(crate) fn slot(&self, key: &str) -> Option<u16> {
+        matches!(self.kind, Kind::Cluster(..)).then(|| wire::slot(key))
+    }
+
+    /// The link to the server that has this slot.
+    pub(crate) fn link(&self, slot: Option<u16>) -> Result<Arc<Link>> {
+        match &self.kind {
+            Kind::One(link) => Ok(Arc::clone(link)),
+            Kind::Cluster(map, _) => map.link(slot.unwrap_or_default()),
+        }
+    }
+
+    /// A link to every server that has locks.
+    pub(crate) fn links(&self) -> Vec<Arc<Link>> {
+        match &self.kind {
+            Kind::One(link) => vec![Arc::clone(link)],
+            Kind::Cluster(map, _) => map.places().links.values().cloned().collect(),
+        }
+    }
+
+    /// The slots of the server at this address.
+    pub(crate) fn slots_of(&self, address: &Address) -> Vec<u16> {
+        match &self.kind {
+            Kind::One(_) => Vec::new(),
+            Kind::Cluster(map, _) => map.places().slots_of(address),
+        }
+    }
+
+    /// A server is gone, or is another's replica now: who has its slots?
+    pub(crate) fn is_stale(&self) {
+        if let Kind::Cluster(map, _) = &self.kind {
+            map.maker.stale.notify_one();
+        }
+    }
+
+    /// Runs a script on the server that has the slot. `fill` adds the keys and the arguments, for this connection.
+    pub(crate) async fn script(
+        &self,
+        slot: Option<u16>,
+        script: &Stored,
+        keys: usize,
+        fill: &(dyn Fn(&mut Cmd, &Live) + Send + Sync),
+    ) -> Result<(Value, Live)> {
+        let mut link = self.link(slot)?;
+        let mut asking = false;
+        for _ in 0..REDIRECTS {
+            let live = match link.live().await {
+                Ok(live) => live,
+                Err(error) => {
+                    self.is_stale();
+                    return Err(error);
+                }
+            };
+            let filled = |command: &mut Cmd| fill(command, &live);
+            let result = if asking {
+                ask(&link, &live, script, keys, &filled).await
+            } else {
+                link.script(&live, script, keys, &filled).await
+            };
+            let cause = match result {
+                Ok(value) => return Ok((value, live)),
+                Err(cause) => cause,
+            };
+            match self.elsewhere(&cause) {
+                Some((next, only_once)) => (link, asking) = (next, only_once),
+                None => return Err(error::step(&live.address, cause)),
+            }
+        }
+        let message = "the cluster sends us in circles: its nodes do not agree who has the slot";
+        Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME))
+    }
+
+    /// Where the cluster sends us, and whether that is for this request only.
+    fn elsewhere(&self, cause: &RedisError) -> Option<(Arc<Link>, bool)> {
+        let Kind::Cluster(map, _) = &self.kind else { return None };
+        let only_once = match cause.kind() {
+            Native::Server(ServerErrorKind::Moved) => false,
+            Native::Server(ServerErrorKind::Ask) => true,
+            Native::Server(ServerErrorKind::ClusterDown | ServerErrorKind::ReadOnly) => {
+                map.maker.stale.notify_one();
+                return None;
+            }
+            Native::Server(_) => return None,
+            _ => {
+                map.maker.stale.notify_one();
+                return None;
+            }
+        };
+        let (place, slot) = cause.redirect_node()?;
+        let address = address(place)?;
+        let mut places = map.places();
+        if !only_once {
+            places.set(slot, &address);
+            map.maker.stale.notify_one();
+        }
+        let link = places.links.entry(address.clone()).or_insert_with(|| map.maker.link(Target::Fixed(address)));
+        Some((Arc::clone(link), only_once))
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        if let Kind::Cluster(_, task) = &self.kind {
+            task.abort();
+        }
+    }
+}
+
+/// Has a node serve a slot that it does not have yet, for one request.
+async fn ask(
+    link: &Link,
+    live: &Live,
+    script: &Stored,
+    keys: usize,
+    fill: &(dyn Fn(&mut Cmd) + Send + Sync),
+) -> redis::RedisResult<Value> {
+    let mut command = script.by_text(keys);
+    fill(&mut command);
+    let mut both = Pipeline::new();
+    both.cmd("ASKING").add_command(command);
+    let answers = link.commands(live, &both).await?;
+    answers.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
+}
+
+fn address(place: &str) -> Option<Address> {
+    let (host, port) = place.rsplit_once(':')?;
+    Some(Address { host: host.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? })
+}
+
+/// Looks at the cluster's map whenever somebody finds ours to be wrong.
+async fn keep_fresh(map: Arc<Map>) {
+    loop {
+        map.maker.stale.notified().await;
+        if let Err(error) = map.refresh().await {
+            tracing::debug!(%error, "the cluster's map is not to be had");
+        }
+        tokio::time::sleep(MAP_PAUSE).await;
+    }
+}
+
+impl Places {
+    fn set(&mut self, slot: u16, address: &Address) {
+        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+            *place = Some(address.clone());
+        }
+    }
+
+    fn slots_of(&self, address: &Address) -> Vec<u16> {
+        (0..SLOTS)
+            .filter(|slot| self.slots.get(usize::from(*slot)).is_some_and(|at| at.as_ref() == Some(address)))
+            .collect()
+    }
+}
+
+impl Map {
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn link(&self, slot: u16) -> Result<Arc<Link>> {
+        let mut places = self.places();
+        let Some(address) = places.slots.get(usize::from(slot)).cloned().flatten() else {
+            self.maker.stale.notify_one();
+            let message = format!("no node of the cluster serves slot {slot} at present");
+            return Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME));
+        };
+        let link = places.links.entry(address.clone()).or_insert_with(|| self.maker.link(Target::Fixed(address)));
+        Ok(Arc::clone(link))
+    }
+
+    /// Asks the nodes that we know, and then the first ones, for the map; the first answer counts.
+    async fn refresh(&self) -> Result<()> {
+        let mut known: Vec<Address> =
+            self.places().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();
+        known.extend(self.seeds.iter().filter(|seed| !known.contains(seed)).cloned().collect::<Vec<_>>());
+        let mut failed = None;
+        for address in known {
+            match self.ask_map(&address).await {
+                Ok(slots) => {
+                    self.adopt(slots);
+                    return Ok(());
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no node of the cluster is known").retryable()))
+    }
+
+    async fn ask_map(&self, address: &Address) -> Result<Vec<Option<Address>>> {
+        let most = self.maker.config.connect_timeout;
+        let asking = async {
+            let mut connection = super::connect::node(&self.maker.config, address, None).await?;
+            let mut command = redis::cmd("CLUSTER");
+            command.arg("SLOTS");
+            let answer = connection.send_packed_command(&command).await.and_then(Value::extract_error);
+            answer.map_err(|cause| no_cluster(address, cause))
+        };
+        let answer = tokio::time::timeout(most, asking).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))?;
+        let slots = read_slots(&answer, address).ok_or_else(|| error::odd(address, &answer))?;
+        if slots.iter().all(Option::is_none) {
+            let message = format!("{address} serves no slots, and knows nobody who does");
+            return Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME));
+        }
+        Ok(slots)
+    }
+
+    /// Uses a new map: links to new nodes are opened, those to nodes without slots closed.
+    fn adopt(&self, slots: Vec<Option<Address>>) {
+        let mut places = self.places();
+        let moved = places.slots != slots && !places.slots.is_empty();
+        places.slots = slots;
+        let mut current: Vec<Address> = places.slots.iter().flatten().cloned().collect();
+        current.sort();
+        current.dedup();
+        places.links.retain(|address, _| current.contains(address));
+        for address in current {
+            places.links.entry(address.clone()).or_insert_with(|| self.maker.link(Target::Fixed(address)));
+        }
+        drop(places);
+        if moved {
+            self.maker.owner.moved();
+        }
+    }
+}
+
+fn no_cluster(address: &Address, cause: RedisError) -> Error {
+    if cause.to_string().contains("cluster support disabled") {
+        let message = format!("{address} is not a node of a cluster; for one server write redis://{address}");
+        return Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME);
+    }
+    error::step(address, cause)
+}
+
+/// Who has each slot, of CLUSTER SLOTS. A node that does not know its own address is the one that was asked.
+fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
+    let Value::Array(ranges) = answer else { return None };
+    let mut slots = vec![None; SLOTS.into()];
+    for range in ranges {
+        let Value::Array(parts) = range else { return None };
+        let [from, to, master, ..] = &parts[..] else { return None };
+        let Value::Array(master) = master else { return None };
+        let host = master.first().and_then(wire::bytes).map(String::from_utf8_lossy).unwrap_or_default();
+        let host = if host.is_empty() || host == "?" { asked.host.clone() } else { host.into_owned() };
+        let port = master.get(1).and_then(wire::integer)?.try_into().ok()?;
+        let (from, to) = (wire::integer(from)?.try_into().ok()?, wire::integer(to)?.try_into().ok()?);
+        slots.get_mut::<std::ops::RangeInclusive<usize>>(from..=to)?.fill(Some(Address { host, port }));
+    }
+    Some(slots)
+}

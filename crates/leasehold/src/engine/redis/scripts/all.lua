@@ -1,0 +1,2 @@
+-- Takes several locks, all or none. KEYS: the locks. ARGV: -, -, retention, longest TTL (s), then of each lock claim and party. Answers
+-- with the tokens, or with nothing if one of them is not free.

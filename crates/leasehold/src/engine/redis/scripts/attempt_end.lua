@@ -1,0 +1,29 @@
+local claim, rec = ARGV[1], string.rep('0', 80) .. ARGV[5]
+open(KEYS[1], main)
+settle(claim)
+local answer = known(claim)
+if not answer then
+  local token, other = owned(owner_of(rec), mode_of(rec), n_of(rec), limit_of(rec))
+  if mode_of(rec) == 'P' and permits > 0 and limit ~= limit_of(rec) then
+    answer = { 2, 'limit', limit }
+  elseif other and not token then
+    answer = { 2, mode_of(other), n_of(other), limit_of(other) }
+  else
+    if not token and waiters == 0 then token = entry(rec) end
+    if token then
+      present(rec, 1)
+      grant(claim, rec, token)
+      answer = token
+    elseif ARGV[2] == '0' then
+      answer = { 0, recheck() }
+    else
+      present(rec, 1)
+      append(queue, claim, ZERO .. clock .. next_place() .. NONE .. NONE .. ARGV[5])
+      lasts(now + ttl_of(rec))
+      answer = { 1, waiters, waiters == 0 and recheck() or -1, place }
+      waiters = waiters + 1
+    end
+  end
+end
+close()
+return answer

@@ -1,0 +1,1 @@
+-- Puts a claim out and raises the token. KEYS: the lock. ARGV: claim, -, retention, -, reason.

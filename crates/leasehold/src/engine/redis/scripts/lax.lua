@@ -1,0 +1,1 @@
+local frozen, extra = 0, 0

@@ -1,0 +1,20 @@
+-- Strict mode. The last key holds which run of which server we are in, and since when: start, longest lease, last touched (16
+-- digits each), run. The last two arguments are this server's run and our longest lease. In a run that we have not seen from
+-- its start, leases may have been forgotten: nobody new is let in before the longest of them is over.
+local frozen, extra = 0, 2
+do
+  local key, run, most = KEYS[#KEYS], ARGV[#ARGV - 1], num(ARGV[#ARGV])
+  local seen = call('GET', key)
+  local start, touched = now, 0
+  if seen and sub(seen, 49) == run then
+    start, touched = num(sub(seen, 1, 16)), num(sub(seen, 33, 48))
+  end
+  if seen then
+    local known = num(sub(seen, 17, 32))
+    if known > most then most = known elseif known < most then touched = 0 end
+  end
+  if now - touched > 43200000000 then
+    call('SET', key, fmt('%016.0f%016.0f%016.0f', start, most, now) .. run, 'PX', 86400000 + math.ceil(most / 1000))
+  end
+  if start + most > now then frozen = start + most end
+end

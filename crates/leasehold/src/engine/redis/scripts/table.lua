@@ -1,0 +1,302 @@
+-- One lock as `logic/table.rs` has it; its rules are numbered there. The lock is one hash. Its field m is one of
+--   F token touched                        free
+--   H token touched since claim party      held by one, exclusively; nobody waits
+--   R token touched, and the state below   anything else: each claim has a field of its own,
+--                                          token since place before behind party
+-- Times are in us, with 16 digits as all numbers but for touched: that is the second (10 digits) in which the key's expiry was
+-- last set. Since is when the claim was last heard of: its time ends a TTL later. A party is its mode, TTL, permits, limit (10
+-- digits each), owner, length of its channel (3 digits), its channel, and who it is. A waiter's token is zero.
+local NONE, ZERO = string.rep('\0', 16), string.rep('0', 16)
+local RETAIN = num(ARGV[3])
+local key, touched, longest, cache, dirty, gone
+-- The last token and place; how many hold it exclusively, shared, and which permits are taken; how many have or want permits,
+-- and their limit; how many hold and how many wait; a moment before which no lease ends.
+local last, place, alone, shared, used, permits, limit, holders, waiters, soonest
+-- The first and the last of those who hold, and of those who wait.
+local held, queue
+
+local function n16(number) return fmt('%016.0f', number) end
+local function token_of(rec) return num(sub(rec, 1, 16)) end
+local function mode_of(rec) return sub(rec, 81, 81) end
+local function ttl_of(rec) return num(sub(rec, 82, 97)) end
+local function until_of(rec) return sub(rec, 17, 32) + ttl_of(rec) end
+local function n_of(rec) return num(sub(rec, 98, 107)) end
+local function limit_of(rec) return num(sub(rec, 108, 117)) end
+local function owner_of(rec) return sub(rec, 118, 133) end
+local function behind(rec) return sub(rec, 65, 80) end
+local function tell(rec, message)
+  return call('PUBLISH', sub(rec, 137, 136 + num(sub(rec, 134, 136))), message)
+end
+
+local function get(claim)
+  local rec = cache[claim]
+  if rec == nil then
+    rec = call('HGET', key, claim)
+    cache[claim] = rec
+  end
+  return rec
+end
+
+local function put(claim, rec)
+  cache[claim], dirty[claim], gone[claim] = rec, true, nil
+end
+
+-- Puts a claim at the end of a list.
+local function append(list, claim, rec)
+  if list[2] ~= NONE then
+    local other = get(list[2])
+    put(list[2], sub(other, 1, 64) .. claim .. sub(other, 81))
+  else
+    list[1] = claim
+  end
+  put(claim, sub(rec, 1, 48) .. list[2] .. NONE .. sub(rec, 81))
+  list[2] = claim
+end
+
+-- Takes a claim out of a list.
+local function cut(list, claim, rec)
+  local before, after = sub(rec, 49, 64), behind(rec)
+  if before == NONE then
+    list[1] = after
+  else
+    local other = get(before)
+    put(before, sub(other, 1, 64) .. after .. sub(other, 81))
+  end
+  if after == NONE then
+    list[2] = before
+  else
+    local other = get(after)
+    put(after, sub(other, 1, 48) .. before .. sub(other, 65))
+  end
+  cache[claim], dirty[claim], gone[claim] = false, nil, true
+end
+
+-- Reads a lock.
+local function open(name, main)
+  key, touched, longest, cache, dirty, gone = name, 0, 0, {}, {}, {}
+  last, place, alone, shared, used, permits, limit, holders, waiters, soonest = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+  held, queue = { NONE, NONE }, { NONE, NONE }
+  if not main then return end
+  last, touched = num(sub(main, 2, 17)), num(sub(main, 18, 27))
+  local kind = byte(main)
+  if kind == 72 then
+    local till = sub(main, 28, 43) + sub(main, 61, 76)
+    if till > now then
+      append(held, sub(main, 44, 59), sub(main, 2, 17) .. sub(main, 28, 43) .. sub(main, 2, 17) .. NONE .. NONE .. sub(main, 60))
+      place, alone, holders, soonest = last, 1, 1, till
+    end
+  elseif kind == 82 then
+    held = { sub(main, 28, 43), sub(main, 44, 59) }
+    queue = { sub(main, 60, 75), sub(main, 76, 91) }
+    local state = {}
+    for number in string.gmatch(sub(main, 92), '%d+') do state[#state + 1] = num(number) end
+    place, alone, shared, used, permits, limit, holders, waiters, soonest = unpack(state)
+  end
+end
+
+-- Writes a lock back.
+local function close()
+  local fields = {}
+  for claim in pairs(dirty) do
+    fields[#fields + 1] = claim
+    fields[#fields + 1] = cache[claim]
+  end
+  local out = {}
+  for claim in pairs(gone) do out[#out + 1] = claim end
+  local fresh = time[1] - touched + longest > RETAIN / 2
+  if fresh then touched = num(time[1]) end
+  fields[#fields + 1] = 'm'
+  if holders == 0 and waiters == 0 then
+    fields[#fields + 1] = fmt('F%016.0f%010.0f', last, touched)
+  else
+    fields[#fields + 1] = fmt('R%016.0f%010.0f', last, touched) .. held[1] .. held[2] .. queue[1] .. queue[2]
+      .. fmt('%.0f %d %d %.0f %d %.0f %d %d %.0f', place, alone, shared, used, permits, limit, holders, waiters, soonest)
+  end
+  for from = 1, #fields, 1000 do call('HSET', key, unpack(fields, from, math.min(from + 999, #fields))) end
+  for from = 1, #out, 1000 do call('HDEL', key, unpack(out, from, math.min(from + 999, #out))) end
+  if fresh then call('EXPIRE', key, math.ceil(longest) + RETAIN) end
+end
+
+-- A claim's time now ends at `till`; the key must live longer.
+local function lasts(till)
+  local left = (till - now) / 1000000
+  if left > longest then longest = left end
+end
+
+-- Calls `act` for each holder, first granted first, until it answers.
+local function each_held(act)
+  local claim = held[1]
+  while claim ~= NONE do
+    local rec = get(claim)
+    local answer, more = act(claim, rec)
+    if answer ~= nil then return answer, more end
+    claim = behind(rec)
+  end
+end
+
+-- Counts the permits in use: of each owner the largest hold only.
+local function count_used()
+  local most = {}
+  used = 0
+  each_held(function(_, rec)
+    if mode_of(rec) ~= 'P' then return end
+    local owner, n = owner_of(rec), n_of(rec)
+    if owner == NONE then
+      used = used + n
+    elseif n > (most[owner] or 0) then
+      used = used + n - (most[owner] or 0)
+      most[owner] = n
+    end
+  end)
+end
+
+-- A party comes or goes, whether it holds or waits: the semaphore's limit is that of whoever is there.
+local function present(rec, by)
+  if mode_of(rec) ~= 'P' then return end
+  permits = permits + by
+  limit = permits == 0 and 0 or limit_of(rec)
+end
+
+-- A holder has come or gone.
+local function counted(rec, by)
+  holders = holders + by
+  local mode = mode_of(rec)
+  if mode == 'E' then
+    alone = alone + by
+  elseif mode == 'S' then
+    shared = shared + by
+  elseif owner_of(rec) == NONE then
+    used = used + by * n_of(rec)
+  else
+    count_used()
+  end
+end
+
+-- Takes a claim away, holder or waiter.
+local function remove(claim, rec)
+  present(rec, -1)
+  if token_of(rec) > 0 then
+    cut(held, claim, rec)
+    counted(rec, -1)
+  else
+    cut(queue, claim, rec)
+    waiters = waiters - 1
+  end
+end
+
+-- Whether a holder of `rec` already has what is wanted.
+local function covers(rec, mode, n, most)
+  local has = mode_of(rec)
+  return has == 'E' or has == 'S' and mode == 'S' or has == 'P' and mode == 'P' and n <= n_of(rec) and most == limit_of(rec)
+end
+
+-- What an owner has: the token of a hold that covers what is wanted, or else its first hold.
+local function owned(owner, mode, n, most)
+  if owner == NONE or holders == 0 then return end
+  local first
+  local token = each_held(function(_, rec)
+    if owner_of(rec) ~= owner then return end
+    if covers(rec, mode, n, most) then return token_of(rec) end
+    first = first or rec
+  end)
+  return token, first
+end
+
+local function fits(mode, n, most)
+  if mode == 'E' then return holders == 0 end
+  if mode == 'S' then return holders == shared end
+  return alone == 0 and shared == 0 and used + n <= most
+end
+
+-- The token that a party would get if it were let in now; nothing if it does not fit. Rules 5 and 6.
+local function entry(rec)
+  local mode, n, most = mode_of(rec), n_of(rec), limit_of(rec)
+  local token, other = owned(owner_of(rec), mode, n, most)
+  if token then return token end
+  if other or frozen > 0 or not fits(mode, n, most) then return nil end
+  return last >= now and last + 1 or now
+end
+
+local function next_place()
+  place = place >= now and place + 1 or now
+  return n16(place)
+end
+
+-- Lets a claim in, which is in no list. Of `rec` only the party counts.
+local function grant(claim, rec, token)
+  if token > last then last = token end
+  local till = now + ttl_of(rec)
+  if holders == 0 or till < soonest then soonest = till end
+  lasts(till)
+  append(held, claim, n16(token) .. clock .. next_place() .. NONE .. NONE .. sub(rec, 81))
+  counted(rec, 1)
+end
+
+-- Holders whose time is over go. Rule 1.
+local function expire()
+  if holders == 0 or now < soonest then return end
+  local over, first = {}, nil
+  each_held(function(claim, rec)
+    local till = until_of(rec)
+    if till <= now then
+      over[#over + 1] = claim
+    elseif not first or till < first then
+      first = till
+    end
+  end)
+  for _, claim in ipairs(over) do remove(claim, get(claim)) end
+  soonest = first or 0
+end
+
+-- Lets time pass and serves the queue: rules 1 to 3. Whoever is let in is told, except `me`, who hears it from the answer; a
+-- waiter that nobody hears for is passed over.
+local function settle(me)
+  expire()
+  local moved = false
+  while queue[1] ~= NONE do
+    local claim = queue[1]
+    local rec = get(claim)
+    if until_of(rec) <= now then
+      remove(claim, rec)
+    else
+      local token = entry(rec)
+      if not token then
+        -- The new first in line may have been told to look again only after a lease has ended.
+        if moved and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then tell(rec, 'L' .. claim) end
+        return
+      end
+      if claim == me or tell(rec, 'G' .. claim .. n16(token) .. sub(rec, 33, 48)) > 0 then
+        cut(queue, claim, rec)
+        waiters = waiters - 1
+        grant(claim, rec, token)
+      else
+        remove(claim, rec)
+      end
+    end
+    moved = true
+  end
+end
+
+-- When the lock may be free without anybody's doing, from now.
+local function recheck()
+  if frozen > 0 then return frozen - now end
+  return holders == 0 and -1 or soonest - now
+end
+
+-- The answer to a claim that is there already; its time is extended. Rule 4.
+local function known(claim)
+  local rec = get(claim)
+  if not rec then return end
+  local token, till = token_of(rec), now + ttl_of(rec)
+  lasts(till)
+  put(claim, sub(rec, 1, 16) .. clock .. sub(rec, 33))
+  if token > 0 then
+    if holders == 1 then soonest = till end
+    return token
+  end
+  local ahead, at = 0, queue[1]
+  while at ~= claim do
+    ahead, at = ahead + 1, behind(get(at))
+  end
+  return { 1, ahead, ahead == 0 and recheck() or -1, num(sub(rec, 33, 48)) }
+end

@@ -1,0 +1,40 @@
+//! Strict mode's wait begins when a server is reached, not when a lock is first wanted.
+
+use std::sync::Weak;
+
+use futures_util::future::join_all;
+use redis::Cmd;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::config::Address;
+use super::engine::RedisEngine;
+use super::link::Live;
+
+/// How many slots are touched at once.
+const AT_ONCE: usize = 512;
+
+/// Touches each server that is reached, in all its slots, while the engine lives.
+pub(super) async fn keep_warm(engine: Weak<RedisEngine>, mut reached: UnboundedReceiver<Address>) {
+    while let Some(address) = reached.recv().await {
+        let Some(engine) = engine.upgrade() else { return };
+        let slots = match engine.nodes.slots_of(&address) {
+            none if none.is_empty() => vec![None],
+            some => some.into_iter().map(Some).collect(),
+        };
+        for some in slots.chunks(AT_ONCE) {
+            for touched in join_all(some.iter().map(|slot| touch(&engine, *slot))).await {
+                if let Err(error) = touched {
+                    tracing::debug!(%error, %address, "strict mode could not begin to wait");
+                }
+            }
+        }
+    }
+}
+
+async fn touch(engine: &RedisEngine, slot: Option<u16>) -> crate::error::Result<()> {
+    let fill = |command: &mut Cmd, live: &Live| {
+        engine.epoch_key(command, slot);
+        engine.epoch_arguments(command, live);
+    };
+    engine.nodes.script(slot, &engine.scripts.touch, 1, &fill).await.map(drop)
+}

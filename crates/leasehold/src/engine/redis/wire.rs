@@ -1,0 +1,446 @@
+//! Every key, channel, script and record.
+//!
+//! | key | type | what |
+//! |---|---|---|
+//! | `<prefix>l{name}` | hash | one lock: `scripts/table.lua` says what is in it |
+//! | `<prefix>e` | string | strict mode: which run of the server we are in |
+//! | `<prefix>s` | string | with `replicas`: written to see the replicas catch up |
+//! | `<prefix>i<client>` | channel | a client's inbox: what concerns its claims is sent there and nowhere else |
+//!
+//! In a cluster the last three have the lock's slot as their hash tag. All keys expire.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use redis::{Cmd, Script, Value};
+
+use crate::claim::{Claim, ClaimId, Holder, Mode, Owner, Token};
+use crate::name::LockName;
+
+/// A lock's key: one name has one key, and no two names share one. A name with a hash tag of its own keeps it, so that
+/// its locks share a node.
+pub(crate) fn lock_key(prefix: &str, name: &str) -> String {
+    if hash_tag(name).is_some() {
+        format!("{prefix}l={name}")
+    } else if name.starts_with('}') {
+        format!("{prefix}l~{{x}}{name}")
+    } else {
+        format!("{prefix}l{{{name}}}")
+    }
+}
+
+/// The name behind a lock's key.
+pub(crate) fn lock_name(prefix: &str, key: &str) -> Option<LockName> {
+    let rest = key.strip_prefix(prefix)?.strip_prefix('l')?;
+    let name = match rest.as_bytes().first()? {
+        b'=' => &rest[1..],
+        b'~' => rest.strip_prefix("~{x}")?,
+        _ => rest.strip_prefix('{')?.strip_suffix('}')?,
+    };
+    LockName::new(name).ok().filter(|name| lock_key(prefix, name.as_str()) == key)
+}
+
+/// What all locks' keys match.
+pub(crate) fn every_lock(prefix: &str) -> String {
+    let mut pattern = String::new();
+    for letter in prefix.chars() {
+        if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+            pattern.push('\\');
+        }
+        pattern.push(letter);
+    }
+    pattern + "l*"
+}
+
+/// The part of a key that chooses its slot.
+pub(crate) fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
+}
+
+/// How many slots a cluster has.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The slot of a key in a cluster: CRC16 (XMODEM) of its hash tag.
+pub(crate) fn slot(key: &str) -> u16 {
+    let mut crc: u16 = 0;
+    for byte in hash_tag(key).unwrap_or(key).bytes() {
+        crc ^= u16::from(byte) << 8;
+        for _ in 0..8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+        }
+    }
+    crc % SLOTS
+}
+
+/// A key that is not a lock's; in a cluster, one in this slot.
+pub(crate) fn beside(prefix: &str, letter: char, slot: Option<u16>) -> String {
+    match slot {
+        Some(slot) => format!("{prefix}{letter}{{{}}}", tag_of(slot)),
+        None => format!("{prefix}{letter}"),
+    }
+}
+
+/// A hash tag of this slot.
+fn tag_of(slot: u16) -> u32 {
+    static TAGS: LazyLock<Vec<u32>> = LazyLock::new(|| {
+        let mut tags = vec![u32::MAX; SLOTS.into()];
+        let mut found = 0;
+        for number in 0.. {
+            let place = &mut tags[usize::from(self::slot(&number.to_string()))];
+            if *place == u32::MAX {
+                *place = number;
+                found += 1;
+            }
+            if found == SLOTS {
+                break;
+            }
+        }
+        tags
+    });
+    TAGS.get(usize::from(slot)).copied().unwrap_or_default()
+}
+
+/// The scripts of one engine.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    pub(crate) attempt: Arc<Stored>,
+    pub(crate) look: Arc<Stored>,
+    pub(crate) release: Arc<Stored>,
+    pub(crate) renew: Arc<Stored>,
+    pub(crate) evict: Arc<Stored>,
+    pub(crate) all: Arc<Stored>,
+    pub(crate) inspect: Arc<Stored>,
+    /// Does nothing but what strict mode does first.
+    pub(crate) touch: Arc<Stored>,
+}
+
+/// A script, which the server may have stored.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    sha: String,
+    text: String,
+}
+
+impl Stored {
+    pub(crate) fn new(text: String) -> Arc<Self> {
+        Arc::new(Self { sha: Script::new(&text).get_hash().to_owned(), text })
+    }
+
+    /// Runs it by its digest: the server must have it.
+    pub(crate) fn by_digest(&self, keys: usize) -> Cmd {
+        start("EVALSHA", &self.sha, keys)
+    }
+
+    /// Runs it from its text, and stores it.
+    pub(crate) fn by_text(&self, keys: usize) -> Cmd {
+        start("EVAL", &self.text, keys)
+    }
+
+    /// Has the server store it.
+    pub(crate) fn load(&self) -> Cmd {
+        let mut load = redis::cmd("SCRIPT");
+        load.arg("LOAD").arg(&self.text);
+        load
+    }
+}
+
+fn start(how: &str, script: &str, keys: usize) -> Cmd {
+    let mut cmd = Cmd::with_capacity(12, script.len() + 320);
+    cmd.arg(how).arg(script).arg(keys);
+    cmd
+}
+
+macro_rules! lua {
+    ($name:literal) => {
+        include_str!(concat!("scripts/", $name, ".lua"))
+    };
+}
+
+impl Scripts {
+    pub(crate) fn new(strict: bool) -> Self {
+        let guard = if strict { lua!("strict") } else { lua!("lax") };
+        // What comes first is all that runs in the common case.
+        let full = |first: &str, rest: &str| {
+            Stored::new([lua!("words"), lua!("head"), guard, first, lua!("table"), rest].concat())
+        };
+        let release =
+            [lua!("words"), lua!("release"), lua!("head"), guard, lua!("table"), lua!("release_end")].concat();
+        Self {
+            attempt: full(lua!("attempt"), lua!("attempt_end")),
+            look: full(lua!("look"), lua!("look_end")),
+            release: Stored::new(release),
+            renew: full(lua!("renew"), lua!("renew_end")),
+            evict: full(lua!("evict"), lua!("evict_end")),
+            all: full(lua!("all"), lua!("all_end")),
+            inspect: Stored::new(lua!("inspect").to_owned()),
+            touch: Stored::new([lua!("words"), lua!("head"), guard, "return 0"].concat()),
+        }
+    }
+
+    /// All of them, for a server to store.
+    pub(crate) fn each(&self) -> Vec<Arc<Stored>> {
+        let all =
+            [&self.attempt, &self.look, &self.release, &self.renew, &self.evict, &self.all, &self.inspect, &self.touch];
+        all.into_iter().map(Arc::clone).collect()
+    }
+}
+
+/// Where a party's channel begins in its text, and before it the fixed part.
+const FIXED: usize = 1 + 16 + 10 + 10 + 16 + 3;
+
+/// A claim as the scripts know it: `scripts/table.lua` says how.
+pub(crate) fn party(claim: &Claim, inbox: &str) -> Vec<u8> {
+    let terms = &claim.terms;
+    let (mode, n, limit) = match terms.mode {
+        Mode::Exclusive => (b'E', 0, 0),
+        Mode::Shared => (b'S', 0, 0),
+        Mode::Permits { n, limit } => (b'P', n, limit),
+    };
+    let holder = &terms.holder;
+    let mut text = Vec::with_capacity(FIXED + inbox.len() + 64 + holder.text.len());
+    text.push(mode);
+    digits(&mut text, terms.ttl.as_micros() as u64, 16);
+    digits(&mut text, n.into(), 10);
+    digits(&mut text, limit.into(), 10);
+    text.extend(terms.owner.map_or(0, Owner::bits).to_be_bytes());
+    digits(&mut text, inbox.len() as u64, 3);
+    text.extend(inbox.as_bytes());
+    digits(&mut text, holder.pid.into(), 10);
+    for part in [&holder.host, &holder.program] {
+        digits(&mut text, part.len() as u64, 5);
+        text.extend(part.as_bytes());
+    }
+    text.extend(holder.text.as_bytes());
+    text
+}
+
+/// A number with so many digits.
+fn digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
+    let start = text.len();
+    text.resize(start + count, b'0');
+    for place in text[start..].iter_mut().rev() {
+        *place = b'0' + (number % 10) as u8;
+        number /= 10;
+    }
+}
+
+/// A claim, read back from what the scripts know of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Party {
+    pub(crate) mode: Mode,
+    pub(crate) ttl: Duration,
+    pub(crate) holder: Holder,
+}
+
+/// Reads a text front to back.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn number(&mut self, count: usize) -> Option<u64> {
+        std::str::from_utf8(self.bytes(count)?).ok()?.parse().ok()
+    }
+
+    fn text(&mut self, count: usize) -> Option<&'a str> {
+        std::str::from_utf8(self.bytes(count)?).ok()
+    }
+}
+
+impl Party {
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        let mut reader = Reader(text);
+        let mode = reader.bytes(1)?[0];
+        let ttl = Duration::from_micros(reader.number(16)?);
+        let (n, limit) = (reader.number(10)?.try_into().ok()?, reader.number(10)?.try_into().ok()?);
+        let mode = match mode {
+            b'E' => Mode::Exclusive,
+            b'S' => Mode::Shared,
+            b'P' => Mode::Permits { n, limit },
+            _ => return None,
+        };
+        reader.bytes(16)?;
+        let channel = reader.number(3)?;
+        reader.bytes(channel as usize)?;
+        let pid = reader.number(10)?.try_into().ok()?;
+        let mut part = || {
+            let length = reader.number(5)?;
+            reader.text(length as usize)
+        };
+        let (host, program) = (part()?, part()?);
+        let rest = std::str::from_utf8(reader.0).ok()?;
+        Some(Self { mode, ttl, holder: Holder::new(host, pid, program, rest) })
+    }
+}
+
+/// What a record says of a claim, besides its party.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Record {
+    pub(crate) claim: ClaimId,
+    /// Zero for a waiter.
+    pub(crate) token: Token,
+    /// The end of its time, in us of the server's clock.
+    pub(crate) until: u64,
+    /// The moment and the order of its arrival or its grant.
+    pub(crate) place: u64,
+    pub(crate) party: Party,
+}
+
+impl Record {
+    /// A claim's own field.
+    pub(crate) fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
+        let mut reader = Reader(text);
+        let (token, since, place) = (reader.number(16)?, reader.number(16)?, reader.number(16)?);
+        reader.bytes(32)?;
+        Self::new(claim, token, since, place, reader.0)
+    }
+
+    fn new(claim: &[u8], token: u64, since: u64, place: u64, party: &[u8]) -> Option<Self> {
+        let party = Party::read(party)?;
+        let claim = ClaimId::from_bits(u128::from_be_bytes(claim.try_into().ok()?));
+        Some(Self { claim, token: Token(token), until: since + party.ttl.as_micros() as u64, place, party })
+    }
+}
+
+/// A lock, as stored.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Stock {
+    pub(crate) last_token: Option<Token>,
+    pub(crate) records: Vec<Record>,
+}
+
+impl Stock {
+    /// Reads all fields of a lock's hash; `None` if they are not what the scripts write.
+    pub(crate) fn read(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<Self> {
+        let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
+            return fields.is_empty().then(Self::default);
+        };
+        let mut reader = Reader(main);
+        let (kind, token) = (reader.bytes(1)?[0], reader.number(16)?);
+        reader.number(10)?;
+        let records = match kind {
+            b'F' => Vec::new(),
+            b'H' => {
+                let since = reader.number(16)?;
+                let claim = reader.bytes(16)?;
+                vec![Record::new(claim, token, since, token, reader.0)?]
+            }
+            b'R' => {
+                let parties = fields.iter().filter(|(field, _)| field != b"m");
+                parties.map(|(claim, text)| Record::read(claim, text)).collect::<Option<_>>()?
+            }
+            _ => return None,
+        };
+        Some(Self { last_token: Some(Token(token)), records })
+    }
+}
+
+/// What a client finds in its inbox.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    /// The claim, which waited at this place, is granted.
+    Granted(ClaimId, Token, u64),
+    /// The claim should look how it stands.
+    Look(ClaimId),
+    /// The claim was put out, for this reason.
+    Evicted(ClaimId, String),
+}
+
+impl Message {
+    pub(crate) fn read(text: &[u8]) -> Option<Self> {
+        let mut reader = Reader(text);
+        let kind = reader.bytes(1)?[0];
+        let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
+        match kind {
+            b'G' => Some(Self::Granted(claim, Token(reader.number(16)?), reader.number(16)?)),
+            b'L' => Some(Self::Look(claim)),
+            b'X' => Some(Self::Evicted(claim, String::from_utf8_lossy(reader.0).into_owned())),
+            _ => None,
+        }
+    }
+}
+
+/// The bytes of a text answer.
+pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+/// A whole number.
+pub(crate) fn integer(value: &Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::claim::Terms;
+
+    #[test]
+    fn slots_are_the_servers() {
+        for (key, expected) in
+            [("123456789", 12_739), ("foo", 12_182), ("{user1000}.following", 3443), ("foo{}{bar}", 8363)]
+        {
+            assert_eq!(slot(key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn locks_with_a_tag_share_a_slot_and_what_is_beside_a_lock_does() {
+        let (a, b) = (lock_key("p:", "{order 7}:stock"), lock_key("p:", "{order 7}:mail"));
+        assert_ne!(a, b);
+        assert_eq!(slot(&a), slot(&b));
+        for name in ["a", "}a", "a}b", "{}x", "{", "{a", "a{b}c"] {
+            let key = lock_key("p:", name);
+            assert!(hash_tag(&key).is_some(), "{key}");
+            assert_eq!(slot(&beside("p:", 'e', Some(slot(&key)))), slot(&key), "{key}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_name_has_one_key_and_is_read_back_from_it(name in "[{}a=~x%l]{1,8}", prefix in "[a-z*?:]{1,4}") {
+            let key = lock_key(&prefix, &name);
+            prop_assert_eq!(lock_name(&prefix, &key).map(|found| found.to_string()), Some(name));
+        }
+
+        #[test]
+        fn two_names_never_share_a_key(a in "[{}ab=~x]{1,6}", b in "[{}ab=~x]{1,6}") {
+            prop_assert_eq!(a == b, lock_key("p", &a) == lock_key("p", &b));
+        }
+
+        #[test]
+        fn a_party_is_read_back_as_it_was_written(
+            host in "\\PC{0,40}", program in "\\PC{0,20}", text in "\\PC{0,60}", pid: u32, ms in 1u64..1 << 40, n: u32, limit: u32,
+            mode in 0..3usize, inbox in "[a-z]{0,90}",
+        ) {
+            let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { n, limit }][mode];
+            let holder = Arc::new(Holder::new(&host, pid, &program, &text));
+            let ttl = Duration::from_millis(ms);
+            let name = LockName::new("a").unwrap();
+            let claim = Claim::new(Arc::new(Terms::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder))));
+            let written = party(&claim, &inbox);
+            let read = Party::read(&written).unwrap();
+            prop_assert_eq!(&read, &Party { mode, ttl, holder: (*holder).clone() });
+        }
+
+        #[test]
+        fn any_stored_text_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (Party::read(&text), Message::read(&text), Record::read(&[0; 16], &text));
+            let _ = Stock::read(&[(b"m".to_vec(), text)]);
+        }
+    }
+}
