@@ -41,6 +41,8 @@ impl Tally {
 struct Turns {
     per_second: f64,
     scripts: f64,
+    /// How long the server was in the scripts of one.
+    server: Duration,
     most: u32,
     least: u32,
 }
@@ -86,11 +88,13 @@ async fn take_turns(bench: &mut Bench, clients: &[Locks], waiters: usize, turns:
         done??;
     }
     // The first release is nobody's turn; and all had joined the queue once before we began to count.
-    let scripts = bench.calls().await?.since(&before).scripts() as f64 - 1.0 + waiters as f64;
+    let calls = bench.calls().await?.since(&before);
+    let scripts = calls.scripts() as f64 - 1.0 + waiters as f64;
     let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
     Ok(Turns {
         per_second: f64::from(left) / (tally.end - start).as_secs_f64(),
         scripts: scripts / f64::from(tally.grants),
+        server: calls.in_scripts() / left,
         most: tally.served.iter().copied().max().unwrap_or_default(),
         least: tally.served.iter().copied().min().unwrap_or_default(),
     })
@@ -112,13 +116,14 @@ pub(crate) async fn turns(
     // With fewer turns one more or less would be more than the aim allows.
     let (rounds, turns) = (6_000 / bench.scale, (300 / bench.scale).max(60));
     let (mut ours, mut spread, mut floor) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut scripts, mut ratio) = (Vec::new(), Vec::new());
+    let (mut scripts, mut server, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mine = take_turns(bench, &one, 64, turns).await?;
         floor.push(ping_pong(&mut players, rounds).await?);
         spread.push(take_turns(bench, &eight, 64, turns).await?.per_second);
         ours.push(mine.per_second);
         scripts.push(mine.scripts);
+        server.push(mine.server.as_secs_f64() * 1e6);
         ratio.push(f64::from(mine.most) / f64::from(mine.least));
     }
     (figures.turns, floors.turns) = (Some(middle(&mut ours)), Some(middle(&mut floor)));
@@ -130,6 +135,7 @@ pub(crate) async fn turns(
     report.rates(Rates { what, unit, floor_is, ours: &mut spread, floor: &mut floor, least: 0.0 });
     report.figure("redis: most served / least served of 64", middle(&mut ratio), "", 1.05);
     report.figure("redis: 64 waiters, a hand-off takes", middle(&mut scripts), "scripts", MOST_SCRIPTS);
+    report.figure("redis: 64 waiters, a hand-off's scripts", middle(&mut server), "µs of Redis", f64::INFINITY);
     for waiters in [8, 512] {
         let turns = take_turns(bench, &one, waiters, 40).await?;
         let what = format!("redis: {waiters} waiters, a hand-off takes");

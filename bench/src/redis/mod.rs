@@ -42,7 +42,7 @@ pub(crate) async fn run(report: &mut Report, scale: u32, peers: bool) -> Result<
 }
 
 async fn open(bench: &Bench) -> leasehold::Result<Locks> {
-    Locks::builder().ttl(TTL).open(&bench.ours).await
+    Locks::builder().ttl(TTL).open(&bench.url()).await
 }
 
 /// The median of what `values` holds; nothing is nothing.

@@ -15,8 +15,6 @@ const SCRIPTS: [&str; 4] = ["eval", "evalsha", "eval_ro", "evalsha_ro"];
 pub(crate) struct Bench {
     server: Server,
     asker: Resp,
-    /// Where our locks are.
-    pub(crate) ours: String,
     /// By how much everything is shortened.
     pub(crate) scale: u32,
 }
@@ -25,8 +23,7 @@ impl Bench {
     pub(crate) async fn start(scale: u32) -> Result<Self, Oops> {
         let server = start().await?;
         let asker = redis::Resp::connect(server.addr()).await?;
-        let ours = std::env::var("LEASEHOLD_BENCH_OURS").unwrap_or_else(|_| server.url());
-        Ok(Self { server, asker, ours, scale })
+        Ok(Self { server, asker, scale })
     }
 
     pub(crate) fn url(&self) -> String {

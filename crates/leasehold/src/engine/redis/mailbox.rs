@@ -100,7 +100,6 @@ impl Mailbox {
             slot.bell.notify_one();
         }
     }
-
 }
 
 /// A slot for the time of one request.
