@@ -1,8 +1,10 @@
 //! What leasehold costs, beside a floor that is measured in the same run.
 //!
 //! `cargo run --release -p leasehold-bench` prints a table; `--json` prints the same for programs; `--quick` takes a tenth of
-//! the rounds. `redis` measures locks in a Redis server that is started for it, instead of those in memory and in files; with `--peers`
-//! other people's locks, too. Floor and ours are interleaved round by round, and the medians compared, because machines are noisy.
+//! the rounds. Floor and ours are interleaved round by round, and the medians compared, because machines are noisy.
+//!
+//! `redis` measures locks in a Redis server that is started for it, instead of those in memory and in files. After it may come
+//! which loads (`one`, `many`, `turns`, `handover`, `held`; all if none), and `--peers`: other people's locks, too.
 
 mod cycle;
 mod floor;
@@ -15,7 +17,7 @@ use report::Report;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let known = ["redis", "--json", "--quick", "--peers"];
+    let known = [&["redis", "--json", "--quick", "--peers"][..], &redis::LOADS].concat();
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
         return Err(format!("{unknown} is not known; there are {}", known.join(", ")).into());
     }
@@ -24,9 +26,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut report = Report::new(has("--json"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     if has("redis") {
-        runtime
-            .block_on(redis::run(&mut report, scale, has("--peers")))
-            .map_err(|error| -> Box<dyn std::error::Error> { error })?;
+        let chosen: Vec<&str> = redis::LOADS.into_iter().filter(|load| has(load)).collect();
+        runtime.block_on(redis::run(&mut report, scale, &chosen, has("--peers")))?;
         return report.finish();
     }
     runtime.block_on(cycle::memory(&mut report, scale))?;

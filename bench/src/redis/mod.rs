@@ -23,22 +23,35 @@ const TTL: Duration = Duration::from_secs(30);
 /// How often each comparison is made, floor and ours in turn.
 const ROUNDS: u32 = 11;
 
-/// Runs all benches on a server of their own; with `peers`, other people's locks, too.
-pub(crate) async fn run(report: &mut Report, scale: u32, peers: bool) -> Result<(), Oops> {
+/// What there is to measure.
+pub(crate) const LOADS: [&str; 5] = ["one", "many", "turns", "handover", "held"];
+
+/// Measures the chosen loads, or all, on a server of their own; with `peers`, other people's locks, too.
+pub(crate) async fn run(
+    report: &mut Report,
+    scale: u32,
+    chosen: &[&str],
+    peers: bool,
+) -> Result<(), Box<dyn std::error::Error>> {
     // They are built before anything is measured.
     let peers = if peers { Some(peers::Peers::build()?) } else { None };
     let mut bench = Bench::start(scale).await?;
     let (mut ours, mut floor) = (Figures::of_locks("leasehold"), Figures::of_floor());
-    cycle::one(report, &mut bench, &mut ours, &mut floor).await?;
-    cycle::many(report, &mut bench, &mut ours, &mut floor).await?;
-    handoff::turns(report, &mut bench, &mut ours, &mut floor).await?;
-    handoff::handover(report, &mut bench, &mut ours, &mut floor).await?;
+    for load in LOADS.into_iter().filter(|load| chosen.is_empty() || chosen.contains(load)) {
+        match load {
+            "one" => cycle::one(report, &mut bench, &mut ours, &mut floor).await?,
+            "many" => cycle::many(report, &mut bench, &mut ours, &mut floor).await?,
+            "turns" => handoff::turns(report, &mut bench, &mut ours, &mut floor).await?,
+            "handover" => handoff::handover(report, &mut bench, &mut ours, &mut floor).await?,
+            _ => held::renewed(report, &mut bench).await?,
+        }
+    }
     if let Some(peers) = peers {
         let mut all = vec![floor, ours];
         all.extend(peers.measure(&mut bench).await?);
         peers::table(report, &all);
     }
-    held::renewed(report, &mut bench).await
+    Ok(())
 }
 
 async fn open(bench: &Bench) -> leasehold::Result<Locks> {
