@@ -72,6 +72,54 @@ pub(crate) async fn acquire(
     result.map_err(|error| error.about(attempt.claim.name()).at_engine(shared.engine_name()))
 }
 
+/// Takes several locks in one step, where the engine can and all are free. `None`: take them one after the other.
+pub(crate) async fn acquire_all(
+    shared: &Arc<Shared>,
+    terms: Vec<Arc<Terms>>,
+    patience: Option<Duration>,
+    max_hold: Option<Duration>,
+) -> Result<Option<Vec<Guard>>> {
+    let desk = &shared.desk;
+    // What is wrong with one of them is said when its turn comes.
+    if terms.len() < 2 || desk.is_refusing() || terms.iter().any(|terms| desk.can.check(terms).is_err()) {
+        return Ok(None);
+    }
+    let most = terms.iter().map(|terms| rules::call_timeout(terms.ttl)).min().unwrap_or_default();
+    let new = |terms| Arc::new(Claim::on(desk.clock.clone(), terms));
+    let mut several = Several { shared, claims: terms.into_iter().map(new).collect() };
+    let sent = desk.clock.now();
+    let mut step = Arc::clone(&desk.engine).attempt_all(several.claims.clone());
+    let bound = || patience.map_or(most, |patience| most.min(patience.saturating_add(GRACE)));
+    let Some(grants) = keeper::call(desk, &mut step, bound).await? else {
+        several.claims.clear();
+        return Ok(None);
+    };
+    let late = desk.clock.now();
+    let begin = |(claim, grant): (&Arc<Claim>, Grant)| {
+        let term = Term::new(desk, claim, grant, sent, max_hold);
+        (late < term.deadline).then_some((term, Arc::clone(claim)))
+    };
+    let terms: Option<Vec<_>> = several.claims.iter().zip(grants).map(begin).collect();
+    // Too late for one of them: all are given back.
+    let Some(terms) = terms else { return Ok(None) };
+    several.claims.clear();
+    Ok(Some(terms.into_iter().map(|(term, claim)| term.begin(shared, claim)).collect()))
+}
+
+/// Claims that are given back unless they became guards.
+struct Several<'a> {
+    shared: &'a Arc<Shared>,
+    claims: Vec<Arc<Claim>>,
+}
+
+impl Drop for Several<'_> {
+    fn drop(&mut self) {
+        for claim in self.claims.drain(..) {
+            self.shared.desk.abandon(claim, None);
+        }
+    }
+}
+
 /// What a grant to a request sent at `sent` is worth.
 struct Term {
     token: Token,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::acquire::acquire_all;
 use crate::claim::{Mode, Owner, Token};
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::{Guard, Outcome};
@@ -137,8 +138,13 @@ impl All {
     /// May be dropped at any await point: those already held are given back.
     pub async fn lock(&self) -> Result<AllGuard> {
         let give_up = self.wait.map(|wait| self.locks.clock().now().after(wait));
+        let wanted = self.in_order()?;
+        // A failure here is met again below, where it is dealt with.
+        if let Ok(Some(guards)) = self.at_once(&wanted, self.wait).await {
+            return AllGuard::checked(guards);
+        }
         let mut guards = Vec::new();
-        for (name, mode) in self.in_order()? {
+        for (name, mode) in wanted {
             let left = give_up.map(|at| at.since(self.locks.clock().now()));
             let request = self.request(&name, left);
             guards.push(request.acquire(mode).await?);
@@ -151,8 +157,12 @@ impl All {
     /// # Errors
     /// As [`Mutex::try_lock`].
     pub async fn try_lock(&self) -> Result<Option<AllGuard>> {
+        let wanted = self.in_order()?;
+        if let Some(guards) = self.at_once(&wanted, None).await? {
+            return AllGuard::checked(guards).map(Some);
+        }
         let mut guards = Vec::new();
-        for (name, mode) in self.in_order()? {
+        for (name, mode) in wanted {
             match self.request(&name, None).try_acquire(mode).await? {
                 Some(guard) => guards.push(guard),
                 None => {
@@ -162,6 +172,12 @@ impl All {
             }
         }
         AllGuard::checked(guards).map(Some)
+    }
+
+    /// Takes all of them in one step, if the engine can and they are free.
+    async fn at_once(&self, wanted: &[(LockName, Mode)], wait: Option<Duration>) -> Result<Option<Vec<Guard>>> {
+        let terms = wanted.iter().map(|(name, mode)| self.request(name, None).terms(*mode)).collect::<Result<_>>()?;
+        acquire_all(&self.locks.shared, terms, wait, self.max_hold).await
     }
 
     fn request(&self, name: &LockName, wait: Option<Duration>) -> crate::request::Request {
@@ -249,16 +265,9 @@ impl AllGuard {
     /// # Errors
     /// The first error, after all were tried.
     pub async fn release(self) -> Result<Vec<(LockName, Outcome)>> {
-        let mut outcomes = Vec::new();
-        let mut failed = None;
-        for guard in self.0.into_iter().rev() {
-            let name = guard.name().clone();
-            match guard.release().await {
-                Ok(outcome) => outcomes.push((name, outcome)),
-                Err(error) => failed = failed.or(Some(error)),
-            }
-        }
-        outcomes.reverse();
-        failed.map_or(Ok(outcomes), Err)
+        // All at once, so that it takes no longer than one.
+        let release = async |guard: Guard| (guard.name().clone(), guard.release().await);
+        let released = futures_util::future::join_all(self.0.into_iter().rev().map(release)).await;
+        released.into_iter().rev().map(|(name, outcome)| outcome.map(|outcome| (name, outcome))).collect()
     }
 }

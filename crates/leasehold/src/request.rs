@@ -57,7 +57,7 @@ impl Request {
     }
 
     /// What a claim asks for; made once for all claims of one mode.
-    fn terms(&self, mode: Mode) -> Result<Arc<Terms>> {
+    pub(crate) fn terms(&self, mode: Mode) -> Result<Arc<Terms>> {
         match self.terms.get() {
             Some(terms) if terms.mode == mode => Ok(Arc::clone(terms)),
             Some(_) => self.new_terms(mode),

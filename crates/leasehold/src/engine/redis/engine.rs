@@ -39,6 +39,9 @@ pub struct RedisEngine {
     retention: u64,
 }
 
+/// A claim and its lock's key.
+type Keyed = (String, Arc<Claim>);
+
 /// What a script said of a claim.
 enum Said {
     Granted(Token),
@@ -156,7 +159,7 @@ impl RedisEngine {
     }
 
     /// Extends leases that are in one slot, or on one server.
-    async fn renew_some(&self, claims: &[(String, Arc<Claim>)], slot: Option<u16>) -> Result<Vec<Renewal>> {
+    async fn renew_some(&self, claims: &[Keyed], slot: Option<u16>) -> Result<Vec<Renewal>> {
         let longest = claims.iter().map(|(_, claim)| seconds(claim.terms.ttl)).max().unwrap_or_default();
         let fill = |command: &mut Cmd, live: &Live| {
             for (key, _) in claims {
@@ -314,7 +317,7 @@ impl Engine for RedisEngine {
         Step::new(async move {
             // A script works in one slot; without slots all are in one.
             let mut places = Vec::with_capacity(claims.len());
-            let mut groups: Vec<(Option<u16>, Vec<(String, Arc<Claim>)>)> = Vec::new();
+            let mut groups: Vec<(Option<u16>, Vec<Keyed>)> = Vec::new();
             for claim in claims {
                 let key = self.key(claim.name());
                 let slot = self.nodes.slot(&key);

@@ -7,7 +7,7 @@ use redis::{Cmd, Value};
 
 use super::engine::RedisEngine;
 use super::link::Live;
-use super::wire::{self, Record, Stock};
+use super::wire::{self, Field, Record, Stock};
 use super::{config::Address, error};
 use crate::claim::{ClaimId, Token};
 use crate::engine::{Evicted, LockView, PartyView};
@@ -34,7 +34,7 @@ pub(super) async fn one(engine: &RedisEngine, name: &LockName) -> Result<LockVie
 }
 
 /// The server's time, and the lock's fields.
-fn read(answer: &Value) -> Option<(u64, Vec<(Vec<u8>, Vec<u8>)>)> {
+fn read(answer: &Value) -> Option<(u64, Vec<Field>)> {
     let Value::Array(parts) = answer else { return None };
     let [now, Value::Array(fields)] = &parts[..] else { return None };
     let (pairs, []) = fields.as_chunks::<2>() else { return None };

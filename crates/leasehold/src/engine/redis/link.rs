@@ -272,7 +272,9 @@ impl Inner {
         if matches!(self.target, Target::Master(..)) {
             sentinel::is_master(connection, address).await?;
         }
-        connection.subscribe(&self.inbox).await.map_err(failed)?;
+        if !self.inbox.is_empty() {
+            connection.subscribe(&self.inbox).await.map_err(failed)?;
+        }
         let mut load = Pipeline::new();
         for script in &self.scripts {
             load.add_command(script.load());

@@ -12,6 +12,7 @@ mod mailbox;
 mod nodes;
 mod replicas;
 mod sentinel;
+pub mod simple;
 mod strict;
 mod wire;
 
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 pub use self::engine::RedisEngine;
 
+use self::config::{Config, Protocol};
 use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
 use crate::error::Result;
@@ -39,6 +41,9 @@ pub const CAPABILITIES: Capabilities = Capabilities {
 
 /// Opens what the URL names.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    let config = config::Config::read(url)?;
-    Ok(RedisEngine::open(config, clock).await?)
+    let config = Config::read(url)?;
+    match config.protocol {
+        Protocol::Full => Ok(RedisEngine::open(config, clock).await?),
+        Protocol::Simple => Ok(simple::SimpleEngine::open(config, clock).await?),
+    }
 }

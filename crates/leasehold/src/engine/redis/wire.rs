@@ -307,6 +307,9 @@ impl Record {
     }
 }
 
+/// A field of a lock's hash, and its value.
+pub(crate) type Field = (Vec<u8>, Vec<u8>);
+
 /// A lock, as stored.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stock {
@@ -316,7 +319,7 @@ pub(crate) struct Stock {
 
 impl Stock {
     /// Reads all fields of a lock's hash; `None` if they are not what the scripts write.
-    pub(crate) fn read(fields: &[(Vec<u8>, Vec<u8>)]) -> Option<Self> {
+    pub(crate) fn read(fields: &[Field]) -> Option<Self> {
         let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
             return fields.is_empty().then(Self::default);
         };

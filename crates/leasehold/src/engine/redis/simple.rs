@@ -1,0 +1,170 @@
+//! `protocol=simple`: the textbook's lock, for those who share it with other programs.
+//!
+//! One string key, taken with `SET key value NX PX`, given back by compare-and-delete. The key is the lock's name, unless there
+//! is a prefix. What this protocol has no place for (a queue, modes, owners, who holds it) is refused. Waiters ask again and
+//! again; a token is the server's time in microseconds at the grant, and rises as long as that clock does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::{Cmd, Value};
+
+use super::config::Config;
+use super::ears::Ears;
+use super::error;
+use super::link::Live;
+use super::nodes::{Maker, Nodes};
+use super::wire::{self, Stored};
+use crate::claim::{Claim, ClaimId, Token};
+use crate::clock::Clock;
+use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::lease::Validity;
+use crate::name::LockName;
+
+/// What it can do.
+pub const CAPABILITIES: Capabilities = Capabilities {
+    survives: "any client's crash, cut or pause; a restart of the server with its data",
+    breaks: "a fail-over or restart that forgets a grant, a server clock that jumps, a program that deletes what is not its own",
+    ..Capabilities::exclusive_only("redis-simple")
+};
+
+/// Textbook locks.
+#[derive(Debug)]
+pub(crate) struct SimpleEngine {
+    config: Arc<Config>,
+    clock: Clock,
+    nodes: Nodes,
+    ears: Arc<Ears>,
+    take: Arc<Stored>,
+    keep: Arc<Stored>,
+    give: Arc<Stored>,
+}
+
+impl SimpleEngine {
+    /// Connects.
+    pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
+        let config = Arc::new(config);
+        let script = |text: &str| Stored::new(text.to_owned());
+        let take = script(include_str!("scripts/simple_take.lua"));
+        let keep = script(include_str!("scripts/simple_keep.lua"));
+        let give = script(include_str!("scripts/simple_give.lua"));
+        let ears = Arc::new(Ears::new("", None));
+        let maker = Maker {
+            config: Arc::clone(&config),
+            scripts: vec![Arc::clone(&take), Arc::clone(&keep), Arc::clone(&give)],
+            inbox: String::new(),
+            owner: Arc::clone(&ears) as _,
+            stale: Arc::clone(&ears.stale),
+        };
+        let nodes = Nodes::open(maker).await?;
+        Ok(Arc::new(Self { config, clock: clock.clone(), nodes, ears, take, keep, give }))
+    }
+
+    /// Runs a script on a claim's lock.
+    async fn run(&self, script: &Stored, claim: &Claim) -> Result<(Value, Live)> {
+        let key = format!("{}{}", self.config.prefix, claim.name());
+        let fill = |command: &mut Cmd, _: &Live| {
+            command.arg(&key).arg(format!("{:032x}", claim.id.bits())).arg(claim.terms.ttl.as_millis() as u64);
+        };
+        self.nodes.script(self.nodes.slot(&key), script, 1, &fill).await
+    }
+
+    async fn done(&self, script: &Stored, claim: &Claim) -> Result<bool> {
+        let (answer, live) = self.run(script, claim).await?;
+        match answer {
+            Value::Int(done @ 0..=1) => Ok(done == 1),
+            odd => Err(error::odd(&live.address, &odd)),
+        }
+    }
+}
+
+fn unsupported<T>(what: &str) -> Step<T> {
+    let message = format!("protocol=simple has no {what}");
+    Step::ready(Err(Error::new(ErrorKind::Unsupported, message).at_engine(CAPABILITIES.engine)))
+}
+
+impl Engine for SimpleEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &CAPABILITIES
+    }
+
+    fn url(&self) -> String {
+        self.config.shown.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<Answer> {
+        Step::new(async move {
+            let sent = self.clock.now();
+            let (answer, live) = self.run(&self.take, &claim).await?;
+            let read = || match &answer {
+                Value::Int(token) => {
+                    let validity = Validity::Until(sent.after(claim.terms.ttl));
+                    Some(Answer::Granted(Grant { token: Token(u64::try_from(*token).ok()?), validity }))
+                }
+                Value::Array(parts) => {
+                    let left = parts.get(1).and_then(wire::integer)?;
+                    Some(Answer::Busy { recheck: u64::try_from(left).ok().map(Duration::from_millis) })
+                }
+                _ => None,
+            };
+            read().ok_or_else(|| error::odd(&live.address, &answer))
+        })
+    }
+
+    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        Step::ready(Ok(None))
+    }
+
+    fn wait(self: Arc<Self>, _claim: Arc<Claim>, _patience: Duration) -> Step<Answer> {
+        unsupported("queue")
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        Step::new(async move {
+            let answers = join_all(claims.iter().map(|claim| self.done(&self.keep, claim))).await;
+            let renewal = |(claim, answer): (&Arc<Claim>, Result<bool>)| match answer {
+                Ok(true) => Renewal::Renewed(Validity::FromSend(claim.terms.ttl)),
+                Ok(false) => Renewal::Lost,
+                Err(error) => {
+                    tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed; trying again");
+                    Renewal::Unknown
+                }
+            };
+            Ok(claims.iter().zip(answers).map(renewal).collect())
+        })
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        Step::new(async move {
+            let ours = self.done(&self.give, &claim).await?;
+            Ok(if ours { Released::Released } else { Released::Absent })
+        })
+    }
+
+    fn losses(&self) -> Losses {
+        self.ears.losses.listen()
+    }
+
+    fn changed(self: Arc<Self>, _name: LockName, _patience: Duration) -> Step<()> {
+        unsupported("inspection")
+    }
+
+    fn inspect(self: Arc<Self>, _name: LockName) -> Step<LockView> {
+        unsupported("inspection")
+    }
+
+    fn list(self: Arc<Self>, _prefix: String) -> Step<Vec<LockView>> {
+        unsupported("inspection")
+    }
+
+    fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
+        unsupported("eviction")
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}
