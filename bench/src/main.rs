@@ -27,7 +27,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     if has("redis") {
         let chosen: Vec<&str> = redis::LOADS.into_iter().filter(|load| has(load)).collect();
-        runtime.block_on(redis::run(&mut report, scale, &chosen, has("--peers")))?;
+        let run = redis::run(&mut report, scale, &chosen, has("--peers"));
+        runtime.block_on(run).map_err(|error| error as Box<dyn std::error::Error>)?;
         return report.finish();
     }
     runtime.block_on(cycle::memory(&mut report, scale))?;

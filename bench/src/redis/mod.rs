@@ -27,12 +27,7 @@ const ROUNDS: u32 = 11;
 pub(crate) const LOADS: [&str; 5] = ["one", "many", "turns", "handover", "held"];
 
 /// Measures the chosen loads, or all, on a server of their own; with `peers`, other people's locks, too.
-pub(crate) async fn run(
-    report: &mut Report,
-    scale: u32,
-    chosen: &[&str],
-    peers: bool,
-) -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), Oops> {
     // They are built before anything is measured.
     let peers = if peers { Some(peers::Peers::build()?) } else { None };
     let mut bench = Bench::start(scale).await?;
