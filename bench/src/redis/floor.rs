@@ -143,6 +143,17 @@ impl Player {
     }
 }
 
+/// From the call that sends a message to its being heard over the other's connection.
+pub(crate) async fn message([one, two]: &mut [Player; 2]) -> Result<Duration, Oops> {
+    let start = now();
+    let heard = async {
+        two.catch().await?;
+        Ok::<Duration, Oops>(now())
+    };
+    let ((), heard) = tokio::try_join!(one.throw(), heard)?;
+    Ok(heard.saturating_sub(start))
+}
+
 /// `rounds` times to the other and back: two messages through the server each. Returns rounds per second.
 pub(crate) async fn ping_pong([one, two]: &mut [Player; 2], rounds: u32) -> Result<f64, Oops> {
     let start = now();

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::Locks;
+use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinSet;
 
-use super::floor::{Floor, Player, p50, ping_pong};
+use super::floor::{Floor, Player, message, p50, ping_pong};
 use super::peers::Figures;
 use super::server::Bench;
-use super::{Oops, ROUNDS, middle, open};
+use super::{Oops, ROUNDS, TTL, middle, open};
 use crate::floor::now;
 use crate::report::{Line, Rates, Report};
 
@@ -151,12 +152,13 @@ pub(crate) async fn turns(
 /// One to join the queue and one to give back; a renewal now and then is no part of a hand-off.
 const MOST_SCRIPTS: f64 = 2.005;
 
-/// From the call that gives a lock back to its having been taken by one who waits over another connection.
-async fn handed_over(holder: &Locks, waiter: &Locks) -> Result<Duration, Oops> {
+/// From the call that gives a lock back to its having been taken by one who waits over another connection, and in another thread
+/// if `thread` is one.
+async fn handed_over(holder: &Locks, waiter: &Locks, thread: &Handle) -> Result<Duration, Oops> {
     const NAME: &str = "handover";
     let guard = holder.mutex(NAME).lock().await?;
     let mutex = waiter.mutex(NAME);
-    let waiting = tokio::spawn(async move {
+    let waiting = thread.spawn(async move {
         let guard = mutex.lock().await?;
         let taken = now();
         let _ = guard.release().await?;
@@ -168,6 +170,15 @@ async fn handed_over(holder: &Locks, waiter: &Locks) -> Result<Duration, Oops> {
     Ok(waiting.await??.saturating_sub(start))
 }
 
+/// The median of `count` of what `call` measures.
+async fn median_of(count: u32, mut call: impl AsyncFnMut() -> Result<Duration, Oops>) -> Result<Duration, Oops> {
+    let mut times = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        times.push(call().await?);
+    }
+    Ok(middle(&mut times))
+}
+
 /// One holds, one waits, against one round trip.
 pub(crate) async fn handover(
     report: &mut Report,
@@ -175,30 +186,35 @@ pub(crate) async fn handover(
     figures: &mut Figures,
     floors: &mut Figures,
 ) -> Result<(), Oops> {
-    let (holder, waiter) = (open(bench).await?, open(bench).await?);
+    let thread = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    let (holder, waiter, url) = (open(bench).await?, open(bench).await?, bench.url());
+    let distant = thread.spawn(async move { Locks::builder().ttl(TTL).open(&url).await }).await??;
     let mut bare = Floor::open(&bench.url()).await?;
+    let mut players = Player::pair(&bench.url()).await?;
     let count = 600 / bench.scale;
-    let (mut ours, mut pings, mut scripts) = (Vec::new(), Vec::new(), Vec::new());
+    let [mut ours, mut near, mut apart, mut pings, mut scripts, mut messages] = [const { Vec::new() }; 6];
     for _ in 0..ROUNDS {
-        let mut times = Vec::new();
-        for _ in 0..count {
-            times.push(handed_over(&holder, &waiter).await?);
-        }
-        ours.push(middle(&mut times));
+        ours.push(median_of(count, async || handed_over(&holder, &waiter, &Handle::current()).await).await?);
         pings.push(p50(count, async || bare.ping().await).await?);
+        near.push(median_of(count, async || handed_over(&holder, &holder, &Handle::current()).await).await?);
+        apart.push(median_of(count, async || handed_over(&holder, &distant, thread.handle()).await).await?);
         scripts.push(p50(count, async || bare.script().await).await?);
+        messages.push(median_of(count, async || message(&mut players).await).await?);
     }
     (figures.handover, floors.handover) = (Some(middle(&mut ours)), Some(middle(&mut pings)));
     let what = "redis: given back to taken, p50";
     report.compare(Line { what, floor_is: "one PING", ours: &mut ours, floor: &mut pings, most: 1.5 });
-    report.compare(Line {
-        what,
-        floor_is: "one EVALSHA of `return 1`",
-        ours: &mut ours,
-        floor: &mut scripts,
-        most: f64::INFINITY,
-    });
-    holder.close().await?;
-    waiter.close().await?;
+    let mut aside = |what, floor_is, ours: &mut [Duration], floor: &mut [Duration]| {
+        report.compare(Line { what, floor_is, ours, floor, most: f64::INFINITY });
+    };
+    aside(what, "one EVALSHA of `return 1`", &mut ours, &mut scripts);
+    aside(what, "a bare message to another connection", &mut ours, &mut messages);
+    aside("redis: the same within one connection", "one PING", &mut near, &mut pings);
+    aside("redis: the same from thread to thread", "one PING", &mut apart, &mut pings);
+    aside("redis: a bare message to another connection", "one PING", &mut messages, &mut pings);
+    for locks in [holder, waiter, distant] {
+        locks.close().await?;
+    }
+    thread.shutdown_background();
     Ok(())
 }
