@@ -93,7 +93,7 @@ impl RedisEngine {
 
     pub(super) fn new_bundle(&self, ttl: Duration) -> Arc<Bundle> {
         let key = format!("{}b{:032x}", self.config.prefix, crate::random::unique());
-        Bundle::new(key, ttl, self.clock.now())
+        Bundle::new(key, ttl)
     }
 
     /// How many keys go beside the locks'.
@@ -167,7 +167,7 @@ impl RedisEngine {
     }
 
     /// Has the server tell when the key changes next.
-    async fn arm(&self, key: &str) -> Result<()> {
+    async fn arm(&self, key: &str, changes: u64) -> Result<()> {
         let link = self.nodes.link(self.nodes.slot(key))?;
         let live = link.live().await?;
         let mut commands = Pipeline::new();
@@ -178,7 +178,7 @@ impl RedisEngine {
         for answer in answers {
             answer.extract_error().map_err(|cause| error::step(&live.address, cause))?;
         }
-        self.ears.watches.armed(key);
+        self.ears.watches.armed(key, changes);
         Ok(())
     }
 }
@@ -320,13 +320,13 @@ impl Engine for RedisEngine {
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
         let key = self.key(&name);
-        let (bell, armed) = self.ears.watches.watch(&key);
+        let (bell, unarmed) = self.ears.watches.watch(&key);
         // Listening begins here, not at the first poll.
         let heard = bell.notified_owned();
         Step::new(async move {
-            if !armed {
+            if let Some(changes) = unarmed {
                 // Whatever has changed since the call was not told.
-                return self.arm(&key).await;
+                return self.arm(&key, changes).await;
             }
             tokio::select! {
                 () = heard => {}
