@@ -115,7 +115,7 @@ impl RedisEngine {
         }
     }
 
-    async fn ask(&self, claim: &Claim, queue: bool) -> Result<(Said, Address)> {
+    async fn ask(&self, claim: &Claim, queue: bool) -> Result<(Said, Live)> {
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
         let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
@@ -127,7 +127,7 @@ impl RedisEngine {
             self.epoch_arguments(command, live);
         };
         let (answer, live) = self.nodes.script(slot, &self.scripts.attempt, self.keys(1), &fill).await?;
-        Ok((read(&answer, &live.address)?, live.address))
+        Ok((read(&answer, &live.address)?, live))
     }
 
     async fn look(&self, claim: &Claim) -> Result<Answer> {
@@ -238,12 +238,12 @@ impl Engine for RedisEngine {
         Step::new(async move {
             let sent = self.clock.now();
             let expected = queue.then(|| self.ears.mailbox.expect(claim.id, sent));
-            let (said, address) = self.ask(&claim, queue).await?;
+            let (said, live) = self.ask(&claim, queue).await?;
             match said {
                 Said::Granted(token) => {
                     drop(expected);
                     if self.replicas.is_some() {
-                        self.replicated(&address, self.nodes.slot(&self.key(claim.name()))).await?;
+                        self.replicated(&live.address, self.nodes.slot(&self.key(claim.name()))).await?;
                     }
                     Ok(granted(token, sent, claim.terms.ttl))
                 }
