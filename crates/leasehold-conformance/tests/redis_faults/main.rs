@@ -1,0 +1,6 @@
+//! What `redis:` costs and what it survives, on real servers: lost messages, replies and data, dead and silent clients,
+//! servers that are away. The behaviour itself is the suite's.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+mod cost;
+mod site;
