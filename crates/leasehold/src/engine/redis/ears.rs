@@ -7,19 +7,23 @@ use redis::{PushInfo, PushKind, Value};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::bundles::Bundles;
 use super::config::Address;
 use super::link::{Live, Owner};
 use super::mailbox::Mailbox;
 use super::wire::{self, Message};
+use crate::clock::Clock;
 use crate::engine::LossBoard;
 
 /// Hears for all claims of one client.
 #[derive(Debug)]
 pub(crate) struct Ears {
+    clock: Clock,
     inbox: String,
     pub(crate) mailbox: Mailbox,
     pub(crate) losses: LossBoard,
     pub(crate) watches: Watches,
+    pub(crate) bundles: Bundles,
     /// Rung when a cluster's map may be wrong.
     pub(crate) stale: Arc<Notify>,
     /// Told of each server that we have (again) reached.
@@ -27,12 +31,14 @@ pub(crate) struct Ears {
 }
 
 impl Ears {
-    pub(crate) fn new(inbox: &str, reached: Option<UnboundedSender<Address>>) -> Self {
+    pub(crate) fn new(clock: &Clock, inbox: &str, reached: Option<UnboundedSender<Address>>) -> Self {
         Self {
+            clock: clock.clone(),
             inbox: inbox.to_owned(),
             mailbox: Mailbox::default(),
             losses: LossBoard::default(),
             watches: Watches::default(),
+            bundles: Bundles::default(),
             stale: Arc::default(),
             reached,
         }
@@ -42,6 +48,7 @@ impl Ears {
     fn doubt(&self) {
         self.mailbox.look_all();
         self.watches.all_changed();
+        self.bundles.doubt(self.clock.now());
         self.losses.doubt();
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
 use tokio::sync::mpsc::unbounded_channel;
 
 use super::CAPABILITIES;
+use super::bundles::Bundle;
 use super::config::{Address, Config};
 use super::ears::Ears;
 use super::link::Live;
@@ -15,7 +15,7 @@ use super::mailbox::News;
 use super::nodes::{Maker, Nodes};
 use super::replicas::Replicas;
 use super::wire::{self, Scripts};
-use super::{error, inspect};
+use super::{error, inspect, renew};
 use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
@@ -28,19 +28,16 @@ use crate::name::LockName;
 #[derive(Debug)]
 pub struct RedisEngine {
     pub(super) config: Arc<Config>,
-    clock: Clock,
+    pub(super) clock: Clock,
     can: Capabilities,
     pub(super) nodes: Nodes,
-    ears: Arc<Ears>,
+    pub(super) ears: Arc<Ears>,
     pub(super) scripts: Scripts,
     inbox: String,
     replicas: Option<Replicas>,
     /// The retention, in seconds.
-    retention: u64,
+    pub(super) retention: u64,
 }
-
-/// A claim and its lock's key.
-type Keyed = (String, Arc<Claim>);
 
 /// What a script said of a claim.
 enum Said {
@@ -57,7 +54,7 @@ impl RedisEngine {
         let scripts = Scripts::new(config.strict.is_some());
         let inbox = format!("{}i{:032x}", config.prefix, crate::random::bits());
         let (sender, reached) = unbounded_channel();
-        let ears = Arc::new(Ears::new(&inbox, config.strict.is_some().then_some(sender)));
+        let ears = Arc::new(Ears::new(clock, &inbox, config.strict.is_some().then_some(sender)));
         let maker = Maker {
             config: Arc::clone(&config),
             scripts: scripts.each(),
@@ -86,6 +83,16 @@ impl RedisEngine {
 
     pub(super) fn key(&self, name: &LockName) -> String {
         wire::lock_key(&self.config.prefix, name.as_str())
+    }
+
+    /// Whether leases are bundled: a bundle and its leases must be on one server.
+    pub(super) fn can_bundle(&self) -> bool {
+        self.nodes.slot("").is_none()
+    }
+
+    pub(super) fn new_bundle(&self, ttl: Duration) -> Arc<Bundle> {
+        let key = format!("{}b{:032x}", self.config.prefix, crate::random::unique());
+        Bundle::new(key, ttl, self.clock.now())
     }
 
     /// How many keys go beside the locks'.
@@ -158,38 +165,6 @@ impl RedisEngine {
         }
     }
 
-    /// Extends leases that are in one slot, or on one server.
-    async fn renew_some(&self, claims: &[Keyed], slot: Option<u16>) -> Result<Vec<Renewal>> {
-        let longest = claims.iter().map(|(_, claim)| seconds(claim.terms.ttl)).max().unwrap_or_default();
-        let fill = |command: &mut Cmd, live: &Live| {
-            for (key, _) in claims {
-                command.arg(key);
-            }
-            self.epoch_key(command, slot);
-            command.arg("").arg("").arg(self.retention).arg(longest);
-            for (_, claim) in claims {
-                command.arg(&claim.id.bits().to_be_bytes());
-            }
-            self.epoch_arguments(command, live);
-        };
-        let (answer, live) = self.nodes.script(slot, &self.scripts.renew, self.keys(claims.len()), &fill).await?;
-        let marks = wire::bytes(&answer).filter(|marks| marks.len() == claims.len());
-        let marks = marks.ok_or_else(|| error::odd(&live.address, &answer))?;
-        let replicated = match self.replicated(&live.address, slot).await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(%error, "renewed, but not extended");
-                false
-            }
-        };
-        let renewal = |(mark, claim): (&u8, &Arc<Claim>)| match mark {
-            b'1' if replicated => Renewal::Renewed(Validity::FromSend(claim.terms.ttl)),
-            b'1' => Renewal::Held,
-            _ => Renewal::Lost,
-        };
-        Ok(marks.iter().zip(claims.iter().map(|(_, claim)| claim)).map(renewal).collect())
-    }
-
     /// Has the server tell when the key changes next.
     async fn arm(&self, key: &str) -> Result<()> {
         let link = self.nodes.link(self.nodes.slot(key))?;
@@ -208,7 +183,7 @@ impl RedisEngine {
 }
 
 /// Whole seconds, rounded up.
-fn seconds(time: Duration) -> u64 {
+pub(super) fn seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
@@ -314,36 +289,13 @@ impl Engine for RedisEngine {
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
-        Step::new(async move {
-            // A script works in one slot; without slots all are in one.
-            let mut places = Vec::with_capacity(claims.len());
-            let mut groups: Vec<(Option<u16>, Vec<Keyed>)> = Vec::new();
-            for claim in claims {
-                let key = self.key(claim.name());
-                let slot = self.nodes.slot(&key);
-                let at = groups.iter().position(|(known, _)| *known == slot).unwrap_or_else(|| {
-                    groups.push((slot, Vec::new()));
-                    groups.len() - 1
-                });
-                places.push((at, groups[at].1.len()));
-                groups[at].1.push((key, claim));
-            }
-            if let [(slot, group)] = &groups[..] {
-                return self.renew_some(group, *slot).await;
-            }
-            let answers = join_all(groups.iter().map(|(slot, group)| self.renew_some(group, *slot))).await;
-            for error in answers.iter().filter_map(|answer| answer.as_ref().err()) {
-                tracing::warn!(%error, "some leases could not be renewed; trying again");
-            }
-            let answer =
-                |(group, at): (usize, usize)| answers[group].as_ref().map_or(Renewal::Unknown, |some| some[at]);
-            Ok(places.into_iter().map(answer).collect())
-        })
+        Step::new(async move { renew::renew(&self, claims).await })
     }
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
         Step::new(async move {
             self.ears.mailbox.forget(claim.id);
+            let leaving = self.ears.bundles.leave(claim.id);
             let key = self.key(claim.name());
             let slot = self.nodes.slot(&key);
             let fill = |command: &mut Cmd, live: &Live| {
@@ -353,6 +305,7 @@ impl Engine for RedisEngine {
                 self.epoch_arguments(command, live);
             };
             let (answer, live) = self.nodes.script(slot, &self.scripts.release, self.keys(1), &fill).await?;
+            leaving.done();
             match answer {
                 Value::Int(0) => Ok(Released::Absent),
                 Value::Int(1) => Ok(Released::Released),

@@ -24,22 +24,25 @@ pub(super) async fn one(engine: &RedisEngine, name: &LockName) -> Result<LockVie
         command.arg(&key);
     };
     let (answer, live) = engine.nodes.script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill).await?;
-    let (now, fields) = read(&answer).ok_or_else(|| error::odd(&live.address, &answer))?;
+    let (now, fields, bundle) = read(&answer).ok_or_else(|| error::odd(&live.address, &answer))?;
     let mut view = LockView::free(name.clone());
-    match Stock::read(&fields) {
+    match Stock::read(&fields, bundle) {
         Some(stock) => show(&mut view, stock, now),
         None => view.trouble = Some("its record is not what leasehold writes".to_owned()),
     }
     Ok(view)
 }
 
-/// The server's time, and the lock's fields.
-fn read(answer: &Value) -> Option<(u64, Vec<Field>)> {
+/// The server's time, the lock's fields, and its bundle.
+type Shown<'a> = (u64, Vec<Field>, Option<&'a [u8]>);
+
+fn read(answer: &Value) -> Option<Shown<'_>> {
     let Value::Array(parts) = answer else { return None };
-    let [now, Value::Array(fields)] = &parts[..] else { return None };
+    let [now, Value::Array(fields), bundle] = &parts[..] else { return None };
     let (pairs, []) = fields.as_chunks::<2>() else { return None };
     let pair = |[field, value]: &[Value; 2]| Some((wire::bytes(field)?.to_vec(), wire::bytes(value)?.to_vec()));
-    Some((wire::integer(now)?.try_into().ok()?, pairs.iter().map(pair).collect::<Option<_>>()?))
+    let fields = pairs.iter().map(pair).collect::<Option<_>>()?;
+    Some((wire::integer(now)?.try_into().ok()?, fields, wire::bytes(bundle)))
 }
 
 /// Fills a view with those whose time is not over.

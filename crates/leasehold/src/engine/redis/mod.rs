@@ -1,6 +1,7 @@
 //! Locks in Redis or Valkey.
 
 mod all;
+mod bundles;
 mod config;
 mod connect;
 mod ears;
@@ -10,6 +11,7 @@ mod inspect;
 mod link;
 mod mailbox;
 mod nodes;
+mod renew;
 mod replicas;
 mod sentinel;
 pub mod simple;

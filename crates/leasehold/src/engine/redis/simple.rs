@@ -50,7 +50,7 @@ impl SimpleEngine {
         let take = script(include_str!("scripts/simple_take.lua"));
         let keep = script(include_str!("scripts/simple_keep.lua"));
         let give = script(include_str!("scripts/simple_give.lua"));
-        let ears = Arc::new(Ears::new("", None));
+        let ears = Arc::new(Ears::new(clock, "", None));
         let maker = Maker {
             config: Arc::clone(&config),
             scripts: vec![Arc::clone(&take), Arc::clone(&keep), Arc::clone(&give)],

@@ -3,11 +3,12 @@
 //! | key | type | what |
 //! |---|---|---|
 //! | `<prefix>l{name}` | hash | one lock: `scripts/table.lua` says what is in it |
+//! | `<prefix>b<number>` | string | a bundle of leases that are renewed together: since when, and how many |
 //! | `<prefix>e` | string | strict mode: which run of the server we are in |
 //! | `<prefix>s` | string | with `replicas`: written to see the replicas catch up |
 //! | `<prefix>i<client>` | channel | a client's inbox: what concerns its claims is sent there and nowhere else |
 //!
-//! In a cluster the last three have the lock's slot as their hash tag. All keys expire.
+//! In a cluster the last two keys have the lock's slot as their hash tag. All keys expire.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -108,6 +109,7 @@ pub(crate) struct Scripts {
     pub(crate) look: Arc<Stored>,
     pub(crate) release: Arc<Stored>,
     pub(crate) renew: Arc<Stored>,
+    pub(crate) beat: Arc<Stored>,
     pub(crate) evict: Arc<Stored>,
     pub(crate) all: Arc<Stored>,
     pub(crate) inspect: Arc<Stored>,
@@ -171,6 +173,7 @@ impl Scripts {
             look: full(lua!("look"), lua!("look_end")),
             release: Stored::new(release),
             renew: full(lua!("renew"), lua!("renew_end")),
+            beat: Stored::new([lua!("words"), lua!("head"), lua!("beat")].concat()),
             evict: full(lua!("evict"), lua!("evict_end")),
             all: full(lua!("all"), lua!("all_end")),
             inspect: Stored::new(lua!("inspect").to_owned()),
@@ -180,9 +183,8 @@ impl Scripts {
 
     /// All of them, for a server to store.
     pub(crate) fn each(&self) -> Vec<Arc<Stored>> {
-        let all =
-            [&self.attempt, &self.look, &self.release, &self.renew, &self.evict, &self.all, &self.inspect, &self.touch];
-        all.into_iter().map(Arc::clone).collect()
+        let Self { attempt, look, release, renew, beat, evict, all, inspect, touch } = self;
+        [attempt, look, release, renew, beat, evict, all, inspect, touch].map(Arc::clone).to_vec()
     }
 }
 
@@ -319,7 +321,7 @@ pub(crate) struct Stock {
 
 impl Stock {
     /// Reads all fields of a lock's hash; `None` if they are not what the scripts write.
-    pub(crate) fn read(fields: &[Field]) -> Option<Self> {
+    pub(crate) fn read(fields: &[Field], bundle: Option<&[u8]>) -> Option<Self> {
         let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
             return fields.is_empty().then(Self::default);
         };
@@ -331,6 +333,14 @@ impl Stock {
             b'H' => {
                 let since = reader.number(16)?;
                 let claim = reader.bytes(16)?;
+                vec![Record::new(claim, token, since, token, reader.0)?]
+            }
+            b'B' => {
+                let size = reader.number(16)?;
+                let claim = reader.bytes(16)?;
+                reader.bytes(size as usize)?;
+                // Without its bundle its time is over.
+                let since = bundle.map_or(Some(0), |bundle| Reader(bundle).number(16))?;
                 vec![Record::new(claim, token, since, token, reader.0)?]
             }
             b'R' => {
@@ -443,7 +453,7 @@ mod tests {
         #[test]
         fn any_stored_text_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = (Party::read(&text), Message::read(&text), Record::read(&[0; 16], &text));
-            let _ = Stock::read(&[(b"m".to_vec(), text)]);
+            let _ = Stock::read(&[(b"m".to_vec(), text.clone())], Some(&text));
         }
     }
 }

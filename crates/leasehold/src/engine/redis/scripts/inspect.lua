@@ -1,3 +1,9 @@
 -- Shows a lock as it is stored.
 local time = redis.call('TIME')
-return { time[1] * 1000000 + time[2], redis.call('HGETALL', KEYS[1]) }
+local fields = redis.call('HGETALL', KEYS[1])
+local main = redis.call('HGET', KEYS[1], 'm')
+local bundle = false
+if main and string.byte(main) == 66 then
+  bundle = redis.call('GET', string.sub(main, 60, 59 + tonumber(string.sub(main, 28, 43))))
+end
+return { time[1] * 1000000 + time[2], fields, bundle }

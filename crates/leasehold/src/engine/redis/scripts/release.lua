@@ -2,8 +2,13 @@
 local main = call('HGET', KEYS[1], 'm')
 if not main then return 0 end
 local kind = byte(main)
-if kind == 72 then
+if kind == 72 or kind == 66 then
   if sub(main, 44, 59) ~= ARGV[1] then return 0 end
+  if kind == 66 then
+    local name = sub(main, 60, 59 + num(sub(main, 28, 43)))
+    local bundle = call('GET', name)
+    if bundle then call('SETRANGE', name, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1)) end
+  end
   call('HSET', KEYS[1], 'm', 'F' .. sub(main, 2, 27))
   return 1
 end

@@ -1,19 +1,46 @@
--- Extends leases. KEYS: the locks. ARGV: -, -, retention, longest TTL (s), and the claims. Answers with a 1 or a 0 for each.
-local answers, rich = {}, {}
+-- Extends leases. KEYS: the locks. ARGV: whether they stay in their bundles, key of a bundle that they join (or nothing),
+-- retention, longest TTL (s), and the claims. Answers for each with 0: lost; 1: extended; 2: held as long as its bundle lasts.
+local answers, rich, bundles, joined = {}, {}, {}, 0
 for i = 1, #ARGV - 4 - extra do
   local main, answer = call('HGET', KEYS[i], 'm'), '0'
   local kind = main and byte(main)
   if kind == 82 then
     rich[#rich + 1] = { i, main }
-  elseif kind == 72 and sub(main, 44, 59) == ARGV[i + 4] and sub(main, 28, 43) + sub(main, 61, 76) > now then
-    local touched = sub(main, 18, 27)
-    if time[1] - touched + ARGV[4] > ARGV[3] / 2 then
-      touched = time[1]
-      call('EXPIRE', KEYS[i], ARGV[4] + ARGV[3])
+  elseif (kind == 72 or kind == 66) and sub(main, 44, 59) == ARGV[i + 4] then
+    local since, from, name = sub(main, 28, 43), 60, nil
+    if kind == 66 then
+      name = sub(main, 60, 59 + num(since))
+      from = 60 + num(since)
+      if bundles[name] == nil then bundles[name] = call('GET', name) end
+      since = bundles[name] and sub(bundles[name], 1, 16) or 0
     end
-    call('HSET', KEYS[i], 'm', sub(main, 1, 17) .. touched .. clock .. sub(main, 44))
-    answer = '1'
+    if since + sub(main, from + 1, from + 16) > now then
+      local touched = sub(main, 18, 27)
+      local old = time[1] - touched + ARGV[4] > ARGV[3] / 2
+      if old then
+        touched = time[1]
+        call('EXPIRE', KEYS[i], ARGV[4] + ARGV[3])
+      end
+      local start = sub(main, 2, 17) .. touched
+      if name and ARGV[1] == '1' then
+        if old then call('HSET', KEYS[i], 'm', 'B' .. start .. sub(main, 28)) end
+        answer = '2'
+      else
+        if name then
+          bundles[name] = sub(bundles[name], 1, 16) .. fmt('%010.0f', sub(bundles[name], 17, 26) - 1)
+          call('SETRANGE', name, 0, bundles[name])
+        end
+        if ARGV[2] ~= '' then
+          call('HSET', KEYS[i], 'm', 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from))
+          joined, answer = joined + 1, '2'
+        else
+          call('HSET', KEYS[i], 'm', 'H' .. start .. clock .. ARGV[i + 4] .. sub(main, from))
+          answer = '1'
+        end
+      end
+    end
   end
   answers[i] = answer
 end
+if joined > 0 then call('SET', ARGV[2], clock .. fmt('%010d', joined), 'EX', ARGV[4] + ARGV[3]) end
 if #rich == 0 then return table.concat(answers) end

@@ -1,6 +1,7 @@
 -- One lock as `logic/table.rs` has it; its rules are numbered there. The lock is one hash. Its field m is one of
 --   F token touched                        free
 --   H token touched since claim party      held by one, exclusively; nobody waits
+--   B token touched size claim key party   the same; since is kept under that key (of this size) for a bundle of leases
 --   R token touched, and the state below   anything else: each claim has a field of its own,
 --                                          token since place before behind party
 -- Times are in us, with 16 digits as all numbers but for touched: that is the second (10 digits) in which the key's expiry was
@@ -71,6 +72,14 @@ local function cut(list, claim, rec)
   cache[claim], dirty[claim], gone[claim] = false, nil, true
 end
 
+local function hold(claim, since, main, party)
+  local till = since + sub(party, 2, 17)
+  if till <= now then return false end
+  append(held, claim, sub(main, 2, 17) .. since .. sub(main, 2, 17) .. NONE .. NONE .. party)
+  place, alone, holders, soonest = last, 1, 1, till
+  return true
+end
+
 -- Reads a lock.
 local function open(name, main)
   key, touched, longest, cache, dirty, gone = name, 0, 0, {}, {}, {}
@@ -80,10 +89,14 @@ local function open(name, main)
   last, touched = num(sub(main, 2, 17)), num(sub(main, 18, 27))
   local kind = byte(main)
   if kind == 72 then
-    local till = sub(main, 28, 43) + sub(main, 61, 76)
-    if till > now then
-      append(held, sub(main, 44, 59), sub(main, 2, 17) .. sub(main, 28, 43) .. sub(main, 2, 17) .. NONE .. NONE .. sub(main, 60))
-      place, alone, holders, soonest = last, 1, 1, till
+    hold(sub(main, 44, 59), sub(main, 28, 43), main, sub(main, 60))
+  elseif kind == 66 then
+    local size = num(sub(main, 28, 43))
+    local name = sub(main, 60, 59 + size)
+    local bundle = call('GET', name)
+    if bundle and hold(sub(main, 44, 59), sub(bundle, 1, 16), main, sub(main, 60 + size)) then
+      -- It leaves its bundle, and whoever renews that notices.
+      call('SETRANGE', name, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1))
     end
   elseif kind == 82 then
     held = { sub(main, 28, 43), sub(main, 44, 59) }

@@ -1,0 +1,219 @@
+//! Extending leases: by themselves, or in bundles.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Cmd;
+
+use super::bundles::{Bundle, FEWEST};
+use super::engine::{RedisEngine, seconds};
+use super::link::Live;
+use super::{error, wire};
+use crate::claim::{Claim, Mode};
+use crate::clock::Moment;
+use crate::engine::Renewal;
+use crate::error::{Error, Result};
+use crate::logic::lease::Validity;
+
+/// One lease of a batch: its place in the answer, its claim and its key.
+struct Lease {
+    at: usize,
+    claim: Arc<Claim>,
+    key: String,
+}
+
+/// Leases that one script can extend, and whether they become a bundle.
+struct Group {
+    slot: Option<u16>,
+    ttl: Option<Duration>,
+    leases: Vec<Lease>,
+}
+
+/// Extends a batch; one answer per claim, in order.
+pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Result<Vec<Renewal>> {
+    let mut answers = vec![Renewal::Unknown; claims.len()];
+    let leases = claims.into_iter().enumerate().map(|(at, claim)| Lease { at, key: engine.key(claim.name()), claim });
+    let leases = if engine.can_bundle() {
+        let (loose, failed) = bundled(engine, leases.collect(), &mut answers).await;
+        if let Some(error) = failed.filter(|_| loose.is_empty()) {
+            return Err(error);
+        }
+        loose
+    } else {
+        leases.collect()
+    };
+    let groups = groups(engine, leases);
+    let extended = join_all(groups.iter().map(|group| extend(engine, group))).await;
+    let only_one = groups.len() == 1;
+    for (group, extended) in groups.iter().zip(extended) {
+        match extended {
+            Ok(some) => group.leases.iter().zip(some).for_each(|(lease, answer)| answers[lease.at] = answer),
+            Err(error) if only_one && answers.iter().all(|answer| *answer == Renewal::Unknown) => return Err(error),
+            Err(error) => tracing::warn!(%error, "some leases could not be renewed; trying again"),
+        }
+    }
+    Ok(answers)
+}
+
+/// Extends those that are in bundles; gives back those that are not, or not any more.
+async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewal]) -> (Vec<Lease>, Option<Error>) {
+    let now = engine.clock.now();
+    let (mut loose, mut tied, mut due) = (Vec::new(), Vec::new(), Vec::new());
+    let mut stale: Vec<Arc<Bundle>> = Vec::new();
+    for lease in leases {
+        match engine.ears.bundles.find(&lease.claim, now) {
+            None => loose.push(lease),
+            Some((bundle, ask)) => {
+                if !bundle.is_fresh(now) && !stale.iter().any(|known| Arc::ptr_eq(known, &bundle)) {
+                    stale.push(Arc::clone(&bundle));
+                }
+                if ask {
+                    due.push(tied.len());
+                }
+                tied.push((lease, bundle));
+            }
+        }
+    }
+    let asked: Vec<&Lease> = due.iter().map(|at| &tied[*at].0).collect();
+    let (beaten, found) = futures_util::future::join(beat(engine, &stale), look(engine, &asked)).await;
+    let failed = beaten.err().or(found.as_ref().err().map(|error| Error::new(error.kind(), error.said()).retryable()));
+    let found = found.unwrap_or_default();
+    let mut marks = due.into_iter().zip(found).peekable();
+    for (at, (lease, bundle)) in tied.into_iter().enumerate() {
+        let mark = marks.next_if(|(of, _)| *of == at).map(|(_, mark)| mark);
+        match mark {
+            Some(b'0') => {
+                engine.ears.bundles.forget(lease.claim.id);
+                bundle.give_up();
+                answers[lease.at] = Renewal::Lost;
+            }
+            Some(b'1') => {
+                engine.ears.bundles.forget(lease.claim.id);
+                bundle.give_up();
+                loose.push(lease);
+            }
+            _ if bundle.is_broken() => {
+                engine.ears.bundles.forget(lease.claim.id);
+                loose.push(lease);
+            }
+            mark => {
+                if mark.is_some() {
+                    engine.ears.bundles.seen(lease.claim.id, now);
+                }
+                if bundle.is_fresh(now) {
+                    answers[lease.at] = Renewal::Renewed(Validity::Until(bundle.renewed().after(bundle.ttl)));
+                }
+            }
+        }
+    }
+    (loose, failed)
+}
+
+/// Extends bundles.
+async fn beat(engine: &RedisEngine, bundles: &[Arc<Bundle>]) -> Result<()> {
+    if bundles.is_empty() {
+        return Ok(());
+    }
+    let fill = |command: &mut Cmd, _: &Live| {
+        for bundle in bundles {
+            command.arg(&bundle.key);
+        }
+        for bundle in bundles {
+            command.arg(bundle.ttl.as_micros() as u64).arg(format!("{:010}", bundle.leases()));
+            command.arg(seconds(bundle.ttl) + engine.retention);
+        }
+    };
+    let sent = engine.clock.now();
+    let (answer, live) = engine.nodes.script(None, &engine.scripts.beat, bundles.len(), &fill).await?;
+    let marks = wire::bytes(&answer).filter(|marks| marks.len() == bundles.len());
+    let marks = marks.ok_or_else(|| error::odd(&live.address, &answer))?;
+    engine.replicated(&live.address, None).await?;
+    for (bundle, mark) in bundles.iter().zip(marks) {
+        if *mark == b'1' { bundle.extend(sent) } else { bundle.give_up() }
+    }
+    Ok(())
+}
+
+/// Asks for leases by themselves, and leaves them in their bundles.
+async fn look(engine: &RedisEngine, leases: &[&Lease]) -> Result<Vec<u8>> {
+    if leases.is_empty() {
+        return Ok(Vec::new());
+    }
+    ask(engine, leases, None, true, "").await.map(|(marks, _)| marks)
+}
+
+/// Sorts leases by what one script can extend.
+fn groups(engine: &RedisEngine, leases: Vec<Lease>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for lease in leases {
+        let slot = engine.nodes.slot(&lease.key);
+        let tie = engine.can_bundle() && lease.claim.terms.mode == Mode::Exclusive;
+        let ttl = tie.then_some(lease.claim.terms.ttl);
+        match groups.iter_mut().find(|group| (group.slot, group.ttl) == (slot, ttl)) {
+            Some(group) => group.leases.push(lease),
+            None => groups.push(Group { slot, ttl, leases: vec![lease] }),
+        }
+    }
+    groups
+}
+
+/// Extends a group by itself; many of one kind become a bundle.
+async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
+    let bundle = match group.ttl {
+        Some(ttl) if group.leases.len() >= FEWEST => Some(engine.new_bundle(ttl)),
+        _ => None,
+    };
+    let key = bundle.as_ref().map_or("", |bundle| &bundle.key);
+    let leases: Vec<&Lease> = group.leases.iter().collect();
+    let sent = engine.clock.now();
+    let (marks, live) = ask(engine, &leases, group.slot, false, key).await?;
+    let replicated = match engine.replicated(&live.address, group.slot).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, "renewed, but not extended");
+            false
+        }
+    };
+    if let Some(bundle) = &bundle {
+        let joined = leases.iter().zip(&marks).filter(|(_, mark)| **mark == b'2');
+        engine.ears.bundles.join(bundle, joined.map(|(lease, _)| &lease.claim), sent);
+    }
+    let renewal = |(mark, lease): (&u8, &&Lease)| match mark {
+        b'1' | b'2' if replicated => Renewal::Renewed(until(sent, lease)),
+        b'1' | b'2' => Renewal::Held,
+        _ => Renewal::Lost,
+    };
+    Ok(marks.iter().zip(&leases).map(renewal).collect())
+}
+
+fn until(sent: Moment, lease: &Lease) -> Validity {
+    Validity::Until(sent.after(lease.claim.terms.ttl))
+}
+
+/// Runs the script; one mark for each lease.
+async fn ask(
+    engine: &RedisEngine,
+    leases: &[&Lease],
+    slot: Option<u16>,
+    stay: bool,
+    bundle: &str,
+) -> Result<(Vec<u8>, Live)> {
+    let longest = leases.iter().map(|lease| seconds(lease.claim.terms.ttl)).max().unwrap_or_default();
+    let fill = |command: &mut Cmd, live: &Live| {
+        for lease in leases {
+            command.arg(&lease.key);
+        }
+        engine.epoch_key(command, slot);
+        command.arg(u8::from(stay)).arg(bundle).arg(engine.retention).arg(longest);
+        for lease in leases {
+            command.arg(&lease.claim.id.bits().to_be_bytes());
+        }
+        engine.epoch_arguments(command, live);
+    };
+    let keys = engine.keys(leases.len());
+    let (answer, live) = engine.nodes.script(slot, &engine.scripts.renew, keys, &fill).await?;
+    let marks = wire::bytes(&answer).filter(|marks| marks.len() == leases.len());
+    let marks = marks.ok_or_else(|| error::odd(&live.address, &answer))?.to_vec();
+    Ok((marks, live))
+}

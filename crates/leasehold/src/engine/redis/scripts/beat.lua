@@ -1,0 +1,13 @@
+-- Extends bundles of leases. KEYS: the bundles. ARGV: for each its TTL (us), how many leases it must have, and how long it is kept (s).
+-- Answers with a 1 or a 0 for each.
+local answers = {}
+for i = 1, #KEYS do
+  local bundle, answer = call('GET', KEYS[i]), '0'
+  if bundle and sub(bundle, 17, 26) == ARGV[i * 3 - 1] and sub(bundle, 1, 16) + ARGV[i * 3 - 2] > now then
+    call('SETRANGE', KEYS[i], 0, clock)
+    call('EXPIRE', KEYS[i], ARGV[i * 3])
+    answer = '1'
+  end
+  answers[i] = answer
+end
+return table.concat(answers)
