@@ -3,4 +3,6 @@
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod cost;
+mod deaths;
+mod messages;
 mod site;
