@@ -101,3 +101,50 @@ async fn the_lock_of_a_dead_holder_is_granted_at_the_end_of_its_lease() {
     assert!(next.token() > before);
     give_back(next).await;
 }
+
+/// The first in line goes away before the dead holder's lease ends: whoever is first then takes over its watch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_in_line_watches_when_the_first_has_left() {
+    let ttl = Duration::from_secs(2);
+    let site = Site::new().await;
+    let locks = site.locks(LONG).await;
+    let mut player = site.player(ttl).await;
+    player.lock(Ask::exclusive("a")).await;
+    let leaves = spawn_lock(&locks, "a");
+    until_waiting(&locks, "a", 1).await;
+    let stays = spawn_lock(&locks, "a");
+    until_waiting(&locks, "a", 2).await;
+    player.process().sigkill().expect("a killed process");
+    leaves.abort();
+    until_waiting(&locks, "a", 1).await;
+    let start = Instant::now();
+    let got = guard(stays).await;
+    let late = start.elapsed();
+    assert!(late < ttl + Duration::from_secs(5), "{late:?} after the death");
+    give_back(got).await;
+}
+
+/// As above, where the first in line is put out by somebody.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_in_line_watches_when_the_first_was_put_out() {
+    let ttl = Duration::from_secs(2);
+    let site = Site::new().await;
+    let locks = site.locks(LONG).await;
+    let mut player = site.player(ttl).await;
+    player.lock(Ask::exclusive("a")).await;
+    // It does not ask again: it stands still.
+    let mut first = site.player(LONG).await;
+    first.tell(&Order::Lock(Ask::exclusive("a"))).await;
+    until_waiting(&locks, "a", 1).await;
+    let stays = spawn_lock(&locks, "a");
+    until_waiting(&locks, "a", 2).await;
+    first.process().sigstop().expect("a stopped process");
+    player.process().sigkill().expect("a killed process");
+    let claim = view(&locks, "a").await.waiters[0].claim;
+    assert!(locks.evict("a", claim).await.expect("an eviction").party.is_some());
+    let start = Instant::now();
+    let got = guard(stays).await;
+    let late = start.elapsed();
+    assert!(late < ttl + Duration::from_secs(5), "{late:?} after the death");
+    give_back(got).await;
+}

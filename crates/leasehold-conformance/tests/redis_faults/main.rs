@@ -5,4 +5,5 @@
 mod cost;
 mod deaths;
 mod messages;
+mod record;
 mod site;
