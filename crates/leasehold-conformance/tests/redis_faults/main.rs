@@ -5,5 +5,8 @@
 mod cost;
 mod deaths;
 mod messages;
+mod reconnect;
 mod record;
+mod replies;
+mod scripts;
 mod site;
