@@ -5,11 +5,16 @@ use std::error::Error;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// What the tests run, and the Debian package that brings it.
-const PROGRAMS: [(&str, &str); 2] = [("redis-server", "redis-server"), ("strace", "strace")];
+/// What the tests run or use, and the Debian package that brings it: a program somewhere in `PATH`, or a file by its full path.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("redis-server", "redis-server"),
+    ("strace", "strace"),
+    ("faketime", "faketime"),
+    ("/usr/lib/python3/dist-packages/redis/__init__.py", "python3-redis"),
+];
 
 /// Each engine must build and lint alone, and the library without any.
-const FEATURES: [&str; 3] = ["", "memory", "file"];
+const FEATURES: [&str; 4] = ["", "memory", "file", "redis"];
 
 type Done = Result<(), Box<dyn Error>>;
 
@@ -42,7 +47,7 @@ fn say(line: &str) {
     eprintln!("{line}");
 }
 
-/// Installs the programs that are missing.
+/// Installs what is missing.
 fn setup() -> Done {
     let missing: Vec<&str> =
         PROGRAMS.iter().filter(|(program, _)| !found(program)).map(|(_, package)| *package).collect();
@@ -62,6 +67,9 @@ fn setup() -> Done {
 }
 
 fn found(program: &str) -> bool {
+    if Path::new(program).is_absolute() {
+        return Path::new(program).is_file();
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).is_file())
 }

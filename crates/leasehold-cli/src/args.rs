@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use leasehold::Locks;
 
+use crate::doctor::DoctorArgs;
 use crate::exit::Failure;
 use crate::run::RunArgs;
 
@@ -19,6 +20,7 @@ Examples:
   leasehold ls                                  who holds what, and who waits
   leasehold show nightly                        everything about one lock
   leasehold evict nightly                       put the holder out
+  leasehold doctor --engine redis://db1         is this server fit for locks?
 
 Environment:
   LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
@@ -28,7 +30,8 @@ Environment:
 
 Exit codes (`leasehold run --help` lists those of `run`):
     0   done
-    1   evict: nobody holds it, or you said no
+    1   evict: nobody holds it, or you said no; doctor: warnings
+    2   doctor: failures
    64   wrong usage, or a bad name, URL or duration
    69   the engine cannot be used: away, denied, full or corrupt
    71   the system refused us something
@@ -54,6 +57,7 @@ pub(crate) enum Command {
     /// Show who holds one lock and who waits for it
     Show(ShowArgs),
     Evict(EvictArgs),
+    Doctor(DoctorArgs),
     /// List the engines and what each can do
     Engines(JsonArg),
     /// Print the completion script of a shell

@@ -1,9 +1,10 @@
 //! The command `leasehold`: run a command under a lock, see who holds what, put a holder out.
 //!
-//! `args` is the command line, `run` the command that matters, `show`, `evict`, `engines` and `shell` the others. All of them
-//! use nothing but the library's public interface.
+//! `args` is the command line, `run` the command that matters, `show`, `evict`, `doctor`, `engines` and `shell` the others. All
+//! of them use nothing but the library's public interface.
 
 mod args;
+mod doctor;
 mod duration;
 mod engines;
 mod evict;
@@ -47,6 +48,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Ls(options) => block_on(show::list(options)),
         Command::Show(options) => block_on(show::show(options)),
         Command::Evict(options) => block_on(evict::evict(options)),
+        Command::Doctor(options) => block_on(doctor::doctor(options)),
         Command::Engines(options) => engines::list(&options),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man(dir.as_deref()),

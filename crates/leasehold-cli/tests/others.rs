@@ -101,8 +101,15 @@ fn completions_and_manual_pages() {
         assert!(page.contains(part), "{part}");
     }
     place.run(["man", "--dir", "pages"]).ok();
-    for name in ["leasehold", "leasehold-run", "leasehold-ls", "leasehold-show", "leasehold-evict", "leasehold-engines"]
-    {
+    for name in [
+        "leasehold",
+        "leasehold-run",
+        "leasehold-ls",
+        "leasehold-show",
+        "leasehold-evict",
+        "leasehold-doctor",
+        "leasehold-engines",
+    ] {
         assert!(place.read(&format!("pages/{name}.1")).contains(".TH"), "{name}");
     }
     place.run(["man", "--dir", "/proc/pages"]).failed(74, "/proc/pages");
@@ -116,6 +123,7 @@ fn a_closed_pipe_is_no_panic() {
         &["engines"],
         &["engines", "--json"],
         &["show", "a"],
+        &["doctor"],
         &["man"],
         &["--help"],
         &["completions", "bash"],
@@ -149,6 +157,8 @@ fn a_password_in_the_url_is_never_shown() {
             vec!["ls"],
             vec!["show", "a"],
             vec!["evict", "--yes", "a"],
+            vec!["doctor"],
+            vec!["doctor", "--json"],
             vec!["engines", url],
             vec!["run", "-w", url, "a", "--", "true"],
             vec![url],

@@ -20,7 +20,12 @@ pub struct Player {
 impl Player {
     /// Starts the program, and has it open the engine.
     pub async fn open(exe: &Path, url: &str, ttl: Duration) -> Self {
-        let actor = Actor::spawn(exe, &[], &[]).unwrap_or_else(|error| panic!("{error}"));
+        Self::open_with(exe, &[], url, ttl).await
+    }
+
+    /// As [`open`](Self::open), with `env` added to its environment.
+    pub async fn open_with(exe: &Path, env: &[(&str, &str)], url: &str, ttl: Duration) -> Self {
+        let actor = Actor::spawn(exe, &[], env).unwrap_or_else(|error| panic!("{error}"));
         let mut player = Self { actor, heard: VecDeque::new() };
         let ttl_ms = u64::try_from(ttl.as_millis()).expect("a sensible TTL");
         player.tell(&Order::Open { url: url.to_owned(), ttl_ms }).await;
@@ -117,6 +122,12 @@ impl Player {
             _ => None,
         })
         .await
+    }
+
+    /// What its wall clock shows: milliseconds since 1970.
+    pub async fn wall(&mut self) -> u64 {
+        self.tell(&Order::Wall).await;
+        self.hear("its wall clock", |report| if let Report::Wall { ms } = report { Some(*ms) } else { None }).await
     }
 
     /// Waits for the end of a storm: how often it met somebody, and its tokens.

@@ -164,6 +164,7 @@ struct Attempt<'a> {
     sent: bool,
     /// When the engine first failed to answer, since it last did.
     silent_since: Option<Moment>,
+    last_error: Option<Error>,
     failures: u32,
     /// How often it was not free, while there was no place in a queue.
     busy: u32,
@@ -201,6 +202,7 @@ impl<'a> Attempt<'a> {
             inflight: None,
             sent: false,
             silent_since: None,
+            last_error: None,
             failures: 0,
             busy: 0,
             contended: false,
@@ -328,6 +330,7 @@ impl<'a> Attempt<'a> {
             return Err(error);
         }
         tracing::debug!(%error, "trying again");
+        self.last_error = Some(error);
         let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
         let most = rules::call_timeout(self.claim.terms.ttl);
         let pause = backoff::pause(self.failures, Duration::from_millis(10), most, dice);
@@ -335,8 +338,12 @@ impl<'a> Attempt<'a> {
         Ok(Next::Pause(pause))
     }
 
-    fn timeout(&self) -> Error {
+    /// The wait is over. If the engine has been silent lately, that is why.
+    fn timeout(&mut self) -> Error {
         let waited = self.desk().clock.now().since(self.started);
+        if let Some(error) = self.last_error.take().filter(|_| self.silent_since.is_some()) {
+            return error;
+        }
         Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; somebody else holds it")).retryable()
     }
 

@@ -98,8 +98,15 @@ async fn obey(locks: Locks, guards: Guards, order: Order) {
             Ok(report) => say(&report),
             Err(error) => say(&failed(&name, &error)),
         },
+        Order::Wall => say(&Report::Wall { ms: wall() }),
         Order::Open { .. } | Order::Quit => {}
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "a test wants to see that this clock plays no role")]
+fn wall() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// Tells of the guard's loss from now on.

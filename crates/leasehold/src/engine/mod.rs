@@ -23,6 +23,7 @@ use std::time::Duration;
 
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
 pub use self::losses::{Loss, LossBoard, Losses};
+pub(crate) use self::registry::unknown;
 pub use self::registry::{Entry, entries, open};
 pub use self::url::EngineUrl;
 

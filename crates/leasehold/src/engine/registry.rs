@@ -99,7 +99,7 @@ pub async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
     }
 }
 
-fn unknown(scheme: &str) -> Error {
+pub(crate) fn unknown(scheme: &str) -> Error {
     let entries = entries();
     if let Some(entry) = entries.iter().find(|entry| entry.scheme == scheme) {
         let message = format!(

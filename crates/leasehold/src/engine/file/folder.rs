@@ -219,11 +219,23 @@ fn check(dir: &Path, mode: Option<u32>) -> Result<()> {
         );
         return Err(Error::new(ErrorKind::Denied, message));
     }
-    local(dir)
+    if local(dir)? == Kind::Fuse {
+        tracing::warn!(dir = %dir.display(), "a FUSE file system: if it is shared with another host, locks are not");
+    }
+    Ok(())
+}
+
+/// On what a folder lies, as far as can be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Nothing that is known to be shared between hosts.
+    Local,
+    /// Anything: a program decides.
+    Fuse,
 }
 
 #[cfg(target_os = "linux")]
-fn local(dir: &Path) -> Result<()> {
+pub(super) fn local(dir: &Path) -> Result<Kind> {
     const NETWORKED: [(u64, &str); 9] = [
         (0x6969, "NFS"),
         (0xFF53_4D42, "CIFS"),
@@ -238,11 +250,9 @@ fn local(dir: &Path) -> Result<()> {
     const FUSE: u64 = 0x6573_5546;
     let found = rustix::fs::statfs(dir).map_err(|e| error::at(dir, "look at", e))?;
     let kind = found.f_type as u64 & 0xFFFF_FFFF;
-    if kind == FUSE {
-        tracing::warn!(dir = %dir.display(), "a FUSE file system: if it is shared with another host, locks are not");
-    }
     match NETWORKED.iter().find(|(magic, _)| *magic == kind) {
-        None => Ok(()),
+        None if kind == FUSE => Ok(Kind::Fuse),
+        None => Ok(Kind::Local),
         Some((_, what)) => {
             let message = format!(
                 "{} is on {what}: the kernels of two hosts do not see each other's locks there; name a local folder",
@@ -254,8 +264,8 @@ fn local(dir: &Path) -> Result<()> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn local(_: &Path) -> Result<()> {
-    Ok(())
+pub(super) fn local(_: &Path) -> Result<Kind> {
+    Ok(Kind::Local)
 }
 
 #[cfg(target_os = "linux")]

@@ -59,6 +59,7 @@
 mod bells;
 mod clients;
 mod config;
+pub(crate) mod doctor;
 mod engine;
 mod error;
 mod folder;

@@ -268,13 +268,10 @@ impl Engine for RedisEngine {
             loop {
                 let bell = match self.ears.mailbox.take(claim.id) {
                     None | Some(Ok(News::Look)) => return self.look(&claim).await,
+                    // Which server's replicas must have it is known only of an answer.
+                    Some(Ok(News::Granted(..))) if self.replicas.is_some() => return self.look(&claim).await,
                     Some(Ok(News::Granted(token, asked))) => {
                         self.ears.mailbox.forget(claim.id);
-                        if self.replicas.is_some() {
-                            let slot = self.nodes.slot(&self.key(claim.name()));
-                            let address = self.nodes.link(slot)?.live().await?.address;
-                            self.replicated(&address, slot).await?;
-                        }
                         return Ok(granted(token, asked, claim.terms.ttl));
                     }
                     Some(Err(bell)) => bell,

@@ -1,6 +1,6 @@
 //! What the server or the connection says, in the library's words.
 
-use redis::{ErrorKind as Native, RedisError, ServerErrorKind};
+use redis::{ErrorKind as Native, RedisError};
 
 use super::config::Address;
 use crate::error::{Error, ErrorKind};
@@ -34,61 +34,70 @@ pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
 
 /// A step failed. Whatever broke the connection may have come after the server took the step.
 pub(crate) fn step(address: &Address, cause: RedisError) -> Error {
-    use ErrorKind::{Corrupt, Denied, Full, Unavailable};
-    let new = |kind, message: String| Error::new(kind, message).at_engine(NAME);
     let said = plain(&cause);
     match cause.kind() {
-        Native::Server(kind) => match (kind, cause.code().unwrap_or_default()) {
-            (ServerErrorKind::ReadOnly, _) => {
-                new(Unavailable, format!("{address} is a read-only replica: name its master, or its Sentinels"))
-                    .retryable()
-            }
-            (ServerErrorKind::BusyLoading, _) => {
-                new(Unavailable, format!("{address} is still loading its data")).retryable()
-            }
-            (ServerErrorKind::MasterDown, _) => {
-                new(Unavailable, format!("{address} is a replica that has lost its master")).retryable()
-            }
-            (ServerErrorKind::TryAgain | ServerErrorKind::ClusterDown, _) => {
-                new(Unavailable, format!("the cluster cannot answer now ({said})")).retryable()
-            }
-            (_, "NOPERM" | "NOAUTH" | "WRONGPASS") => {
-                let hint = "`leasehold doctor` lists the permissions that are needed";
-                new(Denied, format!("{address} does not let us ({said}); {hint}"))
-            }
-            (_, "OOM") => new(Full, format!("{address} has no memory left ({said})")).retryable(),
-            (_, "NOREPLICAS") => {
-                new(Unavailable, format!("{address} has too few replicas at present ({said})")).retryable()
-            }
-            (_, "MISCONF") => {
-                new(Full, format!("{address} cannot save its data and takes no writes ({said})")).retryable()
-            }
-            (_, "WRONGTYPE") => new(
-                Corrupt,
-                "another program keeps something else under this lock's key; choose another `prefix`".into(),
-            ),
-            (_, "BUSY") => new(Unavailable, format!("{address} is busy with somebody's script ({said})")).retryable(),
-            (_, "LEASEHOLD") => new(ErrorKind::Conflict, said),
-            // A server that is going away may have done it.
-            (_, "UNBLOCKED" | "SHUTDOWN") => new(Unavailable, said).retryable().effect_unknown(),
-            _ => new(Unavailable, format!("{address} refuses the step ({said})")),
-        },
-        Native::AuthenticationFailed => new(Denied, format!("{address} refuses the user or the password ({said})")),
-        Native::Parse | Native::UnexpectedReturnType => {
-            new(Corrupt, format!("{address} answered something that is not understood ({said})")).effect_unknown()
+        // Codes that the library does not know are "extensions" to it.
+        Native::Server(_) | Native::Extension => refused(address, code(&cause, &said), &said),
+        Native::AuthenticationFailed => {
+            let message = format!("{address} refuses the user or the password ({said})");
+            Error::new(ErrorKind::Denied, message)
         }
-        _ => new(Unavailable, format!("the connection to {address} was lost ({said})")).retryable().effect_unknown(),
+        Native::Parse | Native::UnexpectedReturnType => {
+            let message = format!("{address} answered something that is not understood ({said})");
+            Error::new(ErrorKind::Corrupt, message).effect_unknown()
+        }
+        _ => {
+            let message = format!("the connection to {address} was lost ({said})");
+            Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown()
+        }
+    }
+}
+
+/// The code of a server's refusal. Before Redis 7, one from within a script is somewhere in the text.
+fn code<'a>(cause: &'a RedisError, said: &str) -> &'a str {
+    const INSIDE: [&str; 6] = ["WRONGTYPE", "OOM", "NOREPLICAS", "MISCONF", "READONLY", "NOPERM"];
+    let code = cause.code().unwrap_or_default();
+    let inside = INSIDE.into_iter().find(|inside| code == "ERR" && said.contains(&format!("-{inside} ")));
+    inside.unwrap_or(code)
+}
+
+/// The server says no. What it says before a script has written anything had no effect.
+fn refused(address: &Address, code: &str, said: &str) -> Error {
+    use ErrorKind::{Corrupt, Denied, Full, Unavailable};
+    let later = |kind, message: String| Error::new(kind, message).retryable();
+    match code {
+        "READONLY" => {
+            later(Unavailable, format!("{address} is a read-only replica: name its master, or its Sentinels"))
+        }
+        "LOADING" => later(Unavailable, format!("{address} is still loading its data")),
+        "MASTERDOWN" => later(Unavailable, format!("{address} is a replica that has lost its master")),
+        "TRYAGAIN" | "CLUSTERDOWN" => later(Unavailable, format!("the cluster cannot answer now ({said})")),
+        "NOREPLICAS" => later(Unavailable, format!("{address} has too few replicas at present ({said})")),
+        "BUSY" => later(Unavailable, format!("{address} is busy with somebody's script ({said})")),
+        "OOM" => later(Full, format!("{address} has no memory left ({said})")),
+        "MISCONF" => later(Full, format!("{address} cannot save its data and takes no writes ({said})")),
+        "NOPERM" | "NOAUTH" | "WRONGPASS" => {
+            let hint = "`leasehold doctor` lists the permissions that are needed";
+            Error::new(Denied, format!("{address} does not let us ({said}); {hint}"))
+        }
+        "WRONGTYPE" => {
+            let message = "another program keeps something else under this lock's key; choose another `prefix`";
+            Error::new(Corrupt, message)
+        }
+        // A server that is going away may have done it.
+        "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, said.to_owned()).effect_unknown(),
+        _ => Error::new(Unavailable, format!("{address} refuses the step ({said})")).effect_unknown(),
     }
 }
 
 /// An answer that no script of ours gives.
 pub(crate) fn odd(address: &Address, answer: &redis::Value) -> Error {
     let message = format!("{address} answered {answer:?}, which no script of ours says");
-    Error::new(ErrorKind::Corrupt, message).at_engine(NAME).effect_unknown()
+    Error::new(ErrorKind::Corrupt, message).effect_unknown()
 }
 
 /// The error in one line, without the library's own names for it.
-fn plain(cause: &RedisError) -> String {
+pub(crate) fn plain(cause: &RedisError) -> String {
     let text = match (cause.code(), cause.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (_, Some(detail)) => detail.to_owned(),

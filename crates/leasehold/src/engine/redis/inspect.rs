@@ -71,7 +71,11 @@ pub(super) async fn list(engine: &RedisEngine, prefix: &str) -> Result<Vec<LockV
         let mut cursor = "0".to_owned();
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor).arg("MATCH").arg(wire::every_lock(&engine.config.prefix)).arg("COUNT").arg(1000);
+            scan.arg(&cursor)
+                .arg("MATCH")
+                .arg(wire::pattern(&format!("{}l", engine.config.prefix)))
+                .arg("COUNT")
+                .arg(1000);
             let answer = link.command(&live, &scan).await.map_err(|cause| error::step(&live.address, cause))?;
             let (next, keys) = scanned(&answer, &live.address)?;
             let name = |key: String| wire::lock_name(&engine.config.prefix, &key);

@@ -116,7 +116,7 @@ impl Link {
             State::Connecting => None,
             State::Up(live) => Some(Ok(live.clone())),
             State::Down(kind, why, retryable) => {
-                let error = Error::new(*kind, &**why).at_engine(error::NAME);
+                let error = Error::new(*kind, &**why);
                 Some(Err(if *retryable { error.retryable() } else { error }))
             }
         };

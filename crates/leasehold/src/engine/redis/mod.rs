@@ -1,9 +1,58 @@
-//! Locks in Redis or Valkey.
+//! Locks in Redis or Valkey: one server, the master that Sentinels choose, or a cluster.
+//!
+//! # The protocol
+//! A lock is **one key**, a hash, so that one script works in one slot and a slot can move under load. Every step is **one
+//! script**, which does to that hash what [`Table`](crate::logic::table::Table) does in memory (`scripts/table.lua`; the model
+//! test compares the two). Names, claims and texts are only ever arguments. A script decides by the server's `TIME` alone: a
+//! lease is over when it has not been heard of for its TTL. The keys' own expiry only clears up, an hour after the last
+//! use (`retention`).
+//!
+//! - **Take** (`attempt`): free, and nobody waits: granted. Ours already: the same answer again. Otherwise the claim joins
+//!   the queue, a list of claims inside the hash, and the answer says how many are ahead.
+//! - **Give back** (`release`): the claim goes; whoever is next and alive is granted *by this script*, and told by one message to
+//!   its own inbox. So a hand-off is one message and two scripts (one to join, one to give back), however many wait. A waiter
+//!   whose inbox nobody listens to (`PUBLISH` says 0) is passed over in the same script.
+//! - **Wait**: nothing is sent but a sign of life every third of a TTL (`look`), which also serves the queue if a lease has
+//!   ended. The first in line looks again when the holder's lease ends.
+//! - **Renew**: up to 128 leases to a script, scripts side by side; many leases of one TTL share a renewal (`bundles`).
+//! - **Evict**: the claim goes, the token rises, its client is told.
+//!
+//! **Inbox.** One connection for everything, over RESP3: commands, and the client's one channel, whose name is random. Never a
+//! channel for a lock.
+//!
+//! **Tokens.** `max(last + 1, TIME in microseconds)`: they rise while the record is there whatever the clock does, and from the
+//! clock when it is not: after a `DEL`, a restart without data, a fail-over that lost writes. They fit 53 bits until 2255.
+//!
+//! **Deadlines.** A grant in an answer lasts a TTL from before the request was sent. A grant in a message was made after the
+//! last request to which the answer was "you wait": it lasts a TTL from before *that* was sent, so no second round trip is
+//! needed. Both less 1 % and 2 ms for clocks that do not run alike.
+//!
+//! # What if
+//! | | |
+//! |---|---|
+//! | the reply to a take is lost | asked again with the same claim: the same grant, the same token |
+//! | the reply to a give-back is lost | asked again: "not there", which is what was wanted |
+//! | the caller goes away | its claim is given back, held or waiting; a late request on a broken connection may leave it for a TTL |
+//! | the message of a grant is lost | the next sign of life, or the look after a reconnect, finds it; otherwise its lease ends |
+//! | an old message comes late | it names the place in the queue that it was for; another place does not count |
+//! | a waiter dies | nobody listens: passed over; a half-open connection: its grant ends with its TTL |
+//! | a holder dies | the first in line looks at the end of the lease; every other sign of life is the backup |
+//! | the connection breaks | back-off, reconnect; then all waiters look, and all leases are renewed at once |
+//! | the server hangs | a request that its caller gave up has the connection asked for a sign of life, else replaced |
+//! | the server has forgotten the scripts | `NOSCRIPT`: sent again as text |
+//! | a fail-over or restart lost a grant | the next renewal (at once, after the reconnect) says so: the guard is lost. Until then two may hold; the token of the first is lower |
+//! | the same in strict mode | the server's `run_id` is not the one on record, or there is none: nobody new is let in for the longest lease |
+//! | a master that is cut off goes on | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for them |
+//! | a slot moves | `MOVED` and `ASK` are followed; one key to a lock, so nothing of it is ever in two places |
+//! | the server's clock is set back | leases last longer; tokens rise all the same |
+//! | the server's clock jumps forward | leases end early: two may hold. Tokens tell them apart |
+//! | somebody deletes a key, or the server evicts it | the lock is free; its holder learns it at its next own renewal, within a TTL |
 
 mod all;
 mod bundles;
 mod config;
 mod connect;
+pub(crate) mod doctor;
 mod ears;
 mod engine;
 mod error;

@@ -41,16 +41,16 @@ pub(crate) fn lock_name(prefix: &str, key: &str) -> Option<LockName> {
     LockName::new(name).ok().filter(|name| lock_key(prefix, name.as_str()) == key)
 }
 
-/// What all locks' keys match.
-pub(crate) fn every_lock(prefix: &str) -> String {
+/// What all keys match that begin with `start`.
+pub(crate) fn pattern(start: &str) -> String {
     let mut pattern = String::new();
-    for letter in prefix.chars() {
-        if matches!(letter, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
+    for letter in start.chars() {
+        if "*?[]\\^-".contains(letter) {
             pattern.push('\\');
         }
         pattern.push(letter);
     }
-    pattern + "l*"
+    pattern + "*"
 }
 
 /// The part of a key that chooses its slot.
@@ -409,6 +409,11 @@ mod tests {
         {
             assert_eq!(slot(key), expected, "{key}");
         }
+    }
+
+    #[test]
+    fn a_pattern_means_what_it_says() {
+        assert_eq!(pattern("a*[b]:"), "a\\*\\[b\\]:*");
     }
 
     #[test]

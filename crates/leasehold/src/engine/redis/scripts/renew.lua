@@ -5,7 +5,7 @@ for i = 1, #ARGV - 4 - extra do
   local main, answer = call('HGET', KEYS[i], 'm'), '0'
   local kind = main and byte(main)
   if kind == 82 then
-    rich[#rich + 1] = { i, main }
+    rich[#rich + 1] = i
   elseif (kind == 72 or kind == 66) and sub(main, 44, 59) == ARGV[i + 4] then
     local since, from, name = sub(main, 28, 43), 60, nil
     if kind == 66 then

@@ -10,11 +10,12 @@
 local NONE, ZERO = string.rep('\0', 16), string.rep('0', 16)
 local RETAIN = num(ARGV[3])
 local key, touched, longest, cache, dirty, gone
+local writing = false
 -- The last token and place; how many hold it exclusively, shared, and which permits are taken; how many have or want permits,
 -- and their limit; how many hold and how many wait; a moment before which no lease ends.
 local last, place, alone, shared, used, permits, limit, holders, waiters, soonest
--- The first and the last of those who hold, and of those who wait.
-local held, queue
+-- The first and the last of those who hold, and of those who wait; who watches for the end of a lease, being first in line.
+local held, queue, front
 
 local function n16(number) return fmt('%016.0f', number) end
 local function token_of(rec) return num(sub(rec, 1, 16)) end
@@ -26,6 +27,12 @@ local function limit_of(rec) return num(sub(rec, 108, 117)) end
 local function owner_of(rec) return sub(rec, 118, 133) end
 local function behind(rec) return sub(rec, 65, 80) end
 local function tell(rec, message)
+  -- A server that takes no writes now (too few replicas, a full disk) says so here, before anybody is told of something that is
+  -- not written down. One without memory lets a script go on that has begun to write, and this takes no memory.
+  if not writing then
+    call('HDEL', key, '')
+    writing = true
+  end
   return call('PUBLISH', sub(rec, 137, 136 + num(sub(rec, 134, 136))), message)
 end
 
@@ -84,7 +91,7 @@ end
 local function open(name, main)
   key, touched, longest, cache, dirty, gone = name, 0, 0, {}, {}, {}
   last, place, alone, shared, used, permits, limit, holders, waiters, soonest = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
-  held, queue = { NONE, NONE }, { NONE, NONE }
+  held, queue, front = { NONE, NONE }, { NONE, NONE }, NONE
   if not main then return end
   last, touched = num(sub(main, 2, 17)), num(sub(main, 18, 27))
   local kind = byte(main)
@@ -100,7 +107,7 @@ local function open(name, main)
     end
   elseif kind == 82 then
     held = { sub(main, 28, 43), sub(main, 44, 59) }
-    queue = { sub(main, 60, 75), sub(main, 76, 91) }
+    queue, front = { sub(main, 60, 75), sub(main, 76, 91) }, sub(main, 60, 75)
     local state = {}
     for number in string.gmatch(sub(main, 92), '%d+') do state[#state + 1] = num(number) end
     place, alone, shared, used, permits, limit, holders, waiters, soonest = unpack(state)
@@ -127,7 +134,8 @@ local function close()
   end
   for from = 1, #fields, 1000 do call('HSET', key, unpack(fields, from, math.min(from + 999, #fields))) end
   for from = 1, #out, 1000 do call('HDEL', key, unpack(out, from, math.min(from + 999, #out))) end
-  if fresh then call('EXPIRE', key, math.ceil(longest) + RETAIN) end
+  -- Others in the record may last longer than whoever came now.
+  if fresh then call('EXPIRE', key, math.max(math.ceil(longest) + RETAIN, call('TTL', key))) end
 end
 
 -- A claim's time now ends at `till`; the key must live longer.
@@ -265,7 +273,6 @@ end
 -- waiter that nobody hears for is passed over.
 local function settle(me)
   expire()
-  local moved = false
   while queue[1] ~= NONE do
     local claim = queue[1]
     local rec = get(claim)
@@ -275,7 +282,8 @@ local function settle(me)
       local token = entry(rec)
       if not token then
         -- The new first in line may have been told to look again only after a lease has ended.
-        if moved and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then tell(rec, 'L' .. claim) end
+        if claim ~= front and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then tell(rec, 'L' .. claim) end
+        front = claim
         return
       end
       if claim == me or tell(rec, 'G' .. claim .. n16(token) .. sub(rec, 33, 48)) > 0 then
@@ -286,7 +294,6 @@ local function settle(me)
         remove(claim, rec)
       end
     end
-    moved = true
   end
 end
 

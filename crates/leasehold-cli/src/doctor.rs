@@ -1,0 +1,231 @@
+//! `leasehold doctor`: is this deployment fit for locks, and what to set if not.
+
+use std::io;
+use std::time::Duration;
+
+use clap::Args;
+use leasehold::doctor::{self, Finding, Level, Options, Report};
+use rustix::process::getpgrp;
+use rustix::termios::{isatty, tcgetpgrp};
+use serde::Serialize;
+
+use crate::args::{EngineArg, JsonArg};
+use crate::duration::parse_positive;
+use crate::exit::Failure;
+use crate::output::{self, clean};
+
+/// Warnings, or what is not known.
+const WARNINGS: u8 = 1;
+/// Failures.
+const FAILURES: u8 = 2;
+
+/// Nobody is told how it goes before this.
+const FIRST_WORD: Duration = Duration::from_secs(1);
+
+// Lines of at most 79 characters, so that no terminal breaks them.
+const AFTER: &str = "\
+Examples:
+  leasehold doctor --engine redis://db1:6379
+  leasehold doctor --engine redis+sentinel://s1,s2,s3/mymaster --ttl 10s
+  leasehold doctor --engine redis+cluster://n1,n2,n3 --json
+  leasehold doctor || mail -s 'locks are not safe' ops@example.org
+
+Levels:
+  fail      locks do not work, or two may hold one
+  warn      locks work, and are lost or late when something else goes wrong
+  unknown   the server does not tell, for example because CONFIG is not
+            allowed; it may be either, and is never taken for ok
+  ok        as it should be
+
+Exit codes:
+    0   all is ok
+    1   there are warnings, or something is not known
+    2   there are failures, or the deployment cannot be reached
+   64   wrong usage, or a bad URL or duration
+   74   the output cannot be written
+
+What it does there:
+  It reads settings and figures, sends 100 pings, and walks at most 2000 keys
+  below the engine's prefix. It does once what a lock does: scripts, keys and
+  a message under a name that nobody has, removed in the same moment.";
+
+/// Check whether a deployment is fit for locks
+///
+/// Looks at the engine's servers, or its folder: what is set so that locks could be lost, blocked or held twice. Each finding
+/// says what was found, what it means for locks, and what to set.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER, after_help = "`leasehold doctor --help` has examples and the exit codes.")]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+    /// The TTL that your locks have: round trips, clocks and failovers are compared with it
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
+    pub(crate) ttl: Duration,
+    #[command(flatten)]
+    pub(crate) output: JsonArg,
+}
+
+#[derive(Debug, Serialize)]
+struct ReportJson<'a> {
+    url: &'a str,
+    ttl_seconds: f64,
+    verdict: &'static str,
+    findings: Vec<FindingJson<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct FindingJson<'a> {
+    check: &'static str,
+    subject: &'a str,
+    level: &'static str,
+    found: &'a str,
+    means: &'a str,
+    fix: &'a str,
+}
+
+/// Examines the engine, and says how it is.
+pub(crate) async fn doctor(args: DoctorArgs) -> Result<u8, Failure> {
+    let options = Options::default().ttl(args.ttl);
+    let examining = doctor::examine(args.engine.url(), &options);
+    let report = if args.output.json { examining.await? } else { watched(examining).await? };
+    let text = if args.output.json { output::json(&json(&report)) } else { text(&report) };
+    output::out(&text)?;
+    Ok(code(report.worst()))
+}
+
+fn code(worst: Level) -> u8 {
+    match worst {
+        Level::Ok => 0,
+        Level::Unknown | Level::Warn => WARNINGS,
+        _ => FAILURES,
+    }
+}
+
+/// Waits, and says so on a terminal if it takes a while.
+async fn watched<T>(work: impl Future<Output = T>) -> T {
+    let mut work = std::pin::pin!(work);
+    let mut shown = false;
+    for seconds in 1u32.. {
+        match tokio::time::timeout(FIRST_WORD, &mut work).await {
+            Ok(done) => {
+                if shown {
+                    output::err("\r\x1b[2K");
+                }
+                return done;
+            }
+            Err(_) if in_foreground() => {
+                output::err(&format!("\r\x1b[2Kexamining the engine: {seconds}s"));
+                shown = true;
+            }
+            Err(_) => {}
+        }
+    }
+    work.await
+}
+
+/// Whether standard error is a terminal, and ours at present.
+fn in_foreground() -> bool {
+    let stderr = io::stderr();
+    isatty(&stderr) && tcgetpgrp(&stderr).map_or(true, |foreground| foreground == getpgrp())
+}
+
+fn json(report: &Report) -> ReportJson<'_> {
+    let findings = report.findings.iter().map(|finding| FindingJson {
+        check: finding.check,
+        subject: &finding.subject,
+        level: finding.level.as_str(),
+        found: &finding.found,
+        means: &finding.means,
+        fix: &finding.fix,
+    });
+    ReportJson {
+        url: &report.engine,
+        ttl_seconds: report.ttl.as_secs_f64(),
+        verdict: report.worst().as_str(),
+        findings: findings.collect(),
+    }
+}
+
+fn text(report: &Report) -> String {
+    let mut table = output::table(&["LEVEL", "CHECK", "WHAT"]);
+    for (finding, subjects) in together(&report.findings) {
+        table.add_row([finding.level.as_str().to_owned(), finding.check.to_owned(), what(finding, &subjects)]);
+    }
+    format!("{}\n{}\n", output::table_text(&table), verdict(report))
+}
+
+/// Findings that say the same of several servers, as one.
+fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
+    let mut rows: Vec<(&Finding, Vec<&str>)> = Vec::new();
+    let same = |a: &Finding, b: &Finding| {
+        (a.level, a.check, &a.found, &a.means, &a.fix) == (b.level, b.check, &b.found, &b.means, &b.fix)
+    };
+    for finding in findings {
+        match rows.iter_mut().find(|(first, _)| same(first, finding)) {
+            Some((_, subjects)) => subjects.push(&finding.subject),
+            None => rows.push((finding, vec![&finding.subject])),
+        }
+    }
+    rows
+}
+
+/// `where: what was found`, and below it, unless all is well, what it means and what to set.
+fn what(finding: &Finding, subjects: &[&str]) -> String {
+    let place = subjects.iter().filter(|subject| !subject.is_empty()).map(|subject| clean(subject)).collect::<Vec<_>>();
+    let place = if place.is_empty() { String::new() } else { format!("{}: ", place.join(", ")) };
+    let mut text = format!("{place}{}", clean(&finding.found));
+    if finding.level != Level::Ok {
+        text.push_str(&format!("\nmeans: {}", clean(&finding.means)));
+        if !finding.fix.is_empty() {
+            text.push_str(&format!("\nfix:   {}", clean(&finding.fix)));
+        }
+    }
+    text
+}
+
+/// `2 failures, 1 warning, 3 unknown, 9 ok: locks are not safe here`
+fn verdict(report: &Report) -> String {
+    let plural = |count: usize, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    let counts = [
+        (Level::Fail, plural(report.count(Level::Fail), "failure")),
+        (Level::Warn, plural(report.count(Level::Warn), "warning")),
+        (Level::Unknown, format!("{} unknown", report.count(Level::Unknown))),
+        (Level::Ok, format!("{} ok", report.count(Level::Ok))),
+    ];
+    let counts: Vec<_> =
+        counts.into_iter().filter(|(level, _)| report.count(*level) > 0).map(|(_, text)| text).collect();
+    let conclusion = match report.worst() {
+        Level::Ok => "fit for locks",
+        Level::Unknown => "fit for locks, as far as it tells",
+        Level::Warn => "locks work; see the warnings for what could lose or delay them",
+        _ => "not fit for locks as it is",
+    };
+    format!("{}: {}: {conclusion}", clean(&report.engine), counts.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_the_help_is_broken_by_a_terminal() {
+        for line in AFTER.lines() {
+            assert!(line.chars().count() < 80, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_as_good_as_a_warning() {
+        let codes = [Level::Ok, Level::Unknown, Level::Warn, Level::Fail].map(code);
+        assert_eq!(codes, [0, 1, 1, 2]);
+    }
+
+    #[test]
+    fn servers_of_which_the_same_is_found_share_a_row() {
+        let of = |subject: &str, found: &str| Finding::new(Level::Warn, "x", subject, found).means("m\u{1b}").fix("f");
+        let findings = [of("a", "1"), of("b", "1"), of("c", "2")];
+        let rows = together(&findings);
+        assert_eq!(rows.len(), 2);
+        assert_eq!(what(rows[0].0, &rows[0].1), "a, b: 1\nmeans: m\\u{1b}\nfix:   f");
+    }
+}

@@ -1,0 +1,76 @@
+//! The command on a real Redis: between processes that share nothing else.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::Place;
+use leasehold_testbed::redis;
+
+/// Runs `work` beside a server, on a thread that may block.
+async fn with_server(work: impl FnOnce(Place, String) + Send + 'static) {
+    let server = redis::start().await.unwrap();
+    let url = server.url();
+    tokio::task::spawn_blocking(move || work(Place::new(), url)).await.unwrap();
+}
+
+#[tokio::test]
+async fn eight_processes_run_one_at_a_time_with_rising_tokens() {
+    with_server(|place, url| {
+        let work = "mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.01; rmdir busy";
+        let all: Vec<_> = (0..8)
+            .map(|_| {
+                let run = format!(
+                    "for i in 1 2 3 4 5; do \"$L\" run --engine {url} one -c '{work}' || echo FAILED >> log; done"
+                );
+                let mut shell = place.leasehold(["x"]);
+                let mut command = std::process::Command::new("sh");
+                command.args(["-c", &run]).envs(shell.get_envs().filter_map(|(key, value)| Some((key, value?))));
+                command.current_dir(shell.current_dir(place.dir.path()).get_current_dir().unwrap());
+                command.spawn().unwrap()
+            })
+            .collect();
+        for mut process in all {
+            assert!(process.wait().unwrap().success());
+        }
+        let log = place.read("log");
+        let tokens: Vec<u64> = log.lines().map(|line| line.parse().expect(line)).collect();
+        assert_eq!(tokens.len(), 40, "{log}");
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_held_lock_is_seen_refused_and_taken_away() {
+    with_server(|place, url| {
+        let held = place.start(["run", "--engine", &url, "--describe", "a job", "nightly", "--", "sleep", "60"]);
+        common::wait_for("the lock to be held", || {
+            place.run(["show", "--engine", &url, "nightly"]).out().contains("a job").then_some(())
+        });
+        assert_eq!(place.run(["run", "--engine", &url, "-n", "nightly", "--", "true"]).code(), 1);
+        let listed = place.run(["ls", "--engine", &url, "--json"]).out();
+        let listed: serde_json::Value = serde_json::from_str(listed.lines().next().unwrap()).unwrap();
+        assert!(listed.to_string().contains("\"nightly\"") && listed.to_string().contains("a job"), "{listed}");
+        place.run(["evict", "--yes", "--engine", &url, "nightly"]).ok();
+        let ended = held.finish();
+        assert_ne!(ended.code(), 0, "the command was ended with its lock");
+        place.run(["run", "--engine", &url, "-n", "nightly", "--", "true"]).ok();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there_is_said_and_no_password_is() {
+    with_server(|place, url| {
+        let nobody = place
+            .run(["run", "--engine", "redis://user:hunter2@127.0.0.1:1/", "a", "--", "true"])
+            .failed(69, "127.0.0.1:1 cannot be reached");
+        let wrong = url.replace("redis://", "redis://nobody:hunter2@");
+        let wrong =
+            place.run(["run", "--engine", &wrong, "a", "--", "true"]).failed(69, "refuses the user or the password");
+        for ran in [&nobody, &wrong] {
+            assert!(!ran.err().contains("hunter2") && !ran.out().contains("hunter2"));
+        }
+    })
+    .await;
+}

@@ -1,0 +1,39 @@
+//! The classic mistakes, shown: each is made on a real server with the textbook's own commands, goes wrong, and then
+//! leasehold is put through the same.
+//!
+//! The page `docs/classic-mistakes.md` has a section for each test, with the story that the test tells; a test whose story
+//! has changed fails until the page says so, too (numbers aside). To write the stories anew:
+//!
+//! ```text
+//! UPDATE_PAGE=1 cargo test --package leasehold-conformance --test redis_mistakes
+//! ```
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+mod clocks;
+mod crash;
+mod failover;
+mod ownership;
+mod page;
+mod story;
+mod work;
+
+use std::collections::BTreeSet;
+
+/// Each test has its section, each section its test: a heading in small letters is the test's name.
+#[test]
+fn the_page_and_the_tests_are_about_the_same() {
+    let mut tests = BTreeSet::new();
+    for source in ["clocks", "crash", "failover", "ownership", "work"] {
+        let file = format!("{}/tests/redis_mistakes/{source}.rs", env!("CARGO_MANIFEST_DIR"));
+        let text = std::fs::read_to_string(file).expect("a source");
+        let (marked, rest): (Vec<_>, Vec<_>) = text.split("#[tokio::test").enumerate().partition(|(at, _)| *at > 0);
+        assert!(!marked.is_empty(), "{source}.rs has no test, or the mark is another one now: {}", rest.len());
+        for (_, after) in marked {
+            let name = after.split("async fn ").nth(1).and_then(|code| code.split('(').next());
+            tests.insert(name.expect("a test's name").to_owned());
+        }
+    }
+    let page = page::read();
+    let sections: BTreeSet<_> = page::headings(&page).map(page::test_of).collect();
+    assert_eq!(sections, tests, "left: sections of the page; right: tests");
+}

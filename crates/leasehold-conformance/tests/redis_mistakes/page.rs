@@ -1,0 +1,70 @@
+//! The page in the docs that shows the stories.
+
+use std::fs;
+use std::sync::{Mutex, PoisonError};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/classic-mistakes.md");
+const FENCE: &str = "\n```text\n";
+const END: &str = "\n```\n";
+
+/// The page.
+pub(crate) fn read() -> String {
+    fs::read_to_string(PAGE).expect("docs/classic-mistakes.md")
+}
+
+/// The headings of the stories.
+pub(crate) fn headings(page: &str) -> impl Iterator<Item = &str> {
+    page.lines().filter_map(|line| line.strip_prefix("## "))
+}
+
+/// The test that a heading is about.
+pub(crate) fn test_of(heading: &str) -> String {
+    let words = heading.split(|letter: char| !letter.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    words.collect::<Vec<_>>().join("_").to_lowercase()
+}
+
+/// Where the story under a heading is.
+fn place(page: &str, heading: &str) -> std::ops::Range<usize> {
+    let title = format!("\n## {heading}\n");
+    let section = page.find(&title).map(|at| at + title.len());
+    let section = section.unwrap_or_else(|| panic!("docs/classic-mistakes.md has no section `## {heading}`"));
+    let next = page[section..].find("\n## ").map_or(page.len(), |length| section + length);
+    let from = page[section..next].find(FENCE).map(|at| section + at + FENCE.len()).expect("a block ```text");
+    // An empty block ends with the line feed that began it.
+    let length = page[from - 1..next].find(END).expect("the end of the block");
+    from..(from - 1 + length).max(from)
+}
+
+/// Fails if the page tells another story than `lines`, whatever the numbers; or writes it there, if that is asked for.
+pub(crate) fn compare(heading: &str, lines: &[String]) {
+    static WRITING: Mutex<()> = Mutex::new(());
+    let _alone = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut page = read();
+    let (place, story) = (place(&page, heading), lines.join("\n"));
+    if std::env::var_os("UPDATE_PAGE").is_some() {
+        let end = if place.is_empty() { "\n" } else { "" };
+        page.replace_range(place, &(story + end));
+        fs::write(PAGE, page).expect("the page");
+        return;
+    }
+    let shown = without_numbers(&page[place]);
+    assert_eq!(
+        without_numbers(&story),
+        shown,
+        "left: what happened; right: what docs/classic-mistakes.md says of it. If the test is right, write the page anew: \
+         UPDATE_PAGE=1 cargo test --package leasehold-conformance --test redis_mistakes"
+    );
+}
+
+/// Ports, tokens, times and counts differ from run to run.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    for letter in text.trim_end().chars() {
+        match letter {
+            '0'..='9' if out.ends_with('#') => {}
+            '0'..='9' => out.push('#'),
+            other => out.push(other),
+        }
+    }
+    out
+}

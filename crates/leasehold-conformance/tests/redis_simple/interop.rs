@@ -1,0 +1,156 @@
+//! One lock, two programs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Locks, LostReason, Outcome};
+use leasehold_conformance::player::Player;
+use leasehold_conformance::protocol::Ask;
+use leasehold_conformance::world::{LONG, SOON};
+use leasehold_testbed::Proxy;
+use leasehold_testbed::redis::{Reply, Resp};
+use tokio::task::JoinHandle;
+
+use super::python::{Python, TIMEOUT};
+use super::{ours, server};
+
+const SHORT: Duration = Duration::from_secs(1);
+
+/// Waits for the lock in the background.
+fn waiter(locks: &Locks, name: &str) -> JoinHandle<leasehold::Result<leasehold::Guard>> {
+    let mutex = locks.mutex(name).wait(SOON);
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_py_s_lock_keeps_us_out_until_it_is_given_back() {
+    let mut python = Python::start(server().await);
+    let locks = ours(&server().await.url(), LONG).await;
+    for timeout in [Some(TIMEOUT), None] {
+        assert!(python.try_acquire("theirs", timeout).await);
+        assert!(locks.mutex("theirs").try_lock().await.expect("an answer").is_none());
+        let short = locks.mutex("theirs").wait(Duration::from_millis(200)).lock().await;
+        assert_eq!(short.expect_err("it is held").kind(), ErrorKind::Timeout);
+        let waiter = waiter(&locks, "theirs");
+        assert!(python.owned("theirs").await, "our tries leave it alone");
+        assert!(!waiter.is_finished());
+        assert_eq!(python.release("theirs").await, "released");
+        let guard = waiter.await.expect("no panic").expect("the lock");
+        assert!(!python.try_acquire("theirs", timeout).await, "it is ours now");
+        assert_eq!(guard.release().await.expect("a release"), Outcome::Released);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn our_lock_keeps_redis_py_out_until_it_is_given_back() {
+    let (mut python, mut patient) = (Python::start(server().await), Python::start(server().await));
+    let locks = ours(&server().await.url(), SHORT).await;
+    let guard = locks.mutex("ours").lock().await.expect("a lock");
+    assert!(!python.try_acquire("ours", Some(TIMEOUT)).await);
+    patient.begin_acquire("ours").await;
+    // Over more than one TTL: redis-py sees the renewed lock as held.
+    let over = leasehold::clock::Clock::system().now().after(SHORT * 2);
+    while leasehold::clock::Clock::system().now() < over {
+        assert!(!python.try_acquire("ours", Some(TIMEOUT)).await);
+    }
+    assert!(guard.is_held());
+    assert_eq!(guard.release().await.expect("a release"), Outcome::Released);
+    assert_eq!(patient.hear().await, true);
+    assert!(locks.mutex("ours").try_lock().await.expect("an answer").is_none(), "it is redis-py's now");
+    assert_eq!(patient.release("ours").await, "released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neither_gives_back_what_is_the_other_s() {
+    let mut python = Python::start(server().await);
+    let locks = ours(&server().await.url(), LONG).await;
+    assert!(python.try_acquire("late", Some(0.3)).await);
+    let guard = waiter(&locks, "late").await.expect("no panic").expect("the lock after redis-py's timeout");
+    assert_eq!(python.release("late").await, "LockNotOwnedError");
+    assert!(guard.is_held() && !python.try_acquire("late", Some(TIMEOUT)).await, "it is still ours");
+    assert_eq!(guard.release().await.expect("a release"), Outcome::Released);
+
+    let network = Proxy::start(server().await.addr()).await.expect("a proxy");
+    let away = ours(&format!("redis://{}/", network.addr()), SHORT).await;
+    let guard = away.mutex("late").lock().await.expect("a lock");
+    network.freeze(true);
+    python.begin_acquire("late").await;
+    assert_eq!(python.hear().await, true, "our time is over");
+    assert!(!guard.is_held());
+    network.freeze(false);
+    assert!(matches!(guard.release().await, Ok(Outcome::WasLost(_))));
+    away.close().await.expect("an end");
+    assert!(python.owned("late").await, "our late words do not touch redis-py's lock");
+    assert_eq!(python.release("late").await, "released");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_lock_of_a_killed_one_is_the_other_s_after_its_time() {
+    let (mut dies, mut lives) = (Python::start(server().await), Python::start(server().await));
+    let locks = ours(&server().await.url(), LONG).await;
+    assert!(dies.try_acquire("dead", Some(1.0)).await);
+    dies.kill();
+    let guard = waiter(&locks, "dead").await.expect("no panic").expect("the lock of the dead");
+    drop(guard);
+
+    let url = format!("{}?protocol=simple", server().await.url());
+    let mut player = Player::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &url, SHORT).await;
+    player.lock(Ask::exclusive("dead")).await;
+    assert!(!lives.try_acquire("dead", Some(TIMEOUT)).await);
+    player.process().sigkill().expect("a killed process");
+    lives.begin_acquire("dead").await;
+    assert_eq!(lives.hear().await, true);
+    assert_eq!(lives.release("dead").await, "released");
+}
+
+/// The key is the bare name, or has the prefix that was asked for, and is what the textbook says: a string that expires.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_key_is_the_textbook_s() {
+    let mut resp = Resp::connect(server().await.addr()).await.expect("a connection");
+    let url = format!("{}?protocol=simple&prefix=app:", server().await.url());
+    let prefixed = Locks::builder().ttl(LONG).open(&url).await.expect("the server");
+    let bare = ours(&server().await.url(), LONG).await;
+    let mut python = Python::start(server().await);
+    for (locks, key) in [(&bare, "key {with} braces"), (&prefixed, "app:key {with} braces")] {
+        let guard = locks.mutex("key {with} braces").lock().await.expect("a lock");
+        assert_eq!(resp.command(&["TYPE", key]).await.expect("a reply"), Reply::Simple("string".to_owned()));
+        let Reply::Integer(left) = resp.command(&["PTTL", key]).await.expect("a reply") else { panic!("no number") };
+        assert!(left > 0 && left <= i64::try_from(LONG.as_millis()).expect("a TTL"), "{left}");
+        assert!(!python.try_acquire(key, Some(TIMEOUT)).await);
+        assert_eq!(guard.release().await.expect("a release"), Outcome::Released);
+        assert_eq!(resp.command(&["EXISTS", key]).await.expect("a reply"), Reply::Integer(0), "nothing is left");
+        assert!(python.try_acquire(key, Some(TIMEOUT)).await);
+        assert!(locks.mutex("key {with} braces").try_lock().await.expect("an answer").is_none());
+        assert_eq!(python.release(key).await, "released");
+    }
+}
+
+/// Somebody deletes our lock, or overwrites it: we are told at the next renewal, and leave what is there now alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_was_deleted_or_taken_over_is_lost() {
+    let mut resp = Resp::connect(server().await.addr()).await.expect("a connection");
+    let locks = ours(&server().await.url(), SHORT).await;
+    for words in [&["DEL", "robbed"][..], &["SET", "robbed", "mine", "PX", "60000"]] {
+        resp.command(&["DEL", "robbed"]).await.expect("a reply");
+        let guard = locks.mutex("robbed").lock().await.expect("a lock");
+        resp.command(words).await.expect("a reply");
+        let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("we are told");
+        assert_eq!(reason, LostReason::Taken);
+        drop(guard);
+    }
+    locks.close().await.expect("an end");
+    assert_eq!(resp.command(&["GET", "robbed"]).await.expect("a reply"), Reply::Bulk("mine".to_owned()));
+}
+
+/// The name is the key of something else altogether.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_no_lock_is_left_alone() {
+    let mut resp = Resp::connect(server().await.addr()).await.expect("a connection");
+    resp.command(&["HSET", "cart", "apples", "3"]).await.expect("a reply");
+    let locks = ours(&server().await.url(), SHORT).await;
+    let error = locks.mutex("cart").wait(SOON).lock().await.expect_err("no lock");
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("another program") && !error.is_retryable(), "{error}");
+    locks.close().await.expect("an end");
+    assert_eq!(resp.command(&["HGET", "cart", "apples"]).await.expect("a reply"), Reply::Bulk("3".to_owned()));
+}

@@ -1,0 +1,205 @@
+//! Examines a deployment: what is set so that locks could be lost, blocked or granted twice, and what to set instead.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! use leasehold::doctor::{self, Level, Options};
+//!
+//! let report = doctor::examine("memory:", &Options::default()).await?;
+//! assert_eq!(report.worst(), Level::Ok);
+//! # Ok::<(), leasehold::Error>(()) }).unwrap();
+//! ```
+//!
+//! Nothing is assumed: what a server does not tell is [`Level::Unknown`], never [`Level::Ok`]. Each [`Finding`] says what was
+//! seen, what that means for locks, and what to set.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::engine::{self, EngineUrl};
+use crate::error::Result;
+use crate::locks::DEFAULT_TTL;
+
+/// How bad a finding is; the worse, the greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// The deployment does not tell; it may be either.
+    Unknown,
+    /// Locks work, and are lost or late when something else goes wrong.
+    Warn,
+    /// Locks do not work, or two may hold one.
+    Fail,
+}
+
+impl Level {
+    /// A short stable word, as `--json` uses it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Unknown => "unknown",
+            Self::Warn => "warn",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding {
+    /// What was checked: a stable word such as `eviction-policy`.
+    pub check: &'static str,
+    /// Which server or folder; empty if it is about all of them.
+    pub subject: String,
+    /// How bad it is.
+    pub level: Level,
+    /// What was seen.
+    pub found: String,
+    /// What it means for locks.
+    pub means: String,
+    /// What to set; empty if there is nothing to be done.
+    pub fix: String,
+}
+
+impl Finding {
+    /// A finding that says only what was seen so far.
+    pub fn new(level: Level, check: &'static str, subject: &str, found: impl Into<String>) -> Self {
+        let (means, fix) = (String::new(), String::new());
+        Self { check, subject: subject.to_owned(), level, found: found.into(), means, fix }
+    }
+
+    /// The same finding, with what it means for locks.
+    #[must_use]
+    pub fn means(mut self, text: impl Into<String>) -> Self {
+        self.means = text.into();
+        self
+    }
+
+    /// The same finding, with what to set.
+    #[must_use]
+    pub fn fix(mut self, text: impl Into<String>) -> Self {
+        self.fix = text.into();
+        self
+    }
+}
+
+/// All that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Report {
+    /// The engine's URL, without secrets.
+    pub engine: String,
+    /// The TTL that it was examined for.
+    pub ttl: Duration,
+    /// The findings, the worst first.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// A report about these findings.
+    pub fn new(engine: &EngineUrl, options: &Options, mut findings: Vec<Finding>) -> Self {
+        // Stable: of two that are as bad, the one that was checked first stays first.
+        findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+        Self { engine: engine.to_string(), ttl: options.ttl, findings }
+    }
+
+    /// The worst level of all findings.
+    pub fn worst(&self) -> Level {
+        self.findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
+    }
+
+    /// How many findings have this level.
+    pub fn count(&self, level: Level) -> usize {
+        self.findings.iter().filter(|finding| finding.level == level).count()
+    }
+}
+
+/// What the deployment is examined for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The TTL that the locks will have: round trips, clocks and failovers are compared with it.
+    pub ttl: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { ttl: DEFAULT_TTL }
+    }
+}
+
+impl Options {
+    /// The same options, for locks of this TTL.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+}
+
+/// Examines the deployment that a URL names. A deployment that cannot be reached is a finding, too, and no error.
+///
+/// # Errors
+/// Only where there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
+pub async fn examine(url: &str, options: &Options) -> Result<Report> {
+    let url = EngineUrl::parse(url)?;
+    let findings = findings(&url, options).await?;
+    Ok(Report::new(&url, options, findings))
+}
+
+async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
+    match url.scheme.as_str() {
+        #[cfg(feature = "memory")]
+        "memory" => memory(url),
+        #[cfg(feature = "file")]
+        "file" => engine::file::doctor::examine(url),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
+            engine::redis::doctor::examine(url, options.ttl).await
+        }
+        scheme => {
+            let _ = options;
+            Err(engine::unknown(scheme))
+        }
+    }
+}
+
+/// There is nothing to set; only its reach may surprise.
+#[cfg(feature = "memory")]
+fn memory(url: &EngineUrl) -> Result<Vec<Finding>> {
+    engine::memory::MemoryEngine::open(url, &crate::clock::Clock::system())?;
+    let reach = Finding::new(Level::Ok, "reach", "", "the locks live inside one process")
+        .means("the tasks of that process exclude each other; other processes, also other runs of a command, do not");
+    Ok(vec![reach])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_comes_first_and_counts() {
+        let url = EngineUrl::parse("redis://u:hunter2@h").unwrap();
+        let all = [Level::Ok, Level::Warn, Level::Unknown, Level::Fail, Level::Warn];
+        let findings = all.iter().map(|&level| Finding::new(level, "x", "", "")).collect();
+        let report = Report::new(&url, &Options::default(), findings);
+        let levels: Vec<_> = report.findings.iter().map(|finding| finding.level.as_str()).collect();
+        assert_eq!(levels, ["fail", "warn", "warn", "unknown", "ok"]);
+        assert_eq!((report.worst(), report.count(Level::Warn)), (Level::Fail, 2));
+        assert!(!format!("{report:?}").contains("hunter2"));
+        assert_eq!(Report::new(&url, &Options::default(), vec![]).worst(), Level::Ok);
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_nobody_knows_is_an_error() {
+        let error = examine("carrier-pigeon:", &Options::default()).await.unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::UnknownScheme);
+    }
+}

@@ -1,0 +1,123 @@
+//! What `doctor` looks at: whether the folder can keep locks, on what it lies, and whether there is room.
+
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access, statvfs};
+
+use super::config::Config;
+use super::folder::{self, Folder};
+use crate::doctor::{Finding, Level};
+use crate::engine::EngineUrl;
+use crate::error::{ErrorKind, Result};
+
+/// A lock takes a page or two; below this there is not even room for a few thousand.
+const LITTLE_ROOM: u64 = 16 * 1024 * 1024;
+
+/// Examines the folder; one that is not there yet is not made.
+pub(crate) fn examine(url: &EngineUrl) -> Result<Vec<Finding>> {
+    let config = Config::read(url)?;
+    let (there, is_ours) = nearest(&config.dir);
+    let shown = config.dir.display().to_string();
+    let folder = if is_ours { opened(&config, &shown) } else { possible(&there, &shown) };
+    let mut findings = vec![folder];
+    findings.push(file_system(&there, &shown));
+    findings.push(space(&there, &shown));
+    Ok(findings)
+}
+
+/// The folder, or the nearest above it that is there. Whether it is the folder itself.
+fn nearest(dir: &Path) -> (PathBuf, bool) {
+    let mut above = dir.ancestors().skip(1);
+    match dir.try_exists() {
+        Ok(false) => {
+            let found = above.find(|dir| !dir.as_os_str().is_empty() && dir.exists());
+            (found.map_or_else(|| PathBuf::from("."), Path::to_path_buf), false)
+        }
+        // One that we may not look at is there, and opening it says why not.
+        _ => (dir.to_path_buf(), true),
+    }
+}
+
+fn opened(config: &Config, shown: &str) -> Finding {
+    match Folder::open(config) {
+        Ok(_) => Finding::new(Level::Ok, "folder", shown, "it is there, ours, and can be written")
+            .means("locks can be taken"),
+        Err(error) => {
+            let fix = match error.kind() {
+                ErrorKind::Full => "make room on its file system",
+                ErrorKind::Unsupported => "name a local folder: file:///dir",
+                _ => "do what the finding says, or name another folder: file:///dir",
+            };
+            Finding::new(Level::Fail, "folder", shown, error.to_string()).means("no lock can be taken").fix(fix)
+        }
+    }
+}
+
+fn possible(above: &Path, shown: &str) -> Finding {
+    match access(above, Access::WRITE_OK | Access::EXEC_OK) {
+        Ok(()) => Finding::new(Level::Ok, "folder", shown, format!("it is not there yet; {} is", above.display()))
+            .means("the first lock makes it"),
+        Err(error) => {
+            let found = format!("it is not there, and {} cannot be written: {error}", above.display());
+            Finding::new(Level::Fail, "folder", shown, found)
+                .means("no lock can be taken")
+                .fix("make the folder and give it to the user who takes locks, or name another: file:///dir")
+        }
+    }
+}
+
+fn file_system(dir: &Path, shown: &str) -> Finding {
+    let new = |level, found: &str| Finding::new(level, "file-system", shown, found);
+    match folder::local(dir) {
+        Ok(folder::Kind::Local) => new(Level::Ok, "it is not one of the network file systems that are known")
+            .means("the kernel sees all holders, and frees the lock of one that dies"),
+        Ok(folder::Kind::Fuse) => new(Level::Warn, "it is a FUSE file system, which may be local or shared")
+            .means("if another host uses it, too, two holders of one lock do not see each other")
+            .fix("name a folder on a local disk: file:///dir"),
+        Err(error) if error.kind() == ErrorKind::Unsupported => new(Level::Fail, &error.to_string())
+            .means("two hosts could hold the same lock, so it is refused")
+            .fix("name a folder on a local disk: file:///dir"),
+        Err(error) => new(Level::Unknown, &error.to_string()).means("it may be one that two hosts share"),
+    }
+}
+
+fn space(dir: &Path, shown: &str) -> Finding {
+    match statvfs(dir) {
+        Ok(found) => {
+            let free = found.f_bavail.saturating_mul(found.f_frsize);
+            let mebibytes = free / (1024 * 1024);
+            let level = if free < LITTLE_ROOM { Level::Warn } else { Level::Ok };
+            let finding = Finding::new(level, "space", shown, format!("{mebibytes} MiB are free"));
+            match level {
+                Level::Ok => finding.means("there is room for new locks"),
+                _ => finding
+                    .means("without room no new lock can be taken; those that are held can be renewed and given back")
+                    .fix("make room on its file system"),
+            }
+        }
+        Err(error) => Finding::new(Level::Unknown, "space", shown, error.to_string())
+            .means("without room no new lock can be taken"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn levels(url: &str) -> Vec<(&'static str, Level)> {
+        let findings = examine(&EngineUrl::parse(url).unwrap()).unwrap();
+        findings.iter().map(|finding| (finding.check, finding.level)).collect()
+    }
+
+    #[test]
+    fn a_good_folder_one_that_can_be_made_and_one_that_cannot() {
+        let dir = tempfile::tempdir().unwrap();
+        let here = dir.path().display();
+        assert!(levels(&format!("file://{here}")).contains(&("folder", Level::Ok)));
+        assert!(levels(&format!("file://{here}/a/b")).contains(&("folder", Level::Ok)));
+        assert!(!dir.path().join("a").exists(), "looking makes nothing");
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(levels(&format!("file://{here}/file")).contains(&("folder", Level::Fail)));
+        assert!(levels(&format!("file://{here}/file/x")).contains(&("folder", Level::Fail)));
+    }
+}

@@ -1,0 +1,125 @@
+//! What the nodes of a cluster say of it, and each of them.
+
+use std::ops::RangeInclusive;
+
+use futures_util::future::join_all;
+
+use super::super::config::{Address, Config};
+use super::super::connect;
+use super::ask::{Known, Link, ask, words};
+use super::facts::{Aim, Info};
+use super::gather;
+use super::rules::{self, Expected};
+use crate::doctor::Finding;
+use crate::error::Result;
+
+/// One line of `CLUSTER NODES`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Member {
+    pub(crate) id: String,
+    pub(crate) address: Option<Address>,
+    pub(crate) is_master: bool,
+    /// Whose replica it is.
+    pub(crate) follows: Option<String>,
+    /// Whether the others think that it is away.
+    pub(crate) failing: bool,
+    pub(crate) slots: Vec<RangeInclusive<u16>>,
+}
+
+/// One node's view of the cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct View {
+    pub(crate) address: String,
+    pub(crate) state: Known<Info>,
+    pub(crate) members: Known<Vec<Member>>,
+}
+
+pub(super) async fn examine(config: &Config, listed: &[Address], aim: &Aim) -> Vec<Finding> {
+    let answers = join_all(listed.iter().map(|address| view(config, address))).await;
+    let (mut findings, mut views) = (Vec::new(), Vec::new());
+    for (address, answer) in listed.iter().zip(answers) {
+        match answer {
+            Ok(view) => views.push(view),
+            Err(error) => findings.push(rules::cluster::unreachable(&address.to_string(), &error)),
+        }
+    }
+    findings.extend(rules::cluster::all(&views));
+    let Some(members) = views.iter().find_map(|view| view.members.as_ref().ok()) else {
+        // Without the cluster's word, what is listed is all that is known.
+        let servers: Vec<_> = listed.iter().map(|one| (one.clone(), Expected::Any, Vec::new())).collect();
+        findings.extend(gather::servers(config, &servers, aim, None).await);
+        return findings;
+    };
+    let servers: Vec<_> = members
+        .iter()
+        .filter_map(|member| {
+            let expected = if member.is_master { Expected::Master } else { Expected::Replica };
+            Some((member.address.clone()?, expected, member.slots.clone()))
+        })
+        .collect();
+    findings.extend(gather::servers(config, &servers, aim, None).await);
+    findings
+}
+
+async fn view(config: &Config, address: &Address) -> Result<View> {
+    let link = &Link::new(connect::node(config, address, None).await?);
+    let state = ask::<String>(link, &words(&["CLUSTER", "INFO"])).await.map(|text| Info::read(&text));
+    let nodes = ask::<String>(link, &words(&["CLUSTER", "NODES"])).await;
+    let members = nodes.map(|text| text.lines().filter_map(|line| member(line, address)).collect());
+    Ok(View { address: address.to_string(), state, members })
+}
+
+/// `id ip:port@bus,hostname flags master ping pong epoch link-state slot slot-slot …`
+fn member(line: &str, asked: &Address) -> Option<Member> {
+    let words: Vec<_> = line.split_whitespace().collect();
+    let &[id, place, flags, follows, ..] = &words[..] else { return None };
+    let has = |flag: &str| flags.split(',').any(|one| one == flag);
+    let ranges = words.get(8..).unwrap_or_default().iter().filter_map(|word| range(word));
+    Some(Member {
+        id: id.to_owned(),
+        // Nobody has told a node its own address before the first other one came.
+        address: address(place).or_else(|| has("myself").then(|| asked.clone())),
+        is_master: has("master"),
+        follows: (follows != "-").then(|| follows.to_owned()),
+        failing: has("fail") || has("fail?") || has("noaddr") || has("handshake"),
+        slots: ranges.collect(),
+    })
+}
+
+fn address(place: &str) -> Option<Address> {
+    let (place, names) = place.split_once('@').unwrap_or((place, ""));
+    let (ip, port) = place.rsplit_once(':')?;
+    let name = names.split(',').nth(1).unwrap_or_default();
+    let host = if ip.is_empty() { name } else { ip };
+    let port = port.parse().ok().filter(|&port| port != 0)?;
+    (!host.is_empty()).then(|| Address { host: host.to_owned(), port })
+}
+
+/// `5`, `0-5460`; slots on the move, `[93-<-id]`, count for whom they belong to.
+fn range(word: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = word.split_once('-').unwrap_or((word, word));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_the_nodes_as_redis_writes_them() {
+        let asked = Address { host: "h".into(), port: 7 };
+        let one =
+            member("a1 127.0.0.1:30001@31001,host,shard=x myself,master - 0 0 1 connected 0-5460 7 [93-<-b2]", &asked);
+        let one = one.unwrap();
+        assert_eq!(one.address, Some(Address { host: "127.0.0.1".into(), port: 30001 }));
+        assert!(one.is_master && !one.failing && one.follows.is_none());
+        assert_eq!(one.slots, [0..=5460, 7..=7]);
+        let two = member("b2 ::1:30002@31002 slave,fail? a1 0 0 1 connected", &asked).unwrap();
+        assert_eq!(two.address.unwrap().to_string(), "[::1]:30002");
+        assert!(!two.is_master && two.failing && two.follows.as_deref() == Some("a1"));
+        let alone = member("c3 :7000@17000 myself,master - 0 0 0 connected", &asked).unwrap();
+        assert_eq!(alone.address, Some(asked.clone()));
+        assert_eq!(member("c3 :0@0 noaddr,master - 0 0 0 connected", &asked).unwrap().address, None);
+        assert_eq!(member("vars currentEpoch 6", &asked), None);
+    }
+}

@@ -1,0 +1,192 @@
+//! What is known of a deployment: plain data, which the rules judge.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::super::config::{Config, Protocol};
+use super::ask::{Known, No};
+use super::keys::Keys;
+
+/// What the user wants of the deployment.
+#[derive(Clone, Debug)]
+pub(crate) struct Aim {
+    pub(crate) ttl: Duration,
+    pub(crate) prefix: String,
+    /// The textbook's one string key: no queues, no messages.
+    pub(crate) simple: bool,
+    /// A server that may have forgotten leases waits for the longest.
+    pub(crate) strict: bool,
+    /// How many replicas must have a grant.
+    pub(crate) replicas: u32,
+    pub(crate) kind: Kind,
+}
+
+/// What the URL says that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Single,
+    Sentinel,
+    Cluster,
+}
+
+impl Aim {
+    pub(crate) fn new(config: &Config, ttl: Duration, kind: Kind) -> Self {
+        Self {
+            ttl,
+            prefix: config.prefix.clone(),
+            simple: config.protocol == Protocol::Simple,
+            strict: config.strict.is_some(),
+            replicas: config.replicas,
+            kind,
+        }
+    }
+
+    /// Leases are renewed this often.
+    pub(crate) fn renewal(&self) -> Duration {
+        self.ttl / 3
+    }
+
+    /// The permissions that a user needs, as `ACL SETUSER` takes them.
+    pub(crate) fn permissions(&self) -> String {
+        let channels = if self.simple { String::new() } else { format!("&{}* +@pubsub ", self.prefix) };
+        let cluster = if self.kind == Kind::Cluster { " +cluster" } else { "" };
+        format!(
+            "ACL SETUSER <user> ~{}* {channels}+@read +@write +@scripting +@connection +time +role +wait +info{cluster}; for \
+             doctor also +config|get +slowlog|get",
+            self.prefix
+        )
+    }
+}
+
+/// The lines of `INFO`.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Info(pub(crate) HashMap<String, String>);
+
+impl Info {
+    pub(crate) fn read(text: &str) -> Self {
+        let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+        Self(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+    }
+}
+
+/// One replica, as its master sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Follower {
+    pub(crate) address: String,
+    pub(crate) online: bool,
+    /// Seconds since it last said how far it is.
+    pub(crate) lag: u64,
+}
+
+/// How far the server's clock is from ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClockGap {
+    /// Microseconds that it is ahead of ours.
+    pub(crate) ahead: i64,
+    /// How wrong that may be: half of a round trip.
+    pub(crate) error: Duration,
+}
+
+/// How long small questions took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trips {
+    pub(crate) count: usize,
+    pub(crate) p50: Duration,
+    pub(crate) p99: Duration,
+}
+
+/// One line of the slow log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slow {
+    /// Seconds since 1970, on the server's clock.
+    pub(crate) at: u64,
+    pub(crate) took: Duration,
+    /// Only the command's name: its arguments are nobody's business.
+    pub(crate) command: String,
+}
+
+/// A message that was sent to ourselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Echo {
+    /// How many the server says it reached.
+    pub(crate) receivers: u64,
+    pub(crate) heard: bool,
+}
+
+/// What only a master can be asked: it writes, or it is about the locks themselves.
+#[derive(Clone, Debug)]
+pub(crate) struct MasterFacts {
+    /// A script that writes, reads and removes the keys of locks.
+    pub(crate) layout: Known<()>,
+    /// `None` where no messages are needed.
+    pub(crate) echo: Option<Known<Echo>>,
+    /// Whether it tells of keys that change; `None` where nobody asks for it.
+    pub(crate) tracking: Option<Known<()>>,
+    /// `None` where any key may be a lock.
+    pub(crate) keys: Option<Known<Keys>>,
+}
+
+/// One server.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub(crate) address: String,
+    pub(crate) info: Known<Info>,
+    pub(crate) is_master: Known<bool>,
+    pub(crate) settings: HashMap<&'static str, Known<String>>,
+    pub(crate) clock: Known<ClockGap>,
+    pub(crate) trips: Known<Trips>,
+    pub(crate) slow: Known<Vec<Slow>>,
+    pub(crate) scripts: Known<()>,
+    pub(crate) script_time: Known<()>,
+    pub(crate) master: Option<MasterFacts>,
+}
+
+impl Node {
+    /// A line of `INFO`.
+    pub(crate) fn info(&self, key: &str) -> Known<&str> {
+        let info = self.info.as_ref().map_err(No::clone)?;
+        info.0.get(key).map(String::as_str).ok_or_else(|| No::missing(key))
+    }
+
+    /// A number in `INFO`.
+    pub(crate) fn number(&self, key: &str) -> Known<u64> {
+        self.info(key)?.parse().map_err(|_| No::missing(key))
+    }
+
+    /// What `CONFIG GET` says.
+    pub(crate) fn setting(&self, key: &'static str) -> Known<&str> {
+        match self.settings.get(key) {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(no)) => Err(no.clone()),
+            None => Err(No::missing(key)),
+        }
+    }
+
+    /// A number that `CONFIG GET` says.
+    pub(crate) fn set_number(&self, key: &'static str) -> Known<u64> {
+        self.setting(key)?.parse().map_err(|_| No::missing(key))
+    }
+
+    /// The replicas that are connected.
+    pub(crate) fn followers(&self) -> Known<Vec<Follower>> {
+        let info = self.info.as_ref().map_err(No::clone)?;
+        let count = self.number("connected_slaves")?;
+        let followers = (0..count).filter_map(|index| follower(info.0.get(&format!("slave{index}"))?));
+        Ok(followers.collect())
+    }
+
+    /// Whether nothing is lost in a restart, which is so only if each write is on disk before it is answered.
+    pub(crate) fn forgets_nothing(&self) -> Known<bool> {
+        Ok(self.number("aof_enabled")? == 1 && self.setting("appendfsync")? == "always")
+    }
+}
+
+/// `ip=127.0.0.1,port=6380,state=online,offset=14,lag=0`
+fn follower(line: &str) -> Option<Follower> {
+    let parts: HashMap<_, _> = line.split(',').filter_map(|part| part.split_once('=')).collect();
+    Some(Follower {
+        address: format!("{}:{}", parts.get("ip")?, parts.get("port")?),
+        online: *parts.get("state")? == "online",
+        lag: parts.get("lag")?.parse().ok()?,
+    })
+}

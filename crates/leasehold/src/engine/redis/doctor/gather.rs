@@ -1,0 +1,123 @@
+//! Everything that one server tells of itself.
+
+use std::collections::HashMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use redis::Value;
+
+use super::super::config::{Address, Config};
+use super::super::connect;
+use super::ask::{Known, Link, No, ask, words};
+use super::facts::{Aim, Info, MasterFacts, Node, Slow};
+use super::rules::{self, Expected};
+use super::{keys, probe, sample};
+use crate::doctor::Finding;
+use crate::error::Result;
+
+/// The settings that the rules ask for.
+const SETTINGS: [&str; 10] = [
+    "maxmemory",
+    "maxmemory-policy",
+    "save",
+    "appendfsync",
+    "min-replicas-to-write",
+    "min-replicas-max-lag",
+    "client-output-buffer-limit",
+    "slowlog-log-slower-than",
+    "cluster-node-timeout",
+    "cluster-require-full-coverage",
+];
+
+/// Asks one server for everything. In a cluster, `slots` are those that it serves.
+///
+/// # Errors
+/// Only if it cannot be reached at all.
+pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &[RangeInclusive<u16>]) -> Result<Node> {
+    let link = &Link::new(connect::node(config, address, None).await?);
+    let info = ask::<String>(link, &words(&["INFO"])).await.map(|text| Info::read(&text));
+    let is_master = is_master(link, &info).await;
+    let mut settings = HashMap::new();
+    for key in SETTINGS {
+        settings.insert(key, setting(link, key).await);
+    }
+    let (scripts, script_time) = (probe::scripts(link).await, probe::script_time(link).await);
+    // What is not known to be a replica is asked as a master: a replica then refuses, which is known, too.
+    let master = match is_master {
+        Ok(false) => None,
+        _ => Some(MasterFacts {
+            layout: probe::layout(link, aim, slots).await,
+            echo: if aim.simple { None } else { Some(probe::echo(link, config, address, aim).await) },
+            tracking: if aim.simple { None } else { Some(probe::tracking(link).await) },
+            keys: if aim.simple { None } else { Some(keys::look(link, &aim.prefix).await) },
+        }),
+    };
+    Ok(Node {
+        address: address.to_string(),
+        info,
+        is_master,
+        settings,
+        clock: sample::clock(link).await,
+        trips: sample::trips(link).await,
+        slow: slow_log(link).await,
+        scripts,
+        script_time,
+        master,
+    })
+}
+
+async fn is_master(link: &Link, info: &Known<Info>) -> Known<bool> {
+    if let Ok(Some(role)) = info.as_ref().map(|info| info.0.get("role")) {
+        return Ok(role == "master");
+    }
+    let role: Vec<Value> = ask(link, &words(&["ROLE"])).await?;
+    match role.first().map(redis::from_redis_value_ref::<String>) {
+        Some(Ok(role)) => Ok(role == "master"),
+        _ => Err(No::missing("its role")),
+    }
+}
+
+async fn setting(link: &Link, key: &str) -> Known<String> {
+    let mut answer: HashMap<String, String> = ask(link, &words(&["CONFIG", "GET", key])).await?;
+    answer.remove(key).ok_or_else(|| No::missing(key))
+}
+
+async fn slow_log(link: &Link) -> Known<Vec<Slow>> {
+    let lines: Vec<Vec<Value>> = ask(link, &words(&["SLOWLOG", "GET", "128"])).await?;
+    Ok(lines.iter().filter_map(|line| slow(line)).collect())
+}
+
+/// `[id, at, microseconds, [command, arguments …], …]`
+fn slow(line: &[Value]) -> Option<Slow> {
+    let number = |at: usize| redis::from_redis_value_ref::<u64>(line.get(at)?).ok();
+    let Value::Array(words) = line.get(3)? else { return None };
+    let command: String = redis::from_redis_value_ref(words.first()?).ok()?;
+    Some(Slow { at: number(1)?, took: Duration::from_micros(number(2)?), command })
+}
+
+/// How many servers are asked at the same time.
+const AT_ONCE: usize = 8;
+
+/// A server to be asked, what it should be, and the slots that it serves.
+pub(super) type Server = (Address, Expected, Vec<RangeInclusive<u16>>);
+
+/// Asks servers and judges them, alone and beside each other. `silence` is how long a master must be silent before another
+/// takes its place, where that is not a setting of the servers.
+pub(super) async fn servers(config: &Config, servers: &[Server], aim: &Aim, silence: Option<Duration>) -> Vec<Finding> {
+    let (mut findings, mut nodes) = (Vec::new(), Vec::new());
+    for some in servers.chunks(AT_ONCE) {
+        let asked = join_all(some.iter().map(|(address, _, slots)| node(config, address, aim, slots))).await;
+        for ((address, expected, _), answer) in some.iter().zip(asked) {
+            match answer {
+                Ok(node) => {
+                    findings.extend(rules::node(&node, *expected, aim));
+                    nodes.push(node);
+                }
+                Err(error) => findings.push(rules::access::unreachable(&address.to_string(), *expected, &error)),
+            }
+        }
+    }
+    findings.extend(rules::between(&nodes, silence));
+    findings
+}

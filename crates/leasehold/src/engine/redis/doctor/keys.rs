@@ -1,0 +1,175 @@
+//! The keys below our prefix: which of them no lock of ours has written, and which will never go away.
+
+use futures_util::future::join_all;
+
+use super::super::wire;
+use super::ask::{Known, Link, ask, words};
+
+/// How many keys are looked at, and how far the keyspace is walked for them.
+const MOST_KEYS: usize = 2_000;
+const MOST_STEPS: usize = 300;
+/// How many keys of all one step of the walk passes.
+const STRIDE: &str = "1000";
+/// How many examples are shown.
+const EXAMPLES: usize = 3;
+
+/// Looks at a key in one moment: its type, how its lock stands, how many fields it has, and when it goes.
+const LOOK: &str = "\
+local kind = redis.call('TYPE', KEYS[1]).ok
+local hash = kind == 'hash'
+return {kind, hash and redis.call('HGET', KEYS[1], 'm') or '', hash and redis.call('HLEN', KEYS[1]) or 0,
+  redis.call('PTTL', KEYS[1])}";
+
+/// Some keys of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Group {
+    pub(crate) count: usize,
+    pub(crate) examples: Vec<String>,
+}
+
+impl Group {
+    fn add(&mut self, key: &[u8]) {
+        self.count += 1;
+        if self.examples.len() < EXAMPLES {
+            self.examples.push(String::from_utf8_lossy(key).into_owned());
+        }
+    }
+}
+
+/// What was found below the prefix.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Keys {
+    /// How many were looked at.
+    pub(crate) seen: usize,
+    /// Whether these are all.
+    pub(crate) all: bool,
+    /// Where a lock's record would be, and of another type.
+    pub(crate) wrong_type: Group,
+    /// Nothing of ours.
+    pub(crate) foreign: Group,
+    /// Ours, and without a TTL.
+    pub(crate) immortal: Group,
+    /// Locks of which a part is missing, or left over.
+    pub(crate) orphans: Group,
+}
+
+/// What stands at a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Look {
+    pub(crate) kind: String,
+    /// A hash's field `m`: how a lock stands.
+    pub(crate) main: Vec<u8>,
+    /// How many fields a hash has.
+    pub(crate) fields: u64,
+    pub(crate) ttl_ms: i64,
+}
+
+impl Keys {
+    /// Takes one more key into account.
+    ///
+    /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one), and is the only field; or with
+    /// R, and each claim has a field beside it. `<prefix>b…` (bundles), `<prefix>e` and `<prefix>s` are strings, the last two with a
+    /// slot's tag behind in a cluster.
+    pub(crate) fn judge(&mut self, prefix: &str, key: &[u8], look: &Look) {
+        if look.kind == "none" {
+            return; // It has gone meanwhile.
+        }
+        self.seen += 1;
+        let rest = key.get(prefix.len()..).unwrap_or_default();
+        let expected = match rest {
+            [b'l', b'{' | b'=' | b'~', ..] => "hash",
+            [b'e' | b's'] | [b'e' | b's', b'{', ..] => "string",
+            [b'b', number @ ..] if number.len() == 32 => "string",
+            _ => return self.foreign.add(key),
+        };
+        if look.kind != expected {
+            return self.wrong_type.add(key);
+        }
+        if look.ttl_ms == -1 {
+            self.immortal.add(key);
+        }
+        let whole = match (expected, look.main.first()) {
+            ("string", _) => true,
+            (_, Some(b'F' | b'H' | b'B')) => look.fields == 1,
+            (_, Some(b'R')) => look.fields > 1,
+            _ => return self.foreign.add(key),
+        };
+        if !whole {
+            self.orphans.add(key);
+        }
+    }
+}
+
+/// Walks the keys below `prefix`, within bounds.
+pub(crate) async fn look(link: &Link, prefix: &str) -> Known<Keys> {
+    let mut keys = Keys::default();
+    let (pattern, mut cursor) = (wire::pattern(prefix), "0".to_owned());
+    for _ in 0..MOST_STEPS {
+        let step = words(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", STRIDE]);
+        let (next, found): (String, Vec<Vec<u8>>) = ask(link, &step).await?;
+        for some in found.chunks(100) {
+            let looks = join_all(some.iter().map(|key| look_at(link.clone(), key))).await;
+            for (key, look) in some.iter().zip(looks) {
+                keys.judge(prefix, key, &look?);
+            }
+        }
+        cursor = next;
+        keys.all = cursor == "0";
+        if keys.all || keys.seen >= MOST_KEYS {
+            break;
+        }
+    }
+    Ok(keys)
+}
+
+async fn look_at(link: Link, key: &[u8]) -> Known<Look> {
+    let mut command = words(&["EVAL", LOOK, "1"]);
+    command.arg(key);
+    let (kind, main, fields, ttl_ms) = ask(&link, &command).await?;
+    Ok(Look { kind, main, fields, ttl_ms })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(key: &str, kind: &str, main: &str, fields: u64, ttl_ms: i64) -> Keys {
+        let mut keys = Keys::default();
+        let look = Look { kind: kind.into(), main: main.into(), fields, ttl_ms };
+        keys.judge("p:", key.as_bytes(), &look);
+        keys
+    }
+
+    #[test]
+    fn our_own_keys_are_as_they_should_be() {
+        for (key, kind, main, fields) in [
+            ("p:l{a}", "hash", "F0001", 1),
+            ("p:l{a}", "hash", "H0001", 1),
+            ("p:l=a{b}", "hash", "R0001", 2),
+            ("p:l~{x}}a", "hash", "R0001", 9),
+            ("p:l{a}", "hash", "B0001", 1),
+            ("p:b0123456789abcdef0123456789abcdef", "string", "", 0),
+            ("p:e", "string", "", 0),
+            ("p:s{123}", "string", "", 0),
+        ] {
+            assert_eq!(judged(key, kind, main, fields, 1000), Keys { seen: 1, ..Keys::default() }, "{key}");
+        }
+        assert_eq!(judged("p:l{a}", "none", "", 0, -2).seen, 0);
+    }
+
+    #[test]
+    fn others_keys_and_broken_ones_are_told_apart() {
+        let count = |keys: Keys| [keys.wrong_type.count, keys.foreign.count, keys.immortal.count, keys.orphans.count];
+        assert_eq!(count(judged("p:l{a}", "list", "", 0, 1000)), [1, 0, 0, 0]);
+        assert_eq!(count(judged("p:l{a}", "string", "", 0, 1000)), [1, 0, 0, 0]);
+        assert_eq!(count(judged("p:e", "hash", "", 1, 1000)), [1, 0, 0, 0]);
+        assert_eq!(count(judged("p:l{a}", "hash", "", 1, 1000)), [0, 1, 0, 0]);
+        assert_eq!(count(judged("p:l{a}", "hash", "x", 1, 1000)), [0, 1, 0, 0]);
+        assert_eq!(count(judged("p:settings", "hash", "", 3, -1)), [0, 1, 0, 0]);
+        assert_eq!(count(judged("p:late", "string", "", 0, -1)), [0, 1, 0, 0]);
+        assert_eq!(count(judged("p:", "string", "", 0, -1)), [0, 1, 0, 0]);
+        assert_eq!(count(judged("p:l{a}", "hash", "H", 1, -1)), [0, 0, 1, 0]);
+        assert_eq!(count(judged("p:l{a}", "hash", "R", 1, 1000)), [0, 0, 0, 1]);
+        assert_eq!(count(judged("p:l{a}", "hash", "F", 2, 1000)), [0, 0, 0, 1]);
+    }
+}

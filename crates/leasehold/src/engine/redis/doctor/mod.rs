@@ -1,0 +1,38 @@
+//! What `leasehold doctor` looks at: `gather` asks, `rules` judge, and nothing else decides.
+//!
+//! The probes do what a lock does, below the engine's own prefix, under names that nobody has, and leave nothing behind. All
+//! else is read only, and bounded: at most 100 pings, 128 lines of the slow log, 2000 keys of ours among 300,000 of all.
+
+mod ask;
+mod cluster;
+mod facts;
+mod gather;
+mod keys;
+mod name;
+mod probe;
+mod rules;
+mod sample;
+mod sentinel;
+
+use std::time::Duration;
+
+use self::facts::{Aim, Kind};
+use self::rules::Expected;
+use super::config::{Config, Topology};
+use crate::doctor::Finding;
+use crate::engine::EngineUrl;
+use crate::error::Result;
+
+/// Examines one server, a master with its Sentinels, or a cluster.
+pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
+    let config = Config::read(url)?;
+    let aim = |kind| Aim::new(&config, ttl, kind);
+    Ok(match &config.topology {
+        Topology::Single(address) => {
+            let server = [(address.clone(), Expected::Master, Vec::new())];
+            gather::servers(&config, &server, &aim(Kind::Single), None).await
+        }
+        Topology::Sentinel(sentinels, name) => sentinel::examine(&config, sentinels, name, &aim(Kind::Sentinel)).await,
+        Topology::Cluster(nodes) => cluster::examine(&config, nodes, &aim(Kind::Cluster)).await,
+    })
+}

@@ -1,0 +1,26 @@
+//! A name for a probe.
+
+use std::ops::RangeInclusive;
+
+use super::super::wire;
+
+/// A lock name that nobody has, in one of these slots; in any if there are none.
+pub(crate) fn nobodys_name(slots: &[RangeInclusive<u16>]) -> String {
+    let random = crate::random::bits();
+    let mut names = (0u32..).map(|turn| format!("leasehold-doctor-{random:032x}-{turn}"));
+    let fits = |name: &String| slots.is_empty() || slots.iter().any(|range| range.contains(&wire::slot(name)));
+    // Even a single slot is found among so many, as good as always; if not, the probe says MOVED.
+    names.by_ref().take(400_000).find(fits).unwrap_or_else(|| format!("leasehold-doctor-{random:032x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_in_a_slot_that_a_node_has() {
+        let name = nobodys_name(&[100..=102]);
+        assert!((100..=102).contains(&wire::slot(&format!("x:l{{{name}}}"))), "{name}");
+        assert_ne!(nobodys_name(&[]), nobodys_name(&[]));
+    }
+}

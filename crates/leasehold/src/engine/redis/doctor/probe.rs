@@ -1,0 +1,94 @@
+//! What a lock does, done once: scripts, the keys of one lock, a message. Nothing is left behind.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{PushInfo, PushKind};
+use tokio::sync::mpsc;
+
+use super::super::config::{Address, Config};
+use super::super::connect;
+use super::ask::{Known, Link, No, ask, words};
+use super::facts::{Aim, Echo, Kind};
+use super::name::nobodys_name;
+
+/// A message that takes longer than this does not come.
+const ECHO_PATIENCE: Duration = Duration::from_secs(2);
+
+/// The digest of `return 1`.
+const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+
+/// The keys of three locks, written, read and removed in one moment: nobody sees them.
+const LAYOUT: &str = "\
+local there = 0
+for _, key in ipairs(KEYS) do
+  redis.call('HSET', key, 'm', 'F', 'x', '1')
+  redis.call('EXPIRE', key, 10)
+  redis.call('HDEL', key, 'x')
+  if redis.call('HGET', key, 'm') == 'F' and #redis.call('HGETALL', key) == 2 then there = there + 1 end
+  redis.call('DEL', key)
+end
+return there == 3 and 1 or 0";
+
+/// The same for the textbook's lock.
+const SIMPLE_LAYOUT: &str = "\
+redis.call('SET', KEYS[1], 'x', 'NX', 'PX', 10000)
+if redis.call('GET', KEYS[1]) ~= 'x' then return 0 end
+return redis.call('DEL', KEYS[1])";
+
+/// Both ways in which scripts are run; the first stores it for the second.
+pub(super) async fn scripts(link: &Link) -> Known<()> {
+    one(ask(link, &words(&["EVAL", "return 1", "0"])).await?)?;
+    one(ask(link, &words(&["EVALSHA", RETURN_1, "0"])).await?)
+}
+
+/// The server's clock, inside a script.
+pub(super) async fn script_time(link: &Link) -> Known<()> {
+    one(ask(link, &words(&["EVAL", "return redis.call('TIME')[1] and 1", "0"])).await?)
+}
+
+/// The keys of locks of nobody. A server alone is asked to change several at once, as renewals do; a node of a cluster only
+/// has those of one slot in one script.
+pub(super) async fn layout(link: &Link, aim: &Aim, slots: &[RangeInclusive<u16>]) -> Known<()> {
+    let (prefix, name) = (&aim.prefix, nobodys_name(slots));
+    let command = if aim.simple {
+        words(&["EVAL", SIMPLE_LAYOUT, "1", &format!("{prefix}{name}")])
+    } else if aim.kind == Kind::Cluster {
+        let [one, two, three] = ['a', 'b', 'c'].map(|end| format!("{prefix}l={{{name}}}{end}"));
+        words(&["EVAL", LAYOUT, "3", &one, &two, &three])
+    } else {
+        let [one, two, three] = ['a', 'b', 'c'].map(|end| format!("{prefix}l{{{name}{end}}}"));
+        words(&["EVAL", LAYOUT, "3", &one, &two, &three])
+    };
+    one(ask(link, &command).await?)
+}
+
+/// Whether the server tells of keys that change.
+pub(super) async fn tracking(link: &Link) -> Known<()> {
+    let _: String = ask(link, &words(&["CLIENT", "TRACKING", "ON", "OPTIN"])).await?;
+    let _: String = ask(link, &words(&["CLIENT", "TRACKING", "OFF"])).await?;
+    Ok(())
+}
+
+fn one(answer: i64) -> Known<()> {
+    if answer == 1 { Ok(()) } else { Err(No::Refused(format!("the script answered {answer} instead of 1"))) }
+}
+
+/// Sends ourselves a message from within a script, as a release does.
+pub(super) async fn echo(link: &Link, config: &Config, address: &Address, aim: &Aim) -> Known<Echo> {
+    let channel = format!("{}idoctor-{:032x}", aim.prefix, crate::random::bits());
+    let (post, mut inbox) = mpsc::unbounded_channel();
+    let hear: connect::Hear = Arc::new(move |message: PushInfo| {
+        if message.kind == PushKind::Message {
+            let _ = post.send(());
+        }
+    });
+    let ear = connect::node(config, address, Some(hear)).await;
+    let ear = Link::new(ear.map_err(|error| No::Lost(error.to_string()))?);
+    let _: redis::Value = ask(&ear, &words(&["SUBSCRIBE", &channel])).await?;
+    let publish = words(&["EVAL", "return redis.call('PUBLISH', ARGV[1], 'x')", "0", &channel]);
+    let receivers = ask(link, &publish).await?;
+    let heard = tokio::time::timeout(ECHO_PATIENCE, inbox.recv()).await;
+    Ok(Echo { receivers, heard: matches!(heard, Ok(Some(()))) })
+}

@@ -1,0 +1,254 @@
+//! Whether we are let in, are where we should be, and may do what locks do.
+
+use super::super::ask::{Known, No};
+use super::super::facts::{Aim, Echo, Kind, MasterFacts, Node};
+use super::{Expected, cure, fail, ok, unknown, warn};
+use crate::doctor::Finding;
+use crate::error::{Error, ErrorKind};
+
+/// It does not let us in, or is not there.
+pub(crate) fn unreachable(address: &str, expected: Expected, error: &Error) -> Finding {
+    let (check, fix) = match error.kind() {
+        ErrorKind::Denied => ("login", "correct the user and the password in the URL: redis://user:password@host"),
+        ErrorKind::Unsupported => ("resp3", "run Redis 6.0 or newer, and connect to it without a proxy in between"),
+        _ => ("reachable", "start it, or correct the address in the URL; look at firewalls and its `bind` setting"),
+    };
+    if expected == Expected::Replica {
+        return warn(check, address, error.to_string())
+            .means("it may become the master: then no lock can be taken or renewed from here")
+            .fix(fix);
+    }
+    fail(check, address, error.to_string()).means("no lock can be taken or renewed").fix(fix)
+}
+
+pub(super) fn reachable(node: &Node) -> Finding {
+    let lost = [node.scripts.as_ref().err(), node.script_time.as_ref().err(), node.clock.as_ref().err()];
+    if let Some(No::Lost(why)) = lost.into_iter().flatten().find(|no| matches!(no, No::Lost(_))) {
+        return fail("reachable", &node.address, format!("it let us in, and then fell silent: {why}"))
+            .means("no lock can be taken or renewed meanwhile")
+            .fix("find out what keeps it busy (CLIENT LIST, SLOWLOG GET), and examine it again");
+    }
+    let product = if node.info("valkey_version").is_ok() { "valkey" } else { "redis" };
+    let name = if product == "valkey" { "Valkey" } else { "Redis" };
+    let found = match node.info(&format!("{product}_version")) {
+        Ok(version) => format!("{name} {version} answers, with RESP3"),
+        Err(_) => "it answers, with RESP3".to_owned(),
+    };
+    ok("reachable", &node.address, found).means("it lets us in, and can push messages to us")
+}
+
+pub(super) fn role(node: &Node, expected: Expected, aim: &Aim) -> Option<Finding> {
+    let (check, at) = ("role", &node.address);
+    let finding = match (&node.is_master, expected) {
+        (Ok(true), Expected::Replica) => warn(check, at, "it is a master, and was named as a replica")
+            .means("a failover is under way, or two masters think that the locks are theirs")
+            .fix("examine it again in a minute; if it stays so, make it follow the master: REPLICAOF"),
+        (Ok(true), _) => ok(check, at, "it is a master").means("locks are written where they are read"),
+        (Ok(false), Expected::Master) => {
+            let master = node.info("master_host").and_then(|host| Ok(format!("{host}:{}", node.info("master_port")?)));
+            let whose = master.map(|master| format!(" of {master}")).unwrap_or_default();
+            let fix = match aim.kind {
+                Kind::Single => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster",
+                _ => "examine it again in a minute: a failover may be under way",
+            };
+            fail(check, at, format!("it is a read-only replica{whose}")).means("no lock can be taken here").fix(fix)
+        }
+        (Ok(false), _) => ok(check, at, "it is a replica").means("it may take its master's place"),
+        (Err(no), _) => unknown(check, at, no)
+            .means("on a replica no lock could be taken")
+            .fix("let this user run INFO and ROLE: +info +role"),
+    };
+    Some(finding)
+}
+
+/// A server of a cluster answers only for its own slots.
+pub(super) fn cluster_mode(node: &Node, aim: &Aim) -> Option<Finding> {
+    let clustered = node.number("cluster_enabled") == Ok(1);
+    (clustered && aim.kind != Kind::Cluster).then(|| {
+        fail("cluster-mode", &node.address, "it is a node of a cluster")
+            .means("locks of other nodes' slots cannot be taken: the server sends us away (MOVED)")
+            .fix("name the cluster: redis+cluster://h1,h2")
+    })
+}
+
+/// What a probe says: it works, it is refused, or nobody knows.
+fn probed(check: &'static str, node: &Node, tried: &Known<()>, aim: &Aim, works: [&str; 2], broken: &str) -> Finding {
+    match tried {
+        Ok(()) => ok(check, &node.address, works[0]).means(works[1]),
+        Err(no @ No::Refused(said)) => fail(check, &node.address, said).means(broken).fix(cure(no, aim)),
+        Err(no) => unknown(check, &node.address, no).means(broken).fix(cure(no, aim)),
+    }
+}
+
+pub(super) fn scripts(node: &Node, aim: &Aim) -> Finding {
+    let works = ["EVAL and EVALSHA work", "each step of a lock is one script"];
+    probed("scripts", node, &node.scripts, aim, works, "each step of a lock is a script: without, there are no locks")
+}
+
+pub(super) fn script_time(node: &Node, aim: &Aim) -> Finding {
+    let works = ["scripts read the server's clock", "leases and tokens come from one clock"];
+    let broken = "leases and tokens come from the server's clock, inside scripts: without, there are no locks";
+    probed("script-time", node, &node.script_time, aim, works, broken)
+}
+
+pub(super) fn layout(node: &Node, master: &MasterFacts, aim: &Aim) -> Finding {
+    let works =
+        ["a script wrote, read and removed the keys of three locks", "all that belongs together changes in one step"];
+    probed("lock-keys", node, &master.layout, aim, works, "the keys of a lock cannot be written, so none can be taken")
+}
+
+pub(super) fn pubsub(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Finding> {
+    let check = "pubsub";
+    let broken = "a lock is handed over by a message: without, no waiter is told that it has the lock";
+    Some(match master.echo.as_ref()? {
+        Ok(Echo { receivers: 1.., heard: true }) => {
+            ok(check, &node.address, "a message sent by a script came").means("waiters are told at once")
+        }
+        Ok(Echo { receivers, heard }) => {
+            let came = if *heard { "came" } else { "did not come" };
+            fail(
+                check,
+                &node.address,
+                format!("a message reached {receivers} receivers, as the server says, and {came}"),
+            )
+            .means(broken)
+            .fix("connect to the server itself, not to a proxy that keeps messages back")
+        }
+        Err(no @ No::Refused(said)) => fail(check, &node.address, said).means(broken).fix(cure(no, aim)),
+        Err(no) => unknown(check, &node.address, no).means(broken).fix(cure(no, aim)),
+    })
+}
+
+/// What is told of keys that change, elections are observed by.
+pub(super) fn tracking(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Finding> {
+    let check = "tracking";
+    let late = "whoever observes an election is not told of a new leader at once";
+    Some(match master.tracking.as_ref()? {
+        Ok(()) => ok(check, &node.address, "it tells of keys that change (CLIENT TRACKING)")
+            .means("observers of an election are told at once"),
+        Err(no @ No::Refused(said)) => warn(check, &node.address, said).means(late).fix(cure(no, aim)),
+        Err(no) => unknown(check, &node.address, no).means(late).fix(cure(no, aim)),
+    })
+}
+
+/// Strict mode knows a restart by the server's run.
+pub(super) fn run_id(node: &Node, aim: &Aim) -> Option<Finding> {
+    let (check, at) = ("run-id", &node.address);
+    aim.strict.then(|| match node.info("run_id") {
+        Ok(_) => ok(check, at, "INFO tells the server's run").means("strict mode notices each restart"),
+        Err(no) => fail(check, at, no.to_string())
+            .means("strict mode notices a restart by the server's run_id: without, no lock can be taken")
+            .fix("let this user run INFO (+info); or strict without a proxy in between"),
+    })
+}
+
+/// Two addresses that lead to one server are one server when it dies.
+pub(super) fn same_server(nodes: &[Node]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let Ok(id) = node.info("run_id") else { continue };
+        if let Some(other) = nodes[..index].iter().find(|other| other.info("run_id") == Ok(id)) {
+            let found = format!("it is the same server as {}", other.address);
+            let finding = fail("same-server", &node.address, found)
+                .means("what looks like two servers fails, and forgets, as one")
+                .fix("name each server once, by an address that leads to no other");
+            findings.push(finding);
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{aim, assert_level, healthy};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn refused(said: &str) -> Known<()> {
+        Err(No::Refused(said.into()))
+    }
+
+    #[test]
+    fn a_server_that_is_away_or_refuses_us_fails() {
+        let finding = |kind, expected| unreachable("h:1", expected, &Error::new(kind, "no"));
+        assert_level(&finding(ErrorKind::Unavailable, Expected::Master), Fail, "firewalls");
+        assert_level(&finding(ErrorKind::Denied, Expected::Any), Fail, "password");
+        assert_level(&finding(ErrorKind::Unsupported, Expected::Master), Fail, "6.0");
+        assert_level(&finding(ErrorKind::Unavailable, Expected::Replica), Warn, "may become the master");
+        let silent = Node { scripts: Err(No::Lost("no answer within 5s".into())), ..healthy() };
+        assert_level(&reachable(&silent), Fail, "fell silent");
+    }
+
+    #[test]
+    fn a_replica_is_no_place_for_locks() {
+        let mut node = healthy().with_info("master_host", "m").with_info("master_port", "7");
+        assert_level(&role(&node, Expected::Master, &aim()).unwrap(), Good, "master");
+        assert_level(&role(&node, Expected::Replica, &aim()).unwrap(), Warn, "two masters");
+        node.is_master = Ok(false);
+        assert_level(&role(&node, Expected::Master, &aim()).unwrap(), Fail, "replica of m:7");
+        assert_level(&role(&node, Expected::Replica, &aim()).unwrap(), Good, "replica");
+        node.is_master = Err(No::missing("it"));
+        assert_level(&role(&node, Expected::Master, &aim()).unwrap(), Unknown, "+role");
+    }
+
+    #[test]
+    fn a_node_of_a_cluster_alone_is_not_enough() {
+        let node = healthy().with_info("cluster_enabled", "1");
+        assert_level(&cluster_mode(&node, &aim()).unwrap(), Fail, "redis+cluster:");
+        assert_eq!(cluster_mode(&node, &Aim { kind: Kind::Cluster, ..aim() }), None);
+        assert_eq!(cluster_mode(&healthy(), &aim()), None);
+    }
+
+    #[test]
+    fn what_is_refused_fails_and_what_is_lost_is_unknown() {
+        let mut node = healthy();
+        node.scripts = refused("NOPERM no eval");
+        node.script_time = refused("ERR unknown command 'TIME' called from script");
+        assert_level(&scripts(&node, &aim()), Fail, "+@scripting");
+        assert_level(&script_time(&node, &aim()), Fail, "hides the command");
+        node.scripts = Err(No::Lost("no answer".into()));
+        assert_level(&scripts(&node, &aim()), Unknown, "no answer");
+        let mut master = node.master.clone().unwrap();
+        master.layout = refused("CROSSSLOT Keys in request don't hash to the same slot");
+        assert_level(&layout(&node, &master, &aim()), Fail, "proxy");
+    }
+
+    #[test]
+    fn messages_must_come_and_be_counted() {
+        let node = healthy();
+        let mut master = node.master.clone().unwrap();
+        for (receivers, heard) in [(0, false), (1, false), (0, true)] {
+            master.echo = Some(Ok(Echo { receivers, heard }));
+            assert_level(&pubsub(&node, &master, &aim()).unwrap(), Fail, "proxy");
+        }
+        master.echo = Some(Err(No::Refused("NOPERM no channel".into())));
+        assert_level(&pubsub(&node, &master, &aim()).unwrap(), Fail, "&leasehold:*");
+        master.echo = None;
+        assert_eq!(pubsub(&node, &master, &aim()), None);
+    }
+
+    #[test]
+    fn observers_and_strict_mode_need_to_be_told() {
+        let node = healthy();
+        let mut master = node.master.clone().unwrap();
+        assert_level(&tracking(&node, &master, &aim()).unwrap(), Good, "elect");
+        master.tracking = Some(refused("ERR unknown command 'CLIENT'"));
+        assert_level(&tracking(&node, &master, &aim()).unwrap(), Warn, "hides the command");
+        master.tracking = None;
+        assert_eq!(tracking(&node, &master, &aim()), None);
+        assert_eq!(run_id(&node, &aim()), None);
+        let strict = Aim { strict: true, ..aim() };
+        assert_level(&run_id(&node, &strict).unwrap(), Good, "restart");
+        let hidden = Node { info: Err(No::Refused("NOPERM".into())), ..healthy() };
+        assert_level(&run_id(&hidden, &strict).unwrap(), Fail, "+info");
+    }
+
+    #[test]
+    fn one_server_by_two_names_is_noticed() {
+        let other = healthy().with_info("run_id", "def");
+        assert!(same_server(&[healthy(), other.clone()]).is_empty());
+        let twice = same_server(&[healthy(), other, Node { address: "alias:1".into(), ..healthy() }]);
+        assert_level(&twice[0], Fail, "same server as h:6379");
+        assert_eq!((twice.len(), twice[0].subject.as_str()), (1, "alias:1"));
+    }
+}

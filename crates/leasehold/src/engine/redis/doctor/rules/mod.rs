@@ -1,0 +1,169 @@
+//! The rules: facts in, findings out, and nothing is asked here. What is not known is unknown, never ok.
+
+pub(super) mod access;
+pub(super) mod cluster;
+mod durability;
+mod keys;
+mod memory;
+mod replicas;
+#[cfg(test)]
+mod sample;
+pub(super) mod sentinel;
+mod timing;
+
+use std::time::Duration;
+
+use super::ask::No;
+use super::facts::{Aim, Kind, Node};
+use crate::doctor::{Finding, Level};
+
+/// What a server should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Expected {
+    /// Where the locks are.
+    Master,
+    /// What may become a master.
+    Replica,
+    /// Nobody said.
+    Any,
+}
+
+/// All about one server.
+pub(super) fn node(node: &Node, expected: Expected, aim: &Aim) -> Vec<Finding> {
+    let mut findings = vec![access::reachable(node)];
+    findings.extend(access::role(node, expected, aim));
+    findings.extend(access::cluster_mode(node, aim));
+    findings.extend([access::scripts(node, aim), access::script_time(node, aim)]);
+    if let Some(master) = &node.master {
+        findings.push(access::layout(node, master, aim));
+        findings.extend(access::pubsub(node, master, aim));
+        findings.extend(access::tracking(node, master, aim));
+        findings.extend(access::run_id(node, aim));
+    }
+    findings.extend([memory::eviction_policy(node), memory::evicted_keys(node), memory::room(node)]);
+    if !aim.simple {
+        findings.push(memory::output_buffer(node));
+    }
+    if let Some(master) = &node.master {
+        findings.extend([durability::persistence(node, aim), durability::restart(node, aim)]);
+        findings.extend(durability::empty_restart(node));
+        findings.extend(replicas::acknowledged(node, aim));
+        findings.extend(replicas::enough(node, aim));
+        findings.extend(replicas::lag(node));
+        findings.extend(master.keys.iter().flat_map(|keys| keys::all(node, keys, aim)));
+        findings.extend([timing::clock(node), timing::round_trip(node, aim), timing::slow_log(node, aim)]);
+        if aim.kind == Kind::Cluster {
+            findings.extend([timing::node_timeout(node, aim), cluster::coverage(node)]);
+        }
+    }
+    findings
+}
+
+/// All about several servers beside each other.
+pub(super) fn between(nodes: &[Node], silence: Option<Duration>) -> Vec<Finding> {
+    let set = nodes.iter().filter_map(|node| node.set_number("cluster-node-timeout").ok()).min();
+    let silence = silence.or_else(|| set.map(Duration::from_millis));
+    let mut findings = access::same_server(nodes);
+    findings.extend(timing::clocks(nodes, silence));
+    findings
+}
+
+/// A finding that would be, were it told.
+fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
+    Finding::new(Level::Unknown, check, subject, format!("not known: {why}"))
+}
+
+fn ok(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
+    Finding::new(Level::Ok, check, subject, found)
+}
+
+fn warn(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
+    Finding::new(Level::Warn, check, subject, found)
+}
+
+fn fail(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
+    Finding::new(Level::Fail, check, subject, found)
+}
+
+/// What to do about a command that is refused.
+fn cure(no: &No, aim: &Aim) -> String {
+    let No::Refused(said) = no else {
+        return "look at what the server is doing, and examine it again".into();
+    };
+    match said.split_whitespace().next().unwrap_or_default() {
+        "NOPERM" => format!("give the user what locks need: {}", aim.permissions()),
+        "READONLY" => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster".into(),
+        "MOVED" | "ASK" | "CLUSTERDOWN" => {
+            "if it is a cluster, say so: redis+cluster://h1,h2; and mend the cluster".into()
+        }
+        "CROSSSLOT" => {
+            "connect to the server itself, not to a proxy that spreads keys; or name a cluster: redis+cluster://h1,h2"
+                .into()
+        }
+        "OOM" => "make room: raise maxmemory, or move other data elsewhere".into(),
+        "NOREPLICAS" => "bring the replicas back, or lower min-replicas-to-write".into(),
+        "MISCONF" => "let the server save its data again: room on its disk, permissions of its folder".into(),
+        "LOADING" => "wait until the server has read its data, and examine it again".into(),
+        _ if said.contains("unknown command") => {
+            "connect to the server itself: a proxy or the provider hides the command (see rename-command, too)".into()
+        }
+        _ => "do what the server asks for, and examine it again".into(),
+    }
+}
+
+/// A duration as people read it.
+fn short(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    match micros {
+        0..1000 => format!("{micros} µs"),
+        1000..10_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
+        10_000..1_000_000 => format!("{} ms", duration.as_millis()),
+        1_000_000..60_000_000 if micros.is_multiple_of(1_000_000) => format!("{} s", duration.as_secs()),
+        1_000_000..60_000_000 => format!("{:.1} s", duration.as_secs_f64()),
+        _ => format!("{} min", duration.as_secs() / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_healthy_master_has_nothing_to_mend() {
+        let findings = node(&sample::healthy(), Expected::Master, &sample::aim());
+        for finding in &findings {
+            assert_eq!((finding.level, finding.fix.as_str()), (Level::Ok, ""), "{finding:?}");
+            assert!(!finding.found.is_empty() && !finding.means.is_empty(), "{finding:?}");
+        }
+        assert!(findings.len() > 12);
+    }
+
+    #[test]
+    fn nothing_is_ok_of_a_server_that_tells_nothing() {
+        for expected in [Expected::Master, Expected::Replica, Expected::Any] {
+            let findings = node(&sample::mute(), expected, &sample::aim());
+            for finding in findings.iter().filter(|finding| finding.check != "reachable") {
+                assert_ne!(finding.level, Level::Ok, "{finding:?}");
+                assert!(!finding.means.is_empty() && !finding.fix.is_empty(), "{finding:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_refusal_has_its_cure() {
+        let cure = |said: &str| super::cure(&No::Refused(said.into()), &sample::aim());
+        assert!(cure("NOPERM User x has no permissions").contains("ACL SETUSER"));
+        assert!(cure("CROSSSLOT Keys in request").contains("proxy"));
+        assert!(cure("ERR unknown command 'EVAL'").contains("rename-command"));
+        assert!(cure("OOM command not allowed").contains("maxmemory"));
+        assert!(!cure("SOMETHING else").is_empty());
+    }
+
+    #[test]
+    fn durations_are_short() {
+        let said: Vec<_> = [250, 1500, 25_000, 2_000_000, 2_500_000, 180_000_000]
+            .map(|micros| short(Duration::from_micros(micros)))
+            .into();
+        assert_eq!(said, ["250 µs", "1.5 ms", "25 ms", "2 s", "2.5 s", "3 min"]);
+    }
+}

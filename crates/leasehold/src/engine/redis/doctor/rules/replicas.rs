@@ -1,0 +1,144 @@
+//! Replicas: what a failover loses.
+
+use super::super::facts::{Aim, Node};
+use super::{fail, ok, unknown, warn};
+use crate::doctor::Finding;
+
+/// Replicas say once a second how far they are.
+const LATE: u64 = 3;
+
+/// Whether a master that has lost its replicas goes on granting.
+pub(super) fn acknowledged(node: &Node, aim: &Aim) -> Option<Finding> {
+    let (check, at) = ("min-replicas", &node.address);
+    let means = "a master that is cut off goes on granting locks while a replica takes its place: two may hold one lock until \
+        the old one is told";
+    let fix = "min-replicas-to-write 1 and min-replicas-max-lag 10, or less; and replicas=N in the URL, which waits for \
+        replicas at each grant";
+    let followers = match node.number("connected_slaves") {
+        // None at present; a Sentinel or a cluster speaks of that elsewhere.
+        Ok(0) => return None,
+        Ok(count) => count,
+        Err(no) => {
+            return Some(unknown(check, at, &no).means(means).fix(format!("{fix}; let this user run INFO: +info")));
+        }
+    };
+    let has = if followers == 1 { "1 replica".to_owned() } else { format!("{followers} replicas") };
+    Some(match (node.set_number("min-replicas-to-write"), node.set_number("min-replicas-max-lag")) {
+        (Ok(least @ 1..), Ok(lag @ 1..)) => {
+            ok(check, at, format!("{has}; min-replicas-to-write {least}, within {lag} s"))
+                .means("a master that is cut off stops granting soon")
+        }
+        // `INFO` has this line only where it is set.
+        (Err(_), _) if node.info("min_slaves_good_slaves").is_ok() => {
+            ok(check, at, format!("{has}; min-replicas-to-write is set"))
+                .means("a master that is cut off stops granting soon")
+        }
+        _ if aim.replicas > 0 => ok(check, at, format!("{has}; the URL asks for replicas={}", aim.replicas))
+            .means("a grant counts only when replicas have it"),
+        (Ok(_), Ok(_)) => warn(check, at, format!("{has}; min-replicas-to-write is 0")).means(means).fix(fix),
+        (Err(no), _) | (_, Err(no)) => {
+            unknown(check, at, &no).means(means).fix(format!("{fix}; let this user run CONFIG GET: +config|get"))
+        }
+    })
+}
+
+/// Whether the replicas are there that the URL waits for.
+pub(super) fn enough(node: &Node, aim: &Aim) -> Option<Finding> {
+    let (check, at, wanted) = ("replicas", &node.address, u64::from(aim.replicas));
+    if wanted == 0 {
+        return None;
+    }
+    let connected = match node.number("connected_slaves") {
+        Ok(connected) => connected,
+        Err(no) => {
+            let means = "if there are fewer, no lock is ever granted";
+            return Some(unknown(check, at, &no).means(means).fix("let this user run INFO: +info"));
+        }
+    };
+    let found = format!("the URL asks for {wanted}; {connected} are connected");
+    Some(if connected < wanted {
+        fail(check, at, found)
+            .means("no grant gets its acknowledgements, so no lock is ever granted")
+            .fix("bring the replicas back, or lower replicas= in the URL")
+    } else if connected > wanted {
+        warn(check, at, found)
+            .means("a failover may choose a replica that has not got a grant, and the lock is granted again")
+            .fix(format!("replicas={connected} in the URL, or replica-priority 0 for those that must not be chosen"))
+    } else {
+        ok(check, at, found).means("every replica has a grant before it counts")
+    })
+}
+
+/// Whether the replicas keep up.
+pub(super) fn lag(node: &Node) -> Option<Finding> {
+    let (check, at) = ("replica-lag", &node.address);
+    let followers = match node.followers() {
+        Ok(followers) if followers.is_empty() => return None,
+        Ok(followers) => followers,
+        Err(no) => {
+            let means = "a replica that is behind has not got the latest locks if it takes over";
+            return Some(unknown(check, at, &no).means(means).fix("let this user run INFO: +info"));
+        }
+    };
+    let late: Vec<_> = followers
+        .iter()
+        .filter(|one| !one.online || one.lag >= LATE)
+        .map(|one| match one.online {
+            true => format!("{} was last heard {} s ago", one.address, one.lag),
+            false => format!("{} is not in step yet", one.address),
+        })
+        .collect();
+    Some(if late.is_empty() {
+        ok(check, at, format!("{} in step", followers.len()))
+            .means("a replica that takes over has all but the last moments")
+    } else {
+        warn(check, at, late.join("; "))
+            .means("locks since then are forgotten if this replica takes over, and are granted to others")
+            .fix("look at the replica's log, its network and repl-backlog-size")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{aim, assert_level, healthy, mute};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    const LINE: &str = "ip=10.0.0.2,port=6380,state=online,offset=14,lag=1";
+
+    #[test]
+    fn a_master_that_is_cut_off_should_stop() {
+        let node = healthy().with_replica(LINE);
+        assert_eq!(acknowledged(&healthy(), &aim()), None);
+        assert_level(&acknowledged(&node, &aim()).unwrap(), Warn, "min-replicas-to-write 1");
+        assert_level(&acknowledged(&node, &Aim { replicas: 1, ..aim() }).unwrap(), Good, "replicas=1");
+        let set = node.clone().with_setting("min-replicas-to-write", "1");
+        assert_level(&acknowledged(&set, &aim()).unwrap(), Good, "within 10 s");
+        assert_level(&acknowledged(&set.with_setting("min-replicas-max-lag", "0"), &aim()).unwrap(), Warn, "cut off");
+        let hidden = node.hiding("min-replicas-to-write");
+        assert_level(&acknowledged(&hidden, &aim()).unwrap(), Unknown, "+config|get");
+        let told = hidden.with_info("min_slaves_good_slaves", "1");
+        assert_level(&acknowledged(&told, &aim()).unwrap(), Good, "is set");
+        assert_level(&acknowledged(&mute(), &aim()).unwrap(), Unknown, "+info");
+    }
+
+    #[test]
+    fn acknowledgements_need_replicas() {
+        let node = healthy().with_replica(LINE);
+        assert_eq!(enough(&node, &aim()), None);
+        let wanting = |replicas| Aim { replicas, ..aim() };
+        assert_level(&enough(&node, &wanting(2)).unwrap(), Fail, "no lock is ever granted");
+        assert_level(&enough(&node, &wanting(1)).unwrap(), Good, "every replica");
+        assert_level(&enough(&node.with_replica(LINE), &wanting(1)).unwrap(), Warn, "replicas=2");
+    }
+
+    #[test]
+    fn a_replica_that_is_behind() {
+        assert_eq!(lag(&healthy()), None);
+        assert_level(&lag(&healthy().with_replica(LINE)).unwrap(), Good, "1 in step");
+        let late = "ip=10.0.0.3,port=6380,state=online,offset=14,lag=9";
+        assert_level(&lag(&healthy().with_replica(LINE).with_replica(late)).unwrap(), Warn, "10.0.0.3:6380");
+        let copying = "ip=10.0.0.3,port=6380,state=send_bulk,offset=0,lag=0";
+        assert_level(&lag(&healthy().with_replica(copying)).unwrap(), Warn, "not in step");
+    }
+}

@@ -1,0 +1,117 @@
+//! Servers for the rules' tests.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::super::ask::No;
+use super::super::facts::{Aim, ClockGap, Echo, Info, Kind, MasterFacts, Node, Trips};
+use super::super::keys::Keys;
+use crate::doctor::{Finding, Level};
+
+pub(super) fn aim() -> Aim {
+    Aim {
+        ttl: Duration::from_secs(30),
+        prefix: "leasehold:".into(),
+        simple: false,
+        strict: false,
+        replicas: 0,
+        kind: Kind::Single,
+    }
+}
+
+/// A master without replicas that forgets nothing.
+pub(super) fn healthy() -> Node {
+    let info = "redis_version:7.0.15\r\nrun_id:abc\r\nuptime_in_seconds:86400\r\nrole:master\r\nconnected_slaves:0\r\n\
+        used_memory:1000000\r\nmaxmemory:100000000\r\nmaxmemory_policy:noeviction\r\ntotal_system_memory:8000000000\r\n\
+        evicted_keys:0\r\naof_enabled:1\r\ncluster_enabled:0\r\n";
+    let settings = [
+        ("maxmemory", "100000000"),
+        ("maxmemory-policy", "noeviction"),
+        ("save", "3600 1"),
+        ("appendfsync", "always"),
+        ("min-replicas-to-write", "0"),
+        ("min-replicas-max-lag", "10"),
+        ("client-output-buffer-limit", "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60"),
+        ("slowlog-log-slower-than", "10000"),
+        ("cluster-node-timeout", "15000"),
+        ("cluster-require-full-coverage", "yes"),
+    ];
+    let echo = Echo { receivers: 1, heard: true };
+    Node {
+        address: "h:6379".into(),
+        info: Ok(Info::read(info)),
+        is_master: Ok(true),
+        settings: settings.map(|(key, value)| (key, Ok(value.to_owned()))).into(),
+        clock: Ok(ClockGap { ahead: 150, error: Duration::from_micros(100) }),
+        trips: Ok(Trips { count: 100, p50: Duration::from_micros(90), p99: Duration::from_micros(200) }),
+        slow: Ok(vec![]),
+        scripts: Ok(()),
+        script_time: Ok(()),
+        master: Some(MasterFacts {
+            layout: Ok(()),
+            echo: Some(Ok(echo)),
+            tracking: Some(Ok(())),
+            keys: Some(Ok(Keys { seen: 3, all: true, ..Keys::default() })),
+        }),
+    }
+}
+
+/// One that refuses whatever it is asked.
+pub(super) fn mute() -> Node {
+    let no = || No::Refused("NOPERM this user has no permissions".into());
+    Node {
+        address: "h:6379".into(),
+        info: Err(no()),
+        is_master: Err(no()),
+        settings: HashMap::new(),
+        clock: Err(no()),
+        trips: Err(no()),
+        slow: Err(no()),
+        scripts: Err(no()),
+        script_time: Err(no()),
+        master: Some(MasterFacts {
+            layout: Err(no()),
+            echo: Some(Err(no())),
+            tracking: Some(Err(no())),
+            keys: Some(Err(no())),
+        }),
+    }
+}
+
+impl Node {
+    /// The same server, with another line in `INFO`.
+    pub(super) fn with_info(mut self, key: &str, value: &str) -> Self {
+        if let Ok(info) = &mut self.info {
+            info.0.insert(key.into(), value.into());
+        }
+        self
+    }
+
+    /// The same server, with another setting.
+    pub(super) fn with_setting(mut self, key: &'static str, value: &str) -> Self {
+        self.settings.insert(key, Ok(value.into()));
+        self
+    }
+
+    /// The same server, which keeps this setting to itself.
+    pub(super) fn hiding(mut self, key: &'static str) -> Self {
+        self.settings.insert(key, Err(No::Refused("NOPERM no CONFIG for you".into())));
+        self
+    }
+
+    /// The same server, with a replica.
+    pub(super) fn with_replica(self, line: &str) -> Self {
+        let count = self.number("connected_slaves").unwrap();
+        self.with_info("connected_slaves", &(count + 1).to_string()).with_info(&format!("slave{count}"), line)
+    }
+}
+
+/// That a finding is as bad as expected, and says enough.
+#[track_caller]
+pub(super) fn assert_level(finding: &Finding, level: Level, says: &str) {
+    assert_eq!(finding.level, level, "{finding:?}");
+    let all = format!("{} {} {}", finding.found, finding.means, finding.fix);
+    assert!(all.contains(says), "{says:?} is not in {all}");
+    assert!(!finding.means.is_empty(), "{finding:?}");
+    assert_eq!(finding.fix.is_empty(), level == Level::Ok, "{finding:?}");
+}
