@@ -2,11 +2,14 @@
 //! servers that are away. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
+mod apart;
 mod cost;
 mod deaths;
+mod leftovers;
 mod messages;
 mod reconnect;
 mod record;
 mod replies;
 mod scripts;
 mod site;
+mod tokens;
