@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod apart;
+mod away;
 mod cost;
 mod deaths;
 mod leftovers;
