@@ -4,6 +4,7 @@
 
 mod apart;
 mod away;
+mod chaos;
 mod cost;
 mod deaths;
 mod leftovers;
