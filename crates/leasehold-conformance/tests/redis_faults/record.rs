@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::engine::{Answer, Engine, Released, Renewal};
+use leasehold::logic::lease::Validity;
 use leasehold::{Claim, LockName, Mode, Token};
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::eventually;
@@ -146,4 +147,29 @@ async fn a_server_without_enough_replicas_tells_nobody_of_a_grant() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_memory_tells_nobody_of_a_grant() {
     nobody_is_told_of_what_is_not_written("maxmemory", "1", "0").await;
+}
+
+/// Leases that are renewed together by one write: the record of each outlives its lease, however short it is kept otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_record_of_a_bundled_lease_outlives_it() {
+    let ttl = Duration::from_secs(4);
+    let site = Site::new().await;
+    let engine = site.engine_with("retention=1s").await;
+    let claims: Vec<_> = (0..40).map(|number| claim(&format!("many {number}"), Mode::Exclusive, ttl)).collect();
+    for claim in &claims {
+        take(&engine, claim).await;
+    }
+    let clock = leasehold::clock::Clock::system();
+    // As a keeper does it; the last round before each is asked for by itself again.
+    for round in 0..3 {
+        let renewed = Arc::clone(&engine).renew(claims.clone()).await.expect("an answer");
+        for (claim, renewal) in claims.iter().zip(renewed) {
+            let Renewal::Renewed(Validity::Until(end)) = renewal else { panic!("{renewal:?}") };
+            let key = format!("leasehold:l{{{}}}", claim.name());
+            let record = Duration::from_millis(site.number(&["PTTL", &key]).await.try_into().expect("it ends"));
+            let lease = end.since(clock.now());
+            assert!(record > lease, "round {round}: the record ends in {record:?}, the lease in {lease:?}");
+        }
+        clock.sleep_until(clock.now().after(ttl * 3 / 10)).await;
+    }
 }
