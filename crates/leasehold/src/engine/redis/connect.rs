@@ -27,6 +27,11 @@ pub(crate) async fn sentinel(config: &Config, address: &Address) -> Result<Multi
     open(config, address, &config.sentinel_login, 0, None).await
 }
 
+/// Connects to one Sentinel that will tell us something.
+pub(crate) async fn telling_sentinel(config: &Config, address: &Address, hear: Hear) -> Result<MultiplexedConnection> {
+    open(config, address, &config.sentinel_login, 0, Some(hear)).await
+}
+
 async fn open(
     config: &Config,
     address: &Address,

@@ -14,8 +14,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::config::{Address, Config};
+use super::sentinel::{self, Elected};
 use super::wire::Stored;
-use super::{connect, error, sentinel};
+use super::{connect, error};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::backoff;
 
@@ -36,7 +37,9 @@ pub(crate) enum Target {
 pub(crate) struct Live {
     connection: MultiplexedConnection,
     pub(crate) address: Address,
-    /// Which run of the server it leads to; only known in strict mode.
+    /// By which election its server is the master, where there are elections.
+    elected: Option<Elected>,
+    /// Which run of which server it leads to, and since which election; only known in strict mode.
     pub(crate) run: Arc<str>,
     /// Counts this link's connections.
     pub(crate) number: u64,
@@ -57,7 +60,7 @@ pub(crate) trait Owner: Send + Sync + 'static {
     fn message(&self, info: PushInfo);
     /// It is up; `again`: it was up before, and whatever happened meanwhile was not heard.
     fn up(&self, live: &Live, again: bool);
-    /// It went down.
+    /// It went down, or could not be brought up once more.
     fn down(&self);
     /// The cluster's slots have moved.
     fn moved(&self);
@@ -176,10 +179,13 @@ impl Link {
 
     fn answered<T>(&self, live: &Live, waiting: Waiting<'_>, result: RedisResult<T>) -> RedisResult<T> {
         std::mem::forget(waiting);
-        if let Err(cause) = &result
-            && (is_broken(cause) || cause.kind() == Native::Server(ServerErrorKind::ReadOnly))
-        {
-            self.inner.broke(live.number);
+        match &result {
+            Err(cause) if is_broken(cause) || cause.kind() == Native::Server(ServerErrorKind::ReadOnly) => {
+                self.inner.broke(live.number);
+            }
+            // A server that hung and goes on answers what nobody waits for any more.
+            Ok(_) if self.inner.is_broken(live.number) => return Err(given_up()),
+            _ => {}
         }
         result
     }
@@ -206,6 +212,10 @@ impl Drop for Waiting<'_> {
     }
 }
 
+fn given_up() -> RedisError {
+    std::io::Error::new(std::io::ErrorKind::ConnectionAborted, "it was given up before the answer came").into()
+}
+
 fn is_broken(cause: &RedisError) -> bool {
     !matches!(cause.kind(), Native::Server(_)) && (cause.is_io_error() || cause.is_unrecoverable_error())
 }
@@ -221,7 +231,12 @@ async fn tend(inner: Arc<Inner>) {
                 inner.state.send_replace(State::Up(live.clone()));
                 inner.owner.up(&live, again);
                 again = true;
-                inner.until_broken(live).await;
+                tokio::select! {
+                    () = inner.until_broken(&live) => {}
+                    () = inner.until_replaced(&live) => {}
+                }
+                // Whatever it still says does not count: its server may not be the master any more.
+                inner.broken.fetch_max(number, Ordering::SeqCst);
                 tracing::debug!(target = ?inner.target, "connection lost");
                 inner.state.send_replace(State::Connecting);
                 inner.owner.down();
@@ -230,6 +245,7 @@ async fn tend(inner: Arc<Inner>) {
                 tracing::debug!(%error, failures, "no connection");
                 let down = State::Down(error.kind(), error.said().into(), error.is_retryable());
                 inner.state.send_replace(down);
+                inner.owner.down();
                 let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
                 tokio::time::sleep(backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice))
                     .await;
@@ -245,17 +261,24 @@ impl Inner {
         self.breaks.notify_one();
     }
 
+    fn is_broken(&self, number: u64) -> bool {
+        self.broken.load(Ordering::SeqCst) >= number
+    }
+
     async fn connect(self: &Arc<Self>, number: u64) -> Result<Live> {
-        let address = match &self.target {
-            Target::Fixed(address) => address.clone(),
-            Target::Master(sentinels, name) => sentinel::master(&self.config, sentinels, name).await?,
+        let (address, elected) = match &self.target {
+            Target::Fixed(address) => (address.clone(), None),
+            Target::Master(sentinels, name) => {
+                let elected = sentinel::elected(&self.config, sentinels, name).await?;
+                (elected.master.clone(), Some(elected))
+            }
         };
         let weak = Arc::downgrade(self);
         let hear: connect::Hear = Arc::new(move |info: PushInfo| {
             let Some(inner) = weak.upgrade() else { return };
             if info.kind == PushKind::Disconnection {
                 inner.broke(number);
-            } else {
+            } else if !inner.is_broken(number) {
                 inner.owner.message(info);
             }
         });
@@ -263,7 +286,12 @@ impl Inner {
         let most = self.config.connect_timeout;
         let set_up = tokio::time::timeout(most, self.set_up(&mut connection, &address)).await;
         let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {most:?}")))??;
-        Ok(Live { connection, address, run, number })
+        // A master that was replaced, and is called back, is in the same run and has missed what came between.
+        let run = match &elected {
+            Some(elected) if !run.is_empty() => format!("{run}:{}", elected.epoch).into(),
+            _ => run,
+        };
+        Ok(Live { connection, address, elected, run, number })
     }
 
     /// Listens to our inbox, stores the scripts, and looks whether this is the server that we want.
@@ -293,8 +321,18 @@ impl Inner {
         })
     }
 
+    /// Ends when the Sentinels have elected anew.
+    async fn until_replaced(&self, live: &Live) {
+        match (&self.target, &live.elected) {
+            (Target::Master(sentinels, name), Some(current)) => {
+                sentinel::until_replaced(&self.config, sentinels, name, current).await;
+            }
+            _ => std::future::pending().await,
+        }
+    }
+
     /// Ends when the connection does. One that is quiet, or did not answer somebody, is asked whether it lives.
-    async fn until_broken(&self, live: Live) {
+    async fn until_broken(&self, live: &Live) {
         let patience = self.config.connect_timeout;
         loop {
             let quiet = tokio::select! {
@@ -302,7 +340,7 @@ impl Inner {
                 () = self.suspicion.notified() => true,
                 () = tokio::time::sleep(QUIET) => true,
             };
-            if self.broken.load(Ordering::SeqCst) >= live.number {
+            if self.is_broken(live.number) {
                 return;
             }
             if !quiet {

@@ -59,6 +59,8 @@ struct Map {
 struct Places {
     /// Who has each slot.
     slots: Vec<Option<Address>>,
+    /// Whether a slot has moved since this was last told.
+    moved: bool,
     links: HashMap<Address, Arc<Link>>,
 }
 
@@ -154,7 +156,7 @@ impl Nodes {
                 Ok(value) => return Ok((value, live)),
                 Err(cause) => cause,
             };
-            match self.elsewhere(&cause) {
+            match self.elsewhere(&cause, &live.address) {
                 Some((next, only_once)) => (link, asking) = (next, only_once),
                 None => return Err(error::step(&live.address, cause)),
             }
@@ -164,7 +166,7 @@ impl Nodes {
     }
 
     /// Where the cluster sends us, and whether that is for this request only.
-    fn elsewhere(&self, cause: &RedisError) -> Option<(Arc<Link>, bool)> {
+    fn elsewhere(&self, cause: &RedisError, asked: &Address) -> Option<(Arc<Link>, bool)> {
         let Kind::Cluster(map, _) = &self.kind else { return None };
         let only_once = match cause.kind() {
             Native::Server(ServerErrorKind::Moved) => false,
@@ -180,7 +182,8 @@ impl Nodes {
             }
         };
         let (place, slot) = cause.redirect_node()?;
-        let address = address(place)?;
+        let (host, port) = place.rsplit_once(':')?;
+        let address = Address { host: named(host, asked), port: port.parse().ok()? };
         let mut places = map.places();
         if !only_once {
             places.set(slot, &address);
@@ -215,9 +218,12 @@ async fn ask(
     answers.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
 }
 
-fn address(place: &str) -> Option<Address> {
-    let (host, port) = place.rsplit_once(':')?;
-    Some(Address { host: host.trim_matches(['[', ']']).to_owned(), port: port.parse().ok()? })
+/// The host of a node, as a node says it. One that does not know by which name it is known is where the one is that was asked.
+fn named(host: &str, asked: &Address) -> String {
+    match host.trim_matches(['[', ']']) {
+        "" | "?" => asked.host.clone(),
+        host => host.to_owned(),
+    }
 }
 
 /// Looks at the cluster's map whenever somebody finds ours to be wrong.
@@ -233,8 +239,9 @@ async fn keep_fresh(map: Arc<Map>) {
 
 impl Places {
     fn set(&mut self, slot: u16, address: &Address) {
-        if let Some(place) = self.slots.get_mut(usize::from(slot)) {
+        if let Some(place) = self.slots.get_mut(usize::from(slot)).filter(|place| place.as_ref() != Some(address)) {
             *place = Some(address.clone());
+            self.moved = true;
         }
     }
 
@@ -261,48 +268,64 @@ impl Map {
         Ok(Arc::clone(link))
     }
 
-    /// Asks the nodes that we know, and then the first ones, for the map; the first answer counts.
+    /// Asks the nodes that we know, and then the first ones, for the map; the first answer counts. One who has lost sight of the
+    /// others may know an old map, and counts only if nobody knows better.
     async fn refresh(&self) -> Result<()> {
         let mut known: Vec<Address> =
             self.places().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();
         known.extend(self.seeds.iter().filter(|seed| !known.contains(seed)).cloned().collect::<Vec<_>>());
-        let mut failed = None;
+        let (mut failed, mut doubtful) = (None, None);
         for address in known {
             match self.ask_map(&address).await {
-                Ok(slots) => {
+                Ok((slots, true)) => {
                     self.adopt(slots);
                     return Ok(());
                 }
+                Ok((slots, false)) => doubtful = doubtful.or(Some(slots)),
                 Err(error) => failed = Some(error),
             }
         }
-        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no node of the cluster is known").retryable()))
+        match (doubtful, failed) {
+            // What is known already is as good.
+            (Some(slots), _) if self.places().slots.is_empty() => {
+                self.adopt(slots);
+                Ok(())
+            }
+            (None, Some(error)) => Err(error),
+            _ => Err(Error::new(ErrorKind::Unavailable, "no node of the cluster sees the others").retryable()),
+        }
     }
 
-    async fn ask_map(&self, address: &Address) -> Result<Vec<Option<Address>>> {
+    /// A node's map, and whether the node says that all is well.
+    async fn ask_map(&self, address: &Address) -> Result<(Vec<Option<Address>>, bool)> {
         let most = self.maker.config.connect_timeout;
         let asking = async {
             let mut connection = super::connect::node(&self.maker.config, address, None).await?;
-            let mut command = redis::cmd("CLUSTER");
-            command.arg("SLOTS");
-            let answer = connection.send_packed_command(&command).await.and_then(Value::extract_error);
-            answer.map_err(|cause| no_cluster(address, cause))
+            let mut both = Pipeline::new();
+            both.cmd("CLUSTER").arg("SLOTS").cmd("CLUSTER").arg("INFO");
+            let answers = connection.send_packed_commands(&both, 0, 2).await;
+            let mut answers = answers.map_err(|cause| no_cluster(address, cause))?.into_iter();
+            let slots = answers.next().unwrap_or(Value::Nil).extract_error();
+            let slots = slots.map_err(|cause| no_cluster(address, cause))?;
+            Ok((slots, answers.next().unwrap_or(Value::Nil)))
         };
         let answer = tokio::time::timeout(most, asking).await;
-        let answer =
+        let (slots, info) =
             answer.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))?;
-        let slots = read_slots(&answer, address).ok_or_else(|| error::odd(address, &answer))?;
+        let slots = read_slots(&slots, address).ok_or_else(|| error::odd(address, &slots))?;
         if slots.iter().all(Option::is_none) {
             let message = format!("{address} serves no slots, and knows nobody who does");
             return Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME));
         }
-        Ok(slots)
+        // One who may not tell is believed.
+        let info: String = redis::from_redis_value(info).unwrap_or_default();
+        Ok((slots, !info.contains("cluster_state:fail")))
     }
 
     /// Uses a new map: links to new nodes are opened, those to nodes without slots closed.
     fn adopt(&self, slots: Vec<Option<Address>>) {
         let mut places = self.places();
-        let moved = places.slots != slots && !places.slots.is_empty();
+        let moved = std::mem::take(&mut places.moved) || places.slots != slots && !places.slots.is_empty();
         places.slots = slots;
         let mut current: Vec<Address> = places.slots.iter().flatten().cloned().collect();
         current.sort();
@@ -335,7 +358,7 @@ fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
         let [from, to, master, ..] = &parts[..] else { return None };
         let Value::Array(master) = master else { return None };
         let host = master.first().and_then(wire::bytes).map(String::from_utf8_lossy).unwrap_or_default();
-        let host = if host.is_empty() || host == "?" { asked.host.clone() } else { host.into_owned() };
+        let host = named(&host, asked);
         let port = master.get(1).and_then(wire::integer)?.try_into().ok()?;
         let (from, to) = (wire::integer(from)?.try_into().ok()?, wire::integer(to)?.try_into().ok()?);
         slots.get_mut::<std::ops::RangeInclusive<usize>>(from..=to)?.fill(Some(Address { host, port }));

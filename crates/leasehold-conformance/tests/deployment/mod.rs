@@ -1,0 +1,120 @@
+//! What the tests of Redis deployments share.
+#![allow(dead_code, reason = "each test file uses its part of it")]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::{Guard, Locks, Outcome, Token};
+use leasehold_testbed::eventually;
+use leasehold_testbed::redis::{Reply, Resp};
+use tokio::task::JoinSet;
+
+/// Only a failing test waits this long.
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
+/// A TTL that no test outlives: whatever is lost before was not lost by expiry.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
+
+/// A client of its own.
+pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
+    let opened = Locks::builder().ttl(ttl).open(url).await;
+    opened.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+/// Waits for what should happen soon.
+pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(BOUND, future).await.unwrap_or_else(|_| panic!("not within {BOUND:?}: {what}"))
+}
+
+/// Asks a server by hand, on a connection of its own.
+pub(crate) async fn raw(addr: SocketAddr, words: &[&str]) -> Reply {
+    Resp::connect(addr).await.expect("a connection").command(words).await.expect("an answer")
+}
+
+/// The text of an answer.
+pub(crate) fn text(reply: Reply) -> String {
+    match reply {
+        Reply::Bulk(text) | Reply::Simple(text) => text,
+        other => panic!("no text: {other:?}"),
+    }
+}
+
+/// Waits until so many of our clients listen at the server.
+pub(crate) async fn until_listening(addr: SocketAddr, count: usize) {
+    eventually(BOUND, || async {
+        match raw(addr, &["PUBSUB", "CHANNELS", "leasehold:i*"]).await {
+            Reply::Array(inboxes) if inboxes.len() == count => Ok(()),
+            other => Err(format!("{count} clients should listen at {addr}: {other:?}")),
+        }
+    })
+    .await;
+}
+
+/// Waits until the client's engine answers.
+pub(crate) async fn until_answering(locks: &Locks) {
+    eventually(BOUND, || async { locks.inspect("anything").await.map(drop) }).await;
+}
+
+/// Waits until so many wait for the lock.
+pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
+    eventually(BOUND, || async {
+        let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
+        if view.waiters.len() == count { Ok(()) } else { Err(format!("{count} should wait: {view:?}")) }
+    })
+    .await;
+}
+
+/// Waits until nobody holds the lock and nobody waits.
+pub(crate) async fn until_free(locks: &Locks, name: &str) {
+    eventually(BOUND, || async {
+        let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
+        let free = view.holders.is_empty() && view.waiters.is_empty();
+        if free { Ok(()) } else { Err(format!("should be free: {view:?}")) }
+    })
+    .await;
+}
+
+/// Waits until the lease was extended once more.
+pub(crate) async fn until_renewed(guard: &Guard) {
+    let before = guard.deadline();
+    eventually(BOUND, || async {
+        match (guard.deadline() > before, guard.lost_reason()) {
+            (true, None) => Ok(()),
+            (_, lost) => Err(format!("not renewed: {guard:?} {lost:?}")),
+        }
+    })
+    .await;
+}
+
+/// Tasks that wait for one lock, one after the other, hold it for a moment and give it back.
+#[derive(Default)]
+pub(crate) struct Line {
+    tasks: JoinSet<()>,
+    served: Arc<Mutex<Vec<(usize, Token)>>>,
+}
+
+impl Line {
+    /// Adds one at the end, and returns when it waits.
+    pub(crate) async fn join(&mut self, locks: &Locks, name: &str) {
+        let before = locks.inspect(name).await.expect("a view").waiters.len();
+        let (number, served, mutex) = (self.tasks.len(), Arc::clone(&self.served), locks.mutex(name));
+        self.tasks.spawn(async move {
+            let guard = mutex.lock().await.expect("a lock");
+            served.lock().expect("no panic").push((number, guard.token()));
+            assert_eq!(guard.release().await.expect("a release"), Outcome::Released, "waiter {number}");
+        });
+        until_waiting(locks, name, before + 1).await;
+    }
+
+    /// Waits until all were served; their numbers in the order in which they were, and their tokens.
+    pub(crate) async fn served(self) -> (Vec<usize>, Vec<Token>) {
+        soon("all who wait are served", self.tasks.join_all()).await;
+        let served = self.served.lock().expect("no panic").clone();
+        served.into_iter().unzip()
+    }
+}
+
+/// The numbers up to `count`, in order.
+pub(crate) fn in_order(count: usize) -> Vec<usize> {
+    (0..count).collect()
+}

@@ -1,0 +1,22 @@
+//! The suite on `redis+cluster:`: one cluster for all cases, each instance with a prefix of its own.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use leasehold_conformance::{Instance, Subject, suite};
+use leasehold_testbed::redis;
+use tokio::sync::OnceCell;
+
+/// A prefix on a cluster that all cases share.
+struct Cluster;
+
+impl Subject for Cluster {
+    async fn instance(&self) -> Instance {
+        static CLUSTER: OnceCell<redis::Cluster> = OnceCell::const_new();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let cluster = CLUSTER.get_or_init(|| async { redis::Cluster::start(3, 0).await.expect("a cluster") }).await;
+        Instance::at(format!("{}?prefix=case-{}:", cluster.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+suite!(redis_cluster, Cluster);

@@ -1,0 +1,22 @@
+//! The suite on `redis+sentinel:`: one set for all cases, each instance with a prefix of its own.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use leasehold_conformance::{Instance, Subject, suite};
+use leasehold_testbed::redis::SentinelSet;
+use tokio::sync::OnceCell;
+
+/// A prefix on a set that all cases share.
+struct Sentinel;
+
+impl Subject for Sentinel {
+    async fn instance(&self) -> Instance {
+        static SET: OnceCell<SentinelSet> = OnceCell::const_new();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let set = SET.get_or_init(|| async { SentinelSet::start(1).await.expect("a set") }).await;
+        Instance::at(format!("{}?prefix=case-{}:", set.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+suite!(redis_sentinel, Sentinel);

@@ -1,0 +1,202 @@
+//! `strict`: a server that may have forgotten leases lets nobody new in before the longest of them is over.
+#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+
+mod deployment;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use deployment::{BOUND, Line, client, in_order, raw, soon, text, until_answering, until_waiting};
+use leasehold::{ErrorKind, Guard, Locks, Outcome, Owner, Token};
+use leasehold_testbed::redis::{Cluster, Redis, Reply, SentinelSet, slot_of};
+use leasehold_testbed::{Data, redis};
+
+/// The longest lease.
+const MOST: Duration = Duration::from_secs(3);
+/// What is used of it.
+const TTL: Duration = Duration::from_secs(2);
+
+fn strict(url: &str) -> String {
+    format!("{url}?strict={}s", MOST.as_secs())
+}
+
+/// The server's time, in microseconds, as tokens are.
+async fn time(addr: SocketAddr) -> u64 {
+    let Reply::Array(parts) = raw(addr, &["TIME"]).await else { panic!("no time") };
+    let mut numbers = parts.into_iter().map(|part| text(part).parse::<u64>().expect("a number"));
+    let (seconds, micros) = (numbers.next().expect("seconds"), numbers.next().expect("microseconds"));
+    seconds * 1_000_000 + micros
+}
+
+/// Since when the server is known to forget nothing.
+async fn known_since(addr: SocketAddr) -> u64 {
+    text(raw(addr, &["GET", "leasehold:e"]).await)[..16].parse().expect("a number")
+}
+
+/// When the first new lease may begin.
+async fn thaws(addr: SocketAddr) -> Token {
+    Token(known_since(addr).await + MOST.as_micros() as u64)
+}
+
+async fn take(locks: &Locks, name: &str) -> Guard {
+    soon("the lock is granted", locks.mutex(name).lock()).await.expect("a lock")
+}
+
+/// Somebody else gets the lock when the old holder does not rely on it any more, and not before the time is over.
+async fn taken_over(locks: &Locks, old: &Guard, addr: SocketAddr) -> Guard {
+    let new = take(locks, old.name().as_str()).await;
+    assert!(!old.is_held(), "two hold it: {old:?} {new:?}");
+    assert!(new.token() >= thaws(addr).await, "granted too early: {new:?}");
+    assert!(new.token() > old.token());
+    new
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_is_let_in_at_first() {
+    let server = redis::start().await.expect("a server");
+    let locks = client(&strict(&server.url()), TTL).await;
+    assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "who knows what was here before?");
+    assert!(locks.all(["a", "b"]).try_lock().await.expect("an answer").is_none());
+    let mut line = Line::default();
+    for _ in 0..3 {
+        line.join(&locks, "a").await;
+    }
+    let (order, tokens) = line.served().await;
+    assert_eq!(order, in_order(3), "those who came meanwhile are served in their order");
+    assert!(tokens[0] >= thaws(server.addr()).await, "{tokens:?}");
+    // From now on there is nothing to wait for, for whoever comes.
+    let other = client(&strict(&server.url()), TTL).await;
+    let guard = other.mutex("b").try_lock().await.expect("an answer").expect("a free lock");
+    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_back_empty_or_is_emptied_lets_nobody_in() {
+    let mut server = redis::start().await.expect("a server");
+    let addr = server.addr();
+    let (one, two) = (client(&strict(&server.url()), TTL).await, client(&strict(&server.url()), TTL).await);
+    let first = take(&one, "a").await;
+    server.kill().expect("a dead server");
+    server.restart(Data::Wipe).await.expect("an empty one");
+    let second = taken_over(&two, &first, addr).await;
+    assert_eq!(raw(addr, &["FLUSHALL"]).await, Reply::Simple("OK".to_owned()));
+    let third = taken_over(&one, &second, addr).await;
+    assert_eq!(third.release().await.expect("an answer"), Outcome::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_that_forgets_never_makes_two_holders() {
+    let mut set = SentinelSet::start(1).await.expect("a set");
+    let url = strict(&set.url());
+    let (one, two) = (client(&url, TTL).await, client(&url, TTL).await);
+    set.cut_replication().await.expect("a cut");
+    let first = take(&one, "a").await;
+    // It waits from before the fail-over until after it.
+    let waiting = tokio::spawn(async move {
+        let guard = take(&two, "a").await;
+        (two, guard)
+    });
+    until_waiting(&one, "a", 1).await;
+    let killed = time(set.nodes()[0].addr()).await;
+    set.kill_master().await.expect("a dead master");
+    set.resume_replicas().expect("a replica that goes on");
+    let new = set.failed_over(BOUND).await.expect("a fail-over");
+    let (_two, second) = soon("the one who waited", waiting).await.expect("no panic");
+    assert!(!first.is_held(), "two hold it: {first:?} {second:?}");
+    assert!(second.token() >= thaws(set.nodes()[new].addr()).await, "granted too early: {second:?}");
+    assert!(second.token().0 >= killed + MOST.as_micros() as u64, "granted too early: {second:?}");
+    assert_eq!(second.release().await.expect("an answer"), Outcome::Released);
+}
+
+/// The data survived the restart, but nobody can know that. Whoever holds goes on; nobody new comes in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_holds_goes_on_through_it() {
+    let mut server = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]).start().await.expect("one");
+    let addr = server.addr();
+    let (one, two) = (client(&strict(&server.url()), TTL).await, client(&strict(&server.url()), TTL).await);
+    let owner = Owner::new();
+    let first = soon("a lock", one.mutex("a").owner(&owner).lock()).await.expect("a lock");
+    let kept = take(&one, "b").await;
+    let mut line = Line::default();
+    line.join(&two, "a").await;
+    let before = known_since(addr).await;
+    server.kill().expect("a dead server");
+    server.restart(Data::Keep).await.expect("the same data");
+    until_answering(&one).await;
+    until_answering(&two).await;
+    line.join(&two, "a").await;
+    let again = one.mutex("a").owner(&owner).try_lock().await.expect("an answer").expect("its owner comes in");
+    assert_eq!(again.token(), first.token());
+    assert!(two.mutex("c").try_lock().await.expect("an answer").is_none(), "nobody new");
+    assert_eq!(again.release().await.expect("an answer"), Outcome::Released);
+    assert_eq!(first.release().await.expect("an answer"), Outcome::Released);
+    // It is free now, and they wait nevertheless.
+    let (order, tokens) = line.served().await;
+    let thaws = thaws(addr).await;
+    assert!(thaws.0 > before + MOST.as_micros() as u64, "the new run began to count anew");
+    assert_eq!(order, in_order(2));
+    assert!(tokens[0] >= thaws, "{tokens:?} {thaws:?}");
+    assert!(kept.is_held(), "renewed all the time");
+    assert_eq!(kept.release().await.expect("an answer"), Outcome::Released);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_longer_than_the_longest_is_refused() {
+    let server = redis::start().await.expect("a server");
+    let locks = client(&strict(&server.url()), TTL).await;
+    let refused = locks.mutex("a").ttl(MOST + Duration::from_millis(1)).lock().await.expect_err("too long");
+    assert_eq!(refused.kind(), ErrorKind::InvalidOption, "{refused}");
+    assert!(refused.to_string().contains("3s"), "it says what is allowed: {refused}");
+    // The longest of all that were ever named counts for everybody.
+    let guard = take(&locks, "a").await;
+    let longer = client(&format!("{}?strict=20s", server.url()), TTL).await;
+    assert!(longer.mutex("b").try_lock().await.expect("an answer").is_none(), "its leases may have been forgotten");
+    assert!(locks.mutex("b").try_lock().await.expect("an answer").is_none(), "for others, too");
+    assert!(guard.is_held());
+    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+}
+
+/// A master hangs and is replaced; its successor dies, and it is the master again: the same run of the same server, which
+/// knows nothing of what happened meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_called_back_has_forgotten_too() {
+    let mut set = SentinelSet::start(1).await.expect("a set");
+    let url = strict(&set.url());
+    let (one, two) = (client(&url, TTL).await, client(&url, TTL).await);
+    let before = take(&one, "a").await;
+    assert_eq!(before.release().await.expect("an answer"), Outcome::Released);
+    set.nodes_mut()[0].pause().expect("a pause");
+    assert_eq!(set.failed_over(BOUND).await.expect("a fail-over"), 1);
+    let held = take(&one, "a").await;
+    let killed = time(set.nodes()[1].addr()).await;
+    assert_eq!(set.kill_master().await.expect("a dead master"), 1);
+    set.nodes_mut()[0].resume().expect("it goes on");
+    assert_eq!(set.failed_over(BOUND).await.expect("a fail-over"), 0);
+    let next = take(&two, "a").await;
+    assert!(!held.is_held(), "two hold it: {held:?} {next:?}");
+    assert!(next.token().0 >= killed + MOST.as_micros() as u64, "granted too early: {next:?}, {killed}");
+}
+
+/// The same in a cluster: each slot has its own word on it, and it is there before the first lock is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_forgets_never_makes_two_holders() {
+    let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
+    let (slot, words) = (slot_of("a"), async |addr| raw(addr, &["DBSIZE"]).await);
+    let old = cluster.owner_of(slot).await.expect("an owner");
+    let url = strict(&cluster.url());
+    let (one, two) = (client(&url, TTL).await, client(&url, TTL).await);
+    assert!(one.mutex("a").try_lock().await.expect("an answer").is_none(), "who knows what was here before?");
+    assert_eq!(take(&one, "a").await.release().await.expect("an answer"), Outcome::Released);
+    cluster.cut_replication(old).await.expect("a cut");
+    let first = take(&one, "a").await;
+    let killed = time(cluster.nodes()[old].addr()).await;
+    cluster.kill_node(old).expect("a dead master");
+    cluster.resume_replicas().expect("a replica that goes on");
+    let new = cluster.failed_over(slot, BOUND).await.expect("a fail-over");
+    let second = take(&two, "a").await;
+    assert!(!first.is_held(), "two hold it: {first:?} {second:?}");
+    assert!(second.token().0 >= killed + MOST.as_micros() as u64, "granted too early: {second:?}, {killed}");
+    let known = words(cluster.nodes()[new].addr()).await;
+    assert!(matches!(known, Reply::Integer(5000..)), "every slot's wait has begun, not only this one's: {known:?}");
+    assert_eq!(second.release().await.expect("an answer"), Outcome::Released);
+}
