@@ -165,7 +165,9 @@ async fn nothing_that_is_shown_has_the_password() {
 async fn a_password_that_changes_is_told() {
     let site = site().await;
     let (locks, mut hand) = (site.locks(TTL).await, site.by_hand().await);
-    for words in [&["AUTH", SECRET][..], &["CONFIG", "SET", "requirepass", "another"], &["CLIENT", "KILL", "TYPE", "pubsub"]] {
+    for words in
+        [&["AUTH", SECRET][..], &["CONFIG", "SET", "requirepass", "another"], &["CLIENT", "KILL", "TYPE", "pubsub"]]
+    {
         let answer = hand.command(words).await.expect("an answer");
         assert!(!matches!(answer, leasehold_testbed::redis::Reply::Error(_)), "{answer:?}");
     }

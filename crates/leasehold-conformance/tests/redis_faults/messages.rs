@@ -164,3 +164,40 @@ async fn an_evicted_holder_is_told_at_once() {
     give_back(next).await;
     give_back(bystander).await;
 }
+
+/// Somebody follows an election. The lock changes in the very moment when the server was asked to tell of changes, and the two
+/// answers come together; the change after that is heard of, too. One thread, so that both are read before anything is done.
+#[tokio::test]
+async fn an_observer_hears_of_the_change_after_one_that_came_with_the_answer() {
+    let site = Site::new().await;
+    let other = site.locks(LONG).await;
+    let (locks, proxy) = site.proxied(LONG).await;
+    let mut observer = locks.election("a").observe().expect("an observer");
+    assert!(observer.next().await.expect("an answer").is_none());
+    site.reset().await;
+    // Slow enough to step in between a request and its answer.
+    proxy.delay(Duration::from_millis(300));
+    let following = tokio::spawn(async move {
+        let first = observer.next().await.expect("an answer");
+        (observer, first)
+    });
+    eventually(SOON, || async { if site.calls().await.of("exists") > 0 { Ok(()) } else { Err("not asked so far") } })
+        .await;
+    proxy.freeze(true);
+    let leads = other.election("a").campaign().await.expect("a leader");
+    site.text(&["PING"]).await;
+    proxy.delay(Duration::ZERO);
+    proxy.freeze(false);
+    let (mut observer, seen) = timeout(SOON, following).await.expect("it hears").expect("no panic");
+    assert_eq!(seen.map(|leader| leader.token), Some(leads.token()));
+    site.reset().await;
+    let following = tokio::spawn(async move { observer.next().await.expect("an answer") });
+    // It is at rest when it has looked again.
+    eventually(SOON, || async {
+        if site.calls().await.scripts() > 0 { Ok(()) } else { Err("it has not looked again") }
+    })
+    .await;
+    let _ = leads.resign().await.expect("a release");
+    let seen = timeout(LONG / 9, following).await.expect("it hears of the next change").expect("no panic");
+    assert!(seen.is_none());
+}

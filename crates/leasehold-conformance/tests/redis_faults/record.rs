@@ -129,7 +129,10 @@ async fn nobody_is_told_of_what_is_not_written(setting: &str, off: &str, on: &st
     let told = site.calls().await.of("publish") > 0;
     let seen = view(&locks, "a").await;
     if told {
-        assert!(seen.waiters.is_empty(), "the waiter was told that it holds, and the record says that it waits: {seen:?}");
+        assert!(
+            seen.waiters.is_empty(),
+            "the waiter was told that it holds, and the record says that it waits: {seen:?}"
+        );
     }
     site.text(&["CONFIG", "SET", setting, on]).await;
     let got = guard(waits).await;
