@@ -74,7 +74,7 @@ async fn forgotten_scripts_while_twenty_work() {
         }
     });
     let work = |number: usize| {
-        let (mutex, room) = (if number % 2 == 0 { &locks } else { &other }.mutex("a"), Arc::clone(&room));
+        let (mutex, room) = (if number.is_multiple_of(2) { &locks } else { &other }.mutex("a"), Arc::clone(&room));
         tokio::spawn(async move {
             for _ in 0..ROUNDS {
                 let guard = mutex.lock().await.expect("the lock");
