@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use crate::site::{Site, until_empty};
 
 /// How long it goes on; `LEASEHOLD_CHAOS` says how many seconds instead.
-const LASTS: Duration = Duration::from_secs(5);
+const LASTS: Duration = Duration::from_secs(4);
 const CLIENTS: usize = 4;
 const TASKS: usize = 16;
 const NAMES: [&str; 3] = ["a", "b", "c"];

@@ -100,6 +100,10 @@ async fn a_hand_off_reaches_one_client() {
     until_waiting(&holder, "a", 1).await;
     let waits_behind = spawn_lock(&second, "a");
     until_waiting(&holder, "a", 2).await;
+    // Both have had the answers to what they asked: one more comes behind them.
+    for locks in [&first, &second] {
+        view(locks, "a").await;
+    }
     let (before, before_second) = (to_first.counts().reply_bytes, to_second.counts().reply_bytes);
     give_back(held).await;
     let held = guard(waits).await;

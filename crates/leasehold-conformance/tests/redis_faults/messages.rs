@@ -9,15 +9,15 @@ use tokio::time::{Instant, timeout};
 
 use crate::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
 
-/// How long a client takes to find out that its connection is mute: it asks after five seconds, and waits for an answer.
-const MUTE: Duration = Duration::from_secs(5 + 2 + 3);
+/// How long a client takes to find out that its connection is mute: it asks after five seconds, and waits a little for an answer.
+const MUTE: Duration = Duration::from_secs(5 + 3);
 
 /// The message of the hand-off is swallowed, and everything after it on that connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_swallowed_message_is_made_good() {
     let site = Site::new().await;
     let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
-    let (deaf, proxy) = site.proxied(LONG).await;
+    let (deaf, proxy) = site.proxied_with(LONG, "?connect-timeout=500ms").await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     let waits = spawn_lock(&deaf, "a");
     until_waiting(&locks, "a", 1).await;
