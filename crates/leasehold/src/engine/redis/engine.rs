@@ -52,13 +52,14 @@ impl RedisEngine {
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         let scripts = Scripts::new(config.strict.is_some());
-        let inbox = format!("{}i{:032x}", config.prefix, crate::random::bits());
+        let inbox = format!("{:016x}", crate::random::bits() as u64);
+        let channel = wire::channel(&config.prefix, &inbox);
         let (sender, reached) = unbounded_channel();
-        let ears = Arc::new(Ears::new(clock, &inbox, config.strict.is_some().then_some(sender)));
+        let ears = Arc::new(Ears::new(clock, &channel, config.strict.is_some().then_some(sender)));
         let maker = Maker {
             config: Arc::clone(&config),
             scripts: scripts.each(),
-            inbox: inbox.clone(),
+            inbox: channel,
             owner: Arc::clone(&ears) as _,
             stale: Arc::clone(&ears.stale),
         };
@@ -92,7 +93,7 @@ impl RedisEngine {
 
     pub(super) fn new_bundle(&self, ttl: Duration) -> Arc<Bundle> {
         let key = format!("{}b{:032x}", self.config.prefix, crate::random::unique());
-        Bundle::new(key, ttl, self.clock.now())
+        Bundle::new(key, ttl)
     }
 
     /// How many keys go beside the locks'.
@@ -117,7 +118,7 @@ impl RedisEngine {
     async fn ask(&self, claim: &Claim, queue: bool) -> Result<(Said, Address)> {
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
-        let party = wire::party(claim, &self.inbox);
+        let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
         let fill = |command: &mut Cmd, live: &Live| {
             command.arg(&key);
             self.epoch_key(command, slot);
@@ -166,7 +167,7 @@ impl RedisEngine {
     }
 
     /// Has the server tell when the key changes next.
-    async fn arm(&self, key: &str) -> Result<()> {
+    async fn arm(&self, key: &str, changes: u64) -> Result<()> {
         let link = self.nodes.link(self.nodes.slot(key))?;
         let live = link.live().await?;
         let mut commands = Pipeline::new();
@@ -177,7 +178,7 @@ impl RedisEngine {
         for answer in answers {
             answer.extract_error().map_err(|cause| error::step(&live.address, cause))?;
         }
-        self.ears.watches.armed(key);
+        self.ears.watches.armed(key, changes);
         Ok(())
     }
 }
@@ -194,9 +195,10 @@ fn granted(token: Token, sent: Moment, ttl: Duration) -> Answer {
 /// Reads the answer of the scripts `attempt` and `look`.
 fn read(answer: &Value, address: &Address) -> Result<Said> {
     let said = match answer {
-        Value::Int(token) => u64::try_from(*token).ok().map(|token| Said::Granted(Token(token))),
         Value::Array(parts) => read_parts(parts),
-        _ => None,
+        token => {
+            wire::integer(token).and_then(|token| u64::try_from(token).ok()).map(|token| Said::Granted(Token(token)))
+        }
     };
     said.ok_or_else(|| error::odd(address, answer))
 }
@@ -318,13 +320,13 @@ impl Engine for RedisEngine {
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
         let key = self.key(&name);
-        let (bell, armed) = self.ears.watches.watch(&key);
+        let (bell, unarmed) = self.ears.watches.watch(&key);
         // Listening begins here, not at the first poll.
         let heard = bell.notified_owned();
         Step::new(async move {
-            if !armed {
+            if let Some(changes) = unarmed {
                 // Whatever has changed since the call was not told.
-                return self.arm(&key).await;
+                return self.arm(&key, changes).await;
             }
             tokio::select! {
                 () = heard => {}

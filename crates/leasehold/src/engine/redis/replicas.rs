@@ -18,18 +18,17 @@ use crate::error::{Error, ErrorKind, Result};
 /// How long replicas may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Those who wait, by server and key.
+/// Those who wait, by server.
 #[derive(Debug)]
 pub(crate) struct Replicas {
     config: Arc<Config>,
-    lines: Mutex<HashMap<(Address, String), Arc<Line>>>,
+    lines: Mutex<HashMap<Address, Arc<Line>>>,
 }
 
-/// One key of one server.
+/// One server. A replica follows the whole of it, whichever slot is written to: one connection is enough.
 #[derive(Debug)]
 struct Line {
     address: Address,
-    key: String,
     connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
     queue: Mutex<Queue>,
 }
@@ -37,6 +36,8 @@ struct Line {
 #[derive(Debug, Default)]
 struct Queue {
     running: bool,
+    /// What is written: of the slot of whoever came last, which the server is sure to have.
+    key: String,
     waiting: Vec<oneshot::Sender<std::result::Result<i64, String>>>,
 }
 
@@ -52,11 +53,12 @@ impl Replicas {
     /// `Unavailable` if they do not in time: the write stands, but may be lost with the server.
     pub(crate) async fn have_it(&self, address: &Address, slot: Option<u16>) -> Result<()> {
         let key = wire::beside(&self.config.prefix, 's', slot);
-        let line = self.line(address, key);
+        let line = self.line(address);
         let (told, heard) = oneshot::channel();
         let start = {
             let mut queue = line.queue();
             queue.waiting.push(told);
+            queue.key = key;
             !std::mem::replace(&mut queue.running, true)
         };
         if start {
@@ -75,12 +77,11 @@ impl Replicas {
         }
     }
 
-    fn line(&self, address: &Address, key: String) -> Arc<Line> {
+    fn line(&self, address: &Address) -> Arc<Line> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = lines.entry((address.clone(), key.clone())).or_insert_with(|| {
+        let line = lines.entry(address.clone()).or_insert_with(|| {
             Arc::new(Line {
                 address: address.clone(),
-                key,
                 connection: tokio::sync::Mutex::default(),
                 queue: Mutex::default(),
             })
@@ -98,15 +99,15 @@ impl Line {
 /// Asks for all who wait, again and again until nobody does.
 async fn serve(config: Arc<Config>, line: Arc<Line>) {
     loop {
-        let waiting = {
+        let (waiting, key) = {
             let mut queue = line.queue();
             queue.running = !queue.waiting.is_empty();
-            std::mem::take(&mut queue.waiting)
+            (std::mem::take(&mut queue.waiting), queue.key.clone())
         };
         if waiting.is_empty() {
             return;
         }
-        let answer = ask(&config, &line).await.map_err(|error| error.said());
+        let answer = ask(&config, &line, &key).await.map_err(|error| error.said());
         for told in waiting {
             // Whoever has given up does not hear it.
             let _ = told.send(answer.clone());
@@ -115,14 +116,14 @@ async fn serve(config: Arc<Config>, line: Arc<Line>) {
 }
 
 /// How many replicas have the present state.
-async fn ask(config: &Config, line: &Line) -> Result<i64> {
+async fn ask(config: &Config, line: &Line, key: &str) -> Result<i64> {
     let mut kept = line.connection.lock().await;
     let mut connection = match kept.take() {
         Some(connection) => connection,
         None => connect::node(config, &line.address, None).await?,
     };
     let mut both = Pipeline::new();
-    both.cmd("SET").arg(&line.key).arg(1).arg("PX").arg(60_000);
+    both.cmd("SET").arg(key).arg(1).arg("PX").arg(60_000);
     both.cmd("WAIT").arg(config.replicas).arg(PATIENCE.as_millis() as u64);
     let answers = tokio::time::timeout(PATIENCE * 2, connection.send_packed_commands(&both, 0, 2)).await;
     let answers = answers.map_err(|_| error::unreachable(&line.address, "no answer to WAIT"))?;
