@@ -176,3 +176,55 @@ async fn the_record_of_a_bundled_lease_outlives_it() {
         clock.sleep_until(clock.now().after(ttl * 3 / 10)).await;
     }
 }
+
+/// A heartbeat costs the server the same, however many wait: or else a long queue would cost it all its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_costs_the_same_however_many_wait() {
+    let site = Site::new().await;
+    let engine = site.engine().await;
+    take(&engine, &claim("a", Mode::Exclusive, LONG)).await;
+    let mut last = claim("a", Mode::Exclusive, LONG);
+    for _ in 0..2000 {
+        last = claim("a", Mode::Exclusive, LONG);
+        let answer = Arc::clone(&engine).attempt(Arc::clone(&last), true).await.expect("an answer");
+        assert!(matches!(answer, Answer::Queued { .. }), "{answer:?}");
+    }
+    site.reset().await;
+    let answer = Arc::clone(&engine).wait(last, Duration::ZERO).await.expect("an answer");
+    assert!(matches!(answer, Answer::Queued { ahead: 1.., .. }), "{answer:?}");
+    let reads = site.calls().await.of("hget");
+    assert!(reads < 200, "{reads} waiters were read");
+}
+
+/// Another program writes over one lock's key: that lock is lost, and the others that are renewed with it are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spoilt_record_costs_nobody_else_a_lease() {
+    let ttl = Duration::from_millis(1500);
+    let site = Site::new().await;
+    let locks = site.locks(ttl).await;
+    let mut held = Vec::new();
+    for number in 0..24 {
+        held.push(locks.mutex(format!("alone {number}")).lock().await.expect("a lock"));
+        held.push(locks.rwlock(format!("together {number}")).read().await.expect("a lock"));
+    }
+    for name in ["alone 7", "together 9"] {
+        site.ask(&["SET", &format!("leasehold:l{{{name}}}"), "something else", "EX", "60"]).await;
+    }
+    let (spoilt, whole): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|guard| ["alone 7", "together 9"].contains(&guard.name().as_str()));
+    for guard in &spoilt {
+        tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    }
+    // They have been renewed since.
+    let since = locks.clock().now();
+    eventually(ttl, || async {
+        let old = whole.iter().filter(|guard| guard.deadline() < since.after(ttl * 4 / 5)).count();
+        if old == 0 { Ok(()) } else { Err(format!("{old} of {} were not renewed", whole.len())) }
+    })
+    .await;
+    assert!(whole.iter().all(leasehold::Guard::is_held));
+    drop(spoilt);
+    for guard in whole {
+        give_back(guard).await;
+    }
+}
