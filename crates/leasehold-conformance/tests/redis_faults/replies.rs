@@ -193,7 +193,7 @@ async fn lost_replies_at_random_leave_one_holder_and_nothing_behind() {
     over.store(true, Ordering::SeqCst);
     cutter.await.expect("no panic");
     assert_eq!((room.most(), room.entered()), (1, 8 * ROUNDS), "one at a time");
-    assert!(proxy.counts().accepted > 10, "connections were cut: {:?}", proxy.counts());
+    assert!(proxy.counts().accepted > 3, "connections were cut: {:?}", proxy.counts());
     until_empty(&other, SOON).await;
 }
 
