@@ -166,3 +166,23 @@ async fn strict_mode_ends_though_clients_name_the_master_differently() {
     };
     tokio::join!(work(one), work(two));
 }
+
+/// A server that has no memory left lets nobody new in; whoever holds goes on, and gives back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_memory_locks_are_kept_and_given_back() {
+    let server = redis::start().await.expect("a server");
+    let ttl = Duration::from_secs(1);
+    let locks = Locks::builder().ttl(ttl).open(&server.url()).await.expect("the engine");
+    let mut guards: Vec<Guard> = Vec::new();
+    for number in 0..40 {
+        guards.push(locks.mutex(format!("lock {number}")).lock().await.expect("a lock"));
+    }
+    let _ = raw(&server).await.command(&["CONFIG", "SET", "maxmemory", "1"]).await.expect("an answer");
+    let error = locks.mutex("new").try_lock().await.expect_err("there is no room");
+    assert_eq!(error.kind(), leasehold::ErrorKind::Full, "{error}");
+    tokio::time::sleep(ttl * 3).await;
+    for guard in guards {
+        assert!(guard.is_held(), "{guard:?}");
+        assert_eq!(guard.release().await.expect("a release"), leasehold::Outcome::Released);
+    }
+}

@@ -1,12 +1,15 @@
 -- Extends leases. KEYS: the locks. ARGV: whether they stay in their bundles, key of a bundle that they join (or nothing),
 -- retention, longest TTL (s), and the claims. Answers for each with 0: lost; 1: extended; 2: held as long as its bundle lasts.
 local answers, rich, bundles, joined = {}, {}, {}, 0
+-- A server without memory lets a script go on that has begun to write, and this takes none: leases that are held stay held.
+redis.pcall('HDEL', KEYS[1], '')
 -- The bundle is there before anything points to it: if the script fails half-way, no lease ends by that.
 if ARGV[2] ~= '' then call('SET', ARGV[2], clock .. '0000000000', 'EX', ARGV[4] + ARGV[3]) end
 for i = 1, #ARGV - 4 - extra do
   -- What another program has put under one lock's key is no reason to lose the others.
   local main, answer = redis.pcall('HGET', KEYS[i], 'm'), '0'
   local kind = type(main) == 'string' and byte(main)
+  if type(main) == 'table' and not string.find(main.err, 'WRONGTYPE', 1, true) then return main end
   if kind == 82 then
     rich[#rich + 1] = i
   elseif (kind == 72 or kind == 66) and sub(main, 44, 59) == ARGV[i + 4] then
