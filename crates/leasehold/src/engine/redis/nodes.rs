@@ -214,8 +214,11 @@ async fn ask(
     fill(&mut command);
     let mut both = Pipeline::new();
     both.cmd("ASKING").add_command(command);
-    let answers = link.commands(live, &both).await?;
-    answers.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
+    let mut last = Value::Nil;
+    for answer in link.commands(live, &both).await? {
+        last = answer.extract_error().map_err(|cause| error::inside(cause, &script.load()))?;
+    }
+    Ok(last)
 }
 
 /// The host of a node, as a node says it. One that does not know by which name it is known is where the one is that was asked.

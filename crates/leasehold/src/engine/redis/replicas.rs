@@ -34,10 +34,18 @@ struct Line {
     queue: Mutex<Queue>,
 }
 
+/// Why nobody knows.
+#[derive(Clone, Debug)]
+struct No {
+    kind: ErrorKind,
+    why: String,
+    retryable: bool,
+}
+
 #[derive(Debug, Default)]
 struct Queue {
     running: bool,
-    waiting: Vec<oneshot::Sender<std::result::Result<i64, String>>>,
+    waiting: Vec<oneshot::Sender<std::result::Result<i64, No>>>,
 }
 
 impl Replicas {
@@ -63,15 +71,19 @@ impl Replicas {
             tokio::spawn(serve(Arc::clone(&self.config), Arc::clone(&line)));
         }
         let wanted = self.config.replicas;
-        let unsure = |why: String| {
-            let message = format!("{address}: {why}; with replicas={wanted} the lock does not count as held");
-            Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine(error::NAME)
+        let unsure = |no: No| {
+            let message = format!("{address}: {}; with replicas={wanted} the lock does not count as held", no.why);
+            let error = Error::new(no.kind, message).effect_unknown().at_engine(error::NAME);
+            if no.retryable { error.retryable() } else { error }
         };
+        let too_few = |why| No { kind: ErrorKind::Unavailable, why, retryable: true };
         match heard.await {
             Ok(Ok(have)) if have >= i64::from(wanted) => Ok(()),
-            Ok(Ok(have)) => Err(unsure(format!("{have} of {wanted} replicas acknowledged it within {PATIENCE:?}"))),
-            Ok(Err(why)) => Err(unsure(why)),
-            Err(_) => Err(unsure("nobody asked the replicas".to_owned())),
+            Ok(Ok(have)) => {
+                Err(unsure(too_few(format!("{have} of {wanted} replicas acknowledged it within {PATIENCE:?}"))))
+            }
+            Ok(Err(no)) => Err(unsure(no)),
+            Err(_) => Err(unsure(too_few("nobody asked the replicas".to_owned()))),
         }
     }
 
@@ -106,7 +118,8 @@ async fn serve(config: Arc<Config>, line: Arc<Line>) {
         if waiting.is_empty() {
             return;
         }
-        let answer = ask(&config, &line).await.map_err(|error| error.said());
+        let no = |error: Error| No { kind: error.kind(), retryable: error.is_retryable(), why: error.said() };
+        let answer = ask(&config, &line).await.map_err(no);
         for told in waiting {
             // Whoever has given up does not hear it.
             let _ = told.send(answer.clone());
