@@ -9,7 +9,8 @@ use crate::report::Report;
 
 type Done = Result<(), Box<dyn std::error::Error>>;
 
-fn cpu() -> Duration {
+/// The CPU time that this process has used.
+pub(crate) fn cpu() -> Duration {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }

@@ -2,24 +2,35 @@
 //!
 //! `cargo run --release -p leasehold-bench` prints a table; `--json` prints the same for programs; `--quick` takes a tenth of
 //! the rounds. Floor and ours are interleaved round by round, and the medians compared, because machines are noisy.
+//!
+//! `redis` measures locks in a Redis server that is started for it, instead of those in memory and in files. After it may come
+//! which loads (`one`, `many`, `turns`, `handover`, `held`; all if none), and `--peers`: other people's locks, too.
 
 mod cycle;
 mod floor;
 mod handoff;
 mod held;
+mod redis;
 mod report;
 
 use report::Report;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(unknown) = arguments.iter().find(|argument| !["--json", "--quick"].contains(&argument.as_str())) {
-        return Err(format!("{unknown} is not known; there are --json and --quick").into());
+    let known = [&["redis", "--json", "--quick", "--peers"][..], &redis::LOADS].concat();
+    if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
+        return Err(format!("{unknown} is not known; there are {}", known.join(", ")).into());
     }
     let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
     let scale = if has("--quick") { 10 } else { 1 };
     let mut report = Report::new(has("--json"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    if has("redis") {
+        let chosen: Vec<&str> = redis::LOADS.into_iter().filter(|load| has(load)).collect();
+        let run = redis::run(&mut report, scale, &chosen, has("--peers"));
+        runtime.block_on(run).map_err(|error| error as Box<dyn std::error::Error>)?;
+        return report.finish();
+    }
     runtime.block_on(cycle::memory(&mut report, scale))?;
     runtime.block_on(cycle::file(&mut report, scale))?;
     runtime.block_on(handoff::memory(&mut report, scale))?;

@@ -20,6 +20,16 @@ pub(crate) struct Line<'a> {
     pub(crate) most: f64,
 }
 
+/// One comparison of rates: ours and the floor's per second, and the share of the floor's that we aim at.
+pub(crate) struct Rates<'a> {
+    pub(crate) what: &'a str,
+    pub(crate) unit: &'a str,
+    pub(crate) floor_is: &'a str,
+    pub(crate) ours: &'a mut [f64],
+    pub(crate) floor: &'a mut [f64],
+    pub(crate) least: f64,
+}
+
 /// The middle value.
 pub(crate) fn median(values: &mut [Duration]) -> Duration {
     values.sort_unstable();
@@ -49,11 +59,42 @@ impl Report {
         }));
     }
 
-    /// Adds a figure with a bound.
+    /// Adds a comparison of rates; without an aim if `least` is 0.
+    pub(crate) fn rates(&mut self, line: Rates<'_>) {
+        let rounds = line.ours.len();
+        let middle = |values: &mut [f64]| {
+            values.sort_unstable_by(f64::total_cmp);
+            values.get(values.len() / 2).copied().unwrap_or_default()
+        };
+        let (ours, floor) = (middle(line.ours), middle(line.floor));
+        let ratio = ours / floor;
+        let aim = (line.least > 0.0).then_some(line.least);
+        self.say(&format!(
+            "{:<44} {ours:>12.0}   {:<34} {floor:>12.0}   {ratio:>6.2} x ({}) {}",
+            line.what,
+            line.floor_is,
+            aim.map_or_else(|| "for comparison".to_owned(), |least| format!("aim: at least {least}")),
+            line.unit
+        ));
+        self.judge(line.what, ratio >= line.least);
+        self.lines.push(json!({
+            "what": line.what, "ours": ours, "floor": line.floor_is, "floor_value": floor, "unit": line.unit, "ratio": ratio,
+            "aim": aim, "rounds": rounds,
+        }));
+    }
+
+    /// Adds a figure with a bound, or with none if it is infinite.
     pub(crate) fn figure(&mut self, what: &str, value: f64, unit: &str, most: f64) {
-        self.say(&format!("{what:<44} {value:>12.2} {unit} (aim: at most {most})"));
+        let aim = most.is_finite().then_some(most);
+        let told = aim.map_or_else(|| "for comparison".to_owned(), |most| format!("aim: at most {most}"));
+        self.say(&format!("{what:<44} {value:>12.2} {unit} ({told})"));
         self.judge(what, value <= most);
-        self.lines.push(json!({ "what": what, "value": value, "unit": unit, "aim": most }));
+        self.lines.push(json!({ "what": what, "value": value, "unit": unit, "aim": aim }));
+    }
+
+    /// Adds a line to what programs read.
+    pub(crate) fn add(&mut self, line: Value) {
+        self.lines.push(line);
     }
 
     fn judge(&mut self, what: &str, reached: bool) {
@@ -63,7 +104,7 @@ impl Report {
     }
 
     #[allow(clippy::print_stdout, reason = "a bench prints")]
-    fn say(&self, line: &str) {
+    pub(crate) fn say(&self, line: &str) {
         if !self.json {
             println!("{line}");
         }

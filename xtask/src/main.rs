@@ -22,7 +22,7 @@ const HELP: &str = "\
 cargo xtask test    install what the tests need, then fmt, clippy, docs, and all tests
 cargo xtask check   fmt, clippy (each feature alone too) and docs
 cargo xtask setup   only install what the tests need (apt, as root)
-cargo xtask bench   the benches, beside their floors";
+cargo xtask bench   the benches, beside their floors; `bench redis` those of Redis, with --peers beside other people's locks";
 
 fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         "test" => setup().and_then(|()| check()).and_then(|()| test()),
         "check" => check(),
         "setup" => setup(),
-        "bench" => cargo(&["run", "--release", "--package", "leasehold-bench"]),
+        "bench" => bench(),
         _ => Err(format!("{task:?} is no task\n\n{HELP}").into()),
     };
     match done {
@@ -111,6 +111,13 @@ fn test() -> Done {
         "library",
         "open",
     ])
+}
+
+/// What comes after `bench` is the bench's own.
+fn bench() -> Done {
+    let rest: Vec<String> = std::env::args().skip(2).collect();
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    cargo(&[&["run", "--release", "--package", "leasehold-bench", "--"], &rest[..]].concat())
 }
 
 fn cargo(arguments: &[&str]) -> Done {

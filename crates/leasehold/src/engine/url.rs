@@ -41,6 +41,11 @@ impl EngineUrl {
             Some(rest) => rest.find('/').map_or((rest, ""), |at| rest.split_at(at)),
             None => ("", rest),
         };
+        // What is taken for a host, a path or an option below is repeated in errors: it must not be half of a password.
+        let key_of_first = query.split('=').next().unwrap_or_default();
+        if !authority.is_empty() && !authority.contains('@') && (path.contains('@') || key_of_first.contains('@')) {
+            return Err(bad("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
+        }
         let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (user, password) = match login.split_once(':') {
             Some((user, password)) => (user, Some(decode(password)?)),

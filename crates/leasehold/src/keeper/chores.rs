@@ -37,7 +37,7 @@ pub(crate) async fn listen<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn
             return Poll::Ready(result);
         }
         let timer = timer.get_or_insert_with(|| desk.clock.sleep_until(desk.clock.now().after(patience())));
-        timer.as_mut().poll(cx).map(|()| Err(no_answer()))
+        timer.as_mut().poll(cx).map(|()| Err(no_answer(desk)))
     })
     .await;
     if desk.gauges.is_on() {
@@ -47,8 +47,9 @@ pub(crate) async fn listen<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn
     result.map_err(|error| error.at_engine(desk.can.engine))
 }
 
-fn no_answer() -> Error {
-    Error::new(ErrorKind::Unavailable, "did not answer in time").retryable().effect_unknown()
+fn no_answer(desk: &Desk) -> Error {
+    let message = format!("{} did not answer in time", desk.engine.url());
+    Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown()
 }
 
 /// Renews a batch and says when each of it is due again.

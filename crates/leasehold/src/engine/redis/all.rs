@@ -28,7 +28,11 @@ pub(super) async fn attempt(engine: &RedisEngine, clock: &Clock, claims: &[Arc<C
         engine.epoch_key(command, slot);
         command.arg("").arg("").arg(engine.config.retention.as_secs()).arg(longest.as_secs() + 1);
         for claim in claims {
-            command.arg(&claim.id.bits().to_be_bytes()).arg(wire::party(claim, engine.inbox()));
+            command.arg(&claim.id.bits().to_be_bytes()).arg(wire::party(
+                &claim.terms,
+                &engine.config.prefix,
+                engine.inbox(),
+            ));
         }
         engine.epoch_arguments(command, live);
     };

@@ -52,13 +52,14 @@ impl RedisEngine {
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         let scripts = Scripts::new(config.strict.is_some());
-        let inbox = format!("{}i{:032x}", config.prefix, crate::random::bits());
+        let inbox = format!("{:016x}", crate::random::bits() as u64);
+        let channel = wire::channel(&config.prefix, &inbox);
         let (sender, reached) = unbounded_channel();
-        let ears = Arc::new(Ears::new(clock, &inbox, config.strict.is_some().then_some(sender)));
+        let ears = Arc::new(Ears::new(clock, &channel, config.strict.is_some().then_some(sender)));
         let maker = Maker {
             config: Arc::clone(&config),
             scripts: scripts.each(),
-            inbox: inbox.clone(),
+            inbox: channel,
             owner: Arc::clone(&ears) as _,
             stale: Arc::clone(&ears.stale),
         };
@@ -117,7 +118,7 @@ impl RedisEngine {
     async fn ask(&self, claim: &Claim, queue: bool) -> Result<(Said, Address)> {
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
-        let party = wire::party(claim, &self.inbox);
+        let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
         let fill = |command: &mut Cmd, live: &Live| {
             command.arg(&key);
             self.epoch_key(command, slot);
@@ -194,9 +195,10 @@ fn granted(token: Token, sent: Moment, ttl: Duration) -> Answer {
 /// Reads the answer of the scripts `attempt` and `look`.
 fn read(answer: &Value, address: &Address) -> Result<Said> {
     let said = match answer {
-        Value::Int(token) => u64::try_from(*token).ok().map(|token| Said::Granted(Token(token))),
         Value::Array(parts) => read_parts(parts),
-        _ => None,
+        token => {
+            wire::integer(token).and_then(|token| u64::try_from(token).ok()).map(|token| Said::Granted(Token(token)))
+        }
     };
     said.ok_or_else(|| error::odd(address, answer))
 }

@@ -78,6 +78,8 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
     let asked: Vec<&Lease> = due.iter().map(|at| &tied[*at].0).collect();
     let (beaten, found) = futures_util::future::join(beat(engine, &stale), look(engine, &asked)).await;
     let failed = beaten.err().or(found.as_ref().err().map(|error| Error::new(error.kind(), error.said()).retryable()));
+    // Those whose turn it was, and who were not asked for by themselves after all, must not go on on their bundle's word alone.
+    let unasked = if found.is_err() { due.clone() } else { Vec::new() };
     let found = found.unwrap_or_default();
     let mut marks = due.into_iter().zip(found).peekable();
     for (at, (lease, bundle)) in tied.into_iter().enumerate() {
@@ -101,7 +103,7 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
                 if mark.is_some() {
                     engine.ears.bundles.seen(lease.claim.id, now);
                 }
-                if bundle.is_fresh(now) {
+                if bundle.is_fresh(now) && unasked.binary_search(&at).is_err() {
                     answers[lease.at] = Renewal::Renewed(Validity::Until(bundle.renewed().after(bundle.ttl)));
                 }
             }

@@ -6,7 +6,7 @@
 //! | `<prefix>b<number>` | string | a bundle of leases that are renewed together: since when, and how many |
 //! | `<prefix>e` | string | strict mode: which run of the server we are in |
 //! | `<prefix>s` | string | with `replicas`: written to see the replicas catch up |
-//! | `<prefix>i<client>` | channel | a client's inbox: what concerns its claims is sent there and nowhere else |
+//! | `<prefix>i<number>` | channel | a client's inbox: what concerns its claims is sent there and nowhere else |
 //!
 //! In a cluster the last two keys have the lock's slot as their hash tag. All keys expire.
 
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Script, Value};
 
-use crate::claim::{Claim, ClaimId, Holder, Mode, Owner, Token};
+use crate::claim::{ClaimId, Holder, Mode, Owner, Terms, Token};
 use crate::name::LockName;
 
 /// A lock's key: one name has one key, and no two names share one. A name with a hash tag of its own keeps it, so that
@@ -166,8 +166,9 @@ impl Scripts {
         let full = |first: &str, rest: &str| {
             Stored::new([lua!("words"), lua!("head"), guard, first, lua!("table"), rest].concat())
         };
-        let release =
-            [lua!("words"), lua!("release"), lua!("head"), guard, lua!("table"), lua!("release_end")].concat();
+        // Most releases need not know the time.
+        let start = [lua!("words"), lua!("release"), lua!("head"), guard, lua!("release_handover")].concat();
+        let release = [&start, lua!("table"), lua!("release_end")].concat();
         Self {
             attempt: full(lua!("attempt"), lua!("attempt_end")),
             look: full(lua!("look"), lua!("look_end")),
@@ -188,26 +189,32 @@ impl Scripts {
     }
 }
 
-/// Where a party's channel begins in its text, and before it the fixed part.
-const FIXED: usize = 1 + 16 + 10 + 10 + 16 + 3;
+/// The length of an inbox's number.
+pub(crate) const INBOX: usize = 16;
+
+/// The channel of an inbox.
+pub(crate) fn channel(prefix: &str, inbox: &str) -> String {
+    format!("{prefix}i{inbox}")
+}
 
 /// A claim as the scripts know it: `scripts/table.lua` says how.
-pub(crate) fn party(claim: &Claim, inbox: &str) -> Vec<u8> {
-    let terms = &claim.terms;
-    let (mode, n, limit) = match terms.mode {
-        Mode::Exclusive => (b'E', 0, 0),
-        Mode::Shared => (b'S', 0, 0),
-        Mode::Permits { n, limit } => (b'P', n, limit),
+pub(crate) fn party(terms: &Terms, prefix: &str, inbox: &str) -> Vec<u8> {
+    let mode = match terms.mode {
+        Mode::Exclusive => b'E',
+        Mode::Shared => b'S',
+        Mode::Permits { .. } => b'P',
     };
     let holder = &terms.holder;
-    let mut text = Vec::with_capacity(FIXED + inbox.len() + 64 + holder.text.len());
+    let mut text = Vec::with_capacity(96 + holder.host.len() + holder.program.len() + holder.text.len());
     text.push(mode);
-    digits(&mut text, terms.ttl.as_micros() as u64, 16);
-    digits(&mut text, n.into(), 10);
-    digits(&mut text, limit.into(), 10);
+    digits(&mut text, terms.ttl.as_micros() as u64, 12);
     text.extend(terms.owner.map_or(0, Owner::bits).to_be_bytes());
-    digits(&mut text, inbox.len() as u64, 3);
+    digits(&mut text, prefix.len() as u64, 3);
     text.extend(inbox.as_bytes());
+    if let Mode::Permits { n, limit } = terms.mode {
+        digits(&mut text, n.into(), 10);
+        digits(&mut text, limit.into(), 10);
+    }
     digits(&mut text, holder.pid.into(), 10);
     for part in [&holder.host, &holder.program] {
         digits(&mut text, part.len() as u64, 5);
@@ -258,17 +265,16 @@ impl Party {
     pub(crate) fn read(text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
         let mode = reader.bytes(1)?[0];
-        let ttl = Duration::from_micros(reader.number(16)?);
-        let (n, limit) = (reader.number(10)?.try_into().ok()?, reader.number(10)?.try_into().ok()?);
+        let ttl = Duration::from_micros(reader.number(12)?);
+        reader.bytes(16 + 3 + INBOX)?;
         let mode = match mode {
             b'E' => Mode::Exclusive,
             b'S' => Mode::Shared,
-            b'P' => Mode::Permits { n, limit },
+            b'P' => {
+                Mode::Permits { n: reader.number(10)?.try_into().ok()?, limit: reader.number(10)?.try_into().ok()? }
+            }
             _ => return None,
         };
-        reader.bytes(16)?;
-        let channel = reader.number(3)?;
-        reader.bytes(channel as usize)?;
         let pid = reader.number(10)?.try_into().ok()?;
         let mut part = || {
             let length = reader.number(5)?;
@@ -387,10 +393,11 @@ pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// A whole number.
+/// A whole number, as such or as digits.
 pub(crate) fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Int(number) => Some(*number),
+        Value::BulkString(digits) => std::str::from_utf8(digits).ok()?.parse().ok(),
         _ => None,
     }
 }
@@ -400,7 +407,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::claim::Terms;
 
     #[test]
     fn slots_are_the_servers() {
@@ -442,15 +448,15 @@ mod tests {
 
         #[test]
         fn a_party_is_read_back_as_it_was_written(
-            host in "\\PC{0,40}", program in "\\PC{0,20}", text in "\\PC{0,60}", pid: u32, ms in 1u64..1 << 40, n: u32, limit: u32,
-            mode in 0..3usize, inbox in "[a-z]{0,90}",
+            host in "\\PC{0,40}", program in "\\PC{0,20}", text in "\\PC{0,60}", pid: u32, ms in 1u64..86_400_001, n: u32, limit: u32,
+            mode in 0..3usize, inbox in "[a-z]{16}",
         ) {
             let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { n, limit }][mode];
             let holder = Arc::new(Holder::new(&host, pid, &program, &text));
             let ttl = Duration::from_millis(ms);
             let name = LockName::new("a").unwrap();
-            let claim = Claim::new(Arc::new(Terms::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder))));
-            let written = party(&claim, &inbox);
+            let terms = Terms::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
+            let written = party(&terms, "p:", &inbox);
             let read = Party::read(&written).unwrap();
             prop_assert_eq!(&read, &Party { mode, ttl, holder: (*holder).clone() });
         }

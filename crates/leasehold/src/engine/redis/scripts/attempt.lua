@@ -1,24 +1,56 @@
 -- KEYS: the lock. ARGV: claim, whether to queue, retention (s), TTL (s, rounded up), party.
-local main = call('HGET', KEYS[1], 'm')
+local key, claim, party = KEYS[1], ARGV[1], ARGV[5]
+local main = call('HGET', key, 'm')
 local kind = main and byte(main)
-if frozen == 0 and byte(ARGV[5]) == 69 and (not kind or kind == 70
-    or kind == 72 and (sub(main, 44, 59) == ARGV[1] or sub(main, 28, 43) + sub(main, 61, 76) <= now)) then
-  -- Wanted alone, and free or ours: no more than this is needed.
-  local token, touched = clock, 0
-  if kind then
-    local last = sub(main, 2, 17)
-    touched = sub(main, 18, 27)
-    if kind == 72 and sub(main, 44, 59) == ARGV[1] and sub(main, 28, 43) + sub(main, 61, 76) > now then
-      token = last
-    elseif last >= clock then
-      token = fmt('%016.0f', last + 1)
+-- Most locks are mutexes without an owner: what follows, up to the tables, is the same for them as what comes after those, in fewer
+-- words. First: it is free, or ours, and wanted alone.
+if frozen == 0 and byte(party) == 69 then
+  local touched, mine, live = 0, false, false
+  if kind then touched = sub(main, 18, 27) end
+  if kind == 72 then
+    mine = sub(main, 44, 59) == claim
+    live = sub(main, 28, 43) + sub(main, 61, 72) > now
+  end
+  local old = time[1] - touched + ARGV[4] > ARGV[3] / 2
+  if not kind or kind == 70 or kind == 72 and (mine or not live) then
+    local token = clock
+    if kind then
+      local last = sub(main, 2, 17)
+      if mine and live then
+        token = last
+      elseif last >= clock then
+        token = fmt('%016.0f', last + 1)
+      end
+    end
+    call('HSET', key, 'm', 'H' .. token .. (old and time[1] or touched) .. clock .. claim .. party)
+    if old then call('EXPIRE', key, ARGV[4] + ARGV[3]) end
+    return token
+  end
+  if ARGV[2] == '1' and sub(party, 14, 29) == NONE then
+    -- It is held by one exclusively, and we wait: as the first, or behind others.
+    local before, at, ahead, till, fields
+    if kind == 72 then
+      local holder, token = sub(main, 44, 59), sub(main, 2, 17)
+      at, ahead, before, till = token, 0, NONE, sub(main, 28, 43) + sub(main, 61, 72)
+      fields = { holder, token .. sub(main, 28, 43) .. token .. NONE .. NONE .. sub(main, 60) }
+      main = 'R' .. token .. touched .. holder .. holder .. claim .. claim .. token .. ZERO
+        .. '000001000000000001000000000000' .. ZERO .. '0000000000'
+    elseif kind == 82 and sub(main, 124, 141) == '000001000000000001' then
+      before = sub(main, 76, 91)
+      local recs = call('HMGET', key, claim, sub(main, 28, 43), before)
+      till = sub(recs[2], 17, 32) + sub(recs[2], 82, 93)
+      if not recs[1] and till > now then
+        at, ahead, fields = sub(main, 92, 107), num(sub(main, 142, 147)), {}
+        if recs[3] then fields = { before, sub(recs[3], 1, 64) .. claim .. sub(recs[3], 81) } end
+      end
+    end
+    if fields then
+      at = at < clock and clock or fmt('%016.0f', at + 1)
+      call('HSET', key, claim, ZERO .. clock .. at .. before .. NONE .. party, 'm', sub(main, 1, 17)
+        .. (old and time[1] or touched) .. sub(main, 28, 59) .. (ahead == 0 and claim or sub(main, 60, 75)) .. claim .. at
+        .. sub(main, 108, 141) .. fmt('%06d', ahead + 1) .. sub(main, 148), unpack(fields))
+      if old then call('EXPIRE', key, math.max(ARGV[4] + ARGV[3], call('TTL', key))) end
+      return { 1, ahead, ahead == 0 and till - now or -1, at }
     end
   end
-  if time[1] - touched + ARGV[4] > ARGV[3] / 2 then
-    call('HSET', KEYS[1], 'm', 'H' .. token .. time[1] .. clock .. ARGV[1] .. ARGV[5])
-    call('EXPIRE', KEYS[1], ARGV[4] + ARGV[3])
-  else
-    call('HSET', KEYS[1], 'm', 'H' .. token .. touched .. clock .. ARGV[1] .. ARGV[5])
-  end
-  return num(token)
 end

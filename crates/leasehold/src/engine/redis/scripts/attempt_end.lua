@@ -1,5 +1,5 @@
-local claim, rec = ARGV[1], string.rep('0', 80) .. ARGV[5]
-open(KEYS[1], main)
+local rec = string.rep('0', 80) .. party
+open(key, main)
 settle(claim)
 local answer = known(claim)
 if not answer then
@@ -18,7 +18,7 @@ if not answer then
       answer = { 0, recheck() }
     else
       present(rec, 1)
-      append(queue, claim, ZERO .. clock .. next_place() .. NONE .. NONE .. ARGV[5])
+      append(queue, claim, ZERO .. clock .. next_place() .. NONE .. NONE .. party)
       lasts(now + ttl_of(rec))
       answer = { 1, waiters, waiters == 0 and recheck() or -1, place }
       waiters = waiters + 1

@@ -14,12 +14,14 @@ for i = 1, #ARGV - 4 - extra do
       if bundles[name] == nil then bundles[name] = call('GET', name) end
       since = bundles[name] and sub(bundles[name], 1, 16) or 0
     end
-    if since + sub(main, from + 1, from + 16) > now then
+    if since + sub(main, from + 1, from + 12) > now then
       local touched = sub(main, 18, 27)
-      local old = time[1] - touched + ARGV[4] > ARGV[3] / 2
+      -- In a bundle it may be extended for another TTL before it is asked for by itself again.
+      local most = (ARGV[2] ~= '' or name and ARGV[1] == '1') and ARGV[4] * 2 or ARGV[4]
+      local old = time[1] - touched + most > ARGV[3] / 2
       if old then
         touched = time[1]
-        call('EXPIRE', KEYS[i], ARGV[4] + ARGV[3])
+        call('EXPIRE', KEYS[i], most + ARGV[3])
       end
       local start = sub(main, 2, 17) .. touched
       if name and ARGV[1] == '1' then

@@ -4,15 +4,15 @@
 --   B token touched size claim key party   the same; since is kept under that key (of this size) for a bundle of leases
 --   R token touched, and the state below   anything else: each claim has a field of its own,
 --                                          token since place before behind party
--- Times are in us, with 16 digits as all numbers but for touched: that is the second (10 digits) in which the key's expiry was
--- last set. Since is when the claim was last heard of: its time ends a TTL later. A party is its mode, TTL, permits, limit (10
--- digits each), owner, length of its channel (3 digits), its channel, and who it is. A waiter's token is zero.
-local NONE, ZERO = string.rep('\0', 16), string.rep('0', 16)
+-- Times are in us, and 16 digits as a token is; touched is the second (10 digits) in which the key's expiry was last set. Since
+-- is when the claim was last heard of: its time ends a TTL later. A party is its mode, TTL (12 digits), owner, the length of the
+-- prefix (3 digits) and the number of its client's inbox; for permits, how many of how many (10 digits each); and who it is. A
+-- waiter's token is zero. The first in a list may name somebody before it who is long gone.
 local RETAIN = num(ARGV[3])
-local key, touched, longest, cache, dirty, gone
+local name, touched, longest, cache, dirty, gone
 local writing = false
 -- The last token and place; how many hold it exclusively, shared, and which permits are taken; how many have or want permits,
--- and their limit; how many hold and how many wait; a moment before which no lease ends.
+-- and their limit; how many hold and how many wait; a moment before which no lease ends, zero if that is not known.
 local last, place, alone, shared, used, permits, limit, holders, waiters, soonest
 -- The first and the last of those who hold, and of those who wait; who watches for the end of a lease, being first in line.
 local held, queue, front
@@ -20,26 +20,26 @@ local held, queue, front
 local function n16(number) return fmt('%016.0f', number) end
 local function token_of(rec) return num(sub(rec, 1, 16)) end
 local function mode_of(rec) return sub(rec, 81, 81) end
-local function ttl_of(rec) return num(sub(rec, 82, 97)) end
+local function ttl_of(rec) return num(sub(rec, 82, 93)) end
 local function until_of(rec) return sub(rec, 17, 32) + ttl_of(rec) end
-local function n_of(rec) return num(sub(rec, 98, 107)) end
-local function limit_of(rec) return num(sub(rec, 108, 117)) end
-local function owner_of(rec) return sub(rec, 118, 133) end
+local function owner_of(rec) return sub(rec, 94, 109) end
+local function n_of(rec) return byte(rec, 81) == 80 and num(sub(rec, 129, 138)) or 0 end
+local function limit_of(rec) return byte(rec, 81) == 80 and num(sub(rec, 139, 148)) or 0 end
 local function behind(rec) return sub(rec, 65, 80) end
 local function tell(rec, message)
   -- A server that takes no writes now (too few replicas, a full disk) says so here, before anybody is told of something that is
   -- not written down. One without memory lets a script go on that has begun to write, and this takes no memory.
   if not writing then
-    call('HDEL', key, '')
+    call('HDEL', name, '')
     writing = true
   end
-  return call('PUBLISH', sub(rec, 137, 136 + num(sub(rec, 134, 136))), message)
+  return call('PUBLISH', sub(name, 1, num(sub(rec, 110, 112))) .. 'i' .. sub(rec, 113, 128), message)
 end
 
 local function get(claim)
   local rec = cache[claim]
   if rec == nil then
-    rec = call('HGET', key, claim)
+    rec = call('HGET', name, claim)
     cache[claim] = rec
   end
   return rec
@@ -63,7 +63,8 @@ end
 
 -- Takes a claim out of a list.
 local function cut(list, claim, rec)
-  local before, after = sub(rec, 49, 64), behind(rec)
+  local before = list[1] == claim and NONE or sub(rec, 49, 64)
+  local after = list[2] == claim and NONE or behind(rec)
   if before == NONE then
     list[1] = after
   else
@@ -80,7 +81,7 @@ local function cut(list, claim, rec)
 end
 
 local function hold(claim, since, main, party)
-  local till = since + sub(party, 2, 17)
+  local till = since + sub(party, 2, 13)
   if till <= now then return false end
   append(held, claim, sub(main, 2, 17) .. since .. sub(main, 2, 17) .. NONE .. NONE .. party)
   place, alone, holders, soonest = last, 1, 1, till
@@ -88,8 +89,8 @@ local function hold(claim, since, main, party)
 end
 
 -- Reads a lock.
-local function open(name, main)
-  key, touched, longest, cache, dirty, gone = name, 0, 0, {}, {}, {}
+local function open(of, main)
+  name, touched, longest, cache, dirty, gone = of, 0, 0, {}, {}, {}
   last, place, alone, shared, used, permits, limit, holders, waiters, soonest = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
   held, queue, front = { NONE, NONE }, { NONE, NONE }, NONE
   if not main then return end
@@ -99,18 +100,19 @@ local function open(name, main)
     hold(sub(main, 44, 59), sub(main, 28, 43), main, sub(main, 60))
   elseif kind == 66 then
     local size = num(sub(main, 28, 43))
-    local name = sub(main, 60, 59 + size)
-    local bundle = call('GET', name)
+    local tie = sub(main, 60, 59 + size)
+    local bundle = call('GET', tie)
     if bundle and hold(sub(main, 44, 59), sub(bundle, 1, 16), main, sub(main, 60 + size)) then
       -- It leaves its bundle, and whoever renews that notices.
-      call('SETRANGE', name, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1))
+      call('SETRANGE', tie, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1))
     end
   elseif kind == 82 then
     held = { sub(main, 28, 43), sub(main, 44, 59) }
     queue, front = { sub(main, 60, 75), sub(main, 76, 91) }, sub(main, 60, 75)
-    local state = {}
-    for number in string.gmatch(sub(main, 92), '%d+') do state[#state + 1] = num(number) end
-    place, alone, shared, used, permits, limit, holders, waiters, soonest = unpack(state)
+    place, soonest = num(sub(main, 92, 107)), num(sub(main, 108, 123))
+    alone, shared, holders = num(sub(main, 124, 129)), num(sub(main, 130, 135)), num(sub(main, 136, 141))
+    waiters, permits = num(sub(main, 142, 147)), num(sub(main, 148, 153))
+    used, limit = num(sub(main, 154, 169)), num(sub(main, 170, 179))
   end
 end
 
@@ -130,12 +132,12 @@ local function close()
     fields[#fields + 1] = fmt('F%016.0f%010.0f', last, touched)
   else
     fields[#fields + 1] = fmt('R%016.0f%010.0f', last, touched) .. held[1] .. held[2] .. queue[1] .. queue[2]
-      .. fmt('%.0f %d %d %.0f %d %.0f %d %d %.0f', place, alone, shared, used, permits, limit, holders, waiters, soonest)
+      .. fmt('%016.0f%016.0f%06d%06d%06d%06d%06d%016.0f%010.0f', place, soonest, alone, shared, holders, waiters, permits, used, limit)
   end
-  for from = 1, #fields, 1000 do call('HSET', key, unpack(fields, from, math.min(from + 999, #fields))) end
-  for from = 1, #out, 1000 do call('HDEL', key, unpack(out, from, math.min(from + 999, #out))) end
+  for from = 1, #fields, 1000 do call('HSET', name, unpack(fields, from, math.min(from + 999, #fields))) end
+  for from = 1, #out, 1000 do call('HDEL', name, unpack(out, from, math.min(from + 999, #out))) end
   -- Others in the record may last longer than whoever came now.
-  if fresh then call('EXPIRE', key, math.max(math.ceil(longest) + RETAIN, call('TTL', key))) end
+  if fresh then call('EXPIRE', name, math.max(math.ceil(longest) + RETAIN, call('TTL', name))) end
 end
 
 -- A claim's time now ends at `till`; the key must live longer.
@@ -255,7 +257,7 @@ end
 
 -- Holders whose time is over go. Rule 1.
 local function expire()
-  if holders == 0 or now < soonest then return end
+  if holders == 0 or soonest > 0 and now < soonest then return end
   local over, first = {}, nil
   each_held(function(claim, rec)
     local till = until_of(rec)

@@ -1,0 +1,190 @@
+//! The floor: bare commands, sent by the client library and with the settings that the engine uses.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use redis::{
+    AsyncConnectionConfig, Client, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
+    RedisResult, cmd,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::Oops;
+use crate::floor::now;
+
+/// Deletes the key if it is still ours.
+const COMPARE_AND_DELETE: &str =
+    "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
+/// Makes keys last longer if they are still ours.
+const COMPARE_AND_PROLONG: &str = "for i, key in ipairs(KEYS) do if redis.call('GET', key) == ARGV[1] then \
+                                   redis.call('PEXPIRE', key, ARGV[2]) end end return 1";
+/// How many leases a renewal names at most.
+const CHUNK: usize = 128;
+
+/// A connection like the engine's. What the server sends by itself comes out of the other end.
+async fn connect(url: &str) -> RedisResult<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
+    let settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
+    let tcp = TcpSettings::default().set_nodelay(true);
+    let info = url.into_connection_info()?.set_redis_settings(settings).set_tcp_settings(tcp);
+    let (tell, hear) = unbounded_channel();
+    let options = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(1024)
+        .set_push_sender(move |message: PushInfo| tell.send(message));
+    Ok((Client::open(info)?.get_multiplexed_async_connection_with_config(&options).await?, hear))
+}
+
+/// The two commands of the simplest lock, and the simplest round trips.
+#[derive(Clone)]
+pub(crate) struct Floor {
+    connection: MultiplexedConnection,
+    delete: String,
+    prolong: String,
+    nothing: String,
+}
+
+impl Floor {
+    pub(crate) async fn open(url: &str) -> RedisResult<Self> {
+        let (mut connection, _) = connect(url).await?;
+        let load = async |connection: &mut MultiplexedConnection, script: &str| -> RedisResult<String> {
+            cmd("SCRIPT").arg("LOAD").arg(script).query_async(connection).await
+        };
+        let delete = load(&mut connection, COMPARE_AND_DELETE).await?;
+        let prolong = load(&mut connection, COMPARE_AND_PROLONG).await?;
+        let nothing = load(&mut connection, "return 1").await?;
+        Ok(Self { connection, delete, prolong, nothing })
+    }
+
+    /// Takes and gives back.
+    pub(crate) async fn cycle(&mut self, key: &str) -> Result<(), Oops> {
+        let mut set = cmd("SET");
+        set.arg(key).arg("me").arg("NX").arg("PX").arg(30_000);
+        let taken: Option<String> = set.query_async(&mut self.connection).await?;
+        let mut delete = cmd("EVALSHA");
+        delete.arg(&self.delete).arg(1).arg(key).arg("me");
+        let deleted: u32 = delete.query_async(&mut self.connection).await?;
+        if taken.is_some() && deleted == 1 { Ok(()) } else { Err("the floor's lock was held".into()) }
+    }
+
+    /// The shortest round trip.
+    pub(crate) async fn ping(&mut self) -> RedisResult<()> {
+        cmd("PING").query_async(&mut self.connection).await
+    }
+
+    /// The shortest round trip through a script.
+    pub(crate) async fn script(&mut self) -> RedisResult<()> {
+        let _: u32 = cmd("EVALSHA").arg(&self.nothing).arg(0).query_async(&mut self.connection).await?;
+        Ok(())
+    }
+
+    /// Makes `count` plain keys and renews each once, in chunks.
+    pub(crate) async fn make(&mut self, count: usize) -> RedisResult<()> {
+        for first in (0..count).step_by(CHUNK) {
+            let mut pipe = redis::pipe();
+            for index in first..count.min(first + CHUNK) {
+                pipe.cmd("SET").arg(format!("floor-{index}")).arg("me").arg("PX").arg(30_000).ignore();
+            }
+            pipe.exec_async(&mut self.connection).await?;
+        }
+        Ok(())
+    }
+
+    /// Renews each of `count` plain keys once, in chunks.
+    pub(crate) async fn renew(&mut self, count: usize) -> RedisResult<()> {
+        for first in (0..count).step_by(CHUNK) {
+            let keys: Vec<String> = (first..count.min(first + CHUNK)).map(|index| format!("floor-{index}")).collect();
+            let mut renew = cmd("EVALSHA");
+            renew.arg(&self.prolong).arg(keys.len()).arg(keys).arg("me").arg(30_000);
+            let _: u32 = renew.query_async(&mut self.connection).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the plain keys.
+    pub(crate) async fn remove(&mut self, count: usize) -> RedisResult<()> {
+        for first in (0..count).step_by(CHUNK) {
+            let keys: Vec<String> = (first..count.min(first + CHUNK)).map(|index| format!("floor-{index}")).collect();
+            let _: u32 = cmd("DEL").arg(keys).query_async(&mut self.connection).await?;
+        }
+        Ok(())
+    }
+}
+
+/// One of two who throw a message to and fro, each with a connection and a channel of its own.
+pub(crate) struct Player {
+    connection: MultiplexedConnection,
+    inbox: UnboundedReceiver<PushInfo>,
+    other: &'static str,
+}
+
+impl Player {
+    pub(crate) async fn pair(url: &str) -> RedisResult<[Self; 2]> {
+        let open = async |own: &str, other| -> RedisResult<Self> {
+            let (mut connection, inbox) = connect(url).await?;
+            connection.subscribe(own).await?;
+            Ok(Self { connection, inbox, other })
+        };
+        Ok([open("ping", "pong").await?, open("pong", "ping").await?])
+    }
+
+    async fn throw(&mut self) -> Result<(), Oops> {
+        let receivers: u32 = cmd("PUBLISH").arg(self.other).arg("ball").query_async(&mut self.connection).await?;
+        if receivers == 1 { Ok(()) } else { Err("nobody hears".into()) }
+    }
+
+    async fn catch(&mut self) -> Result<(), Oops> {
+        loop {
+            let heard = self.inbox.recv().await.ok_or("the connection was lost")?;
+            if heard.kind == PushKind::Message {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// From the call that sends a message to its being heard over the other's connection.
+pub(crate) async fn message([one, two]: &mut [Player; 2]) -> Result<Duration, Oops> {
+    let start = now();
+    let heard = async {
+        two.catch().await?;
+        Ok::<Duration, Oops>(now())
+    };
+    let ((), heard) = tokio::try_join!(one.throw(), heard)?;
+    Ok(heard.saturating_sub(start))
+}
+
+/// `rounds` times to the other and back: two messages through the server each. Returns rounds per second.
+pub(crate) async fn ping_pong([one, two]: &mut [Player; 2], rounds: u32) -> Result<f64, Oops> {
+    let start = now();
+    let serves = async {
+        for _ in 0..rounds {
+            one.throw().await?;
+            one.catch().await?;
+        }
+        Ok::<(), Oops>(())
+    };
+    let returns = async {
+        for _ in 0..rounds {
+            two.catch().await?;
+            two.throw().await?;
+        }
+        Ok::<(), Oops>(())
+    };
+    tokio::try_join!(serves, returns)?;
+    Ok(f64::from(rounds) / (now() - start).as_secs_f64())
+}
+
+/// The median time of `count` calls.
+pub(crate) async fn p50<E, F>(count: u32, mut call: F) -> Result<Duration, E>
+where
+    F: AsyncFnMut() -> Result<(), E>,
+{
+    let mut times = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let start = now();
+        call().await?;
+        times.push(now() - start);
+    }
+    Ok(super::middle(&mut times))
+}

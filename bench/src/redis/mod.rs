@@ -1,0 +1,60 @@
+//! What locks in Redis cost, beside bare commands that the same client library sends to the same server.
+
+mod cycle;
+mod floor;
+mod handoff;
+mod held;
+mod peers;
+mod server;
+
+use std::time::Duration;
+
+use leasehold::Locks;
+
+use crate::report::Report;
+use peers::Figures;
+use server::Bench;
+
+/// What any step of the benches may end with.
+type Oops = Box<dyn std::error::Error + Send + Sync>;
+
+/// The TTL of everything here.
+const TTL: Duration = Duration::from_secs(30);
+/// How often each comparison is made, floor and ours in turn.
+const ROUNDS: u32 = 11;
+
+/// What there is to measure.
+pub(crate) const LOADS: [&str; 5] = ["one", "many", "turns", "handover", "held"];
+
+/// Measures the chosen loads, or all, on a server of their own; with `peers`, other people's locks, too.
+pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), Oops> {
+    // They are built before anything is measured.
+    let peers = if peers { Some(peers::Peers::build()?) } else { None };
+    let mut bench = Bench::start(scale).await?;
+    let (mut ours, mut floor) = (Figures::of_locks("leasehold"), Figures::of_floor());
+    for load in LOADS.into_iter().filter(|load| chosen.is_empty() || chosen.contains(load)) {
+        match load {
+            "one" => cycle::one(report, &mut bench, &mut ours, &mut floor).await?,
+            "many" => cycle::many(report, &mut bench, &mut ours, &mut floor).await?,
+            "turns" => handoff::turns(report, &mut bench, &mut ours, &mut floor).await?,
+            "handover" => handoff::handover(report, &mut bench, &mut ours, &mut floor).await?,
+            _ => held::renewed(report, &mut bench).await?,
+        }
+    }
+    if let Some(peers) = peers {
+        let mut all = vec![floor, ours];
+        all.extend(peers.measure(&mut bench).await?);
+        peers::table(report, &all);
+    }
+    Ok(())
+}
+
+async fn open(bench: &Bench) -> leasehold::Result<Locks> {
+    Locks::builder().ttl(TTL).open(&bench.url()).await
+}
+
+/// The median of what `values` holds; nothing is nothing.
+fn middle<T: Copy + PartialOrd + Default>(values: &mut [T]) -> T {
+    values.sort_unstable_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    values.get(values.len() / 2).copied().unwrap_or_default()
+}

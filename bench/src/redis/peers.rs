@@ -1,0 +1,157 @@
+//! Other people's locks under the same loads, on the same server, in the same run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Oops;
+use super::server::{Bench, Calls};
+use crate::report::Report;
+
+/// What one way to lock came to; what it cannot do is not there.
+pub(crate) struct Figures {
+    name: String,
+    /// How it is said that a figure is missing.
+    missing: &'static str,
+    /// One task takes and gives back: the median.
+    pub(crate) one: Option<Duration>,
+    /// 64 tasks on 64 locks: cycles per second.
+    pub(crate) many: Option<f64>,
+    /// 64 tasks on one lock: hand-offs per second.
+    pub(crate) turns: Option<f64>,
+    /// What is sent for one of them.
+    pub(crate) sent: Option<f64>,
+    /// The most served over the least served; infinite if somebody was not served at all.
+    pub(crate) spread: Option<f64>,
+    /// From given back to taken: the median.
+    pub(crate) handover: Option<Duration>,
+}
+
+impl Figures {
+    /// Figures of locks: what is missing, they cannot do.
+    pub(crate) fn of_locks(name: &str) -> Self {
+        Self::new(name, "no")
+    }
+
+    /// Figures of the floor: what is missing has no meaning there.
+    pub(crate) fn of_floor() -> Self {
+        Self::new("the floor", "-")
+    }
+
+    fn new(name: &str, missing: &'static str) -> Self {
+        let name = name.to_owned();
+        Self { name, missing, one: None, many: None, turns: None, sent: None, spread: None, handover: None }
+    }
+
+    fn cells(&self) -> [String; 7] {
+        let time = |value: Option<Duration>| value.map_or_else(|| self.missing.into(), |value| format!("{value:.1?}"));
+        let number =
+            |value: Option<f64>, digits| value.map_or_else(|| self.missing.into(), |value| format!("{value:.digits$}"));
+        [
+            self.name.clone(),
+            time(self.one),
+            number(self.many, 0),
+            number(self.turns, 0),
+            number(self.sent, 1),
+            number(self.spread, 2),
+            time(self.handover),
+        ]
+    }
+}
+
+const HEAD: [&str; 7] =
+    ["", "take, give back", "64 on 64, /s", "64 on 1, /s", "sent each", "most / least", "given to taken"];
+
+/// Adds the table of all.
+pub(crate) fn table(report: &mut Report, all: &[Figures]) {
+    let row = |cells: [String; 7]| {
+        let [name, rest @ ..] = cells;
+        rest.iter().fold(format!("{name:<44}"), |row, cell| format!("{row} {cell:>15}"))
+    };
+    report.say(&row(HEAD.map(str::to_owned)));
+    for one in all {
+        report.say(&row(one.cells()));
+        report.add(json!({
+            "what": "redis: the same loads", "lock": one.name,
+            "take_and_give_back_ns": one.one.map(|time| time.as_nanos() as u64), "64_on_64_per_second": one.many,
+            "64_on_1_per_second": one.turns, "sent_per_hand_off": one.sent,
+            "most_over_least": one.spread.map(|spread| if spread.is_finite() { json!(spread) } else { json!("infinite") }),
+            "given_to_taken_ns": one.handover.map(|time| time.as_nanos() as u64),
+        }));
+    }
+}
+
+/// The programs that run the loads.
+pub(crate) struct Peers {
+    rust: PathBuf,
+    python: PathBuf,
+    script: PathBuf,
+}
+
+/// The peers: how we call them, and what else our program for them is told.
+const PEERS: [(&str, Option<&str>); 3] =
+    [("rslock 0.10.0", Some("rslock")), ("distributed-lock 0.2.0", Some("distributed-lock")), ("redis-py 8.1.0", None)];
+
+impl Peers {
+    /// Builds the Rust ones with cargo, and installs redis-py in an environment of its own, both in the target folder.
+    pub(crate) fn build() -> Result<Self, Oops> {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+        let program = std::env::current_exe()?;
+        let target = program.ancestors().nth(2).ok_or("the bench is in no target folder")?.join("bench-peers");
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--release", "--locked", "--manifest-path"]).arg(source.join("Cargo.toml"));
+        done(build.arg("--target-dir").arg(&target))?;
+        let (venv, wanted) = (target.join("venv"), source.join("requirements.txt"));
+        done(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        let python = venv.join("bin/python");
+        done(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&wanted))?;
+        Ok(Self { rust: target.join("release/leasehold-bench-peers"), python, script: source.join("redis_py.py") })
+    }
+
+    /// Runs every load on every peer.
+    pub(crate) async fn measure(&self, bench: &mut Bench) -> Result<Vec<Figures>, Oops> {
+        let mut all = Vec::new();
+        for (name, rust) in PEERS {
+            let mut figures = Figures::of_locks(name);
+            let time = |said: &Value| said["p50_ns"].as_u64().map(Duration::from_nanos);
+            figures.one = time(&self.load(bench, rust, "one").await?.0);
+            figures.many = self.load(bench, rust, "many").await?.0["per_second"].as_f64();
+            let (said, calls) = self.load(bench, rust, "turns").await?;
+            figures.turns = said["per_second"].as_f64();
+            figures.sent = said["hand_offs"].as_f64().map(|hand_offs| calls.sent() as f64 / hand_offs);
+            let most = said["most"].as_f64();
+            figures.spread = most.and_then(|most| Some(most / said["least"].as_f64()?));
+            figures.handover = time(&self.load(bench, rust, "handover").await?.0);
+            all.push(figures);
+        }
+        Ok(all)
+    }
+
+    /// Runs one load in a process of its own: what it said, and what the server was asked meanwhile.
+    async fn load(&self, bench: &mut Bench, rust: Option<&str>, load: &str) -> Result<(Value, Calls), Oops> {
+        let mut command = match rust {
+            Some(_) => Command::new(&self.rust),
+            None => Command::new(&self.python),
+        };
+        match rust {
+            Some(peer) => command.args([&bench.url(), peer]),
+            None => command.arg(&self.script).arg(bench.url()),
+        };
+        let before = bench.calls().await?;
+        let said = command.args([load, if bench.scale > 1 { "1" } else { "4" }]).stderr(Stdio::inherit()).output()?;
+        let calls = bench.calls().await?.since(&before);
+        if !said.status.success() {
+            return Err(format!("{command:?}: {}", said.status).into());
+        }
+        Ok((serde_json::from_slice(&said.stdout)?, calls))
+    }
+}
+
+/// Runs a command, with what it prints going to stderr.
+fn done(command: &mut Command) -> Result<(), Oops> {
+    let status = command.stdout(std::io::stderr()).status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
+}
