@@ -353,7 +353,7 @@ fn no_cluster(address: &Address, cause: RedisError) -> Error {
 }
 
 /// Who has each slot, of CLUSTER SLOTS. A node that does not know its own address is the one that was asked.
-fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
+pub(super) fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
     let Value::Array(ranges) = answer else { return None };
     let mut slots = vec![None; SLOTS.into()];
     for range in ranges {
