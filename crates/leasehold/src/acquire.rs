@@ -295,7 +295,7 @@ impl<'a> Attempt<'a> {
     /// The engine granted. `None`: so late that nothing is left of the lease; the claim asks again.
     fn accept(&mut self, grant: Grant, sent: Moment) -> Result<Option<Guard>> {
         let term = Term::new(self.desk(), &self.claim, grant, sent, self.max_hold);
-        let waited = self.contended || matches!(grant.validity, Validity::FromSend(_));
+        let waited = self.contended || !self.desk().can.same_clock;
         if waited && self.desk().clock.now() >= term.deadline {
             if term.deadline >= term.cap {
                 return Err(Error::new(ErrorKind::Lost, "max_hold was over before the engine had answered"));

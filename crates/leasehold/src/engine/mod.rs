@@ -103,7 +103,7 @@ pub enum Answer {
     Granted(Grant),
     /// The claim is in the queue.
     Queued {
-        /// How many wait ahead of it.
+        /// How many wait ahead of it; an engine may stop counting at 100.
         ahead: usize,
         /// When the lock may become free without a message (a holder's lease ends): look again then.
         recheck: Option<Duration>,

@@ -190,7 +190,7 @@ impl<N> Table<N> {
         Some(Verdict::Queued(place))
     }
 
-    /// Extends a claim's lease, or its place in the queue. `None`: it is not there any more.
+    /// Extends a claim's lease. `None`: it does not hold, or not any more.
     pub fn renew(
         &mut self,
         claim: ClaimId,
@@ -198,7 +198,7 @@ impl<N> Table<N> {
         token: &mut impl FnMut() -> Token,
     ) -> (Option<Moment>, Granted) {
         let granted = self.settle(now, token);
-        let party = self.holders.iter_mut().chain(self.waiters.iter_mut()).find(|party| party.claim == claim);
+        let party = self.holders.iter_mut().find(|party| party.claim == claim);
         let until = party.map(|party| {
             party.until = party.until.max(now.after(party.ttl));
             party.until

@@ -52,9 +52,15 @@ pub(crate) struct Bundle {
 }
 
 impl Bundle {
-    pub(crate) fn new(key: String, ttl: Duration, sent: Moment) -> Arc<Self> {
-        let renewed = AtomicU64::new(sent.as_nanos());
-        Arc::new(Self { key, ttl, leases: AtomicU32::new(0), renewed, broken: AtomicBool::new(false) })
+    /// One that nothing has extended yet.
+    pub(crate) fn new(key: String, ttl: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            key,
+            ttl,
+            leases: AtomicU32::new(0),
+            renewed: AtomicU64::new(0),
+            broken: AtomicBool::new(false),
+        })
     }
 
     pub(crate) fn leases(&self) -> u32 {

@@ -149,8 +149,8 @@ impl Config {
         if self.strict.is_some_and(|most| most < Duration::from_millis(100)) {
             return Err(bad("strict names the longest lease, 100 ms at least".into()));
         }
-        if self.retention < Duration::from_secs(1) {
-            return Err(bad("retention is 1 s at least".into()));
+        if self.retention < Duration::from_secs(1) || self.retention > Duration::from_secs(366 * 24 * 3600) {
+            return Err(bad("retention is between 1 s and 366 days".into()));
         }
         Ok(self)
     }

@@ -109,6 +109,8 @@ pub(crate) struct Watches(Mutex<HashMap<Vec<u8>, Watch>>);
 struct Watch {
     /// Whether the server will tell.
     armed: bool,
+    /// How often it has changed: what was asked for before the last change will not be told again.
+    changes: u64,
     bell: Arc<Notify>,
 }
 
@@ -120,34 +122,56 @@ impl Watches {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What will ring when the key changes, and whether the server will tell.
-    pub(crate) fn watch(&self, key: &str) -> (Arc<Notify>, bool) {
+    /// What will ring when the key changes, and `None` if the server will tell; otherwise how often it has changed, for
+    /// [`armed`](Self::armed).
+    pub(crate) fn watch(&self, key: &str) -> (Arc<Notify>, Option<u64>) {
         let mut all = self.all();
         if all.len() >= KEPT {
             all.retain(|_, watch| Arc::strong_count(&watch.bell) > 1);
         }
         let watch = all.entry(key.as_bytes().to_vec()).or_default();
-        (Arc::clone(&watch.bell), watch.armed)
+        (Arc::clone(&watch.bell), (!watch.armed).then_some(watch.changes))
     }
 
-    /// The server will tell.
-    pub(crate) fn armed(&self, key: &str) {
+    /// The server will tell, unless it has done so since.
+    pub(crate) fn armed(&self, key: &str, changes: u64) {
         if let Some(watch) = self.all().get_mut(key.as_bytes()) {
-            watch.armed = true;
+            watch.armed = watch.changes == changes;
         }
     }
 
     fn changed(&self, key: &[u8]) {
         if let Some(watch) = self.all().get_mut(key) {
-            watch.armed = false;
-            watch.bell.notify_waiters();
+            watch.changed();
         }
     }
 
     fn all_changed(&self) {
         for watch in self.all().values_mut() {
-            watch.armed = false;
-            watch.bell.notify_waiters();
+            watch.changed();
         }
+    }
+}
+
+impl Watch {
+    fn changed(&mut self) {
+        self.armed = false;
+        self.changes += 1;
+        self.bell.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_comes_before_we_know_that_it_is_watched_for_is_not_watched_for_again() {
+        let watches = Watches::default();
+        let (_, asked) = watches.watch("k");
+        // The server has been asked, and told already, before our task runs again.
+        watches.changed(b"k");
+        watches.armed("k", asked.unwrap());
+        assert!(watches.watch("k").1.is_some());
     }
 }

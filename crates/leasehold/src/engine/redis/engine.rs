@@ -93,7 +93,7 @@ impl RedisEngine {
 
     pub(super) fn new_bundle(&self, ttl: Duration) -> Arc<Bundle> {
         let key = format!("{}b{:032x}", self.config.prefix, crate::random::unique());
-        Bundle::new(key, ttl, self.clock.now())
+        Bundle::new(key, ttl)
     }
 
     /// How many keys go beside the locks'.
@@ -115,7 +115,7 @@ impl RedisEngine {
         }
     }
 
-    async fn ask(&self, claim: &Claim, queue: bool) -> Result<(Said, Address)> {
+    async fn ask(&self, claim: &Claim, queue: bool) -> Result<(Said, Live)> {
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
         let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
@@ -127,7 +127,7 @@ impl RedisEngine {
             self.epoch_arguments(command, live);
         };
         let (answer, live) = self.nodes.script(slot, &self.scripts.attempt, self.keys(1), &fill).await?;
-        Ok((read(&answer, &live.address)?, live.address))
+        Ok((read(&answer, &live.address)?, live))
     }
 
     async fn look(&self, claim: &Claim) -> Result<Answer> {
@@ -167,7 +167,7 @@ impl RedisEngine {
     }
 
     /// Has the server tell when the key changes next.
-    async fn arm(&self, key: &str) -> Result<()> {
+    async fn arm(&self, key: &str, changes: u64) -> Result<()> {
         let link = self.nodes.link(self.nodes.slot(key))?;
         let live = link.live().await?;
         let mut commands = Pipeline::new();
@@ -178,7 +178,7 @@ impl RedisEngine {
         for answer in answers {
             answer.extract_error().map_err(|cause| error::step(&live.address, cause))?;
         }
-        self.ears.watches.armed(key);
+        self.ears.watches.armed(key, changes);
         Ok(())
     }
 }
@@ -238,12 +238,12 @@ impl Engine for RedisEngine {
         Step::new(async move {
             let sent = self.clock.now();
             let expected = queue.then(|| self.ears.mailbox.expect(claim.id, sent));
-            let (said, address) = self.ask(&claim, queue).await?;
+            let (said, live) = self.ask(&claim, queue).await?;
             match said {
                 Said::Granted(token) => {
                     drop(expected);
                     if self.replicas.is_some() {
-                        self.replicated(&address, self.nodes.slot(&self.key(claim.name()))).await?;
+                        self.replicated(&live.address, self.nodes.slot(&self.key(claim.name()))).await?;
                     }
                     Ok(granted(token, sent, claim.terms.ttl))
                 }
@@ -320,13 +320,13 @@ impl Engine for RedisEngine {
 
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
         let key = self.key(&name);
-        let (bell, armed) = self.ears.watches.watch(&key);
+        let (bell, unarmed) = self.ears.watches.watch(&key);
         // Listening begins here, not at the first poll.
         let heard = bell.notified_owned();
         Step::new(async move {
-            if !armed {
+            if let Some(changes) = unarmed {
                 // Whatever has changed since the call was not told.
-                return self.arm(&key).await;
+                return self.arm(&key, changes).await;
             }
             tokio::select! {
                 () = heard => {}

@@ -124,10 +124,17 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
     }
 }
 
-/// An answer that no script of ours gives.
+/// An answer that no script of ours gives. It is not repeated: it may hold claims and owners.
 pub(crate) fn odd(address: &Address, answer: &redis::Value) -> Error {
-    let message = format!("{address} answered {answer:?}, which no script of ours says");
-    Error::new(ErrorKind::Corrupt, message).effect_unknown()
+    let kind = match answer {
+        redis::Value::Array(parts) => format!("an array of {}", parts.len()),
+        redis::Value::BulkString(text) => format!("{} bytes", text.len()),
+        redis::Value::Int(_) => "a number".to_owned(),
+        redis::Value::Nil => "nothing".to_owned(),
+        _ => "something else".to_owned(),
+    };
+    Error::new(ErrorKind::Corrupt, format!("{address} answered with {kind}, which no script of ours does"))
+        .effect_unknown()
 }
 
 /// The error in one line, without the library's own names for it.

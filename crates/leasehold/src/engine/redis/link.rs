@@ -33,8 +33,10 @@ pub(crate) enum Target {
 }
 
 /// A connection that is up.
-#[derive(Clone)]
-pub(crate) struct Live {
+pub(crate) type Live = Arc<Connected>;
+
+/// A connection, and where it leads.
+pub(crate) struct Connected {
     connection: MultiplexedConnection,
     pub(crate) address: Address,
     /// By which election its server is the master, where there are elections.
@@ -117,7 +119,7 @@ impl Link {
     pub(crate) async fn live(&self) -> Result<Live> {
         let known = |state: &State| match state {
             State::Connecting => None,
-            State::Up(live) => Some(Ok(live.clone())),
+            State::Up(live) => Some(Ok(Arc::clone(live))),
             State::Down(kind, why, retryable) => {
                 let error = Error::new(*kind, &**why);
                 Some(Err(if *retryable { error.retryable() } else { error }))
@@ -229,7 +231,7 @@ async fn tend(inner: Arc<Inner>) {
         match inner.connect(number).await {
             Ok(live) => {
                 failures = 0;
-                inner.state.send_replace(State::Up(live.clone()));
+                inner.state.send_replace(State::Up(Arc::clone(&live)));
                 inner.owner.up(&live, again);
                 again = true;
                 tokio::select! {
@@ -292,7 +294,7 @@ impl Inner {
             Some(elected) if !run.is_empty() => format!("{run}:{}", elected.epoch).into(),
             _ => run,
         };
-        Ok(Live { connection, address, elected, run, number })
+        Ok(Arc::new(Connected { connection, address, elected, run, number }))
     }
 
     /// Listens to our inbox, stores the scripts, and looks whether this is the server that we want.

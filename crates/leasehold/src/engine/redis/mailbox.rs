@@ -25,7 +25,16 @@ struct Slot {
     place: Option<u64>,
     granted: Option<(Token, u64)>,
     look: bool,
-    bell: Arc<Notify>,
+    /// Rung when something comes; there is none before somebody listens.
+    bell: Option<Arc<Notify>>,
+}
+
+impl Slot {
+    fn ring(&self) {
+        if let Some(bell) = &self.bell {
+            bell.notify_one();
+        }
+    }
 }
 
 /// One slot for each claim that waits or is about to.
@@ -40,7 +49,7 @@ impl Mailbox {
     /// Makes room for a claim before it is sent: news may come before the answer. The slot is gone again with what is returned,
     /// unless it is kept.
     pub(crate) fn expect(&self, claim: ClaimId, sent: Moment) -> Expected<'_> {
-        let new = || Slot { asked: sent, place: None, granted: None, look: false, bell: Arc::new(Notify::new()) };
+        let new = || Slot { asked: sent, place: None, granted: None, look: false, bell: None };
         self.slots().entry(claim).or_insert_with(new);
         Expected { mailbox: self, claim, keep: false }
     }
@@ -69,7 +78,7 @@ impl Mailbox {
         if std::mem::take(&mut slot.look) {
             return Some(Ok(News::Look));
         }
-        Some(Err(Arc::clone(&slot.bell)))
+        Some(Err(Arc::clone(slot.bell.get_or_insert_default())))
     }
 
     /// The claim waits no more.
@@ -82,14 +91,14 @@ impl Mailbox {
             && slot.place.is_none_or(|known| known == place)
         {
             slot.granted = Some((token, place));
-            slot.bell.notify_one();
+            slot.ring();
         }
     }
 
     pub(crate) fn look(&self, claim: ClaimId) {
         if let Some(slot) = self.slots().get_mut(&claim) {
             slot.look = true;
-            slot.bell.notify_one();
+            slot.ring();
         }
     }
 
@@ -97,7 +106,7 @@ impl Mailbox {
     pub(crate) fn look_all(&self) {
         for slot in self.slots().values_mut() {
             slot.look = true;
-            slot.bell.notify_one();
+            slot.ring();
         }
     }
 }

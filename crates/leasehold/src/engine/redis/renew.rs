@@ -65,7 +65,8 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
         match engine.ears.bundles.find(&lease.claim, now) {
             None => loose.push(lease),
             Some((bundle, ask)) => {
-                if !bundle.is_fresh(now) && !stale.iter().any(|known| Arc::ptr_eq(known, &bundle)) {
+                // One that is asked for by itself may be in doubt, and so is what another server said of its bundle.
+                if (ask || !bundle.is_fresh(now)) && !stale.iter().any(|known| Arc::ptr_eq(known, &bundle)) {
                     stale.push(Arc::clone(&bundle));
                 }
                 if ask {
@@ -180,6 +181,10 @@ async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
     if let Some(bundle) = &bundle {
         let joined = leases.iter().zip(&marks).filter(|(_, mark)| **mark == b'2');
         engine.ears.bundles.join(bundle, joined.map(|(lease, _)| &lease.claim), sent);
+        // Without the replicas it is as if it had not been extended: the next round does it.
+        if replicated {
+            bundle.extend(sent);
+        }
     }
     let renewal = |(mark, lease): (&u8, &&Lease)| match mark {
         b'1' | b'2' if replicated => Renewal::Renewed(until(sent, lease)),

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Script, Value};
 
-use crate::claim::{ClaimId, Holder, Mode, Owner, Terms, Token};
+use crate::claim::{ClaimId, Holder, Mode, Terms, Token};
 use crate::name::LockName;
 
 /// A lock's key: one name has one key, and no two names share one. A name with a hash tag of its own keeps it, so that
@@ -208,7 +208,8 @@ pub(crate) fn party(terms: &Terms, prefix: &str, inbox: &str) -> Vec<u8> {
     let mut text = Vec::with_capacity(96 + holder.host.len() + holder.program.len() + holder.text.len());
     text.push(mode);
     digits(&mut text, terms.ttl.as_micros() as u64, 12);
-    text.extend(terms.owner.map_or(0, Owner::bits).to_be_bytes());
+    // Nobody is zero; an owner that is zero is somebody.
+    text.extend(terms.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes());
     digits(&mut text, prefix.len() as u64, 3);
     text.extend(inbox.as_bytes());
     if let Mode::Permits { n, limit } = terms.mode {
@@ -407,6 +408,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::claim::Owner;
 
     #[test]
     fn slots_are_the_servers() {

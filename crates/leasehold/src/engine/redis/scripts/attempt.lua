@@ -5,13 +5,15 @@ local kind = main and byte(main)
 -- Most locks are mutexes without an owner: what follows, up to the tables, is the same for them as what comes after those, in fewer
 -- words. First: it is free, or ours, and wanted alone.
 if frozen == 0 and byte(party) == 69 then
-  local touched, mine, live = 0, false, false
-  if kind then touched = sub(main, 18, 27) end
+  local kept, mine, live = '0', false, false
+  if kind then kept = sub(main, 18, 27) end
   if kind == 72 then
     mine = sub(main, 44, 59) == claim
     live = sub(main, 28, 43) + sub(main, 61, 72) > now
   end
-  local old = time[1] - touched + ARGV[4] > ARGV[3] / 2
+  -- Until which second the key is kept.
+  local old = time[1] + ARGV[4] + ARGV[3] / 2 > num(kept)
+  if old then kept = fmt('%010.0f', time[1] + ARGV[4] + ARGV[3]) end
   if not kind or kind == 70 or kind == 72 and (mine or not live) then
     local token = clock
     if kind then
@@ -22,7 +24,7 @@ if frozen == 0 and byte(party) == 69 then
         token = fmt('%016.0f', last + 1)
       end
     end
-    call('HSET', key, 'm', 'H' .. token .. (old and time[1] or touched) .. clock .. claim .. party)
+    call('HSET', key, 'm', 'H' .. token .. kept .. clock .. claim .. party)
     if old then call('EXPIRE', key, ARGV[4] + ARGV[3]) end
     return token
   end
@@ -33,7 +35,7 @@ if frozen == 0 and byte(party) == 69 then
       local holder, token = sub(main, 44, 59), sub(main, 2, 17)
       at, ahead, before, till = token, 0, NONE, sub(main, 28, 43) + sub(main, 61, 72)
       fields = { holder, token .. sub(main, 28, 43) .. token .. NONE .. NONE .. sub(main, 60) }
-      main = 'R' .. token .. touched .. holder .. holder .. claim .. claim .. token .. ZERO
+      main = 'R' .. token .. kept .. holder .. holder .. claim .. claim .. token .. ZERO
         .. '000001000000000001000000000000' .. ZERO .. '0000000000'
     elseif kind == 82 and sub(main, 124, 141) == '000001000000000001' then
       before = sub(main, 76, 91)
@@ -47,9 +49,9 @@ if frozen == 0 and byte(party) == 69 then
     if fields then
       at = at < clock and clock or fmt('%016.0f', at + 1)
       call('HSET', key, claim, ZERO .. clock .. at .. before .. NONE .. party, 'm', sub(main, 1, 17)
-        .. (old and time[1] or touched) .. sub(main, 28, 59) .. (ahead == 0 and claim or sub(main, 60, 75)) .. claim .. at
+        .. kept .. sub(main, 28, 59) .. (ahead == 0 and claim or sub(main, 60, 75)) .. claim .. at
         .. sub(main, 108, 141) .. fmt('%06d', ahead + 1) .. sub(main, 148), unpack(fields))
-      if old then call('EXPIRE', key, math.max(ARGV[4] + ARGV[3], call('TTL', key))) end
+      if old then call('EXPIRE', key, ARGV[4] + ARGV[3]) end
       return { 1, ahead, ahead == 0 and till - now or -1, at }
     end
   end

@@ -1,9 +1,12 @@
 -- Extends leases. KEYS: the locks. ARGV: whether they stay in their bundles, key of a bundle that they join (or nothing),
 -- retention, longest TTL (s), and the claims. Answers for each with 0: lost; 1: extended; 2: held as long as its bundle lasts.
 local answers, rich, bundles, joined = {}, {}, {}, 0
+-- The bundle is there before anything points to it: if the script fails half-way, no lease ends by that.
+if ARGV[2] ~= '' then call('SET', ARGV[2], clock .. '0000000000', 'EX', ARGV[4] + ARGV[3]) end
 for i = 1, #ARGV - 4 - extra do
-  local main, answer = call('HGET', KEYS[i], 'm'), '0'
-  local kind = main and byte(main)
+  -- What another program has put under one lock's key is no reason to lose the others.
+  local main, answer = redis.pcall('HGET', KEYS[i], 'm'), '0'
+  local kind = type(main) == 'string' and byte(main)
   if kind == 82 then
     rich[#rich + 1] = i
   elseif (kind == 72 or kind == 66) and sub(main, 44, 59) == ARGV[i + 4] then
@@ -15,15 +18,15 @@ for i = 1, #ARGV - 4 - extra do
       since = bundles[name] and sub(bundles[name], 1, 16) or 0
     end
     if since + sub(main, from + 1, from + 12) > now then
-      local touched = sub(main, 18, 27)
+      local kept = sub(main, 18, 27)
       -- In a bundle it may be extended for another TTL before it is asked for by itself again.
       local most = (ARGV[2] ~= '' or name and ARGV[1] == '1') and ARGV[4] * 2 or ARGV[4]
-      local old = time[1] - touched + most > ARGV[3] / 2
+      local old = time[1] + most + ARGV[3] / 2 > num(kept)
       if old then
-        touched = time[1]
+        kept = fmt('%010.0f', time[1] + most + ARGV[3])
         call('EXPIRE', KEYS[i], most + ARGV[3])
       end
-      local start = sub(main, 2, 17) .. touched
+      local start = sub(main, 2, 17) .. kept
       if name and ARGV[1] == '1' then
         if old then call('HSET', KEYS[i], 'm', 'B' .. start .. sub(main, 28)) end
         answer = '2'
@@ -44,5 +47,9 @@ for i = 1, #ARGV - 4 - extra do
   end
   answers[i] = answer
 end
-if joined > 0 then call('SET', ARGV[2], clock .. fmt('%010d', joined), 'EX', ARGV[4] + ARGV[3]) end
+if joined > 0 then
+  call('SETRANGE', ARGV[2], 16, fmt('%010d', joined))
+elseif ARGV[2] ~= '' then
+  call('DEL', ARGV[2])
+end
 if #rich == 0 then return table.concat(answers) end

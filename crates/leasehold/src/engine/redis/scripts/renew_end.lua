@@ -2,7 +2,9 @@ for _, i in ipairs(rich) do
   -- Read again: two claims may be on one lock, and the first has changed it.
   open(KEYS[i], call('HGET', KEYS[i], 'm'))
   settle(ARGV[i + 4])
-  if known(ARGV[i + 4]) then answers[i] = '1' end
+  local rec = get(ARGV[i + 4])
+  -- One that only waits (a late request put it there) does not hold.
+  if rec and token_of(rec) > 0 and known(ARGV[i + 4]) then answers[i] = '1' end
   close()
 end
 return table.concat(answers)

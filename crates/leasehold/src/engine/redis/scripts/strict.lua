@@ -6,7 +6,12 @@ do
   local key, run, most = KEYS[#KEYS], ARGV[#ARGV - 1], num(ARGV[#ARGV])
   local seen = call('GET', key)
   local start, touched = now, 0
-  if seen and sub(seen, 49) == run then
+  -- A run is a server's, and behind a colon the election that made it the master, where Sentinels told us. Whoever knows of an
+  -- older election, or of none, does not know better.
+  local id, election = string.match(run, '^([^:]*):?(%d*)$')
+  local old_id, old_election = string.match(seen and sub(seen, 49) or '', '^([^:]*):?(%d*)$')
+  if seen and id == old_id and (num(old_election) or 0) >= (num(election) or 0) then
+    run = sub(seen, 49)
     start, touched = num(sub(seen, 1, 16)), num(sub(seen, 33, 48))
   end
   if seen then

@@ -1,15 +1,15 @@
 -- One lock as `logic/table.rs` has it; its rules are numbered there. The lock is one hash. Its field m is one of
---   F token touched                        free
---   H token touched since claim party      held by one, exclusively; nobody waits
---   B token touched size claim key party   the same; since is kept under that key (of this size) for a bundle of leases
---   R token touched, and the state below   anything else: each claim has a field of its own,
---                                          token since place before behind party
--- Times are in us, and 16 digits as a token is; touched is the second (10 digits) in which the key's expiry was last set. Since
+--   F token kept                        free
+--   H token kept since claim party      held by one, exclusively; nobody waits
+--   B token kept size claim key party   the same; since is under that key (of this size), for a bundle of leases
+--   R token kept, and the state below   anything else: each claim has a field of its own,
+--                                       token since place before behind party
+-- Times are in us, and 16 digits as a token is; kept is the second (10 digits) until which the key is. Since
 -- is when the claim was last heard of: its time ends a TTL later. A party is its mode, TTL (12 digits), owner, the length of the
 -- prefix (3 digits) and the number of its client's inbox; for permits, how many of how many (10 digits each); and who it is. A
 -- waiter's token is zero. The first in a list may name somebody before it who is long gone.
 local RETAIN = num(ARGV[3])
-local name, touched, longest, cache, dirty, gone
+local name, kept, longest, cache, dirty, gone
 local writing = false
 -- The last token and place; how many hold it exclusively, shared, and which permits are taken; how many have or want permits,
 -- and their limit; how many hold and how many wait; a moment before which no lease ends, zero if that is not known.
@@ -26,14 +26,18 @@ local function owner_of(rec) return sub(rec, 94, 109) end
 local function n_of(rec) return byte(rec, 81) == 80 and num(sub(rec, 129, 138)) or 0 end
 local function limit_of(rec) return byte(rec, 81) == 80 and num(sub(rec, 139, 148)) or 0 end
 local function behind(rec) return sub(rec, 65, 80) end
+local function inbox(rec) return sub(name, 1, num(sub(rec, 110, 112))) .. 'i' .. sub(rec, 113, 128) end
+-- Tells a party something, if its client listens to this very node: what a cluster passes on to other nodes does not count.
 local function tell(rec, message)
+  if call('PUBSUB', 'NUMSUB', inbox(rec))[2] == 0 then return false end
   -- A server that takes no writes now (too few replicas, a full disk) says so here, before anybody is told of something that is
   -- not written down. One without memory lets a script go on that has begun to write, and this takes no memory.
   if not writing then
     call('HDEL', name, '')
     writing = true
   end
-  return call('PUBLISH', sub(name, 1, num(sub(rec, 110, 112))) .. 'i' .. sub(rec, 113, 128), message)
+  call('PUBLISH', inbox(rec), message)
+  return true
 end
 
 local function get(claim)
@@ -82,19 +86,18 @@ end
 
 local function hold(claim, since, main, party)
   local till = since + sub(party, 2, 13)
-  if till <= now then return false end
+  if till <= now then return end
   append(held, claim, sub(main, 2, 17) .. since .. sub(main, 2, 17) .. NONE .. NONE .. party)
   place, alone, holders, soonest = last, 1, 1, till
-  return true
 end
 
 -- Reads a lock.
 local function open(of, main)
-  name, touched, longest, cache, dirty, gone = of, 0, 0, {}, {}, {}
+  name, kept, longest, cache, dirty, gone = of, 0, 0, {}, {}, {}
   last, place, alone, shared, used, permits, limit, holders, waiters, soonest = 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
   held, queue, front = { NONE, NONE }, { NONE, NONE }, NONE
   if not main then return end
-  last, touched = num(sub(main, 2, 17)), num(sub(main, 18, 27))
+  last, kept = num(sub(main, 2, 17)), num(sub(main, 18, 27))
   local kind = byte(main)
   if kind == 72 then
     hold(sub(main, 44, 59), sub(main, 28, 43), main, sub(main, 60))
@@ -102,7 +105,8 @@ local function open(of, main)
     local size = num(sub(main, 28, 43))
     local tie = sub(main, 60, 59 + size)
     local bundle = call('GET', tie)
-    if bundle and hold(sub(main, 44, 59), sub(bundle, 1, 16), main, sub(main, 60 + size)) then
+    if bundle then
+      hold(sub(main, 44, 59), sub(bundle, 1, 16), main, sub(main, 60 + size))
       -- It leaves its bundle, and whoever renews that notices.
       call('SETRANGE', tie, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1))
     end
@@ -125,19 +129,19 @@ local function close()
   end
   local out = {}
   for claim in pairs(gone) do out[#out + 1] = claim end
-  local fresh = time[1] - touched + longest > RETAIN / 2
-  if fresh then touched = num(time[1]) end
+  local most = math.ceil(longest) + RETAIN
+  local old = time[1] + longest + RETAIN / 2 > kept
+  if old then kept = time[1] + most end
   fields[#fields + 1] = 'm'
   if holders == 0 and waiters == 0 then
-    fields[#fields + 1] = fmt('F%016.0f%010.0f', last, touched)
+    fields[#fields + 1] = fmt('F%016.0f%010.0f', last, kept)
   else
-    fields[#fields + 1] = fmt('R%016.0f%010.0f', last, touched) .. held[1] .. held[2] .. queue[1] .. queue[2]
+    fields[#fields + 1] = fmt('R%016.0f%010.0f', last, kept) .. held[1] .. held[2] .. queue[1] .. queue[2]
       .. fmt('%016.0f%016.0f%06d%06d%06d%06d%06d%016.0f%010.0f', place, soonest, alone, shared, holders, waiters, permits, used, limit)
   end
   for from = 1, #fields, 1000 do call('HSET', name, unpack(fields, from, math.min(from + 999, #fields))) end
   for from = 1, #out, 1000 do call('HDEL', name, unpack(out, from, math.min(from + 999, #out))) end
-  -- Others in the record may last longer than whoever came now.
-  if fresh then call('EXPIRE', name, math.max(math.ceil(longest) + RETAIN, call('TTL', name))) end
+  if old then call('EXPIRE', name, most) end
 end
 
 -- A claim's time now ends at `till`; the key must live longer.
@@ -288,7 +292,7 @@ local function settle(me)
         front = claim
         return
       end
-      if claim == me or tell(rec, 'G' .. claim .. n16(token) .. sub(rec, 33, 48)) > 0 then
+      if claim == me or tell(rec, 'G' .. claim .. n16(token) .. sub(rec, 33, 48)) then
         cut(queue, claim, rec)
         waiters = waiters - 1
         grant(claim, rec, token)
@@ -316,8 +320,9 @@ local function known(claim)
     if holders == 1 then soonest = till end
     return token
   end
+  -- So many that it does not matter how many are not counted.
   local ahead, at = 0, queue[1]
-  while at ~= claim do
+  while at ~= claim and ahead < 100 do
     ahead, at = ahead + 1, behind(get(at))
   end
   return { 1, ahead, ahead == 0 and recheck() or -1, num(sub(rec, 33, 48)) }
