@@ -1,0 +1,17 @@
+//! What `redis:` costs and what it survives, on real servers: lost messages, replies and data, dead and silent clients,
+//! servers that are away. The behaviour itself is the suite's.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+mod apart;
+mod away;
+mod chaos;
+mod cost;
+mod deaths;
+mod leftovers;
+mod messages;
+mod reconnect;
+mod record;
+mod replies;
+mod scripts;
+mod site;
+mod tokens;

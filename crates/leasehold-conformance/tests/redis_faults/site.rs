@@ -1,0 +1,240 @@
+//! A server of a test's own, its clients, and what the server says of them.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::engine::{Engine, LockView};
+use leasehold::{Claim, Guard, Holder, LockName, Locks, Mode, Result, Terms};
+use leasehold_conformance::player::Player;
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::redis::{Redis, Reply, Resp};
+use leasehold_testbed::{Proxy, Server, eventually};
+use tokio::task::JoinHandle;
+
+/// A server, and the ways to it.
+pub(crate) struct Site {
+    pub(crate) server: Server,
+}
+
+/// How often each command was carried out, those inside scripts included.
+pub(crate) struct Calls(HashMap<String, u64>);
+
+impl Calls {
+    pub(crate) fn of(&self, command: &str) -> u64 {
+        self.0.get(command).copied().unwrap_or_default()
+    }
+
+    /// How many scripts were run.
+    pub(crate) fn scripts(&self) -> u64 {
+        self.of("evalsha") + self.of("eval")
+    }
+}
+
+impl Site {
+    pub(crate) async fn new() -> Self {
+        Self::of(Redis::new()).await
+    }
+
+    pub(crate) async fn of(redis: Redis) -> Self {
+        Self { server: redis.start().await.expect("a server") }
+    }
+
+    /// The server's URL with these options: `prefix=a&retention=1s`.
+    pub(crate) fn url(&self, options: &str) -> String {
+        format!("{}?{options}", self.server.url())
+    }
+
+    /// A client.
+    pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
+        self.locks_with(ttl, "").await
+    }
+
+    pub(crate) async fn locks_with(&self, ttl: Duration, options: &str) -> Locks {
+        let url = if options.is_empty() { self.server.url() } else { self.url(options) };
+        Locks::builder().ttl(ttl).open(&url).await.expect("a client")
+    }
+
+    /// A client whose line can be tampered with.
+    pub(crate) async fn proxied(&self, ttl: Duration) -> (Locks, Proxy) {
+        self.proxied_with(ttl, "").await
+    }
+
+    pub(crate) async fn proxied_with(&self, ttl: Duration, options: &str) -> (Locks, Proxy) {
+        let proxy = Proxy::start(self.server.addr()).await.expect("a proxy");
+        let url = format!("redis://{}/{options}", proxy.addr());
+        (Locks::builder().ttl(ttl).open(&url).await.expect("a client"), proxy)
+    }
+
+    /// An engine without a keeper: nothing is asked but what the test asks.
+    pub(crate) async fn engine(&self) -> Arc<dyn Engine> {
+        self.engine_with("").await
+    }
+
+    pub(crate) async fn engine_with(&self, options: &str) -> Arc<dyn Engine> {
+        let clock = leasehold::clock::Clock::system();
+        leasehold::engine::open(&self.url(options), &clock).await.expect("an engine")
+    }
+
+    /// Another process.
+    pub(crate) async fn player(&self, ttl: Duration) -> Player {
+        Player::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &self.server.url(), ttl).await
+    }
+
+    /// A connection by hand.
+    pub(crate) async fn by_hand(&self) -> Resp {
+        Resp::connect(self.server.addr()).await.expect("a connection")
+    }
+
+    /// Asks the server by hand.
+    pub(crate) async fn ask(&self, words: &[&str]) -> Reply {
+        match self.by_hand().await.command(words).await.expect("an answer") {
+            Reply::Error(error) => panic!("{words:?}: {error}"),
+            reply => reply,
+        }
+    }
+
+    pub(crate) async fn text(&self, words: &[&str]) -> String {
+        match self.ask(words).await {
+            Reply::Bulk(text) | Reply::Simple(text) => text,
+            other => panic!("{words:?}: {other:?}"),
+        }
+    }
+
+    pub(crate) async fn number(&self, words: &[&str]) -> i64 {
+        match self.ask(words).await {
+            Reply::Integer(number) => number,
+            other => panic!("{words:?}: {other:?}"),
+        }
+    }
+
+    /// Counts from here on.
+    pub(crate) async fn reset(&self) {
+        self.text(&["CONFIG", "RESETSTAT"]).await;
+    }
+
+    pub(crate) async fn calls(&self) -> Calls {
+        let text = self.text(&["INFO", "commandstats"]).await;
+        let line = |line: &str| {
+            let (command, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((command.to_owned(), rest.split_once(',')?.0.parse().ok()?))
+        };
+        Calls(text.lines().filter_map(line).collect())
+    }
+
+    /// How many connections the library's clients have.
+    pub(crate) async fn connections(&self) -> usize {
+        // Ours listen to an inbox; those by hand do not.
+        self.text(&["CLIENT", "LIST", "TYPE", "pubsub"]).await.lines().count()
+    }
+
+    /// Ends the connections of all the library's clients, from the server's side.
+    pub(crate) async fn kill_connections(&self) -> i64 {
+        self.number(&["CLIENT", "KILL", "TYPE", "pubsub"]).await
+    }
+
+    /// All keys.
+    pub(crate) async fn keys(&self) -> Vec<String> {
+        let Reply::Array(keys) = self.ask(&["KEYS", "*"]).await else { panic!("no list of keys") };
+        let text = |key| if let Reply::Bulk(text) = key { text } else { panic!("{key:?} is no key") };
+        keys.into_iter().map(text).collect()
+    }
+
+    /// Every key ends by itself.
+    pub(crate) async fn all_keys_expire(&self) {
+        for key in self.keys().await {
+            let left = self.number(&["PTTL", &key]).await;
+            // It may have ended meanwhile.
+            assert!(left > 0 || left == -2, "{key} lives for ever: {left}");
+        }
+    }
+}
+
+/// What a server is asked, as it is asked it.
+pub(crate) struct Monitor(Resp);
+
+/// One command.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    /// Who asked: an address, or `lua`.
+    pub(crate) by: String,
+    pub(crate) command: String,
+}
+
+impl Monitor {
+    pub(crate) async fn start(site: &Site) -> Self {
+        let mut hand = site.by_hand().await;
+        assert_eq!(hand.command(&["MONITOR"]).await.expect("an answer"), Reply::Simple("OK".to_owned()));
+        Self(hand)
+    }
+
+    /// What clients have asked since the last call, scripts and us left out.
+    pub(crate) async fn asked(&mut self, site: &Site) -> Vec<String> {
+        let mut asked = self.all(site).await;
+        asked.retain(|asked| asked.by != "lua");
+        asked.into_iter().map(|asked| asked.command).collect()
+    }
+
+    pub(crate) async fn all(&mut self, site: &Site) -> Vec<Asked> {
+        let mark = format!("mark-{:032x}", leasehold::ClaimId::random().bits());
+        site.text(&["ECHO", &mark]).await;
+        let mut seen = Vec::new();
+        loop {
+            let Reply::Simple(line) = self.0.reply().await.expect("a line") else { panic!("no line") };
+            // 1700000000.123456 [0 127.0.0.1:5000] "evalsha" "…"
+            let (_, rest) = line.split_once('[').expect("a client");
+            let (who, rest) = rest.split_once("] \"").expect("a command");
+            if rest.contains(&mark) {
+                return seen;
+            }
+            let (_, by) = who.split_once(' ').expect("a database and an address");
+            let command = rest.split('"').next().unwrap_or_default().to_lowercase();
+            seen.push(Asked { by: by.to_owned(), command });
+        }
+    }
+}
+
+/// Asks for a lock in a task of its own.
+pub(crate) fn spawn_lock(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
+    let mutex = locks.mutex(name).wait(SOON);
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+/// The guard that such a task gets.
+pub(crate) async fn guard(task: JoinHandle<Result<Guard>>) -> Guard {
+    task.await.expect("no panic").expect("the lock")
+}
+
+/// Gives a lock back that was not lost.
+pub(crate) async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.expect("a release"), leasehold::Outcome::Released);
+}
+
+pub(crate) async fn view(locks: &Locks, name: &str) -> LockView {
+    locks.inspect(name).await.expect("an inspection")
+}
+
+/// Waits until so many wait for the lock.
+pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
+    eventually(SOON, || async {
+        let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
+        if view.waiters.len() == count { Ok(()) } else { Err(format!("{count} should wait: {view:?}")) }
+    })
+    .await;
+}
+
+/// Waits until nobody holds anything and nobody waits.
+pub(crate) async fn until_empty(locks: &Locks, bound: Duration) {
+    eventually(bound, || async {
+        let left = locks.list("").await.map_err(|error| error.to_string())?;
+        if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}")) }
+    })
+    .await;
+}
+
+/// A claim for an engine itself.
+pub(crate) fn claim(name: &str, mode: Mode, ttl: Duration) -> Arc<Claim> {
+    let (name, holder) = (LockName::new(name).expect("a name"), Arc::new(Holder::this_process()));
+    Arc::new(Claim::new(Arc::new(Terms::new(name, mode, None, ttl, holder))))
+}
