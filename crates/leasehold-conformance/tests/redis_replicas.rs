@@ -6,9 +6,9 @@ mod deployment;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use deployment::{BOUND, LONG, client, raw, soon, text, until_answering, until_free, until_waiting};
+use deployment::{BOUND, LONG, client, raw, soon, text, until_answering, until_free, until_renewed, until_waiting};
 use leasehold::{Error, ErrorKind, Outcome, Token};
-use leasehold_testbed::redis::{Reply, SentinelSet};
+use leasehold_testbed::redis::{Cluster, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Server, eventually, redis};
 
 /// A master and its replica, and a URL that asks for it.
@@ -166,4 +166,34 @@ async fn a_grant_that_counts_survives_the_master() {
     until_answering(&one).await;
     says_how_many(&one.mutex("b").try_lock().await.expect_err("no replica has it"));
     assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+}
+
+/// A slot on its way: the lock is on one node, what is asked of the replicas must be asked of the same, and nothing of it may be in
+/// the way of the move.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_may_move_meanwhile() {
+    let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
+    let locks = client(&format!("{}?replicas=1", cluster.url()), Duration::from_secs(3)).await;
+    let slot = slot_of("a");
+    let held = soon("a lock", locks.mutex("a").lock()).await.expect("a lock");
+    let from = cluster.owner_of(slot).await.expect("an owner");
+    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+    until_renewed(&held).await;
+    let new = soon("a lock", locks.mutex("{a}new").lock()).await.expect("a lock");
+    cluster.move_keys(&migration).await.expect("moved keys");
+    until_renewed(&held).await;
+    until_renewed(&new).await;
+    cluster.finish_migration(migration).await.expect("the end of a move");
+    until_renewed(&held).await;
+    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
+    assert_eq!(new.release().await.expect("an answer"), Outcome::Released);
+    // However many slots are used, one connection to each node waits.
+    for number in 0..30 {
+        let guard = soon("a lock", locks.mutex(format!("many-{number}")).lock()).await.expect("a lock");
+        assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+    }
+    for node in 0..3 {
+        let list = text(raw(cluster.nodes()[node].addr(), &["CLIENT", "LIST"]).await);
+        assert_eq!(list.lines().filter(|line| line.contains("cmd=wait")).count(), 1, "{list}");
+    }
 }

@@ -11,9 +11,8 @@ use leasehold::{ErrorKind, Guard, Locks, Outcome, Owner, Token};
 use leasehold_testbed::redis::{Cluster, Redis, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Data, redis};
 
-/// The longest lease.
-const MOST: Duration = Duration::from_secs(3);
-/// What is used of it.
+/// The longest lease, and the one that is used.
+const MOST: Duration = Duration::from_secs(2);
 const TTL: Duration = Duration::from_secs(2);
 
 fn strict(url: &str) -> String {
@@ -28,14 +27,23 @@ async fn time(addr: SocketAddr) -> u64 {
     seconds * 1_000_000 + micros
 }
 
-/// Since when the server is known to forget nothing.
-async fn known_since(addr: SocketAddr) -> u64 {
-    text(raw(addr, &["GET", "leasehold:e"]).await)[..16].parse().expect("a number")
+/// Since when a server is known to forget nothing; in a cluster, in this slot.
+async fn known_since(addr: SocketAddr, slot: Option<u16>) -> u64 {
+    let tag = slot.and_then(|slot| (0..).find(|number: &u32| slot_of(&number.to_string()) == slot));
+    let key = tag.map_or("leasehold:e".to_owned(), |tag| format!("leasehold:e{{{tag}}}"));
+    text(raw(addr, &["GET", &key]).await)[..16].parse().expect("a number")
 }
 
 /// When the first new lease may begin.
-async fn thaws(addr: SocketAddr) -> Token {
-    Token(known_since(addr).await + MOST.as_micros() as u64)
+async fn thaws(addr: SocketAddr, slot: Option<u16>) -> Token {
+    Token(known_since(addr, slot).await + MOST.as_micros() as u64)
+}
+
+/// A server that took another's place was waited for, since it did.
+async fn waited_for(guard: &Guard, addr: SocketAddr, slot: Option<u16>, died: u64) {
+    let since = known_since(addr, slot).await;
+    assert!(since > died, "it was not noticed that it had missed something: {since}, {died}");
+    assert!(guard.token() >= thaws(addr, slot).await, "granted too early: {guard:?}, {since}");
 }
 
 async fn take(locks: &Locks, name: &str) -> Guard {
@@ -46,7 +54,7 @@ async fn take(locks: &Locks, name: &str) -> Guard {
 async fn taken_over(locks: &Locks, old: &Guard, addr: SocketAddr) -> Guard {
     let new = take(locks, old.name().as_str()).await;
     assert!(!old.is_held(), "two hold it: {old:?} {new:?}");
-    assert!(new.token() >= thaws(addr).await, "granted too early: {new:?}");
+    assert!(new.token() >= thaws(addr, None).await, "granted too early: {new:?}");
     assert!(new.token() > old.token());
     new
 }
@@ -63,7 +71,7 @@ async fn nobody_is_let_in_at_first() {
     }
     let (order, tokens) = line.served().await;
     assert_eq!(order, in_order(3), "those who came meanwhile are served in their order");
-    assert!(tokens[0] >= thaws(server.addr()).await, "{tokens:?}");
+    assert!(tokens[0] >= thaws(server.addr(), None).await, "{tokens:?}");
     // From now on there is nothing to wait for, for whoever comes.
     let other = client(&strict(&server.url()), TTL).await;
     let guard = other.mutex("b").try_lock().await.expect("an answer").expect("a free lock");
@@ -103,8 +111,7 @@ async fn a_failover_that_forgets_never_makes_two_holders() {
     let new = set.failed_over(BOUND).await.expect("a fail-over");
     let (_two, second) = soon("the one who waited", waiting).await.expect("no panic");
     assert!(!first.is_held(), "two hold it: {first:?} {second:?}");
-    assert!(second.token() >= thaws(set.nodes()[new].addr()).await, "granted too early: {second:?}");
-    assert!(second.token().0 >= killed + MOST.as_micros() as u64, "granted too early: {second:?}");
+    waited_for(&second, set.nodes()[new].addr(), None, killed).await;
     assert_eq!(second.release().await.expect("an answer"), Outcome::Released);
 }
 
@@ -119,7 +126,7 @@ async fn who_holds_goes_on_through_it() {
     let kept = take(&one, "b").await;
     let mut line = Line::default();
     line.join(&two, "a").await;
-    let before = known_since(addr).await;
+    let before = known_since(addr, None).await;
     server.kill().expect("a dead server");
     server.restart(Data::Keep).await.expect("the same data");
     until_answering(&one).await;
@@ -132,7 +139,7 @@ async fn who_holds_goes_on_through_it() {
     assert_eq!(first.release().await.expect("an answer"), Outcome::Released);
     // It is free now, and they wait nevertheless.
     let (order, tokens) = line.served().await;
-    let thaws = thaws(addr).await;
+    let thaws = thaws(addr, None).await;
     assert!(thaws.0 > before + MOST.as_micros() as u64, "the new run began to count anew");
     assert_eq!(order, in_order(2));
     assert!(tokens[0] >= thaws, "{tokens:?} {thaws:?}");
@@ -146,7 +153,7 @@ async fn a_lease_longer_than_the_longest_is_refused() {
     let locks = client(&strict(&server.url()), TTL).await;
     let refused = locks.mutex("a").ttl(MOST + Duration::from_millis(1)).lock().await.expect_err("too long");
     assert_eq!(refused.kind(), ErrorKind::InvalidOption, "{refused}");
-    assert!(refused.to_string().contains("3s"), "it says what is allowed: {refused}");
+    assert!(refused.to_string().contains("2s"), "it says what is allowed: {refused}");
     // The longest of all that were ever named counts for everybody.
     let guard = take(&locks, "a").await;
     let longer = client(&format!("{}?strict=20s", server.url()), TTL).await;
@@ -174,7 +181,7 @@ async fn a_master_that_is_called_back_has_forgotten_too() {
     assert_eq!(set.failed_over(BOUND).await.expect("a fail-over"), 0);
     let next = take(&two, "a").await;
     assert!(!held.is_held(), "two hold it: {held:?} {next:?}");
-    assert!(next.token().0 >= killed + MOST.as_micros() as u64, "granted too early: {next:?}, {killed}");
+    waited_for(&next, set.nodes()[0].addr(), None, killed).await;
 }
 
 /// The same in a cluster: each slot has its own word on it, and it is there before the first lock is.
@@ -195,7 +202,7 @@ async fn a_cluster_that_forgets_never_makes_two_holders() {
     let new = cluster.failed_over(slot, BOUND).await.expect("a fail-over");
     let second = take(&two, "a").await;
     assert!(!first.is_held(), "two hold it: {first:?} {second:?}");
-    assert!(second.token().0 >= killed + MOST.as_micros() as u64, "granted too early: {second:?}, {killed}");
+    waited_for(&second, cluster.nodes()[new].addr(), Some(slot), killed).await;
     let known = words(cluster.nodes()[new].addr()).await;
     assert!(matches!(known, Reply::Integer(5000..)), "every slot's wait has begun, not only this one's: {known:?}");
     assert_eq!(second.release().await.expect("an answer"), Outcome::Released);

@@ -76,10 +76,13 @@ fn client(config: &Config, address: &Address, login: &Login, db: u32) -> Result<
     let info = place.into_connection_info().map_err(|cause| error::connecting(address, cause))?;
     let info = info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true));
     match &config.tls {
-        None => Client::open(info),
-        Some(tls) => Client::build_with_tls(info, certificates(tls)?),
+        None => Client::open(info).map_err(|cause| error::connecting(address, cause)),
+        Some(tls) => Client::build_with_tls(info, certificates(tls)?).map_err(|cause| {
+            let message =
+                format!("ca, cert and cert-key must be PEM files with what they say ({})", error::plain(&cause));
+            Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
+        }),
     }
-    .map_err(|cause| error::connecting(address, cause))
 }
 
 fn certificates(tls: &Tls) -> Result<TlsCertificates> {

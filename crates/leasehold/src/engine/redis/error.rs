@@ -1,6 +1,6 @@
 //! What the server or the connection says, in the library's words.
 
-use redis::{ErrorKind as Native, RedisError};
+use redis::{Arg, Cmd, ErrorKind as Native, RedisError};
 
 use super::config::Address;
 use crate::error::{Error, ErrorKind};
@@ -24,12 +24,23 @@ pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
         let message = format!("{address} refuses the user or the password ({})", plain(&cause));
         return Error::new(ErrorKind::Denied, message).at_engine(NAME);
     }
+    if text.contains("no permissions to") {
+        let message = format!("{address} does not let us ({})", plain(&cause));
+        return Error::new(ErrorKind::Denied, message).at_engine(NAME);
+    }
     if cause.kind() == Native::RESP3NotSupported || text.contains("unknown command 'HELLO'") {
         let message =
             format!("{address} does not speak RESP3; Redis 6.0 or newer is needed, without a proxy that hides it");
         return Error::new(ErrorKind::Unsupported, message).at_engine(NAME);
     }
-    unreachable(address, &plain(&cause))
+    let hint = if text.contains("invalid peer certificate") {
+        "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
+    } else if text.contains("CertificateRequired") {
+        "; it wants to see a certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
+    } else {
+        ""
+    };
+    unreachable(address, &format!("{}{hint}", plain(&cause)))
 }
 
 /// A step failed. Whatever broke the connection may have come after the server took the step.
@@ -61,6 +72,26 @@ fn code<'a>(cause: &'a RedisError, said: &str) -> &'a str {
     inside.unwrap_or(code)
 }
 
+/// Redis 7.0 does not say what a script may not do, only in which line of it: this finds out.
+pub(crate) fn inside(cause: RedisError, script: &Cmd) -> RedisError {
+    let said = plain(&cause);
+    let Some((what, place)) = said.split_once(" script: ").filter(|(what, _)| what.contains(FORBIDDEN)) else {
+        return cause;
+    };
+    let line = place.rsplit(':').next().and_then(|line| line.trim_end_matches('.').parse::<usize>().ok());
+    let text = match script.args_iter().last() {
+        Some(Arg::Simple(text)) => String::from_utf8_lossy(text),
+        _ => return cause,
+    };
+    let line = line.and_then(|line| text.lines().nth(line.checked_sub(1)?)).unwrap_or_default();
+    let commands: Vec<_> = line.split("call('").skip(1).filter_map(|rest| rest.split('\'').next()).collect();
+    let detail = format!("{}: {}", what.trim_start_matches("ERR "), commands.join(" or "));
+    redis::make_extension_error("NOPERM".to_owned(), Some(detail))
+}
+
+/// How Redis 7.0 says that a script may not do something.
+const FORBIDDEN: &str = "The user executing the script can't";
+
 /// The server says no. What it says before a script has written anything had no effect.
 fn refused(address: &Address, code: &str, said: &str) -> Error {
     use ErrorKind::{Corrupt, Denied, Full, Unavailable};
@@ -78,7 +109,10 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
         "MISCONF" => later(Full, format!("{address} cannot save its data and takes no writes ({said})")),
         "NOPERM" | "NOAUTH" | "WRONGPASS" => {
             let hint = "`leasehold doctor` lists the permissions that are needed";
-            Error::new(Denied, format!("{address} does not let us ({said}); {hint}"))
+            let error = Error::new(Denied, format!("{address} does not let us ({said}); {hint}"));
+            // Our scripts have written before they come to these.
+            let late = ["expire", "ttl"].iter().any(|command| said.to_lowercase().contains(command));
+            if late { error.effect_unknown() } else { error }
         }
         "WRONGTYPE" => {
             let message = "another program keeps something else under this lock's key; choose another `prefix`";

@@ -153,14 +153,15 @@ impl Link {
     ) -> RedisResult<Value> {
         let mut command = script.by_digest(keys);
         fill(&mut command);
-        match self.command(live, &command).await {
+        let result = match self.command(live, &command).await {
             Err(cause) if cause.kind() == Native::Server(ServerErrorKind::NoScript) => {
                 let mut command = script.by_text(keys);
                 fill(&mut command);
                 self.command(live, &command).await
             }
             other => other,
-        }
+        };
+        result.map_err(|cause| error::inside(cause, &script.load()))
     }
 
     /// Sends one command.

@@ -214,8 +214,11 @@ async fn ask(
     fill(&mut command);
     let mut both = Pipeline::new();
     both.cmd("ASKING").add_command(command);
-    let answers = link.commands(live, &both).await?;
-    answers.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
+    let mut last = Value::Nil;
+    for answer in link.commands(live, &both).await? {
+        last = answer.extract_error().map_err(|cause| error::inside(cause, &script.load()))?;
+    }
+    Ok(last)
 }
 
 /// The host of a node, as a node says it. One that does not know by which name it is known is where the one is that was asked.
@@ -350,7 +353,7 @@ fn no_cluster(address: &Address, cause: RedisError) -> Error {
 }
 
 /// Who has each slot, of CLUSTER SLOTS. A node that does not know its own address is the one that was asked.
-fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
+pub(super) fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
     let Value::Array(ranges) = answer else { return None };
     let mut slots = vec![None; SLOTS.into()];
     for range in ranges {

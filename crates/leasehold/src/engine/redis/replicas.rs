@@ -11,8 +11,8 @@ use redis::aio::MultiplexedConnection;
 use redis::{Pipeline, Value};
 use tokio::sync::oneshot;
 
-use super::config::{Address, Config};
-use super::{connect, error, wire};
+use super::config::{Address, Config, Topology};
+use super::{connect, error, nodes, wire};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How long replicas may take.
@@ -25,20 +25,34 @@ pub(crate) struct Replicas {
     lines: Mutex<HashMap<Address, Arc<Line>>>,
 }
 
-/// One server. A replica follows the whole of it, whichever slot is written to: one connection is enough.
+/// One server.
 #[derive(Debug)]
 struct Line {
     address: Address,
-    connection: tokio::sync::Mutex<Option<MultiplexedConnection>>,
+    pen: tokio::sync::Mutex<Option<Pen>>,
     queue: Mutex<Queue>,
+}
+
+/// What is written with: a connection, and a key that this server has. In a cluster that is a key of any slot of its own; not of the
+/// lock's, which may be on its way.
+#[derive(Debug)]
+struct Pen {
+    connection: MultiplexedConnection,
+    key: String,
+}
+
+/// Why nobody knows.
+#[derive(Clone, Debug)]
+struct No {
+    kind: ErrorKind,
+    why: String,
+    retryable: bool,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
     running: bool,
-    /// What is written: of the slot of whoever came last, which the server is sure to have.
-    key: String,
-    waiting: Vec<oneshot::Sender<std::result::Result<i64, String>>>,
+    waiting: Vec<oneshot::Sender<std::result::Result<i64, No>>>,
 }
 
 impl Replicas {
@@ -51,42 +65,38 @@ impl Replicas {
     ///
     /// # Errors
     /// `Unavailable` if they do not in time: the write stands, but may be lost with the server.
-    pub(crate) async fn have_it(&self, address: &Address, slot: Option<u16>) -> Result<()> {
-        let key = wire::beside(&self.config.prefix, 's', slot);
+    pub(crate) async fn have_it(&self, address: &Address, _slot: Option<u16>) -> Result<()> {
         let line = self.line(address);
         let (told, heard) = oneshot::channel();
         let start = {
             let mut queue = line.queue();
             queue.waiting.push(told);
-            queue.key = key;
             !std::mem::replace(&mut queue.running, true)
         };
         if start {
             tokio::spawn(serve(Arc::clone(&self.config), Arc::clone(&line)));
         }
         let wanted = self.config.replicas;
-        let unsure = |why: String| {
-            let message = format!("{address}: {why}; with replicas={wanted} the lock does not count as held");
-            Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine(error::NAME)
+        let unsure = |no: No| {
+            let message = format!("{address}: {}; with replicas={wanted} the lock does not count as held", no.why);
+            let error = Error::new(no.kind, message).effect_unknown().at_engine(error::NAME);
+            if no.retryable { error.retryable() } else { error }
         };
+        let too_few = |why| No { kind: ErrorKind::Unavailable, why, retryable: true };
         match heard.await {
             Ok(Ok(have)) if have >= i64::from(wanted) => Ok(()),
-            Ok(Ok(have)) => Err(unsure(format!("{have} of {wanted} replicas acknowledged it within {PATIENCE:?}"))),
-            Ok(Err(why)) => Err(unsure(why)),
-            Err(_) => Err(unsure("nobody asked the replicas".to_owned())),
+            Ok(Ok(have)) => {
+                Err(unsure(too_few(format!("{have} of {wanted} replicas acknowledged it within {PATIENCE:?}"))))
+            }
+            Ok(Err(no)) => Err(unsure(no)),
+            Err(_) => Err(unsure(too_few("nobody asked the replicas".to_owned()))),
         }
     }
 
     fn line(&self, address: &Address) -> Arc<Line> {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = lines.entry(address.clone()).or_insert_with(|| {
-            Arc::new(Line {
-                address: address.clone(),
-                connection: tokio::sync::Mutex::default(),
-                queue: Mutex::default(),
-            })
-        });
-        Arc::clone(line)
+        let new = || Line { address: address.clone(), pen: tokio::sync::Mutex::default(), queue: Mutex::default() };
+        Arc::clone(lines.entry(address.clone()).or_insert_with(|| Arc::new(new())))
     }
 }
 
@@ -99,15 +109,18 @@ impl Line {
 /// Asks for all who wait, again and again until nobody does.
 async fn serve(config: Arc<Config>, line: Arc<Line>) {
     loop {
-        let (waiting, key) = {
+        let waiting = {
             let mut queue = line.queue();
             queue.running = !queue.waiting.is_empty();
-            (std::mem::take(&mut queue.waiting), queue.key.clone())
+            std::mem::take(&mut queue.waiting)
         };
         if waiting.is_empty() {
             return;
         }
-        let answer = ask(&config, &line, &key).await.map_err(|error| error.said());
+        // All but a missing permission may pass.
+        let retryable = |error: &Error| error.kind() != ErrorKind::Denied;
+        let no = |error: Error| No { kind: error.kind(), retryable: retryable(&error), why: error.said() };
+        let answer = ask(&config, &line).await.map_err(no);
         for told in waiting {
             // Whoever has given up does not hear it.
             let _ = told.send(answer.clone());
@@ -116,22 +129,46 @@ async fn serve(config: Arc<Config>, line: Arc<Line>) {
 }
 
 /// How many replicas have the present state.
-async fn ask(config: &Config, line: &Line, key: &str) -> Result<i64> {
-    let mut kept = line.connection.lock().await;
-    let mut connection = match kept.take() {
-        Some(connection) => connection,
-        None => connect::node(config, &line.address, None).await?,
+async fn ask(config: &Config, line: &Line) -> Result<i64> {
+    let mut kept = line.pen.lock().await;
+    let mut pen = match kept.take() {
+        Some(pen) => pen,
+        None => pick_up(config, &line.address).await?,
     };
     let mut both = Pipeline::new();
-    both.cmd("SET").arg(key).arg(1).arg("PX").arg(60_000);
+    both.cmd("SET").arg(&pen.key).arg(1).arg("PX").arg(60_000);
     both.cmd("WAIT").arg(config.replicas).arg(PATIENCE.as_millis() as u64);
-    let answers = tokio::time::timeout(PATIENCE * 2, connection.send_packed_commands(&both, 0, 2)).await;
+    let answers = tokio::time::timeout(PATIENCE * 2, pen.connection.send_packed_commands(&both, 0, 2)).await;
     let answers = answers.map_err(|_| error::unreachable(&line.address, "no answer to WAIT"))?;
     let answers = answers.map_err(|cause| error::step(&line.address, cause))?;
-    *kept = Some(connection);
-    let have = match answers.into_iter().map(Value::extract_error).collect::<redis::RedisResult<Vec<_>>>() {
-        Ok(answers) => answers.last().and_then(wire::integer),
-        Err(cause) => return Err(error::step(&line.address, cause)),
-    };
+    let answers = answers.into_iter().map(Value::extract_error).collect::<redis::RedisResult<Vec<_>>>();
+    // If its slot is another's now, another one is chosen next time.
+    let answers = answers.map_err(|cause| error::step(&line.address, cause))?;
+    *kept = Some(pen);
+    let have = answers.last().and_then(wire::integer);
     have.ok_or_else(|| Error::new(ErrorKind::Corrupt, "WAIT answered no number"))
+}
+
+async fn pick_up(config: &Config, address: &Address) -> Result<Pen> {
+    let mut connection = connect::node(config, address, None).await?;
+    let slot = match config.topology {
+        Topology::Cluster(_) => Some(own_slot(&mut connection, address).await?),
+        _ => None,
+    };
+    Ok(Pen { connection, key: wire::beside(&config.prefix, 's', slot) })
+}
+
+/// Any of the slots that the node has.
+async fn own_slot(connection: &mut MultiplexedConnection, address: &Address) -> Result<u16> {
+    let mut ask = redis::cmd("CLUSTER");
+    ask.arg("SLOTS");
+    let asked = tokio::time::timeout(PATIENCE, connection.send_packed_command(&ask)).await;
+    let answer = asked.map_err(|_| error::unreachable(address, "no answer to CLUSTER SLOTS"))?;
+    let answer = answer.and_then(Value::extract_error).map_err(|cause| error::step(address, cause))?;
+    let slots = nodes::read_slots(&answer, address).ok_or_else(|| error::odd(address, &answer))?;
+    let own: Vec<u16> = (0..).zip(slots).filter(|(_, at)| at.as_ref() == Some(address)).map(|(slot, _)| slot).collect();
+    let dice = crate::random::bits() % own.len().max(1) as u128;
+    own.get(dice as usize)
+        .copied()
+        .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{address} has no slots (any more)")).retryable())
 }

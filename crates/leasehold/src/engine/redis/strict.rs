@@ -1,6 +1,7 @@
 //! Strict mode's wait begins when a server is reached, not when a lock is first wanted.
 
 use std::sync::Weak;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use redis::Cmd;
@@ -9,22 +10,31 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use super::config::Address;
 use super::engine::RedisEngine;
 use super::link::Live;
+use super::wire::SLOTS;
 
 /// How many slots are touched at once.
 const AT_ONCE: usize = 512;
+/// How often servers are touched that stay reached: what nobody touches for a day is forgotten, and would be waited for anew.
+const AGAIN: Duration = Duration::from_secs(6 * 3600);
 
 /// Touches each server that is reached, in all its slots, while the engine lives.
 pub(super) async fn keep_warm(engine: Weak<RedisEngine>, mut reached: UnboundedReceiver<Address>) {
-    while let Some(address) = reached.recv().await {
+    loop {
+        let address = match tokio::time::timeout(AGAIN, reached.recv()).await {
+            Ok(Some(address)) => Some(address),
+            Ok(None) => return,
+            Err(_) => None,
+        };
         let Some(engine) = engine.upgrade() else { return };
-        let slots = match engine.nodes.slots_of(&address) {
-            none if none.is_empty() => vec![None],
-            some => some.into_iter().map(Some).collect(),
+        let slots = match (&address, engine.nodes.slot("")) {
+            (_, None) => vec![None],
+            (Some(address), Some(_)) => engine.nodes.slots_of(address).into_iter().map(Some).collect(),
+            (None, Some(_)) => (0..SLOTS).map(Some).collect(),
         };
         for some in slots.chunks(AT_ONCE) {
             for touched in join_all(some.iter().map(|slot| touch(&engine, *slot))).await {
                 if let Err(error) = touched {
-                    tracing::debug!(%error, %address, "strict mode could not begin to wait");
+                    tracing::debug!(%error, ?address, "strict mode could not begin to wait");
                 }
             }
         }
