@@ -46,7 +46,7 @@ pub(super) async fn attempt(engine: &RedisEngine, clock: &Clock, claims: &[Arc<C
     let tokens: Vec<u64> = tokens
         .filter(|tokens: &Vec<u64>| tokens.len() == claims.len())
         .ok_or_else(|| error::odd(&live.address, &answer))?;
-    engine.replicated(&live.address, slot).await?;
+    engine.replicated(&live.address).await?;
     let grant = |(token, claim): (u64, &Arc<Claim>)| Grant {
         token: Token(token),
         validity: Validity::Until(sent.after(claim.terms.ttl)),

@@ -145,7 +145,7 @@ impl RedisEngine {
         match read(&answer, &live.address)? {
             Said::Granted(token) => {
                 drop(expected);
-                self.replicated(&live.address, slot).await?;
+                self.replicated(&live.address).await?;
                 Ok(granted(token, sent, claim.terms.ttl))
             }
             Said::Queued { ahead, recheck, place } => {
@@ -159,9 +159,9 @@ impl RedisEngine {
     }
 
     /// Waits for the replicas, where that was asked for.
-    pub(super) async fn replicated(&self, address: &Address, slot: Option<u16>) -> Result<()> {
+    pub(super) async fn replicated(&self, address: &Address) -> Result<()> {
         match &self.replicas {
-            Some(replicas) => replicas.have_it(address, slot).await,
+            Some(replicas) => replicas.have_it(address).await,
             None => Ok(()),
         }
     }
@@ -242,9 +242,7 @@ impl Engine for RedisEngine {
             match said {
                 Said::Granted(token) => {
                     drop(expected);
-                    if self.replicas.is_some() {
-                        self.replicated(&live.address, self.nodes.slot(&self.key(claim.name()))).await?;
-                    }
+                    self.replicated(&live.address).await?;
                     Ok(granted(token, sent, claim.terms.ttl))
                 }
                 Said::Queued { ahead, recheck, place } => {

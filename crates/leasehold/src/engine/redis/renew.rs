@@ -131,7 +131,7 @@ async fn beat(engine: &RedisEngine, bundles: &[Arc<Bundle>]) -> Result<()> {
     let (answer, live) = engine.nodes.script(None, &engine.scripts.beat, bundles.len(), &fill).await?;
     let marks = wire::bytes(&answer).filter(|marks| marks.len() == bundles.len());
     let marks = marks.ok_or_else(|| error::odd(&live.address, &answer))?;
-    engine.replicated(&live.address, None).await?;
+    engine.replicated(&live.address).await?;
     for (bundle, mark) in bundles.iter().zip(marks) {
         if *mark == b'1' { bundle.extend(sent) } else { bundle.give_up() }
     }
@@ -171,7 +171,7 @@ async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
     let leases: Vec<&Lease> = group.leases.iter().collect();
     let sent = engine.clock.now();
     let (marks, live) = ask(engine, &leases, group.slot, false, key).await?;
-    let replicated = match engine.replicated(&live.address, group.slot).await {
+    let replicated = match engine.replicated(&live.address).await {
         Ok(()) => true,
         Err(error) => {
             tracing::warn!(%error, "renewed, but not extended");

@@ -65,7 +65,7 @@ impl Replicas {
     ///
     /// # Errors
     /// `Unavailable` if they do not in time: the write stands, but may be lost with the server.
-    pub(crate) async fn have_it(&self, address: &Address, _slot: Option<u16>) -> Result<()> {
+    pub(crate) async fn have_it(&self, address: &Address) -> Result<()> {
         let line = self.line(address);
         let (told, heard) = oneshot::channel();
         let start = {
