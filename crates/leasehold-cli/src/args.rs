@@ -81,7 +81,8 @@ pub(crate) enum Command {
 pub(crate) struct EngineArg {
     /// The engine that keeps the lock
     ///
-    /// `file:` or `file:///folder` for the processes of this host. `leasehold engines` lists all of them.
+    /// `file:` or `file:///folder` for the processes of this host, `redis://host:6379` for many machines. `leasehold engines` lists
+    /// all of them.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:")]
     pub(crate) engine: String,
 }

@@ -45,7 +45,7 @@ Exit codes:
    74   the output cannot be written
 
 What it does there:
-  It reads settings and figures, sends 100 pings, and walks at most 2000 keys
+  It reads settings and figures, sends 100 pings, and looks at most at 2000 keys
   below the engine's prefix. It does once what a lock does: scripts, keys and
   a message under a name that nobody has, removed in the same moment.";
 

@@ -19,10 +19,19 @@ pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
         list_text(&views)
     };
     output::out(&text)?;
-    let mut troubles = views.iter().filter_map(|view| view.trouble.as_deref()).peekable();
-    let code = if troubles.peek().is_some() { exit::UNAVAILABLE } else { 0 };
-    troubles.for_each(output::say);
-    Ok(code)
+    Ok(say_troubles(&views))
+}
+
+/// Says what is damaged; the exit code.
+fn say_troubles(views: &[LockView]) -> u8 {
+    let mut code = 0;
+    for view in views {
+        if let Some(trouble) = &view.trouble {
+            output::say(&format!("{}: {trouble}", clean(view.name.as_str())));
+            code = exit::UNAVAILABLE;
+        }
+    }
+    code
 }
 
 fn list_text(views: &[LockView]) -> String {
@@ -69,12 +78,13 @@ pub(crate) async fn show(args: ShowArgs) -> Result<u8, Failure> {
     let view = locks.inspect(&name).await?;
     let text = if args.output.json { output::json(&LockJson::new(&view)) } else { show_text(&view) };
     output::out(&text)?;
-    Ok(0)
+    Ok(say_troubles(std::slice::from_ref(&view)))
 }
 
 fn show_text(view: &LockView) -> String {
     let mut text = format!("lock        {}\n", clean(view.name.as_str()));
     let state = match (view.holders.as_slice(), view.waiters.is_empty()) {
+        _ if view.trouble.is_some() => "damaged".to_owned(),
         ([], true) => "free".to_owned(),
         ([], false) => "about to be granted".to_owned(),
         ([only], _) => format!("held ({})", only.mode),

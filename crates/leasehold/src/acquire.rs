@@ -327,7 +327,9 @@ impl<'a> Attempt<'a> {
             self.sent = false;
         }
         if !retry || now >= self.give_up || now.since(silent_since) >= self.claim.terms.ttl {
-            return Err(error);
+            // Why it failed before says more than that the last try was cut short.
+            let cut_short = error.said().ends_with(keeper::NO_ANSWER);
+            return Err(self.last_error.take().filter(|_| cut_short).unwrap_or(error));
         }
         tracing::debug!(%error, "trying again");
         self.last_error = Some(error);

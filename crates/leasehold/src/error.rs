@@ -138,7 +138,6 @@ impl Error {
     }
 
     /// The message alone, without where it happened.
-    #[cfg(feature = "redis")]
     pub(crate) fn said(&self) -> String {
         match &self.0.source {
             Some(source) => format!("{}: {source}", self.0.message),

@@ -34,6 +34,12 @@ impl Around {
         }
     }
 
+    /// Whether somebody around us holds it.
+    pub(super) fn holds(&self, engine: &str, name: &str) -> bool {
+        let lock = lock(engine, name);
+        self.held.split(',').filter_map(|entry| entry.split_once(':')).any(|(_, held)| held == lock)
+    }
+
     /// The variable for a command that runs under this lock, too.
     pub(super) fn with(&self, owner: Owner, engine: &str, name: &str) -> (&'static str, String) {
         let entry = format!("{owner}:{}", lock(engine, name));

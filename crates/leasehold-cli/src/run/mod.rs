@@ -67,6 +67,11 @@ async fn run_under_lock(args: &RunArgs, report: Report) -> Result<u8, Failure> {
         report.warning(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
     }
     let (engine, around) = (args.engine.url_from_anywhere(), Around::read());
+    if !locks.capabilities().reentry && around.holds(&locks.url(), plan.name.as_str()) {
+        let what =
+            "a command around this one holds the lock, and this engine has no re-entry: it would wait for itself";
+        return Err(Failure::usage(what));
+    }
     // By the engine's own word, so that however a URL is written it is the same engine.
     let owner = locks.capabilities().reentry.then(|| around.owner(&locks.url(), plan.name.as_str()));
     let result = match acquire(&locks, &plan, owner.as_ref(), &mut signals, report).await {

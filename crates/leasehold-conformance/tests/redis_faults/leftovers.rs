@@ -72,7 +72,7 @@ async fn every_key_ends_by_itself() {
 async fn names_that_are_used_once_are_forgotten() {
     const TASKS: usize = 64;
     let names = std::env::var("LEASEHOLD_SOAK").map_or(20_000, |text| text.parse().expect("a number"));
-    let (ttl, retention) = (Duration::from_secs(1), Duration::from_secs(1));
+    let (ttl, retention) = (Duration::from_secs(6), Duration::from_secs(1));
     let site = Site::new().await;
     let locks = site.locks_with(ttl, "retention=1s").await;
     let used = Arc::new(AtomicUsize::new(0));

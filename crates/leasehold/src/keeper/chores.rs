@@ -47,8 +47,11 @@ pub(crate) async fn listen<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn
     result.map_err(|error| error.at_engine(desk.can.engine))
 }
 
+/// How the error of a call ends that took too long.
+pub(crate) const NO_ANSWER: &str = "did not answer in time";
+
 fn no_answer(desk: &Desk) -> Error {
-    let message = format!("{} did not answer in time", desk.engine.url());
+    let message = format!("{} {NO_ANSWER}", desk.engine.url());
     Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown()
 }
 

@@ -20,7 +20,7 @@ use crate::clock::{Clock, Moment};
 use crate::engine::{Answer, Capabilities, Engine, Loss, Losses, Step};
 use crate::meter::Gauges;
 
-pub(crate) use self::chores::{call, listen, release};
+pub(crate) use self::chores::{NO_ANSWER, call, listen, release};
 
 /// How often the figures of all leases are taken together, at most.
 const REPORT: Duration = Duration::from_secs(1);

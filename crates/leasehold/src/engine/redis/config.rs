@@ -146,6 +146,9 @@ impl Config {
         if self.login.user.is_some() && self.login.password.is_none() {
             return Err(bad("there is a user but no password; write user:password@host, or :password@host".into()));
         }
+        if self.connect_timeout < Duration::from_millis(10) {
+            return Err(bad("connect-timeout is 10 ms at least".into()));
+        }
         if self.strict.is_some_and(|most| most < Duration::from_millis(100)) {
             return Err(bad("strict names the longest lease, 100 ms at least".into()));
         }
@@ -181,9 +184,7 @@ fn topology(url: &EngineUrl) -> Result<Topology> {
         _ => match &addresses(PORT)?[..] {
             [] => Ok(Topology::Single(address("127.0.0.1", PORT)?)),
             [one] => Ok(Topology::Single(one.clone())),
-            _ => Err(bad(
-                "`redis:` is one server; for several there are redis+sentinel:, redis+cluster: and redlock:".into()
-            )),
+            _ => Err(bad("`redis:` is one server; for several there are redis+sentinel: and redis+cluster:".into())),
         },
     }
 }
@@ -213,7 +214,11 @@ fn database(url: &EngineUrl, topology: &Topology) -> Result<u32> {
         }
         _ => None,
     };
-    let db = number(url, "db")?.or(from_path).unwrap_or(0);
+    let named = number(url, "db")?;
+    if named.is_some() && from_path.is_some() && named != from_path {
+        return Err(bad("the path and db= name different databases".into()));
+    }
+    let db = named.or(from_path).unwrap_or(0);
     if db > 0 && matches!(topology, Topology::Cluster(_)) {
         return Err(bad("a cluster has only database 0".into()));
     }
@@ -282,12 +287,14 @@ fn duration(url: &EngineUrl, key: &str) -> Result<Option<Duration>> {
             "" | "s" => Duration::from_secs(1),
             "m" => Duration::from_secs(60),
             "h" => Duration::from_secs(3600),
+            "d" => Duration::from_secs(24 * 3600),
             _ => return None,
         };
         each.checked_mul(number)
     };
-    let read =
-        |text: &str| parse(text).ok_or_else(|| bad(format!("{key} is like 500ms, 30s, 5m or 1h, and not {text:?}")));
+    let read = |text: &str| {
+        parse(text).ok_or_else(|| bad(format!("{key} is like 500ms, 30s, 5m, 1h or 2d, and not {text:?}")))
+    };
     url.option(key).map(read).transpose()
 }
 
@@ -337,6 +344,8 @@ mod tests {
             ("redis://h?protocol=simple&strict=1s", "neither strict"),
             ("redis://h?protocol=raft", "`full` or `simple`"),
             ("redis://h?sentinel-user=x", "redis+sentinel: only"),
+            ("redis://h/1?db=2", "different databases"),
+            ("redis://h?connect-timeout=0", "10 ms at least"),
             ("redis://h?colour=red", "it has prefix"),
         ] {
             let error = read(url).expect_err(url);

@@ -55,8 +55,12 @@ async fn open(
     // The library's own bound does not cover the handshake of TLS and of the protocol.
     let most = config.connect_timeout + Duration::from_secs(1);
     let connected = tokio::time::timeout(most, connecting).await;
-    let connected = connected.map_err(|_| error::unreachable(address, &format!("no answer within {most:?}")))?;
-    connected.map_err(|cause| error::connecting(address, cause))
+    let tls = if config.tls.is_some() { "; does it speak TLS?" } else { "" };
+    let connected = connected.map_err(|_| error::unreachable(address, &format!("no answer within {most:?}{tls}")))?;
+    connected.map_err(|cause| match cause.is_timeout() {
+        true => error::unreachable(address, &format!("no answer within {:?}{tls}", config.connect_timeout)),
+        false => error::connecting(address, cause),
+    })
 }
 
 fn client(config: &Config, address: &Address, login: &Login, db: u32) -> Result<Client> {

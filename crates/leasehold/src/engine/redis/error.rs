@@ -33,6 +33,10 @@ pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
             format!("{address} does not speak RESP3; Redis 6.0 or newer is needed, without a proxy that hides it");
         return Error::new(ErrorKind::Unsupported, message).at_engine(NAME);
     }
+    if text.contains("DB index is out of range") {
+        let message = format!("{address} has no database of that number");
+        return Error::new(ErrorKind::InvalidUrl, message).at_engine(NAME);
+    }
     let hint = if text.contains("invalid peer certificate") {
         "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
     } else if text.contains("CertificateRequired") {
@@ -120,6 +124,10 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
         }
         // A server that is going away may have done it.
         "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, said.to_owned()).effect_unknown(),
+        // Our scripts stumble only over what they did not write.
+        "ERR" if said.contains("user_script:") => {
+            Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({said})")).effect_unknown()
+        }
         _ => Error::new(Unavailable, format!("{address} refuses the step ({said})")).effect_unknown(),
     }
 }

@@ -11,7 +11,7 @@ use super::wire::{self, Field, Record, Stock};
 use super::{config::Address, error};
 use crate::claim::{ClaimId, Token};
 use crate::engine::{Evicted, LockView, PartyView};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::name::LockName;
 
 /// How many locks are asked for at once.
@@ -23,7 +23,13 @@ pub(super) async fn one(engine: &RedisEngine, name: &LockName) -> Result<LockVie
     let fill = |command: &mut Cmd, _: &Live| {
         command.arg(&key);
     };
-    let (answer, live) = engine.nodes.script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill).await?;
+    let shown = engine.nodes.script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill).await;
+    let (answer, live) = match shown {
+        Err(error) if error.kind() == ErrorKind::Corrupt => {
+            return Ok(LockView { trouble: Some(error.said()), ..LockView::free(name.clone()) });
+        }
+        shown => shown?,
+    };
     let (now, fields, bundle) = read(&answer).ok_or_else(|| error::odd(&live.address, &answer))?;
     let mut view = LockView::free(name.clone());
     match Stock::read(&fields, bundle) {

@@ -4,8 +4,8 @@
 //! A lock is **one key**, a hash, so that one script works in one slot and a slot can move under load. Every step is **one
 //! script**, which does to that hash what [`Table`](crate::logic::table::Table) does in memory (`scripts/table.lua`; the model
 //! test compares the two). Names, claims and texts are only ever arguments. A script decides by the server's `TIME` alone: a
-//! lease is over when it has not been heard of for its TTL. The keys' own expiry only clears up, an hour after the last
-//! use (`retention`).
+//! lease is over when it has not been heard of for its TTL. The keys' own expiry only clears up, within an hour of
+//! the last use (`retention`).
 //!
 //! - **Take** (`attempt`): free, and nobody waits: granted. Ours already: the same answer again. Otherwise the claim joins
 //!   the queue, a list of claims inside the hash, and the answer says how many are ahead.

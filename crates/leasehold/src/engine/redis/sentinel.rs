@@ -48,9 +48,14 @@ pub(crate) async fn elected(config: &Config, sentinels: &[Address], name: &str) 
         }
     }
     words.into_iter().max_by_key(|word| word.epoch).ok_or_else(|| {
-        let cause = failed.map(|error| error.said()).unwrap_or_default();
-        let message = format!("no Sentinel knows a master named {name:?} ({cause})");
-        Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME)
+        let (kind, cause) =
+            failed.map_or((ErrorKind::Unavailable, String::new()), |error| (error.kind(), error.said()));
+        let message = format!("no Sentinel could say which server is the master {name:?} ({cause})");
+        match kind {
+            ErrorKind::Denied => Error::new(kind, message),
+            _ => Error::new(ErrorKind::Unavailable, message).retryable(),
+        }
+        .at_engine(error::NAME)
     })
 }
 

@@ -48,12 +48,16 @@ impl Aim {
 
     /// The permissions that a user needs, as `ACL SETUSER` takes them.
     pub(crate) fn permissions(&self) -> String {
-        let channels = if self.simple { String::new() } else { format!("&{}* +@pubsub ", self.prefix) };
-        let cluster = if self.kind == Kind::Cluster { " +cluster" } else { "" };
+        let locks = if self.simple {
+            format!("~{}* +evalsha +eval +time +get +set +del +pexpire +pttl", self.prefix)
+        } else {
+            let least = "+evalsha +eval +subscribe +publish +pubsub|numsub +time +hget +hset +hdel +expire +get +set +setrange +del";
+            format!("~{0}* &{0}* {least} +hgetall +scan +exists +client +script|load", self.prefix)
+        };
+        let more = if self.kind == Kind::Cluster { " +cluster +asking" } else { "" };
         format!(
-            "ACL SETUSER <user> ~{}* {channels}+@read +@write +@scripting +@connection +time +role +wait +info{cluster}; for \
-             doctor also +config|get +slowlog|get",
-            self.prefix
+            "ACL SETUSER <user> {locks} +info +role +wait{more} (docs/redis-acl.md says what each is for); for doctor also +ping \
+             +scan +type +hlen +pttl +config|get +slowlog|get"
         )
     }
 }

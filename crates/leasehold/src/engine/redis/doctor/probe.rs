@@ -21,14 +21,19 @@ const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
 /// The keys of three locks, written, read and removed in one moment: nobody sees them.
 const LAYOUT: &str = "\
-local there = 0
-for _, key in ipairs(KEYS) do
-  redis.call('HSET', key, 'm', 'F', 'x', '1')
-  redis.call('EXPIRE', key, 10)
-  redis.call('HDEL', key, 'x')
-  if redis.call('HGET', key, 'm') == 'F' and #redis.call('HGETALL', key) == 2 then there = there + 1 end
-  redis.call('DEL', key)
+local there, no = 0, nil
+local function try(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then no = no or { err = answer.err .. ': ' .. (...) } end
+  return answer
 end
+for _, key in ipairs(KEYS) do
+  try('HSET', key, 'm', 'F', 'x', '1')
+  try('EXPIRE', key, 10)
+  if try('HGET', key, 'm') == 'F' then there = there + 1 end
+  try('HDEL', key, 'm', 'x')
+end
+if no then return no end
 return there == 3 and 1 or 0";
 
 /// The same for the textbook's lock.

@@ -10,7 +10,13 @@ use crate::doctor::Finding;
 const TOKENS: &str = "tokens still rise, unless its clock went back, too";
 const SET: &str = "appendonly yes and appendfsync always; or strict=30s (the longest lease) in the URL, which makes a server that \
     may have forgotten leases wait";
+const SIMPLE: &str = "appendonly yes and appendfsync always";
 const TELL: &str = "let this user run INFO and CONFIG GET: +info +config|get";
+
+/// What to set; the textbook's lock has no strict mode.
+fn set(aim: &Aim) -> &'static str {
+    if aim.simple { SIMPLE } else { SET }
+}
 
 /// What survives a crash of the server.
 pub(super) fn persistence(node: &Node, aim: &Aim) -> Finding {
@@ -27,7 +33,7 @@ pub(super) fn persistence(node: &Node, aim: &Aim) -> Finding {
         (Ok(1), Err(no), _) | (Err(no), _, _) => {
             return unknown(check, at, &no)
                 .means("a server that restarts may forget held locks, and grant them to others")
-                .fix(format!("{SET}; {TELL}"));
+                .fix(format!("{}; {TELL}", set(aim)));
         }
         (Ok(_), _, Ok("")) => "appendonly no, and no snapshots (save is empty)".to_owned(),
         (Ok(_), _, Ok(save)) => format!("appendonly no; snapshots: save {save}"),
@@ -42,7 +48,7 @@ pub(super) fn persistence(node: &Node, aim: &Aim) -> Finding {
         }
         _ => "a machine that crashes forgets what the system had not written yet: those locks are granted to others",
     };
-    warn(check, at, found).means(format!("{means}; {TOKENS}")).fix(SET)
+    warn(check, at, found).means(format!("{means}; {TOKENS}")).fix(set(aim))
 }
 
 /// A master that restarts empty empties its replicas.
@@ -77,7 +83,7 @@ pub(super) fn restart(node: &Node, aim: &Aim) -> Finding {
         Ok(up) => {
             let found = format!("it started {} s ago, less than a lease ({})", up.as_secs(), short(aim.ttl));
             let means = "locks from before may still be relied on by their holders, and be granted to others";
-            let fix = format!("wait for a lease; for the next time: {SET}");
+            let fix = format!("wait for a lease; for the next time: {}", set(aim));
             match node.forgets_nothing() {
                 _ if aim.strict => {
                     ok(check, at, found).means("strict mode lets nobody new in until old leases are over")
