@@ -108,6 +108,10 @@ async fn eviction_is_a_failure() {
 async fn a_replica_is_no_place_for_locks_and_its_master_should_wait_for_it() {
     let master = redis::start().await.unwrap();
     let replica = redis::replica_of(&master).start().await.unwrap();
+    // Until the master has heard of it, it is not in step.
+    let mut raw = Resp::connect(master.addr()).await.unwrap();
+    raw.command(&["SET", "x", "1", "PX", "1"]).await.unwrap();
+    assert_eq!(raw.command(&["WAIT", "1", "20000"]).await.unwrap(), Reply::Integer(1));
     let (code, of_replica) = report(&replica.url()).await;
     assert_eq!(code, 2);
     let finding = found(&of_replica, "role", "fail");
@@ -306,4 +310,35 @@ fn folders_and_memory_have_small_reports() {
     place.run(["doctor", "--engine", "memory:"]).ok();
     place.run(["doctor", "--engine", "redis://h1,h2"]).failed(64, "one server");
     place.run(["doctor", "--ttl", "0"]).failed(64, "longer than nothing");
+}
+
+/// The line of docs/redis-acl.md.
+fn least() -> Vec<String> {
+    let page = include_str!("../../../docs/redis-acl.md");
+    let line = page.lines().find(|line| line.starts_with("ACL SETUSER app on")).unwrap();
+    line.split(' ').map(str::to_owned).collect()
+}
+
+#[tokio::test]
+async fn the_least_user_is_fit_and_the_probe_leaves_nothing_behind() {
+    let server = durable().start().await.unwrap();
+    let least = least();
+    let url = server.url().replace("redis://", "redis://app:secret@");
+    let doctors = ["+ping", "+info", "+role", "+scan", "+type", "+hlen", "+pttl", "+exists", "+client"];
+    for taken in ["", "+expire", "+hget", "+hset", "+hdel"] {
+        let allowed = least.iter().map(String::as_str).filter(|word| *word != taken);
+        command(&server, &allowed.chain(doctors).collect::<Vec<_>>()).await;
+        let (_, report) = report(&url).await;
+        let level = if taken.is_empty() { "ok" } else { "fail" };
+        let finding = found(&report, "lock-keys", level);
+        if !taken.is_empty() {
+            let named = finding["found"].as_str().unwrap().to_lowercase();
+            assert!(named.contains(&taken[1..]), "{taken}: {finding}");
+            command(&server, &["ACL", "DELUSER", "app"]).await;
+        }
+        if taken != "+hdel" {
+            let left = command(&server, &["DBSIZE"]).await;
+            assert_eq!(left, Reply::Integer(0), "without {taken:?}");
+        }
+    }
 }

@@ -74,3 +74,51 @@ async fn a_server_that_is_not_there_is_said_and_no_password_is() {
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_spoilt_key_is_shown_by_name_and_hides_no_other_lock() {
+    let server = redis::start().await.unwrap();
+    let mut raw = leasehold_testbed::redis::Resp::connect(server.addr()).await.unwrap();
+    raw.command(&["SET", "leasehold:l{bad}", "x", "EX", "600"]).await.unwrap();
+    raw.command(&["HSET", "leasehold:l{worse}", "m", "x"]).await.unwrap();
+    let url = server.url();
+    let check = move || {
+        let place = Place::new();
+        let held = place.start(["run", "--engine", &url, "good", "--", "sleep", "60"]);
+        common::wait_for("the lock to be held", || {
+            place.run(["show", "--engine", &url, "good"]).out().contains("held").then_some(())
+        });
+        let listed = place.run(["ls", "--engine", &url]);
+        assert_eq!(listed.code(), 69);
+        assert!(listed.out().contains("good"), "{}", listed.out());
+        for name in ["bad", "worse"] {
+            assert!(listed.err().contains(&format!("{name}: ")), "{}", listed.err());
+            let shown = place.run(["show", "--engine", &url, name]);
+            assert_eq!(shown.code(), 69, "{}", shown.out());
+            assert!(shown.out().contains("damaged"), "{}", shown.out());
+            place.run(["run", "--engine", &url, name, "--", "true"]).failed(69, name);
+        }
+        held.signal(rustix::process::Signal::TERM);
+        held.finish();
+    };
+    tokio::task::spawn_blocking(check).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_run_inside_itself_is_refused_where_it_would_wait_for_itself() {
+    with_server(|place, url| {
+        let url = format!("{url}?protocol=simple");
+        let nested = format!("\"$L\" run --engine '{url}' same -- true");
+        place.run(["run", "--engine", &url, "same", "-c", &nested]).failed(64, "no re-entry");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn missing_replicas_are_named_as_the_reason() {
+    with_server(|place, url| {
+        let url = format!("{url}?replicas=1");
+        place.run(["run", "--engine", &url, "-w", "2", "a", "--", "true"]).failed(69, "0 of 1 replicas acknowledged");
+    })
+    .await;
+}

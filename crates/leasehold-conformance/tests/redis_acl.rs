@@ -214,6 +214,8 @@ async fn what_some_need() {
     let locks = client(&without(&server, "+hdel").await, LONG).await;
     let reading = locks.rwlock("shared").read().await.expect("a lock");
     denied(&reading.release().await.expect_err("it cannot be removed"), "hdel");
+    let view = admin.inspect("shared").await.expect("a view");
+    assert_eq!(view.holders.len(), 1, "what fails has changed nothing: {view:?}");
     simple(&locks).await;
 }
 

@@ -152,6 +152,34 @@ async fn a_slot_is_half_way() {
     until_free(&one, &name("old")).await;
 }
 
+/// Locks of one slot, some on either side: a request for all cannot be served, one for each can.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_of_one_slot_on_both_sides_are_renewed() {
+    let (mut cluster, run) = masters().await;
+    let locks = client(&cluster.url(), SHORT).await;
+    let name = |about: &str| format!("{about}{{split-{run}}}");
+    let slot = slot_of(&format!("split-{run}"));
+    let from = cluster.owner_of(slot).await.expect("an owner");
+    let to = (from + 1) % 3;
+    let names: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(name).into();
+    let all = locks.all(names.clone()).lock().await.expect("all of them");
+    let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
+    let port = cluster.nodes()[to].port().to_string();
+    for name in names.iter().step_by(2) {
+        let moved = raw(cluster.nodes()[from].addr(), &["MIGRATE", "127.0.0.1", &port, &key(name), "0", "5000"]).await;
+        assert_eq!(moved, Reply::Simple("OK".to_owned()));
+    }
+    // Longer than a TTL.
+    for guard in all.guards() {
+        until_renewed(guard).await;
+    }
+    assert!(all.is_held());
+    let both = [name("a"), name("new")];
+    assert!(locks.all(both.clone()).try_lock().await.expect("an answer").is_none());
+    cluster.finish_migration(migration).await.expect("the end of a move");
+    assert!(all.release().await.expect("an answer").iter().all(|(_, outcome)| *outcome == Outcome::Released));
+}
+
 /// A slot moves round and round while everything goes on in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_under_load() {
@@ -218,6 +246,8 @@ async fn an_observer_follows_a_moving_slot() {
         let from = cluster.owner_of(slot).await.expect("an owner");
         let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
         cluster.move_keys(&migration).await.expect("moved keys");
+        let quiet = tokio::time::timeout(Duration::from_millis(200), observer.next()).await;
+        assert!(quiet.is_err(), "a slot on its way is no news: {quiet:?}");
         let _ = leader.resign().await.expect("an answer");
         assert_eq!(soon("the resignation is seen", observer.next()).await.expect("an answer"), None);
         let leader = one.election(&name).campaign().await.expect("elected");

@@ -6,6 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use leasehold::Guard;
+use leasehold::Owner;
 use nix::sys::signal::SigSet;
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
 use rustix::termios::tcsetpgrp;
@@ -81,11 +82,12 @@ impl Child {
         command.args(arguments).process_group(0);
         command.env("LEASEHOLD_NAME", guard.name().as_str()).env("LEASEHOLD_TOKEN", guard.token().to_string());
         command.env("LEASEHOLD_ENGINE", &run.engine);
+        // Where nobody may re-enter, a run inside must know at least that it would wait for itself.
+        let nobody = Owner::new();
+        let (held, around) = run.around.with(run.owner.unwrap_or(nobody), &run.locks.url(), guard.name().as_str());
+        command.env(held, around);
         match run.owner {
-            Some(owner) => {
-                let (held, around) = run.around.with(owner, &run.locks.url(), guard.name().as_str());
-                command.env("LEASEHOLD_OWNER", owner.to_string()).env(held, around)
-            }
+            Some(owner) => command.env("LEASEHOLD_OWNER", owner.to_string()),
             None => command.env_remove("LEASEHOLD_OWNER"),
         };
         let parent = process::getpid();

@@ -37,7 +37,10 @@ pub(super) async fn attempt(engine: &RedisEngine, clock: &Clock, claims: &[Arc<C
         engine.epoch_arguments(command, live);
     };
     let sent = clock.now();
-    let (answer, live) = engine.nodes.script(slot, &engine.scripts.all, engine.keys(keys.len()), &fill).await?;
+    let (answer, live) = match engine.nodes.script(slot, &engine.scripts.all, engine.keys(keys.len()), &fill).await {
+        Err(error) if error::is_split(&error) => return Ok(None),
+        other => other?,
+    };
     let tokens = match &answer {
         Value::Nil => return Ok(None),
         Value::Array(tokens) => tokens.iter().map(|token| wire::integer(token)?.try_into().ok()).collect(),

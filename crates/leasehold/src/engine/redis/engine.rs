@@ -24,6 +24,9 @@ use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
 use crate::name::LockName;
 
+/// How long whoever follows a lock that nobody can tell of waits before it looks again.
+const ON_ITS_WAY: Duration = Duration::from_millis(250);
+
 /// Locks in Redis.
 #[derive(Debug)]
 pub struct RedisEngine {
@@ -166,8 +169,8 @@ impl RedisEngine {
         }
     }
 
-    /// Has the server tell when the key changes next.
-    async fn arm(&self, key: &str, changes: u64) -> Result<()> {
+    /// Has the server tell when the key changes next. `false`: it cannot, since the key is on its way to another one.
+    async fn arm(&self, key: &str, changes: u64) -> Result<bool> {
         let link = self.nodes.link(self.nodes.slot(key))?;
         let live = link.live().await?;
         let mut commands = Pipeline::new();
@@ -176,10 +179,16 @@ impl RedisEngine {
         commands.cmd("EXISTS").arg(key);
         let answers = link.commands(&live, &commands).await.map_err(|cause| error::step(&live.address, cause))?;
         for answer in answers {
-            answer.extract_error().map_err(|cause| error::step(&live.address, cause))?;
+            match answer.extract_error() {
+                Err(cause) if error::is_elsewhere(&cause) => {
+                    self.nodes.is_stale();
+                    return Ok(false);
+                }
+                answered => answered.map_err(|cause| error::step(&live.address, cause))?,
+            };
         }
         self.ears.watches.armed(key, changes);
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -324,7 +333,11 @@ impl Engine for RedisEngine {
         Step::new(async move {
             if let Some(changes) = unarmed {
                 // Whatever has changed since the call was not told.
-                return self.arm(&key, changes).await;
+                if !self.arm(&key, changes).await? {
+                    // Nobody will tell: the caller looks again soon.
+                    self.clock.sleep_until(self.clock.now().after(patience.min(ON_ITS_WAY))).await;
+                }
+                return Ok(());
             }
             tokio::select! {
                 () = heard => {}

@@ -1,6 +1,6 @@
 //! What the server or the connection says, in the library's words.
 
-use redis::{Arg, Cmd, ErrorKind as Native, RedisError};
+use redis::{Arg, Cmd, ErrorKind as Native, RedisError, ServerErrorKind};
 
 use super::config::Address;
 use crate::error::{Error, ErrorKind};
@@ -130,6 +130,16 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
         }
         _ => Error::new(Unavailable, format!("{address} refuses the step ({said})")).effect_unknown(),
     }
+}
+
+/// Whether a request for several keys of a slot cannot be served because the slot is on its way; one for each key can.
+pub(crate) fn is_split(error: &Error) -> bool {
+    error.said().contains("TRYAGAIN")
+}
+
+/// Whether the server sends us to another one.
+pub(crate) fn is_elsewhere(cause: &RedisError) -> bool {
+    matches!(cause.kind(), Native::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
 }
 
 /// An answer that no script of ours gives. It is not repeated: it may hold claims and owners.

@@ -161,16 +161,36 @@ fn groups(engine: &RedisEngine, leases: Vec<Lease>) -> Vec<Group> {
     groups
 }
 
-/// Extends a group by itself; many of one kind become a bundle.
+/// Extends a group. Locks of a slot that moves may be on two nodes: then each is asked for where it is.
 async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
-    let bundle = match group.ttl {
-        Some(ttl) if group.leases.len() >= FEWEST => Some(engine.new_bundle(ttl)),
+    let leases: Vec<&Lease> = group.leases.iter().collect();
+    match extend_all(engine, &leases, group.slot, group.ttl).await {
+        Err(error) if leases.len() > 1 && error::is_split(&error) => {
+            let each = leases.chunks(1).map(|one| extend_all(engine, one, group.slot, group.ttl));
+            let answer = |extended: Result<Vec<Renewal>>| match extended.as_deref() {
+                Ok([answer]) => *answer,
+                _ => Renewal::Unknown,
+            };
+            Ok(join_all(each).await.into_iter().map(answer).collect())
+        }
+        other => other,
+    }
+}
+
+/// Extends leases with one script; many of one kind become a bundle.
+async fn extend_all(
+    engine: &RedisEngine,
+    leases: &[&Lease],
+    slot: Option<u16>,
+    ttl: Option<Duration>,
+) -> Result<Vec<Renewal>> {
+    let bundle = match ttl {
+        Some(ttl) if leases.len() >= FEWEST => Some(engine.new_bundle(ttl)),
         _ => None,
     };
     let key = bundle.as_ref().map_or("", |bundle| &bundle.key);
-    let leases: Vec<&Lease> = group.leases.iter().collect();
     let sent = engine.clock.now();
-    let (marks, live) = ask(engine, &leases, group.slot, false, key).await?;
+    let (marks, live) = ask(engine, leases, slot, false, key).await?;
     let replicated = match engine.replicated(&live.address).await {
         Ok(()) => true,
         Err(error) => {
@@ -191,7 +211,7 @@ async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
         b'1' | b'2' => Renewal::Held,
         _ => Renewal::Lost,
     };
-    Ok(marks.iter().zip(&leases).map(renewal).collect())
+    Ok(marks.iter().zip(leases).map(renewal).collect())
 }
 
 fn until(sent: Moment, lease: &Lease) -> Validity {

@@ -56,8 +56,8 @@ impl Aim {
         };
         let more = if self.kind == Kind::Cluster { " +cluster +asking" } else { "" };
         format!(
-            "ACL SETUSER <user> {locks} +info +role +wait{more} (docs/redis-acl.md says what each is for); for doctor also +ping \
-             +scan +type +hlen +pttl +config|get +slowlog|get"
+            "ACL SETUSER <user> {locks} +info +role +wait{more}; for doctor also +ping +scan +type +hlen +pttl \
+             +config|get +slowlog|get"
         )
     }
 }

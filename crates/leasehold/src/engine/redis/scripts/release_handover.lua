@@ -12,10 +12,10 @@ if frozen == 0 and sub(main, 124, 141) == '000001000000000001' and sub(main, 28,
     local long = math.ceil(ttl / 1000000)
     local old = time[1] + long + ARGV[3] / 2 > num(kept)
     if old then kept = fmt('%010.0f', time[1] + long + ARGV[3]) end
+    call('HDEL', key, claim)
     call('HSET', key, first, token .. clock .. place .. NONE .. NONE .. sub(rec, 81), 'm', 'R' .. token .. kept .. first .. first
       .. (after == NONE and NONE .. NONE or after .. sub(main, 76, 91)) .. place .. ZERO .. sub(main, 124, 141)
       .. fmt('%06d', sub(main, 142, 147) - 1) .. sub(main, 148))
-    call('HDEL', key, claim)
     if old then call('EXPIRE', key, long + ARGV[3]) end
     call('PUBLISH', inbox, 'G' .. first .. token .. sub(rec, 33, 48))
     local next = after ~= NONE and call('HGET', key, after)

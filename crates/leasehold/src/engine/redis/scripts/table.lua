@@ -139,8 +139,9 @@ local function close()
     fields[#fields + 1] = fmt('R%016.0f%010.0f', last, kept) .. held[1] .. held[2] .. queue[1] .. queue[2]
       .. fmt('%016.0f%016.0f%06d%06d%06d%06d%06d%016.0f%010.0f', place, soonest, alone, shared, holders, waiters, permits, used, limit)
   end
-  for from = 1, #fields, 1000 do call('HSET', name, unpack(fields, from, math.min(from + 999, #fields))) end
+  -- In this order: one who may not remove has then written nothing.
   for from = 1, #out, 1000 do call('HDEL', name, unpack(out, from, math.min(from + 999, #out))) end
+  for from = 1, #fields, 1000 do call('HSET', name, unpack(fields, from, math.min(from + 999, #fields))) end
   if old then call('EXPIRE', name, most) end
 end
 
