@@ -5,7 +5,7 @@
 //!
 //! A lease leaves its bundle when it is released, contended for or evicted; the script that does it counts the bundle down. A
 //! bundle is only extended if it has as many leases as its owner believes; if not, each is asked for by itself. And each is
-//! asked for by itself once in a TTL in any case: somebody may have deleted a lock's key by hand.
+//! looked at by itself at every fourth renewal in any case: somebody may have deleted a lock's key by hand.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -89,21 +89,38 @@ impl Bundle {
     }
 }
 
+/// Whether a lease is asked for by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Not yet.
+    Later,
+    /// It is its turn.
+    Due,
+    /// What is known of it, and of its bundle, may be another server's word.
+    InDoubt,
+}
+
 impl Bundles {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bundle of a claim, and whether the claim should be asked for by itself now.
-    pub(crate) fn find(&self, claim: &Claim, now: Moment) -> Option<(Arc<Bundle>, bool)> {
+    /// The bundle of a claim, and whether it should be asked for by itself now.
+    pub(crate) fn find(&self, claim: &Claim, now: Moment) -> Option<(Arc<Bundle>, Turn)> {
         let mut state = self.state();
         let place = state.places.get(&claim.id)?;
         if place.bundle.is_broken() {
             state.places.remove(&claim.id);
             return None;
         }
-        let due = now.since(place.seen) >= claim.terms.ttl * 2 / 3 || place.seen <= state.doubted;
-        Some((Arc::clone(&place.bundle), due))
+        let turn = if place.seen <= state.doubted {
+            Turn::InDoubt
+        } else if now.since(place.seen) >= claim.terms.ttl {
+            Turn::Due
+        } else {
+            Turn::Later
+        };
+        Some((Arc::clone(&place.bundle), turn))
     }
 
     /// Claims that were put into a bundle by a request sent then.

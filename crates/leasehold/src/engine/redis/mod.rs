@@ -46,7 +46,7 @@
 //! | a slot moves | `MOVED` and `ASK` are followed; one key to a lock, so nothing of it is ever in two places |
 //! | the server's clock is set back | leases last longer; tokens rise all the same |
 //! | the server's clock jumps forward | leases end early: two may hold. Tokens tell them apart |
-//! | somebody deletes a key, or the server evicts it | the lock is free; its holder learns it at its next own renewal, within a TTL |
+//! | somebody deletes a key, or the server evicts it | the lock is free; its holder learns it at its next renewal; in a bundle, at the fourth at the latest |
 
 mod all;
 mod bundles;

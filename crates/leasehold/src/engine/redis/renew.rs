@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::Cmd;
 
-use super::bundles::{Bundle, FEWEST};
+use super::bundles::{Bundle, FEWEST, Turn};
 use super::engine::{RedisEngine, seconds};
 use super::link::Live;
 use super::{error, wire};
@@ -64,19 +64,20 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
     for lease in leases {
         match engine.ears.bundles.find(&lease.claim, now) {
             None => loose.push(lease),
-            Some((bundle, ask)) => {
-                // One that is asked for by itself may be in doubt, and so is what another server said of its bundle.
-                if (ask || !bundle.is_fresh(now)) && !stale.iter().any(|known| Arc::ptr_eq(known, &bundle)) {
+            Some((bundle, turn)) => {
+                if (turn == Turn::InDoubt || !bundle.is_fresh(now))
+                    && !stale.iter().any(|known| Arc::ptr_eq(known, &bundle))
+                {
                     stale.push(Arc::clone(&bundle));
                 }
-                if ask {
+                if turn != Turn::Later {
                     due.push(tied.len());
                 }
                 tied.push((lease, bundle));
             }
         }
     }
-    let asked: Vec<&Lease> = due.iter().map(|at| &tied[*at].0).collect();
+    let asked: Vec<_> = due.iter().map(|at| &tied[*at]).collect();
     let (beaten, found) = futures_util::future::join(beat(engine, &stale), look(engine, &asked)).await;
     let failed = beaten.err().or(found.as_ref().err().map(|error| Error::new(error.kind(), error.said()).retryable()));
     // Those whose turn it was, and who were not asked for by themselves after all, must not go on on their bundle's word alone.
@@ -86,12 +87,8 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
     for (at, (lease, bundle)) in tied.into_iter().enumerate() {
         let mark = marks.next_if(|(of, _)| *of == at).map(|(_, mark)| mark);
         match mark {
+            // Not as it should be: it is asked about properly.
             Some(b'0') => {
-                engine.ears.bundles.forget(lease.claim.id);
-                bundle.give_up();
-                answers[lease.at] = Renewal::Lost;
-            }
-            Some(b'1') => {
                 engine.ears.bundles.forget(lease.claim.id);
                 bundle.give_up();
                 loose.push(lease);
@@ -138,12 +135,25 @@ async fn beat(engine: &RedisEngine, bundles: &[Arc<Bundle>]) -> Result<()> {
     Ok(())
 }
 
-/// Asks for leases by themselves, and leaves them in their bundles.
-async fn look(engine: &RedisEngine, leases: &[&Lease]) -> Result<Vec<u8>> {
+/// Looks whether leases are in their bundles.
+async fn look(engine: &RedisEngine, leases: &[&(Lease, Arc<Bundle>)]) -> Result<Vec<u8>> {
     if leases.is_empty() {
         return Ok(Vec::new());
     }
-    ask(engine, leases, None, true, "").await.map(|(marks, _)| marks)
+    let longest = leases.iter().map(|(lease, _)| seconds(lease.claim.terms.ttl)).max().unwrap_or_default();
+    let fill = |command: &mut Cmd, _: &Live| {
+        for (lease, _) in leases {
+            command.arg(&lease.key);
+        }
+        // It is looked at again after more than a TTL, and may have been extended for another one by then.
+        command.arg(longest * 3);
+        for (lease, bundle) in leases {
+            command.arg(wire::in_bundle(lease.claim.id, &bundle.key));
+        }
+    };
+    let (answer, live) = engine.nodes.script(None, &engine.scripts.seen, leases.len(), &fill).await?;
+    let marks = wire::bytes(&answer).filter(|marks| marks.len() == leases.len());
+    Ok(marks.ok_or_else(|| error::odd(&live.address, &answer))?.to_vec())
 }
 
 /// Sorts leases by what one script can extend.
@@ -190,7 +200,7 @@ async fn extend_all(
     };
     let key = bundle.as_ref().map_or("", |bundle| &bundle.key);
     let sent = engine.clock.now();
-    let (marks, live) = ask(engine, leases, slot, false, key).await?;
+    let (marks, live) = ask(engine, leases, slot, key).await?;
     let replicated = match engine.replicated(&live.address).await {
         Ok(()) => true,
         Err(error) => {
@@ -219,20 +229,14 @@ fn until(sent: Moment, lease: &Lease) -> Validity {
 }
 
 /// Runs the script; one mark for each lease.
-async fn ask(
-    engine: &RedisEngine,
-    leases: &[&Lease],
-    slot: Option<u16>,
-    stay: bool,
-    bundle: &str,
-) -> Result<(Vec<u8>, Live)> {
+async fn ask(engine: &RedisEngine, leases: &[&Lease], slot: Option<u16>, bundle: &str) -> Result<(Vec<u8>, Live)> {
     let longest = leases.iter().map(|lease| seconds(lease.claim.terms.ttl)).max().unwrap_or_default();
     let fill = |command: &mut Cmd, live: &Live| {
         for lease in leases {
             command.arg(&lease.key);
         }
         engine.epoch_key(command, slot);
-        command.arg(u8::from(stay)).arg(bundle).arg(engine.retention).arg(longest);
+        command.arg("").arg(bundle).arg(engine.retention).arg(longest);
         for lease in leases {
             command.arg(&lease.claim.id.bits().to_be_bytes());
         }

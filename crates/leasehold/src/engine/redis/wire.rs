@@ -110,6 +110,7 @@ pub(crate) struct Scripts {
     pub(crate) release: Arc<Stored>,
     pub(crate) renew: Arc<Stored>,
     pub(crate) beat: Arc<Stored>,
+    pub(crate) seen: Arc<Stored>,
     pub(crate) evict: Arc<Stored>,
     pub(crate) all: Arc<Stored>,
     pub(crate) inspect: Arc<Stored>,
@@ -175,6 +176,7 @@ impl Scripts {
             release: Stored::new(release),
             renew: full(lua!("renew"), lua!("renew_end")),
             beat: Stored::new([lua!("words"), lua!("head"), lua!("beat")].concat()),
+            seen: Stored::new([lua!("words"), lua!("head"), lua!("seen")].concat()),
             evict: full(lua!("evict"), lua!("evict_end")),
             all: full(lua!("all"), lua!("all_end")),
             inspect: Stored::new(lua!("inspect").to_owned()),
@@ -184,8 +186,8 @@ impl Scripts {
 
     /// All of them, for a server to store.
     pub(crate) fn each(&self) -> Vec<Arc<Stored>> {
-        let Self { attempt, look, release, renew, beat, evict, all, inspect, touch } = self;
-        [attempt, look, release, renew, beat, evict, all, inspect, touch].map(Arc::clone).to_vec()
+        let Self { attempt, look, release, renew, beat, seen, evict, all, inspect, touch } = self;
+        [attempt, look, release, renew, beat, seen, evict, all, inspect, touch].map(Arc::clone).to_vec()
     }
 }
 
@@ -358,6 +360,15 @@ impl Stock {
         };
         Some(Self { last_token: Some(Token(token)), records })
     }
+}
+
+/// What the record of a lease in a bundle has from its 28th byte on.
+pub(crate) fn in_bundle(claim: ClaimId, bundle: &str) -> Vec<u8> {
+    let mut text = Vec::with_capacity(32 + bundle.len());
+    digits(&mut text, bundle.len() as u64, 16);
+    text.extend(claim.bits().to_be_bytes());
+    text.extend(bundle.as_bytes());
+    text
 }
 
 /// What a client finds in its inbox.

@@ -1,5 +1,5 @@
--- Extends leases. KEYS: the locks. ARGV: whether they stay in their bundles, key of a bundle that they join (or nothing),
--- retention, longest TTL (s), and the claims. Answers for each with 0: lost; 1: extended; 2: held as long as its bundle lasts.
+-- Extends leases. KEYS: the locks. ARGV: -, key of a bundle that they join (or nothing), retention, longest TTL (s),
+-- and the claims. Answers for each with 0: lost; 1: extended; 2: extended, in the bundle.
 local answers, rich, bundles, joined = {}, {}, {}, 0
 -- A server without memory lets a script go on that has begun to write, and this takes none: leases that are held stay held.
 redis.pcall('HDEL', KEYS[1], '')
@@ -22,29 +22,24 @@ for i = 1, #ARGV - 4 - extra do
     end
     if since + sub(main, from + 1, from + 12) > now then
       local kept = sub(main, 18, 27)
-      -- In a bundle it may be extended for another TTL before it is asked for by itself again.
-      local most = (ARGV[2] ~= '' or name and ARGV[1] == '1') and ARGV[4] * 2 or ARGV[4]
+      -- In a bundle it is looked at by itself only after more than a TTL, and may have been extended for another one by then.
+      local most = ARGV[2] ~= '' and ARGV[4] * 4 or ARGV[4]
       local old = time[1] + most + ARGV[3] / 2 > num(kept)
       if old then
         kept = fmt('%010.0f', time[1] + most + ARGV[3])
         call('EXPIRE', KEYS[i], most + ARGV[3])
       end
       local start = sub(main, 2, 17) .. kept
-      if name and ARGV[1] == '1' then
-        if old then call('HSET', KEYS[i], 'm', 'B' .. start .. sub(main, 28)) end
-        answer = '2'
+      if name then
+        bundles[name] = sub(bundles[name], 1, 16) .. fmt('%010.0f', sub(bundles[name], 17, 26) - 1)
+        call('SETRANGE', name, 0, bundles[name])
+      end
+      if ARGV[2] ~= '' then
+        call('HSET', KEYS[i], 'm', 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from))
+        joined, answer = joined + 1, '2'
       else
-        if name then
-          bundles[name] = sub(bundles[name], 1, 16) .. fmt('%010.0f', sub(bundles[name], 17, 26) - 1)
-          call('SETRANGE', name, 0, bundles[name])
-        end
-        if ARGV[2] ~= '' then
-          call('HSET', KEYS[i], 'm', 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from))
-          joined, answer = joined + 1, '2'
-        else
-          call('HSET', KEYS[i], 'm', 'H' .. start .. clock .. ARGV[i + 4] .. sub(main, from))
-          answer = '1'
-        end
+        call('HSET', KEYS[i], 'm', 'H' .. start .. clock .. ARGV[i + 4] .. sub(main, from))
+        answer = '1'
       end
     end
   end

@@ -1,0 +1,10 @@
+-- Looks whether leases are in their bundles. KEYS: the locks. ARGV: for how many seconds they must be kept at least, and for each what
+-- its record has from the 28th byte on. Answers for each with a 1, or with a 0: then it must be asked about properly.
+local pcall, find = redis.pcall, string.find
+local least, answers = fmt('%010.0f', time[1] + ARGV[1]), {}
+for i = 1, #KEYS do
+  local main = pcall('HGET', KEYS[i], 'm')
+  local there = type(main) == 'string' and byte(main) == 66 and find(main, ARGV[i + 1], 28, true) == 28
+  answers[i] = there and sub(main, 18, 27) >= least and '1' or '0'
+end
+return table.concat(answers)
