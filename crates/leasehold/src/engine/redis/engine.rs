@@ -14,7 +14,7 @@ use super::link::Live;
 use super::mailbox::News;
 use super::nodes::{Maker, Nodes};
 use super::replicas::Replicas;
-use super::wire::{self, Scripts};
+use super::wire::{self, Scripts, Stored};
 use super::{error, inspect, renew};
 use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::{Clock, Moment};
@@ -118,33 +118,31 @@ impl RedisEngine {
         }
     }
 
-    async fn ask(&self, claim: &Claim, queue: bool) -> Result<(Said, Live)> {
+    /// Takes the lock, or its place in the queue.
+    async fn take(&self, claim: &Claim, queue: bool) -> Result<Answer> {
+        let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
+        self.ask(claim, &self.scripts.attempt, queue, &party).await
+    }
+
+    /// How a claim stands that may be waiting.
+    async fn look(&self, claim: &Claim) -> Result<Answer> {
+        self.ask(claim, &self.scripts.look, true, b"").await
+    }
+
+    /// Runs a script that says how a claim stands. If it waits, what is sent to it is kept for it from now on.
+    async fn ask(&self, claim: &Claim, script: &Stored, queue: bool, party: &[u8]) -> Result<Answer> {
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
-        let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
         let fill = |command: &mut Cmd, live: &Live| {
             command.arg(&key);
             self.epoch_key(command, slot);
             command.arg(&claim.id.bits().to_be_bytes()).arg(u8::from(queue)).arg(self.retention);
-            command.arg(seconds(claim.terms.ttl)).arg(&party);
-            self.epoch_arguments(command, live);
-        };
-        let (answer, live) = self.nodes.script(slot, &self.scripts.attempt, self.keys(1), &fill).await?;
-        Ok((read(&answer, &live.address)?, live))
-    }
-
-    async fn look(&self, claim: &Claim) -> Result<Answer> {
-        let key = self.key(claim.name());
-        let slot = self.nodes.slot(&key);
-        let fill = |command: &mut Cmd, live: &Live| {
-            command.arg(&key);
-            self.epoch_key(command, slot);
-            command.arg(&claim.id.bits().to_be_bytes()).arg("").arg(self.retention).arg(seconds(claim.terms.ttl));
+            command.arg(seconds(claim.terms.ttl)).arg(party);
             self.epoch_arguments(command, live);
         };
         let sent = self.clock.now();
-        let expected = self.ears.mailbox.expect(claim.id, sent);
-        let (answer, live) = self.nodes.script(slot, &self.scripts.look, self.keys(1), &fill).await?;
+        let expected = queue.then(|| self.ears.mailbox.expect(claim.id, sent));
+        let (answer, live) = self.nodes.script(slot, script, self.keys(1), &fill).await?;
         match read(&answer, &live.address)? {
             Said::Granted(token) => {
                 drop(expected);
@@ -153,7 +151,9 @@ impl RedisEngine {
             }
             Said::Queued { ahead, recheck, place } => {
                 self.ears.mailbox.waits(claim.id, sent, place);
-                expected.keep();
+                if let Some(expected) = expected {
+                    expected.keep();
+                }
                 Ok(Answer::Queued { ahead, recheck })
             }
             Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
@@ -244,27 +244,7 @@ impl Engine for RedisEngine {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        Step::new(async move {
-            let sent = self.clock.now();
-            let expected = queue.then(|| self.ears.mailbox.expect(claim.id, sent));
-            let (said, live) = self.ask(&claim, queue).await?;
-            match said {
-                Said::Granted(token) => {
-                    drop(expected);
-                    self.replicated(&live.address).await?;
-                    Ok(granted(token, sent, claim.terms.ttl))
-                }
-                Said::Queued { ahead, recheck, place } => {
-                    self.ears.mailbox.waits(claim.id, sent, place);
-                    if let Some(expected) = expected {
-                        expected.keep();
-                    }
-                    Ok(Answer::Queued { ahead, recheck })
-                }
-                Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
-                Said::Refused(refusal) => Ok(Answer::Refused(refusal)),
-            }
-        })
+        Step::new(async move { self.take(&claim, queue).await })
     }
 
     fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
