@@ -204,7 +204,7 @@ mod tests {
         let mut node = healthy();
         node.scripts = refused("NOPERM no eval");
         node.script_time = refused("ERR unknown command 'TIME' called from script");
-        assert_level(&scripts(&node, &aim()), Fail, "+@scripting");
+        assert_level(&scripts(&node, &aim()), Fail, "+evalsha");
         assert_level(&script_time(&node, &aim()), Fail, "hides the command");
         node.scripts = Err(No::Lost("no answer".into()));
         assert_level(&scripts(&node, &aim()), Unknown, "no answer");
