@@ -45,8 +45,8 @@ Exit codes:
    74   the output cannot be written
 
 What it does there:
-  It reads settings and figures, sends 100 pings, and looks at most at 2000 keys
-  below the engine's prefix. It does once what a lock does: scripts, keys and
+  It reads settings and figures, sends 100 pings, and looks at 2000 of our keys
+  at most. It does once what a lock does: scripts, keys and
   a message under a name that nobody has, removed in the same moment.";
 
 /// Check whether a deployment is fit for locks
