@@ -69,9 +69,30 @@ impl Bench {
         let run = |plan: Plan| runtime.block_on(self.run(&plan)).map_err(TestCaseError::fail);
         match tokio::task::block_in_place(|| TestRunner::new(config).run(&strategy, run)) {
             Ok(()) => None,
-            Err(TestError::Fail(reason, plan)) => Some(Difference { plan, story: reason.to_string(), seed }),
+            Err(TestError::Fail(reason, plan)) => {
+                let found = Difference { plan, story: reason.to_string(), seed };
+                Some(tokio::task::block_in_place(|| runtime.block_on(self.shorten(found))))
+            }
             Err(TestError::Abort(reason)) => panic!("the search was aborted: {reason}"),
         }
+    }
+
+    /// Leaves out every step without which the difference is still there: the search stops trying that once it has begun to
+    /// change steps.
+    async fn shorten(&self, mut found: Difference) -> Difference {
+        let mut step = 0;
+        while step < found.plan.ops.len() {
+            let mut plan = found.plan.clone();
+            plan.ops.remove(step);
+            match self.run(&plan).await {
+                Err(story) => {
+                    found = Difference { plan, story, seed: found.seed };
+                    step = 0;
+                }
+                Ok(()) => step += 1,
+            }
+        }
+        found
     }
 
     /// Runs one plan on both.

@@ -36,8 +36,10 @@ pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Resu
     let leases = claims.into_iter().enumerate().map(|(at, claim)| Lease { at, key: engine.key(claim.name()), claim });
     let leases = if engine.can_bundle() {
         let (loose, failed) = bundled(engine, leases.collect(), &mut answers).await;
-        if let Some(error) = failed.filter(|_| loose.is_empty()) {
-            return Err(error);
+        match failed {
+            Some(error) if loose.is_empty() && all_unknown(&answers) => return Err(error),
+            Some(error) => tracing::warn!(%error, "some leases could not be renewed; trying again"),
+            None => {}
         }
         loose
     } else {
@@ -49,11 +51,15 @@ pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Resu
     for (group, extended) in groups.iter().zip(extended) {
         match extended {
             Ok(some) => group.leases.iter().zip(some).for_each(|(lease, answer)| answers[lease.at] = answer),
-            Err(error) if only_one && answers.iter().all(|answer| *answer == Renewal::Unknown) => return Err(error),
+            Err(error) if only_one && all_unknown(&answers) => return Err(error),
             Err(error) => tracing::warn!(%error, "some leases could not be renewed; trying again"),
         }
     }
     Ok(answers)
+}
+
+fn all_unknown(answers: &[Renewal]) -> bool {
+    answers.iter().all(|answer| *answer == Renewal::Unknown)
 }
 
 /// Extends those that are in bundles; gives back those that are not, or not any more.

@@ -177,8 +177,8 @@ impl Scripts {
             renew: full(lua!("renew"), lua!("renew_end")),
             beat: Stored::new([lua!("words"), lua!("head"), lua!("beat")].concat()),
             seen: Stored::new([lua!("words"), lua!("head"), lua!("seen")].concat()),
-            evict: full(lua!("evict"), lua!("evict_end")),
-            all: full(lua!("all"), lua!("all_end")),
+            evict: full("", lua!("evict")),
+            all: full("", lua!("all")),
             inspect: Stored::new(lua!("inspect").to_owned()),
             touch: Stored::new([lua!("words"), lua!("head"), guard, "return 0"].concat()),
         }
