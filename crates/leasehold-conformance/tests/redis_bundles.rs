@@ -41,18 +41,23 @@ async fn bundled(server: &Server) {
         .await;
 }
 
-/// How many scripts the server has run.
-async fn scripts(server: &Server) -> u64 {
-    let Reply::Bulk(stats) = raw(server).await.command(&["INFO", "commandstats"]).await.expect("an answer") else {
-        panic!("no statistics")
-    };
-    let calls = |line: &str| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next()?.parse().ok();
+/// How many fields of locks the server has written.
+async fn writes(server: &Server) -> u64 {
+    let stats = raw(server).await.command(&["INFO", "commandstats"]).await.expect("an answer");
+    let Reply::Bulk(stats) = stats else { panic!("no statistics") };
+    let calls = |line: &str| line.strip_prefix("cmdstat_hset:calls=")?.split(',').next()?.parse().ok();
     stats.lines().find_map(calls).unwrap_or(0)
 }
 
-/// Lets so many TTLs pass.
-async fn pass(ttls: u32) {
-    tokio::time::sleep(TTL * ttls).await;
+/// Waits until every lease has been renewed for so many TTLs more.
+async fn renewed(guards: &[Guard], ttls: u32) {
+    let first: Vec<_> = guards.iter().map(Guard::deadline).collect();
+    eventually(SOON, || async {
+        let late = guards.iter().zip(&first).find(|(guard, first)| guard.deadline() < first.after(TTL * ttls));
+        late.map_or(Ok(()), |(guard, _)| Err(format!("{guard:?}")))
+    })
+    .await;
+    assert!(guards.iter().all(Guard::is_held), "all are held");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,13 +66,13 @@ async fn leases_outlast_many_ttls_with_few_scripts_and_can_be_given_back() {
     let locks = open(&server).await;
     let guards = hold(&locks).await;
     bundled(&server).await;
-    let before = scripts(&server).await;
-    pass(4).await;
-    let ran = scripts(&server).await - before;
-    assert!(guards.iter().all(Guard::is_held), "all are held");
-    // By themselves, 200 leases would be extended 12 times or more, with at most 128 to a script; those scripts still run once
-    // in a TTL. A bundle is one script more in each round, whoever's turn it is.
-    assert!(ran < 4 * 60, "{ran} scripts in four TTLs");
+    // Until all of them are in bundles, some are still written by themselves.
+    renewed(&guards, 1).await;
+    let before = writes(&server).await;
+    renewed(&guards, 4).await;
+    let wrote = writes(&server).await - before;
+    // By themselves they would have been written 12 times each.
+    assert!(wrote < LEASES as u64, "{wrote} writes in four TTLs");
     let view = locks.inspect("lock 7").await.expect("a view");
     assert_eq!(view.holders[0].token, Some(guards[7].token()));
     assert!(view.holders[0].left > Duration::ZERO && view.holders[0].left <= TTL, "{view:?}");
@@ -94,15 +99,15 @@ async fn a_lease_that_is_waited_for_leaves_its_bundle_and_is_handed_over() {
         if view.waiters.len() == 1 { Ok(()) } else { Err(format!("{view:?}")) }
     })
     .await;
-    pass(2).await;
-    assert!(guards.iter().all(Guard::is_held), "those in the bundle and the one that left it");
+    // Those in the bundle, and the one that left it.
+    renewed(&guards, 2).await;
     assert!(other.mutex("lock 4").try_lock().await.expect("an answer").is_none(), "still another's");
     let token = guards[3].token();
     assert_eq!(guards.remove(3).release().await.expect("a release"), Outcome::Released);
     let next = waiter.await.expect("no panic").expect("a lock");
     assert!(next.token() > token);
-    pass(2).await;
-    assert!(next.is_held() && guards.iter().all(Guard::is_held));
+    renewed(&guards, 2).await;
+    assert!(next.is_held());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,9 +125,9 @@ async fn an_evicted_lease_and_a_deleted_key_are_noticed_and_the_others_last() {
     assert_eq!(deleted, Reply::Integer(1));
     let reason = tokio::time::timeout(TTL * 3, guards[9].lost()).await.expect("it is found out");
     assert_eq!(reason, LostReason::Taken);
-    pass(2).await;
     drop((guards.remove(9), guards.remove(5)));
-    assert!(guards.iter().all(Guard::is_held), "the others are not touched");
+    // The others are not touched.
+    renewed(&guards, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -135,8 +140,7 @@ async fn a_broken_connection_and_forgotten_scripts_lose_nothing_and_a_forgetful_
         let mut raw = raw(&server).await;
         raw.command(&["SCRIPT", "FLUSH"]).await.expect("an answer");
         raw.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.expect("an answer");
-        pass(1).await;
-        assert!(guards.iter().all(Guard::is_held), "all are held");
+        renewed(&guards, 1).await;
     }
     server.kill().expect("a kill");
     server.restart(Data::Wipe).await.expect("a restart");
@@ -155,8 +159,7 @@ async fn releases_in_any_order_keep_the_rest_of_a_bundle() {
         let at = guards.len() * 7 / 13;
         assert_eq!(guards.swap_remove(at).release().await.expect("a release"), Outcome::Released);
         if guards.len() % 30 == 0 {
-            pass(1).await;
-            assert!(guards.iter().all(Guard::is_held), "{} are left", guards.len());
+            renewed(&guards, 1).await;
         }
     }
     drop(guards);

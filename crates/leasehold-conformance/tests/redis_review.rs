@@ -9,7 +9,7 @@ use leasehold::engine::{Answer, Engine, Renewal};
 use leasehold::{Claim, Guard, Holder, LockName, Locks, LostReason, Mode, Terms};
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::redis::{Cluster, Reply, Resp, SentinelSet, replica_of, slot_of};
-use leasehold_testbed::{Server, eventually, redis};
+use leasehold_testbed::{Proxy, Server, eventually, redis};
 
 async fn raw(server: &Server) -> Resp {
     Resp::connect(server.addr()).await.expect("a raw connection")
@@ -27,6 +27,15 @@ fn claim(name: &str, ttl: Duration) -> Arc<Claim> {
 
 async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Answer {
     Arc::clone(engine).attempt(Arc::clone(claim), true).await.expect("an answer")
+}
+
+/// Waits until every lease has been renewed for so long.
+async fn renewed(guards: &[Guard], by: Duration) {
+    let first: Vec<_> = guards.iter().map(Guard::deadline).collect();
+    until("all are renewed", async || {
+        guards.iter().zip(&first).all(|(guard, first)| guard.deadline() >= first.after(by))
+    })
+    .await;
 }
 
 async fn until(what: &str, look: impl AsyncFn() -> bool) {
@@ -119,7 +128,7 @@ async fn one_spoilt_key_does_not_end_other_leases() {
     assert_eq!(spoilt, Reply::Simple("OK".to_owned()));
     let reason = tokio::time::timeout(SOON, guards.remove(9).lost()).await.expect("it is told");
     assert!(matches!(reason, LostReason::Taken | LostReason::Expired));
-    tokio::time::sleep(ttl * 2).await;
+    renewed(&guards, ttl * 2).await;
     for guard in &guards {
         assert!(guard.is_held(), "{guard:?}");
         assert!(other.mutex(guard.name()).try_lock().await.expect("an answer").is_none(), "{guard:?}");
@@ -180,9 +189,29 @@ async fn without_memory_locks_are_kept_and_given_back() {
     let _ = raw(&server).await.command(&["CONFIG", "SET", "maxmemory", "1"]).await.expect("an answer");
     let error = locks.mutex("new").try_lock().await.expect_err("there is no room");
     assert_eq!(error.kind(), leasehold::ErrorKind::Full, "{error}");
-    tokio::time::sleep(ttl * 3).await;
+    renewed(&guards, ttl * 3).await;
     for guard in guards {
         assert!(guard.is_held(), "{guard:?}");
         assert_eq!(guard.release().await.expect("a release"), leasehold::Outcome::Released);
     }
+}
+
+/// A server that is away is asked for with growing pauses.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reconnects_come_with_growing_pauses() {
+    let server = redis::start().await.expect("a server");
+    let proxy = Proxy::start(server.addr()).await.expect("a proxy");
+    let locks = Locks::builder().ttl(LONG).open(&format!("redis://{}/", proxy.addr())).await.expect("the engine");
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let clock = Clock::system();
+    let start = clock.now();
+    proxy.refuse(true);
+    proxy.cut();
+    until("it was refused eight times", async || proxy.counts().refused >= 8).await;
+    // Half of 20, 40, 80, 160, 320, 640 and 1000 ms at least; a busy machine only makes it longer.
+    let took = clock.now().since(start);
+    assert!(took >= Duration::from_secs(1), "eight tries within {took:?}");
+    proxy.refuse(false);
+    until("it is back", async || locks.inspect("a").await.is_ok()).await;
+    assert!(held.is_held());
 }

@@ -11,6 +11,7 @@ use leasehold::{Guard, Locks};
 use leasehold_conformance::player::Player;
 use leasehold_conformance::protocol::Ask;
 use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Reply, Resp};
 
 use super::page;
@@ -121,12 +122,13 @@ impl Naive<'_> {
 
     /// Waits until the server has let a key go.
     pub(crate) async fn until_gone(&mut self, key: &str) {
-        let mut time = 0;
-        while self.ask(&format!("EXISTS {key}")).await != "0" {
-            time += 1;
-            assert!(time < 10_000, "{key} does not expire");
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        let words = ["EXISTS", key];
+        let resp = tokio::sync::Mutex::new(&mut self.resp);
+        eventually(SOON, || async {
+            let there = shown(&resp.lock().await.command(&words).await.expect("a reply"));
+            if there == "0" { Ok(()) } else { Err(format!("{key} does not expire")) }
+        })
+        .await;
     }
 }
 
