@@ -128,6 +128,30 @@ async fn a_replica_is_no_place_for_locks_and_its_master_should_wait_for_it() {
 }
 
 #[tokio::test]
+async fn a_holder_that_died_is_found() {
+    let server = durable().start().await.unwrap();
+    let url = server.url();
+    let (_, before) = report(&url).await;
+    assert!(of(&before, "ended-holders").is_empty(), "{before:#}");
+    let kill = move || {
+        let place = Place::new();
+        let held = place.start(["run", "--engine", &url, "--ttl", "300ms", "died", "--", "sleep", "60"]);
+        common::wait_for("the lock to be held", || {
+            place.run(["show", "--engine", &url, "died"]).out().contains("held").then_some(())
+        });
+        held.signal(rustix::process::Signal::KILL);
+        common::wait_for("its lease to be over", || {
+            place.run(["show", "--engine", &url, "died"]).out().contains("free").then_some(())
+        });
+    };
+    tokio::task::spawn_blocking(kill).await.unwrap();
+    let (code, after) = report(&server.url()).await;
+    assert_eq!(code, 1);
+    let finding = found(&after, "ended-holders", "warn");
+    assert!(finding["found"].as_str().unwrap().contains("leasehold:l{died}"), "{finding}");
+}
+
+#[tokio::test]
 async fn what_a_server_does_not_tell_is_unknown_and_never_ok() {
     let server = durable().start().await.unwrap();
     let url = user(&server, "~* &* +@all -config").await;

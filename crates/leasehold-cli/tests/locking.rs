@@ -7,25 +7,7 @@ use serde_json::json;
 
 #[test]
 fn eight_processes_run_one_at_a_time_with_rising_tokens() {
-    let place = Place::new();
-    let work = "mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.01; rmdir busy";
-    let script = format!("for i in 1 2 3 4 5; do \"$L\" run one -c '{work}' || echo FAILED >> log; done");
-    let all: Vec<_> = (0..8)
-        .map(|_| {
-            let mut shell = place.leasehold(["x"]);
-            let mut command = std::process::Command::new("sh");
-            command.args(["-c", &script]).envs(shell.get_envs().filter_map(|(key, value)| Some((key, value?))));
-            command.current_dir(shell.current_dir(place.dir.path()).get_current_dir().unwrap());
-            command.spawn().unwrap()
-        })
-        .collect();
-    for mut process in all {
-        assert!(process.wait().unwrap().success());
-    }
-    let log = place.read("log");
-    let tokens: Vec<u64> = log.lines().map(|line| line.parse().expect(line)).collect();
-    assert_eq!(tokens.len(), 40, "{log}");
-    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    Place::new().eight_take_turns("");
 }
 
 #[test]

@@ -15,29 +15,7 @@ async fn with_server(work: impl FnOnce(Place, String) + Send + 'static) {
 
 #[tokio::test]
 async fn eight_processes_run_one_at_a_time_with_rising_tokens() {
-    with_server(|place, url| {
-        let work = "mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.01; rmdir busy";
-        let all: Vec<_> = (0..8)
-            .map(|_| {
-                let run = format!(
-                    "for i in 1 2 3 4 5; do \"$L\" run --engine {url} one -c '{work}' || echo FAILED >> log; done"
-                );
-                let mut shell = place.leasehold(["x"]);
-                let mut command = std::process::Command::new("sh");
-                command.args(["-c", &run]).envs(shell.get_envs().filter_map(|(key, value)| Some((key, value?))));
-                command.current_dir(shell.current_dir(place.dir.path()).get_current_dir().unwrap());
-                command.spawn().unwrap()
-            })
-            .collect();
-        for mut process in all {
-            assert!(process.wait().unwrap().success());
-        }
-        let log = place.read("log");
-        let tokens: Vec<u64> = log.lines().map(|line| line.parse().expect(line)).collect();
-        assert_eq!(tokens.len(), 40, "{log}");
-        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
-    })
-    .await;
+    with_server(|place, url| place.eight_take_turns(&format!("--engine {url}"))).await;
 }
 
 #[tokio::test]

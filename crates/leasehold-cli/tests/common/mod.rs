@@ -79,6 +79,28 @@ impl Place {
         holder
     }
 
+    /// Has eight processes take a lock five times each, and checks that they never met; `options` name the engine.
+    pub(crate) fn eight_take_turns(&self, options: &str) {
+        let work = "mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.01; rmdir busy";
+        let script = format!("for i in 1 2 3 4 5; do \"$L\" run {options} one -c '{work}' || echo FAILED >> log; done");
+        let all: Vec<_> = (0..8)
+            .map(|_| {
+                let mut shell = self.leasehold(["x"]);
+                let mut command = Command::new("sh");
+                command.args(["-c", &script]).envs(shell.get_envs().filter_map(|(key, value)| Some((key, value?))));
+                command.current_dir(shell.current_dir(self.dir.path()).get_current_dir().unwrap());
+                command.spawn().unwrap()
+            })
+            .collect();
+        for mut process in all {
+            assert!(process.wait().unwrap().success());
+        }
+        let log = self.read("log");
+        let tokens: Vec<u64> = log.lines().map(|line| line.parse().expect(line)).collect();
+        assert_eq!(tokens.len(), 40, "{log}");
+        assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    }
+
     pub(crate) fn show(&self, name: &str) -> Value {
         serde_json::from_str(&self.run(["show", "--json", name]).ok().out()).unwrap()
     }

@@ -13,12 +13,19 @@ const STRIDE: &str = "1000";
 /// How many examples are shown.
 const EXAMPLES: usize = 3;
 
-/// Looks at a key in one moment: its type, how its lock stands, how many fields it has, and when it goes.
+/// Looks at a key in one moment: its type, how its lock stands, how many fields it has, when it goes, and whether the time of a
+/// holder that is there alone is over.
 const LOOK: &str = "\
 local kind = redis.call('TYPE', KEYS[1]).ok
 local hash = kind == 'hash'
-return {kind, hash and redis.call('HGET', KEYS[1], 'm') or '', hash and redis.call('HLEN', KEYS[1]) or 0,
-  redis.call('PTTL', KEYS[1])}";
+local main = hash and redis.call('HGET', KEYS[1], 'm') or ''
+local since, ttl = tonumber(string.sub(main, 28, 43)), tonumber(string.sub(main, 61, 72))
+local over = 0
+if string.sub(main, 1, 1) == 'H' and since and ttl then
+  local time = redis.call('TIME')
+  if since + ttl <= time[1] * 1000000 + time[2] then over = 1 end
+end
+return {kind, main, hash and redis.call('HLEN', KEYS[1]) or 0, redis.call('PTTL', KEYS[1]), over}";
 
 /// Some keys of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +58,8 @@ pub(crate) struct Keys {
     pub(crate) immortal: Group,
     /// Locks of which a part is missing, or left over.
     pub(crate) orphans: Group,
+    /// Locks whose holder's time is over, and that nobody has wanted since.
+    pub(crate) ended: Group,
 }
 
 /// What stands at a key.
@@ -62,6 +71,8 @@ pub(crate) struct Look {
     /// How many fields a hash has.
     pub(crate) fields: u64,
     pub(crate) ttl_ms: i64,
+    /// Whether its only holder's time is over.
+    pub(crate) over: bool,
 }
 
 impl Keys {
@@ -96,6 +107,8 @@ impl Keys {
         };
         if !whole {
             self.orphans.add(key);
+        } else if look.over {
+            self.ended.add(key);
         }
     }
 }
@@ -125,8 +138,8 @@ pub(crate) async fn look(link: &Link, prefix: &str) -> Known<Keys> {
 async fn look_at(link: Link, key: &[u8]) -> Known<Look> {
     let mut command = words(&["EVAL", LOOK, "1"]);
     command.arg(key);
-    let (kind, main, fields, ttl_ms) = ask(&link, &command).await?;
-    Ok(Look { kind, main, fields, ttl_ms })
+    let (kind, main, fields, ttl_ms, over): (_, _, _, _, i64) = ask(&link, &command).await?;
+    Ok(Look { kind, main, fields, ttl_ms, over: over == 1 })
 }
 
 #[cfg(test)]
@@ -135,7 +148,7 @@ mod tests {
 
     fn judged(key: &str, kind: &str, main: &str, fields: u64, ttl_ms: i64) -> Keys {
         let mut keys = Keys::default();
-        let look = Look { kind: kind.into(), main: main.into(), fields, ttl_ms };
+        let look = Look { kind: kind.into(), main: main.into(), fields, ttl_ms, over: main == "H over" };
         keys.judge("p:", key.as_bytes(), &look);
         keys
     }
@@ -171,5 +184,6 @@ mod tests {
         assert_eq!(count(judged("p:l{a}", "hash", "H", 1, -1)), [0, 0, 1, 0]);
         assert_eq!(count(judged("p:l{a}", "hash", "R", 1, 1000)), [0, 0, 0, 1]);
         assert_eq!(count(judged("p:l{a}", "hash", "F", 2, 1000)), [0, 0, 0, 1]);
+        assert_eq!(judged("p:l{a}", "hash", "H over", 1, 1000).ended.count, 1);
     }
 }

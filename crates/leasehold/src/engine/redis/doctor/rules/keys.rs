@@ -41,6 +41,11 @@ pub(super) fn all(node: &Node, keys: &Known<Keys>, aim: &Aim) -> Vec<Finding> {
             .means("holders or waiters of these locks were forgotten: keys were removed by hand, evicted or lost")
             .fix("they go by themselves with their TTL; find out who removes keys (eviction-policy, FLUSHDB)")
     }));
+    findings.extend(any(&keys.ended).map(|found| {
+        warn("ended-holders", at, format!("of ours, {found}, whose holder's lease is over and was not given back"))
+            .means("a holder crashed, was stopped or was cut off; whoever wants the lock next gets it at once")
+            .fix("nothing, if that is known; they go by themselves within retention. Many: look at the holders' logs")
+    }));
     if findings.is_empty() {
         let part = if keys.all { "all" } else { "as far as we looked" };
         let found = format!("{} keys below {prefix:?}, {part} as they should be", keys.seen);
