@@ -5,11 +5,14 @@
 //! - [`table`]: one lock's holders and queue, and every step on them: the specification of an engine.
 //! - [`queue`]: whom a waiter watches.
 //! - [`fence`]: which token a resource accepts.
+//! - [`quorum`]: what a majority of independent nodes says; [`ballots`]: what each of them does.
 //! - [`backoff`]: how long to wait before another try.
 
 pub mod admission;
 pub mod backoff;
+pub mod ballots;
 pub mod fence;
 pub mod lease;
 pub mod queue;
+pub mod quorum;
 pub mod table;

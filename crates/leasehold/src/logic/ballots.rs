@@ -1,0 +1,188 @@
+//! What one node of several keeps of one lock, and every step on it: the specification of the scripts that the `redlock:`
+//! engine runs on each of its servers.
+//!
+//! A node lets in one owner at a time, by its own clock, and stores tokens that only rise. It knows nothing of the others.
+
+use std::collections::BTreeMap;
+
+use crate::claim::{ClaimId, Owner, Token};
+use crate::logic::quorum::{Vote, Written};
+
+/// A claim as it asks a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ask {
+    /// Who asks.
+    pub claim: ClaimId,
+    /// Which attempt of the claim this is: what an earlier one withdraws late does not touch a later one.
+    pub attempt: u64,
+    /// Whose claims may hold beside it.
+    pub owner: Option<Owner>,
+    /// How long it lasts, in the node's time.
+    pub ttl: u64,
+}
+
+/// What a node keeps of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Record {
+    attempt: u64,
+    owner: Option<Owner>,
+    /// Zero until one is stored.
+    token: Token,
+    since: u64,
+    ttl: u64,
+}
+
+impl Record {
+    fn ends(&self) -> u64 {
+        self.since.saturating_add(self.ttl)
+    }
+}
+
+/// One lock on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ballots {
+    /// The highest token of all claims that are not here any more.
+    last: Token,
+    records: BTreeMap<ClaimId, Record>,
+    /// Until when the node says nothing.
+    abstains_until: u64,
+}
+
+/// What a node sees when it looks at a lock for somebody.
+struct Sight {
+    last: Token,
+    mine: Option<Record>,
+    /// The highest token of a live claim of the same owner.
+    same: Token,
+    /// Whether somebody else is there.
+    taken: bool,
+}
+
+impl Ballots {
+    /// A node that has restarted empty, and abstains until then.
+    pub fn abstaining(until: u64) -> Self {
+        Self { abstains_until: until, ..Self::default() }
+    }
+
+    /// The highest token that the node knows.
+    pub fn last(&self) -> Token {
+        self.records.values().map(|record| record.token).fold(self.last, Token::max)
+    }
+
+    /// Until when the claim lasts here.
+    pub fn ends(&self, claim: ClaimId) -> Option<u64> {
+        self.records.get(&claim).map(Record::ends)
+    }
+
+    /// Whether nobody is here, nor was.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.last == Token::default()
+    }
+
+    fn see(&mut self, now: u64, claim: ClaimId, owner: Option<Owner>) -> Sight {
+        let last = self.last();
+        if self.records.values().any(|record| record.ends() <= now) {
+            self.last = last;
+            self.records.retain(|_, record| record.ends() > now);
+        }
+        let mut sight = Sight { last, mine: None, same: Token::default(), taken: false };
+        for (id, record) in &self.records {
+            if *id == claim {
+                sight.mine = Some(*record);
+            } else if owner.is_some() && record.owner == owner {
+                sight.same = sight.same.max(record.token);
+            } else {
+                sight.taken = true;
+            }
+        }
+        sight
+    }
+
+    /// Takes the lock here, if nobody else has it, with this token if no higher one is known; zero is no token.
+    pub fn take(&mut self, now: u64, ask: Ask, guess: Token) -> Vote {
+        let sight = self.see(now, ask.claim, ask.owner);
+        if sight.taken {
+            return Vote::No { last: sight.last };
+        }
+        if now < self.abstains_until {
+            return Vote::Abstains;
+        }
+        let mut own = sight.mine.map_or(Token::default(), |mine| mine.token);
+        if own == Token::default() {
+            own = if sight.same > Token::default() {
+                sight.same
+            } else if guess > sight.last {
+                guess
+            } else {
+                own
+            };
+        }
+        let attempt = sight.mine.map_or(ask.attempt, |mine| mine.attempt.max(ask.attempt));
+        self.records.insert(ask.claim, Record { attempt, owner: ask.owner, token: own, since: now, ttl: ask.ttl });
+        Vote::Yes { last: sight.last.max(own), own, bound: sight.same }
+    }
+
+    /// Stores a token under a claim that is here.
+    pub fn write(&mut self, now: u64, ask: Ask, token: Token) -> Written {
+        let sight = self.see(now, ask.claim, ask.owner);
+        if now < self.abstains_until {
+            return Written::Silent;
+        }
+        match self.records.get_mut(&ask.claim).filter(|record| record.attempt == ask.attempt) {
+            None => Written::Gone,
+            Some(record) if record.token == token => Written::Stored,
+            Some(_) if sight.same > Token::default() && sight.same != token => Written::Bound(sight.same),
+            Some(record) if token > sight.last || token == sight.same => {
+                record.token = token;
+                Written::Stored
+            }
+            Some(_) => Written::Behind(sight.last),
+        }
+    }
+
+    /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless a higher
+    /// token was stored meanwhile. `None`: the node abstains.
+    pub fn renew(&mut self, now: u64, ask: Ask, token: Token) -> Option<bool> {
+        let sight = self.see(now, ask.claim, ask.owner);
+        if now < self.abstains_until {
+            return None;
+        }
+        let may_store = token > sight.last || token == sight.same;
+        let stored = match sight.mine {
+            Some(mine) if token > mine.token && may_store => token,
+            Some(mine) => mine.token,
+            None if sight.taken || sight.last > token && token != sight.same => return Some(false),
+            None => token,
+        };
+        let attempt = sight.mine.map_or(ask.attempt, |mine| mine.attempt.max(ask.attempt));
+        self.records.insert(ask.claim, Record { attempt, owner: ask.owner, token: stored, since: now, ttl: ask.ttl });
+        Some(true)
+    }
+
+    /// Ends what this attempt of a claim, or an earlier one, has left here. Says whether there was something.
+    pub fn release(&mut self, claim: ClaimId, attempt: u64) -> bool {
+        let token = self.records.get(&claim).map_or(Token::default(), |record| record.token);
+        let there = self.withdraw(claim, attempt);
+        if there {
+            self.last = self.last.max(token);
+        }
+        there
+    }
+
+    /// The same for an attempt that failed: its token was never granted, and is forgotten.
+    pub fn withdraw(&mut self, claim: ClaimId, attempt: u64) -> bool {
+        if self.records.get(&claim).is_none_or(|record| record.attempt > attempt) {
+            return false;
+        }
+        self.records.remove(&claim).is_some()
+    }
+
+    /// Ends a claim, whoever's it is, and stores a token above all that were granted, if it is. Says whether it was.
+    pub fn evict(&mut self, claim: ClaimId, token: Token) -> bool {
+        self.last = self.last();
+        self.records.remove(&claim);
+        let higher = token > self.last;
+        self.last = self.last.max(token);
+        higher
+    }
+}

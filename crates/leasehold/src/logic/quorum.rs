@@ -1,0 +1,324 @@
+//! Majorities of independent nodes: when a lock that is kept on several of them is taken, extended, given back or lost, and
+//! which token it carries. [`Ballots`](crate::logic::ballots::Ballots) is what each node does.
+//!
+//! # Why the tokens rise
+//! A node stores a token only if it is higher than any that it stored before, and only under a live claim. A lock counts as
+//! held when a majority has stored *its* token. Two majorities share a node, and there the later token was stored after the
+//! earlier one: it is higher. That needs no clock; it needs nodes that keep what they acknowledged.
+//!
+//! The first round carries a guess of the token. Where a majority can store the guess, the lock is held after one round; only
+//! otherwise a second round stores a token above the highest that was seen.
+
+use std::time::Duration;
+
+use crate::claim::Token;
+use crate::clock::Moment;
+use crate::logic::lease::Drift;
+
+/// How often a token that turned out too low is replaced by a higher one in one attempt.
+const WRITES: u32 = 3;
+
+/// How many nodes there are, and how many are a majority of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quorum {
+    /// All of them.
+    pub nodes: usize,
+    /// More than half.
+    pub needed: usize,
+}
+
+impl Quorum {
+    /// The majority of so many nodes.
+    pub const fn of(nodes: usize) -> Self {
+        Self { nodes, needed: nodes / 2 + 1 }
+    }
+
+    /// How many may fail.
+    pub const fn spare(self) -> usize {
+        self.nodes - self.needed
+    }
+}
+
+/// How long a node's answer is waited for: never longer than `most`, nor than a tenth of the TTL.
+pub fn node_timeout(ttl: Duration, most: Duration) -> Duration {
+    most.min(ttl / 10).max(Duration::from_millis(1))
+}
+
+/// What is left of a lease whose first request was sent at `sent`: `ttl - elapsed - drift`. `None`: nothing.
+pub fn validity(sent: Moment, now: Moment, ttl: Duration, drift: Drift) -> Option<Duration> {
+    let left = ttl.checked_sub(now.since(sent))?.checked_sub(drift.of(ttl))?;
+    (!left.is_zero()).then_some(left)
+}
+
+/// A node's answer to a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Vote {
+    /// The claim is stored.
+    Yes {
+        /// The highest token that the node knows.
+        last: Token,
+        /// The token that is stored under this claim; zero if none is.
+        own: Token,
+        /// The token of a live claim of the same owner, which must be shared; zero if there is none.
+        bound: Token,
+    },
+    /// Somebody else is there.
+    No {
+        /// The highest token that the node knows.
+        last: Token,
+    },
+    /// The node has restarted, and says nothing until the longest lease is over.
+    Abstains,
+    /// There was no answer, or none that counts.
+    Silent,
+}
+
+/// A node's answer to the second round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Written {
+    /// The token is stored under this claim.
+    Stored,
+    /// The node knows this token, which is not lower.
+    Behind(Token),
+    /// A live claim of the same owner has this token, which must be shared.
+    Bound(Token),
+    /// The claim is not there any more.
+    Gone,
+    /// There was no answer, or none that counts.
+    Silent,
+}
+
+/// Why a lock was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// Others have it, or some of the nodes each.
+    Busy,
+    /// Too few nodes answered.
+    Unreachable,
+    /// Too many nodes have restarted, and abstain.
+    Abstaining,
+}
+
+/// What to do next about a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Move {
+    /// Wait for more answers.
+    Wait,
+    /// Have every node that said yes store this token; also those that say yes later.
+    Write(Token),
+    /// It is held, if its time is not over.
+    Held(Token),
+    /// It cannot be had now: withdraw the claim from all nodes.
+    Failed(Failure),
+}
+
+/// One attempt to take a lock, answer by answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Taking {
+    quorum: Quorum,
+    votes: Vec<Option<Vote>>,
+    /// What the nodes said to the token that is being written.
+    written: Vec<Option<Written>>,
+    /// The token of the second round, and how many there were before it.
+    token: Option<(Token, u32)>,
+    /// The token of the same owner's other claims.
+    bound: Token,
+    /// The highest token that any node told of.
+    highest: Token,
+}
+
+impl Taking {
+    /// Nobody has answered yet.
+    pub fn new(quorum: Quorum) -> Self {
+        Self {
+            quorum,
+            votes: vec![None; quorum.nodes],
+            written: vec![None; quorum.nodes],
+            token: None,
+            bound: Token::default(),
+            highest: Token::default(),
+        }
+    }
+
+    /// The token that is being written, if there is a second round.
+    pub fn writing(&self) -> Option<Token> {
+        self.token.map(|(token, _)| token)
+    }
+
+    /// Whether a node said yes.
+    pub fn said_yes(&self, node: usize) -> bool {
+        matches!(self.votes.get(node), Some(Some(Vote::Yes { .. })))
+    }
+
+    /// The highest token that any node told of.
+    pub fn highest(&self) -> Token {
+        self.highest
+    }
+
+    /// A node answered the claim. The first answer of a node counts.
+    pub fn vote(&mut self, node: usize, vote: Vote) -> Move {
+        if let Some(place @ None) = self.votes.get_mut(node) {
+            *place = Some(vote);
+            if let Vote::Yes { last, own, bound } = vote {
+                self.highest = self.highest.max(last).max(own);
+                self.bound = self.bound.max(bound);
+            } else if let Vote::No { last } = vote {
+                self.highest = self.highest.max(last);
+            }
+        }
+        self.next()
+    }
+
+    /// A node answered the second round for `token`. Answers to an earlier one do not count.
+    pub fn wrote(&mut self, node: usize, token: Token, written: Written) -> Move {
+        if self.writing() != Some(token) {
+            return Move::Wait;
+        }
+        if let Some(place @ None) = self.written.get_mut(node) {
+            *place = Some(written);
+            match written {
+                Written::Behind(last) => self.highest = self.highest.max(last),
+                Written::Bound(bound) => self.bound = self.bound.max(bound),
+                Written::Stored | Written::Gone | Written::Silent => {}
+            }
+        }
+        self.next()
+    }
+
+    fn count(&self, which: impl Fn(usize, Vote) -> bool) -> usize {
+        self.votes.iter().enumerate().filter(|(node, vote)| vote.is_some_and(|vote| which(*node, vote))).count()
+    }
+
+    fn next(&mut self) -> Move {
+        let needed = self.quorum.needed;
+        if let Some(token) = self.stored_by_majority() {
+            return Move::Held(token);
+        }
+        let open = self.votes.iter().filter(|vote| vote.is_none()).count();
+        let yes = self.count(|_, vote| matches!(vote, Vote::Yes { .. }));
+        if yes + open < needed {
+            return Move::Failed(self.why());
+        }
+        match self.token {
+            _ if yes < needed => Move::Wait,
+            None => self.write(open, 0),
+            Some((_, before)) => {
+                let hopeful = |node: usize, vote| {
+                    matches!(vote, Vote::Yes { .. })
+                        && matches!(self.written.get(node), Some(None | Some(Written::Stored)))
+                };
+                match self.count(hopeful) + open >= needed {
+                    true => Move::Wait,
+                    false => self.write(open, before + 1),
+                }
+            }
+        }
+    }
+
+    /// A token that a majority has stored under this claim.
+    fn stored_by_majority(&self) -> Option<Token> {
+        let stored = |node: usize, token: Token| match (self.written.get(node), self.votes.get(node)) {
+            (Some(Some(Written::Stored)), _) => self.writing() == Some(token),
+            (Some(Some(Written::Gone)), _) => false,
+            (_, Some(Some(Vote::Yes { own, .. }))) => *own == token,
+            _ => false,
+        };
+        let told = self.votes.iter().filter_map(|vote| match vote {
+            Some(Vote::Yes { own, .. }) => Some(*own),
+            _ => None,
+        });
+        let count = |token: Token| (0..self.quorum.nodes).filter(|node| stored(*node, token)).count();
+        told.chain(self.writing())
+            .find(|token| *token > Token::default() && self.may_have(*token) && count(*token) >= self.quorum.needed)
+    }
+
+    /// Whether a token is not another one than that of the same owner's other claims.
+    fn may_have(&self, token: Token) -> bool {
+        self.bound == Token::default() || self.bound == token
+    }
+
+    /// Begins a second round, or another one.
+    fn write(&mut self, open: usize, before: u32) -> Move {
+        let token = if self.bound > Token::default() { self.bound } else { Token(self.highest.0.saturating_add(1)) };
+        let could = |node: usize, vote| {
+            let gone = matches!(self.written.get(node), Some(Some(Written::Gone | Written::Silent)));
+            let Vote::Yes { last, own, bound } = vote else { return false };
+            !gone && (own == token || bound == token || last < token)
+        };
+        let could = self.count(could);
+        if before >= WRITES || could + open < self.quorum.needed || self.writing() == Some(token) {
+            return Move::Failed(self.why());
+        }
+        if could < self.quorum.needed {
+            return Move::Wait;
+        }
+        self.token = Some((token, before));
+        self.written.fill(None);
+        Move::Write(token)
+    }
+
+    fn why(&self) -> Failure {
+        let lost = |node: usize| matches!(self.written.get(node), Some(Some(Written::Silent)));
+        let silent = self.count(|node, vote| vote == Vote::Silent || lost(node));
+        let abstaining = self.count(|_, vote| vote == Vote::Abstains);
+        match (silent > self.quorum.spare(), silent + abstaining > self.quorum.spare()) {
+            (true, _) => Failure::Unreachable,
+            (_, true) => Failure::Abstaining,
+            _ => Failure::Busy,
+        }
+    }
+}
+
+/// What is known of something that all nodes were asked for, which each may have done, refused, or not answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tally {
+    quorum: Quorum,
+    answers: Vec<Option<Option<bool>>>,
+}
+
+/// What a majority says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Not known yet.
+    Open,
+    /// A majority did it.
+    Done,
+    /// So many refused that there is no majority any more.
+    Refused,
+    /// All have answered or will not, and neither is the case.
+    Unknown,
+}
+
+impl Tally {
+    /// Nobody has answered yet.
+    pub fn new(quorum: Quorum) -> Self {
+        Self { quorum, answers: vec![None; quorum.nodes] }
+    }
+
+    /// A node did it, refused, or did not answer. The first answer of a node counts.
+    pub fn hear(&mut self, node: usize, answer: Option<bool>) -> Outcome {
+        if let Some(place @ None) = self.answers.get_mut(node) {
+            *place = Some(answer);
+        }
+        self.outcome()
+    }
+
+    /// How it stands.
+    pub fn outcome(&self) -> Outcome {
+        let count = |wanted: Option<Option<bool>>| self.answers.iter().filter(|answer| **answer == wanted).count();
+        if count(Some(Some(true))) >= self.quorum.needed {
+            Outcome::Done
+        } else if count(Some(Some(false))) > self.quorum.spare() {
+            Outcome::Refused
+        } else if count(None) == 0 {
+            Outcome::Unknown
+        } else {
+            Outcome::Open
+        }
+    }
+
+    /// How many have answered.
+    pub fn heard(&self) -> usize {
+        self.answers.iter().filter(|answer| matches!(answer, Some(Some(_)))).count()
+    }
+}
