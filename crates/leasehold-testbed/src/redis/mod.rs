@@ -7,18 +7,21 @@
 //! | [`Redis::tls`] | a server that speaks only TLS, and the certificates to trust and to show |
 //! | [`SentinelSet`] | a master, its replicas, and three Sentinels that replace it when it dies |
 //! | [`Cluster`] | masters that share the slots, and their replicas; slots can move |
+//! | [`Independent`] | servers that know nothing of each other |
 //! | [`Resp`] | asks any of them by hand |
 //!
 //! Sets need Redis 7.0 or later.
 
 mod ask;
 mod cluster;
+mod independent;
 mod replica;
 mod resp;
 mod sentinel;
 mod tls;
 
 pub use cluster::{Cluster, Migration, slot_of};
+pub use independent::Independent;
 pub use replica::{Replica, replica_of};
 pub use resp::{Reply, Resp};
 pub use sentinel::SentinelSet;

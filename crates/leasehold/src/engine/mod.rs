@@ -14,6 +14,8 @@ pub mod file;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+pub mod redlock;
 
 use std::fmt;
 use std::pin::Pin;

@@ -76,6 +76,16 @@ pub fn entries() -> Vec<Entry> {
             #[cfg(not(feature = "redis"))]
             capabilities: None,
         },
+        Entry {
+            scheme: "redlock",
+            feature: "redis",
+            example: "redlock://h1,h2,h3,h4,h5",
+            about: "many machines, in a majority of independent Redis servers",
+            #[cfg(feature = "redis")]
+            capabilities: Some(super::redlock::CAPABILITIES),
+            #[cfg(not(feature = "redis"))]
+            capabilities: None,
+        },
     ]
 }
 
@@ -92,6 +102,8 @@ pub async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
         "file" => Ok(super::file::FileEngine::open(&url, clock).await?),
         #[cfg(feature = "redis")]
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => super::redis::open(&url, clock).await,
+        #[cfg(feature = "redis")]
+        "redlock" => super::redlock::open(&url, clock).await,
         scheme => {
             let _ = clock;
             Err(unknown(scheme))

@@ -5,6 +5,9 @@ use std::fmt;
 
 use crate::error::{Error, ErrorKind, Result};
 
+/// Schemes whose hosts are full addresses.
+const FULL_ADDRESSES: [&str; 1] = ["redlock"];
+
 /// A URL, taken apart. `Debug` and `Display` hide the password and the options' values that look like secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -37,6 +40,9 @@ impl EngineUrl {
             return Err(bad(format!("{scheme:?} is no scheme: letters, digits, `+`, `-` and `.`")));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if FULL_ADDRESSES.contains(&scheme.to_ascii_lowercase().as_str()) {
+            return Self::of_addresses(scheme, rest, query);
+        }
         let (authority, path) = match rest.strip_prefix("//") {
             Some(rest) => rest.find('/').map_or((rest, ""), |at| rest.split_at(at)),
             None => ("", rest),
@@ -61,6 +67,23 @@ impl EngineUrl {
         })
     }
 
+    /// Reads a URL whose hosts are full addresses: each may have its own scheme, login and path, which are its engine's to read.
+    fn of_addresses(scheme: &str, rest: &str, query: &str) -> Result<Self> {
+        let rest = rest.strip_prefix("//").unwrap_or(rest);
+        // An option whose name has an `@` is the rest of a password with a `?` in it.
+        if query.split('=').next().is_some_and(|key| key.contains('@')) {
+            return Err(bad("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
+        }
+        Ok(Self {
+            scheme: scheme.to_ascii_lowercase(),
+            user: None,
+            password: None,
+            hosts: rest.split(',').filter(|part| !part.is_empty()).map(str::to_owned).collect(),
+            path: String::new(),
+            options: query.split('&').filter(|pair| !pair.is_empty()).map(option).collect::<Result<_>>()?,
+        })
+    }
+
     /// Refuses options that the engine does not know, naming those that it does.
     ///
     /// # Errors
@@ -80,6 +103,16 @@ impl EngineUrl {
     /// The value of an option; the last one counts.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A host, or a full address, whose password is hidden.
+fn without_password(part: &str) -> String {
+    let (scheme, rest) = part.split_once("://").map_or(("", part), |(scheme, rest)| (scheme, rest));
+    let joint = if scheme.is_empty() { "" } else { "://" };
+    match rest.rsplit_once('@').map(|(login, host)| (login.split_once(':'), host)) {
+        Some((Some((user, _)), host)) => format!("{scheme}{joint}{user}:***@{host}"),
+        _ => part.to_owned(),
     }
 }
 
@@ -118,7 +151,9 @@ impl fmt::Display for EngineUrl {
                 let hidden = if self.password.is_some() { ":***" } else { "" };
                 write!(f, "{}{hidden}@", self.user.as_deref().unwrap_or(""))?;
             }
-            f.write_str(&self.hosts.join(","))?;
+            for (index, host) in self.hosts.iter().enumerate() {
+                write!(f, "{}{}", if index == 0 { "" } else { "," }, without_password(host))?;
+            }
         } else if self.path.starts_with('/') {
             f.write_str("//")?;
         }

@@ -184,7 +184,7 @@ fn topology(url: &EngineUrl) -> Result<Topology> {
         _ => match &addresses(PORT)?[..] {
             [] => Ok(Topology::Single(address("127.0.0.1", PORT)?)),
             [one] => Ok(Topology::Single(one.clone())),
-            _ => Err(bad("`redis:` is one server; for several there are redis+sentinel: and redis+cluster:".into())),
+            _ => Err(bad("`redis:` is one server; for several there are redis+sentinel:, redis+cluster: and redlock:".into())),
         },
     }
 }
@@ -277,7 +277,7 @@ fn number(url: &EngineUrl, key: &str) -> Result<Option<u32>> {
     url.option(key).map(parse).transpose()
 }
 
-fn duration(url: &EngineUrl, key: &str) -> Result<Option<Duration>> {
+pub(crate) fn duration(url: &EngineUrl, key: &str) -> Result<Option<Duration>> {
     let parse = |text: &str| {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);

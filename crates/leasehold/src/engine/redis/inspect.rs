@@ -102,7 +102,7 @@ pub(super) async fn list(engine: &RedisEngine, prefix: &str) -> Result<Vec<LockV
     Ok(views)
 }
 
-fn scanned(answer: &Value, address: &Address) -> Result<(String, Vec<String>)> {
+pub(crate) fn scanned(answer: &Value, address: &Address) -> Result<(String, Vec<String>)> {
     let text = |value: &Value| wire::bytes(value).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     let read = || {
         let Value::Array(parts) = answer else { return None };

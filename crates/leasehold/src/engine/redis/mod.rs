@@ -50,14 +50,14 @@
 
 mod all;
 mod bundles;
-mod config;
-mod connect;
+pub(super) mod config;
+pub(super) mod connect;
 pub(crate) mod doctor;
 mod ears;
 mod engine;
-mod error;
-mod inspect;
-mod link;
+pub(super) mod error;
+pub(super) mod inspect;
+pub(super) mod link;
 mod mailbox;
 mod nodes;
 mod renew;
@@ -65,7 +65,7 @@ mod replicas;
 mod sentinel;
 pub mod simple;
 mod strict;
-mod wire;
+pub(super) mod wire;
 
 use std::sync::Arc;
 

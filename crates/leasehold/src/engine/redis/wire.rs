@@ -154,6 +154,14 @@ fn start(how: &str, script: &str, keys: usize) -> Cmd {
     cmd
 }
 
+/// What other engines' scripts on Redis begin with, too.
+pub(crate) mod lua {
+    pub(crate) const WORDS: &str = include_str!("scripts/words.lua");
+    pub(crate) const HEAD: &str = include_str!("scripts/head.lua");
+    pub(crate) const LAX: &str = include_str!("scripts/lax.lua");
+    pub(crate) const STRICT: &str = include_str!("scripts/strict.lua");
+}
+
 macro_rules! lua {
     ($name:literal) => {
         include_str!(concat!("scripts/", $name, ".lua"))
@@ -162,25 +170,25 @@ macro_rules! lua {
 
 impl Scripts {
     pub(crate) fn new(strict: bool) -> Self {
-        let guard = if strict { lua!("strict") } else { lua!("lax") };
+        let guard = if strict { lua::STRICT } else { lua::LAX };
         // What comes first is all that runs in the common case.
         let full = |first: &str, rest: &str| {
-            Stored::new([lua!("words"), lua!("head"), guard, first, lua!("table"), rest].concat())
+            Stored::new([lua::WORDS, lua::HEAD, guard, first, lua!("table"), rest].concat())
         };
         // Most releases need not know the time.
-        let start = [lua!("words"), lua!("release"), lua!("head"), guard, lua!("release_handover")].concat();
+        let start = [lua::WORDS, lua!("release"), lua::HEAD, guard, lua!("release_handover")].concat();
         let release = [&start, lua!("table"), lua!("release_end")].concat();
         Self {
             attempt: full(lua!("attempt"), lua!("attempt_end")),
             look: full(lua!("look"), lua!("look_end")),
             release: Stored::new(release),
             renew: full(lua!("renew"), lua!("renew_end")),
-            beat: Stored::new([lua!("words"), lua!("head"), lua!("beat")].concat()),
-            seen: Stored::new([lua!("words"), lua!("head"), lua!("seen")].concat()),
+            beat: Stored::new([lua::WORDS, lua::HEAD, lua!("beat")].concat()),
+            seen: Stored::new([lua::WORDS, lua::HEAD, lua!("seen")].concat()),
             evict: full("", lua!("evict")),
             all: full("", lua!("all")),
             inspect: Stored::new(lua!("inspect").to_owned()),
-            touch: Stored::new([lua!("words"), lua!("head"), guard, "return 0"].concat()),
+            touch: Stored::new([lua::WORDS, lua::HEAD, guard, "return 0"].concat()),
         }
     }
 
@@ -246,16 +254,16 @@ pub(crate) struct Party {
 }
 
 /// Reads a text front to back.
-struct Reader<'a>(&'a [u8]);
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {
-    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (first, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
         Some(first)
     }
 
-    fn number(&mut self, count: usize) -> Option<u64> {
+    pub(crate) fn number(&mut self, count: usize) -> Option<u64> {
         std::str::from_utf8(self.bytes(count)?).ok()?.parse().ok()
     }
 

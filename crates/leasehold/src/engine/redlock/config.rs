@@ -1,0 +1,205 @@
+//! The engine's URL: which servers, and how careful to be.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::EngineUrl;
+use crate::engine::redis::config::{Address, Config as Node, Topology, duration};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::lease::Drift;
+use crate::logic::quorum::Quorum;
+
+/// The options of every node's own address.
+const SHARED: [&str; 9] =
+    ["prefix", "db", "strict", "retention", "connect-timeout", "tls", "ca", "cert", "cert-key"];
+/// All options.
+const OPTIONS: [&str; 14] = [
+    "prefix",
+    "db",
+    "strict",
+    "retention",
+    "connect-timeout",
+    "tls",
+    "ca",
+    "cert",
+    "cert-key",
+    "node-timeout",
+    "drift",
+    "drift-fixed",
+    "even",
+    "second-round",
+];
+/// How long a node's answer is waited for at most.
+const NODE_TIMEOUT: Duration = Duration::from_millis(250);
+/// More nodes than this make everything slower and nothing safer.
+const MOST: usize = 15;
+
+/// Everything that the URL says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) quorum: Quorum,
+    pub(crate) node_timeout: Duration,
+    pub(crate) drift: Drift,
+    /// Whether every take has a second round, also where the first one has stored the token.
+    pub(crate) always_two_rounds: bool,
+    /// The URL without secrets.
+    pub(crate) shown: String,
+}
+
+impl Config {
+    pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
+        url.only_options(&OPTIONS)?;
+        if url.hosts.is_empty() {
+            return Err(bad("name the servers: redlock://h1,h2,h3,h4,h5"));
+        }
+        // One login before the first host is for all of them, as in the other URLs.
+        let logins: Vec<_> = url.hosts.iter().map(|part| part.rsplit_once('@').map(|(login, _)| login)).collect();
+        let for_all = match &logins[..] {
+            [Some(first), rest @ ..] if !first.contains("://") && rest.iter().all(Option::is_none) => Some(*first),
+            _ => None,
+        };
+        let nodes = url.hosts.iter().map(|part| node(url, part, for_all).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+        let config = Self {
+            quorum: Quorum::of(nodes.len()),
+            nodes,
+            node_timeout: duration(url, "node-timeout")?.unwrap_or(NODE_TIMEOUT),
+            drift: Drift {
+                ppm: share(url)?,
+                fixed: duration(url, "drift-fixed")?.unwrap_or(Drift::REMOTE.fixed),
+            },
+            always_two_rounds: match url.option("second-round") {
+                None | Some("needed") => false,
+                Some("always") => true,
+                Some(other) => return Err(bad(&format!("second-round is `needed` or `always`, and not {other:?}"))),
+            },
+            shown: url.to_string(),
+        };
+        config.check(url.option("even"))
+    }
+
+    fn check(self, even: Option<&str>) -> Result<Self> {
+        let count = self.nodes.len();
+        let allowed = match even {
+            None | Some("refused") => false,
+            Some("allowed") => true,
+            Some(other) => return Err(bad(&format!("even is `allowed` or `refused`, and not {other:?}"))),
+        };
+        if count.is_multiple_of(2) && !allowed {
+            return Err(bad(&format!(
+                "{count} nodes survive no more failures than {}: name one more or one less, or say even=allowed",
+                count - 1
+            )));
+        }
+        if count > MOST {
+            return Err(bad(&format!("{count} nodes are too many; five are usual, {MOST} the most")));
+        }
+        for (at, address) in self.addresses().enumerate() {
+            if self.addresses().take(at).any(|other| other == address) {
+                return Err(bad(&format!("{address} is named twice: a majority is of independent servers")));
+            }
+        }
+        if self.node_timeout < Duration::from_millis(1) {
+            return Err(bad("node-timeout is 1 ms at least"));
+        }
+        Ok(self)
+    }
+
+    /// Where the nodes are.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
+        self.nodes.iter().filter_map(|node| match &node.topology {
+            Topology::Single(address) => Some(address),
+            _ => None,
+        })
+    }
+}
+
+fn bad(message: &str) -> Error {
+    Error::new(ErrorKind::InvalidUrl, message)
+}
+
+/// One part: `[redis[s]://][user:password@]host[:port][/db]`.
+fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
+    let text = match (part.split_once("://"), for_all) {
+        (Some(("redis" | "rediss", _)), _) => part.to_owned(),
+        (Some((other, _)), _) => {
+            let message = format!("a node is one Redis server, redis:// or rediss://, and not {other}://");
+            return Err(bad(&message));
+        }
+        (None, Some(login)) if !part.contains('@') => format!("redis://{login}@{part}"),
+        (None, _) => format!("redis://{part}"),
+    };
+    let mut node = EngineUrl::parse(&text)?;
+    node.options = url.options.iter().filter(|(key, _)| SHARED.contains(&key.as_str())).cloned().collect();
+    Node::read(&node)
+}
+
+/// The share of a lease by which clocks may differ, in parts per million: `drift=0.01`.
+fn share(url: &EngineUrl) -> Result<u32> {
+    let Some(text) = url.option("drift") else { return Ok(Drift::REMOTE.ppm) };
+    let share: Option<f64> = text.parse().ok().filter(|share| (0.0..0.5).contains(share));
+    let share = share.ok_or_else(|| bad(&format!("drift is a share of the TTL like 0.01, and not {text:?}")))?;
+    Ok((share * 1e6).round() as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<Config> {
+        Config::read(&EngineUrl::parse(url)?)
+    }
+
+    #[test]
+    fn each_part_is_a_full_address() {
+        let config =
+            read("redlock://u:p%2C1@h1:1/2,rediss://:s%40x@h2,[::1]:7?prefix=x:&drift=0.02&drift-fixed=5ms").unwrap();
+        let nodes = &config.nodes;
+        let shown: Vec<_> = config.addresses().map(ToString::to_string).collect();
+        assert_eq!(shown, ["h1:1", "h2:6379", "[::1]:7"]);
+        assert_eq!((nodes[0].db, nodes[0].login.password.as_deref()), (2, Some("p,1")));
+        assert_eq!((nodes[1].tls.is_some(), nodes[1].login.password.as_deref()), (true, Some("s@x")));
+        assert_eq!((nodes[2].login.password.as_deref(), nodes[2].prefix.as_str()), (None, "x:"));
+        assert_eq!(config.quorum, Quorum { nodes: 3, needed: 2 });
+        assert_eq!(config.drift, Drift { ppm: 20_000, fixed: Duration::from_millis(5) });
+    }
+
+    #[test]
+    fn one_login_is_for_all() {
+        let config = read("redlock://u:p@h1,h2,h3?tls=on").unwrap();
+        for node in &config.nodes {
+            assert_eq!((node.login.user.as_deref(), node.login.password.as_deref()), (Some("u"), Some("p")));
+            assert!(node.tls.is_some());
+        }
+        assert_eq!(read("redlock://u:p@h1,:q@h2,h3").unwrap().nodes[2].login.password, None);
+    }
+
+    #[test]
+    fn says_what_is_wrong() {
+        for (url, says) in [
+            ("redlock:", "name the servers"),
+            ("redlock://h1,h2", "even=allowed"),
+            ("redlock://h1,h2,h3,h4", "no more failures than 3"),
+            ("redlock://h1,h2,h1:6379", "named twice"),
+            ("redlock://h1,h2,redis+cluster://h3", "one Redis server"),
+            ("redlock://h1,h2,h3?drift=2", "like 0.01"),
+            ("redlock://h1,h2,h3?even=yes", "`allowed` or `refused`"),
+            ("redlock://h1,h2,h3?replicas=1", "it has prefix"),
+            ("redlock://h1,h2,h3?second-round=no", "`needed` or `always`"),
+            ("redlock://h1/x,h2,h3", "no database"),
+        ] {
+            let error = read(url).expect_err(url);
+            assert!(error.to_string().contains(says), "{url}: {error}");
+        }
+        assert_eq!(read("redlock://h1,h2?even=allowed").unwrap().quorum.needed, 2);
+    }
+
+    #[test]
+    fn never_shows_a_secret() {
+        for url in ["redlock://u:hunter2@h1,rediss://:hunter3@h2,h3", "redlock://u:hunter2@h1,h2?even=allowed"] {
+            let config = read(url).unwrap();
+            let shown = format!("{config:?} {config:#?} {} {:?}", config.shown, EngineUrl::parse(url));
+            assert!(!shown.contains("hunter") && shown.contains("u:***@h1"), "{shown}");
+        }
+    }
+}

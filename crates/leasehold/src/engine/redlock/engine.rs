@@ -1,0 +1,445 @@
+//! The trait, on majorities.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt, join_all};
+use futures_util::stream::FuturesUnordered;
+use redis::Value;
+
+use super::CAPABILITIES;
+use super::config::Config;
+use super::node::{Node, Request};
+use super::wire::{self, Scripts, Voted};
+use super::{error, inspect};
+use crate::claim::{Claim, ClaimId, Token};
+use crate::clock::{Clock, Moment};
+use crate::engine::redis::error::odd;
+use crate::engine::redis::wire::{INBOX, Stored, party};
+use crate::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Released, Renewal, Step,
+};
+use crate::error::{Error, Result};
+use crate::logic::lease::Validity;
+use crate::logic::quorum::{self, Failure, Move, Outcome, Taking, Tally, Vote, Written};
+use crate::name::LockName;
+
+/// How long whoever follows a lock waits before it looks again: nobody tells of changes.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// The last attempt of a claim: what it ends is ended for good.
+const LAST: u64 = 9_999_999_999_999_999;
+
+/// Locks on a majority of independent Redis servers.
+#[derive(Debug)]
+pub struct RedlockEngine {
+    pub(super) config: Config,
+    pub(super) clock: Clock,
+    can: Capabilities,
+    pub(super) nodes: Vec<Arc<Node>>,
+    pub(super) scripts: Scripts,
+    losses: Arc<LossBoard>,
+    pub(super) tokens: Tokens,
+}
+
+/// Guesses the next token: what the fastest of the nodes' clocks says by now.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    /// By how many us the highest clock or token that was seen is ahead of our own clock; zero if none was seen yet.
+    ahead: AtomicU64,
+    last: AtomicU64,
+}
+
+impl Tokens {
+    /// A node's time or token was seen.
+    pub(super) fn saw(&self, micros: u64, now: Moment) {
+        self.ahead.fetch_max(micros.saturating_sub(now.as_nanos() / 1000).min(LAST / 2), Ordering::SeqCst);
+    }
+
+    /// A token above all that were seen, as far as clocks can tell; zero: nothing is known yet.
+    pub(super) fn guess(&self, now: Moment) -> Token {
+        let ahead = self.ahead.load(Ordering::SeqCst);
+        if ahead == 0 {
+            return Token::default();
+        }
+        let time = ahead.saturating_add(now.as_nanos() / 1000);
+        let before = self.last.fetch_max(time, Ordering::SeqCst);
+        if before < time {
+            return Token(time);
+        }
+        Token(self.last.fetch_add(1, Ordering::SeqCst) + 1)
+    }
+}
+
+/// Answers that are on their way: from which node, to what, and what it was.
+pub(super) type Flights<T> = FuturesUnordered<BoxFuture<'static, (usize, T, Result<Value>)>>;
+
+/// What a node was asked in an attempt.
+#[derive(Clone, Copy)]
+enum Asked {
+    Take,
+    Write(Token),
+}
+
+impl RedlockEngine {
+    /// Connects to a majority.
+    pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
+        let strict = config.nodes.first().and_then(|node| node.strict);
+        let scripts = Scripts::new(strict.is_some());
+        let losses = Arc::new(LossBoard::default());
+        let nodes: Vec<_> = config.nodes.iter().map(|node| Node::new(node, clock, &scripts, &losses)).collect();
+        let mut can = Capabilities { drift: config.drift, ..CAPABILITIES };
+        if let Some(most) = strict {
+            can.max_ttl = can.max_ttl.min(most);
+        }
+        let engine = Arc::new(Self {
+            config,
+            clock: clock.clone(),
+            can,
+            nodes,
+            scripts,
+            losses,
+            tokens: Tokens::default(),
+        });
+        super::open::meet(&engine).await?;
+        Ok(engine)
+    }
+
+    pub(super) fn key(&self, name: &LockName) -> String {
+        wire::key(&self.config.nodes[0].prefix, name)
+    }
+
+    /// How long a node's answer about a lease of this TTL is waited for.
+    fn most(&self, ttl: Duration) -> Duration {
+        quorum::node_timeout(ttl, self.config.node_timeout)
+    }
+
+    fn retention(&self) -> Vec<u8> {
+        self.config.nodes[0].retention.as_secs().to_string().into_bytes()
+    }
+
+    /// The nodes that are asked: those that answer; or all, if the others are too few.
+    fn worth_asking(&self) -> Vec<bool> {
+        let answer: Vec<_> = self.nodes.iter().map(|node| !node.is_silent()).collect();
+        let enough = answer.iter().filter(|answers| **answers).count() >= self.config.quorum.needed;
+        if enough { answer } else { vec![true; answer.len()] }
+    }
+
+    /// A request about one claim: the claim, the attempt, then what the script wants.
+    fn about(&self, script: &Arc<Stored>, claim: &Claim, attempt: u64, rest: Vec<Vec<u8>>) -> Arc<Request> {
+        let mut arguments = vec![claim.id.bits().to_be_bytes().to_vec(), wire::digits(attempt).into_bytes()];
+        arguments.extend(rest);
+        Request::new(script, vec![self.key(claim.name())], arguments)
+    }
+
+    fn party(&self, claim: &Claim) -> Vec<u8> {
+        party(&claim.terms, &self.config.nodes[0].prefix, NO_INBOX)
+    }
+
+    /// Takes the lock on a majority.
+    async fn take(&self, claim: &Claim, queue: bool) -> Result<Answer> {
+        let (sent, most) = (self.clock.now(), self.most(claim.terms.ttl));
+        let attempt = sent.as_nanos() / 1000;
+        // Claims of one owner share a token: it must not be guessed.
+        let guess = match claim.terms.owner.is_none() && !self.config.always_two_rounds {
+            true => self.tokens.guess(sent),
+            false => Token::default(),
+        };
+        let rest = vec![self.retention(), wire::digits(guess.0).into_bytes(), self.party(claim)];
+        let request = self.about(&self.scripts.take, claim, attempt, rest);
+        let mut flights: Flights<Asked> = FuturesUnordered::new();
+        let mut troubles = Troubles::default();
+        let mut taking = Taking::new(self.config.quorum);
+        for (at, worth) in self.worth_asking().into_iter().enumerate() {
+            match worth {
+                true => flights.push(self.flight(at, Asked::Take, &request, most)),
+                false => {
+                    taking.vote(at, Vote::Silent);
+                    troubles.silent(&self.nodes[at]);
+                }
+            }
+        }
+        let outcome = loop {
+            let Some((at, asked, answer)) = flights.next().await else { break Move::Failed(Failure::Unreachable) };
+            let next = match asked {
+                Asked::Take => taking.vote(at, self.vote(at, answer, guess, &mut troubles)),
+                Asked::Write(token) => taking.wrote(at, token, self.written(at, answer, &mut troubles)),
+            };
+            let to = match (next, asked) {
+                (Move::Write(_), _) => (0..self.nodes.len()).filter(|node| taking.said_yes(*node)).collect(),
+                // One who says yes while the second round is under way is told its token, too.
+                (Move::Wait, Asked::Take) if taking.said_yes(at) => vec![at],
+                (Move::Wait, _) => Vec::new(),
+                (outcome, _) => break outcome,
+            };
+            if let Some(token) = taking.writing() {
+                let rest = vec![
+                    self.retention(),
+                    wire::digits(token.0).into_bytes(),
+                    wire::owner(claim.terms.owner).to_vec(),
+                ];
+                let request = self.about(&self.scripts.write, claim, attempt, rest);
+                flights.extend(to.into_iter().map(|at| self.flight(at, Asked::Write(token), &request, most)));
+            }
+        };
+        request.over.store(true, Ordering::SeqCst);
+        self.tokens.saw(taking.highest().0, self.clock.now());
+        finish(flights);
+        let in_time = quorum::validity(sent, self.clock.now(), claim.terms.ttl, self.config.drift).is_some();
+        match outcome {
+            Move::Held(token) if in_time => {
+                let validity = Validity::Until(sent.after(claim.terms.ttl));
+                return Ok(Answer::Granted(Grant { token, validity }));
+            }
+            _ => self.withdraw(claim, attempt).await,
+        }
+        match outcome {
+            Move::Failed(Failure::Unreachable) => Err(error::too_few(&self.config, &troubles.said)),
+            Move::Failed(Failure::Abstaining) if !queue => Err(error::abstaining(&self.config, troubles.abstains)),
+            _ => Ok(Answer::Busy { recheck: None }),
+        }
+    }
+
+    fn flight<T: Copy + Send + 'static>(
+        &self,
+        at: usize,
+        what: T,
+        request: &Arc<Request>,
+        most: Duration,
+    ) -> BoxFuture<'static, (usize, T, Result<Value>)> {
+        let (node, request) = (Arc::clone(&self.nodes[at]), Arc::clone(request));
+        async move { (at, what, node.ask(&request, most).await) }.boxed()
+    }
+
+    fn vote(&self, at: usize, answer: Result<Value>, guess: Token, troubles: &mut Troubles) -> Vote {
+        let address = &self.nodes[at].address;
+        let voted = answer.and_then(|answer| Voted::read(&answer, guess).ok_or_else(|| odd(address, &answer)));
+        match voted {
+            Ok(voted) => {
+                if let Some(clock) = voted.clock {
+                    self.tokens.saw(clock, self.clock.now());
+                }
+                troubles.abstains = troubles.abstains.max(voted.abstains);
+                voted.vote
+            }
+            Err(error) => {
+                troubles.said.push(error);
+                Vote::Silent
+            }
+        }
+    }
+
+    fn written(&self, at: usize, answer: Result<Value>, troubles: &mut Troubles) -> Written {
+        let address = &self.nodes[at].address;
+        let written = answer.and_then(|answer| wire::written(&answer).ok_or_else(|| odd(address, &answer)));
+        written.unwrap_or_else(|error| {
+            troubles.said.push(error);
+            Written::Silent
+        })
+    }
+
+    /// Takes a failed attempt back from all nodes, also from those that never answered; waits only for those that do.
+    async fn withdraw(&self, claim: &Claim, attempt: u64) {
+        let request = self.about(&self.scripts.release, claim, attempt, vec![b"0".to_vec()]);
+        let mut flights = FuturesUnordered::new();
+        let late = FuturesUnordered::new();
+        for at in 0..self.nodes.len() {
+            let silent = self.nodes[at].is_silent();
+            let ending = self.ending(at, &request, claim.terms.ttl);
+            if silent { late.push(ending) } else { flights.push(ending) }
+        }
+        finish(late);
+        while flights.next().await.is_some() {}
+    }
+
+    fn ending(
+        &self,
+        at: usize,
+        request: &Arc<Request>,
+        ttl: Duration,
+    ) -> BoxFuture<'static, (usize, (), Result<Value>)> {
+        let (node, request, most) = (Arc::clone(&self.nodes[at]), Arc::clone(request), self.most(ttl));
+        async move { (at, (), node.end(request, most, ttl).await) }.boxed()
+    }
+
+    async fn give_back(&self, claim: &Claim) -> Result<Released> {
+        let request = self.about(&self.scripts.release, claim, LAST, vec![b"1".to_vec()]);
+        let mut tally = Tally::new(self.config.quorum);
+        let mut flights: Flights<()> = FuturesUnordered::new();
+        let (mut silent, mut said, mut found) = (Vec::new(), Vec::new(), false);
+        for (at, worth) in self.worth_asking().into_iter().enumerate() {
+            flights.push(self.ending(at, &request, claim.terms.ttl));
+            if !worth {
+                silent.push(at);
+            }
+        }
+        let mut outcome = Outcome::Open;
+        for at in silent {
+            outcome = tally.hear(at, None);
+        }
+        while outcome == Outcome::Open {
+            let Some((at, (), answer)) = flights.next().await else { break };
+            let answer = match answer {
+                Ok(Value::Int(there @ 0..=1)) => Some(there == 1),
+                Ok(strange) => {
+                    said.push(odd(&self.nodes[at].address, &strange));
+                    None
+                }
+                Err(error) => {
+                    said.push(error);
+                    None
+                }
+            };
+            found |= answer == Some(true);
+            outcome = tally.hear(at, answer);
+        }
+        finish(flights);
+        match outcome {
+            Outcome::Done => Ok(Released::Released),
+            _ if tally.heard() < self.config.quorum.needed => Err(error::too_few(&self.config, &said)),
+            _ => Ok(if found { Released::Released } else { Released::Absent }),
+        }
+    }
+
+    async fn extend(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>> {
+        let attempt = wire::digits(self.clock.now().as_nanos() / 1000).into_bytes();
+        let mut arguments = vec![attempt, self.retention()];
+        for claim in claims {
+            arguments.push(claim.id.bits().to_be_bytes().to_vec());
+            arguments.push(wire::digits(claim.lease.token().0).into_bytes());
+            arguments.push(self.party(claim));
+        }
+        let keys = claims.iter().map(|claim| self.key(claim.name())).collect();
+        let request = Request::new(&self.scripts.renew, keys, arguments);
+        let ttl = claims.iter().map(|claim| claim.terms.ttl).min().unwrap_or_default();
+        let mut tallies = vec![Tally::new(self.config.quorum); claims.len()];
+        let mut flights: Flights<()> = FuturesUnordered::new();
+        let mut said = Vec::new();
+        for (at, worth) in self.worth_asking().into_iter().enumerate() {
+            match worth {
+                true => flights.push(self.flight(at, (), &request, self.most(ttl))),
+                false => {
+                    for tally in &mut tallies {
+                        tally.hear(at, None);
+                    }
+                }
+            }
+        }
+        while tallies.iter().any(|tally| tally.outcome() == Outcome::Open) {
+            let Some((at, (), answer)) = flights.next().await else { break };
+            let address = &self.nodes[at].address;
+            let read = |answer| wire::renewed(&answer, claims.len()).ok_or_else(|| odd(address, &answer));
+            let answers = answer.and_then(read).unwrap_or_else(|error| {
+                said.push(error);
+                vec![None; claims.len()]
+            });
+            for (tally, answer) in tallies.iter_mut().zip(answers) {
+                tally.hear(at, answer);
+            }
+        }
+        request.over.store(true, Ordering::SeqCst);
+        finish(flights);
+        let renewal = |(tally, claim): (&Tally, &Arc<Claim>)| match tally.outcome() {
+            Outcome::Done => Renewal::Renewed(Validity::FromSend(claim.terms.ttl)),
+            Outcome::Refused => Renewal::Lost,
+            Outcome::Open | Outcome::Unknown => Renewal::Unknown,
+        };
+        let answers: Vec<_> = tallies.iter().zip(claims).map(renewal).collect();
+        if answers.iter().all(|answer| *answer == Renewal::Unknown) && said.len() > self.config.quorum.spare() {
+            return Err(error::too_few(&self.config, &said));
+        }
+        Ok(answers)
+    }
+
+    /// Asks all nodes for something, and waits for each.
+    pub(super) async fn all<T, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        join_all(self.nodes.iter().map(|node| ask(Arc::clone(node)))).await
+    }
+}
+
+/// Nobody has an inbox: there is no queue.
+const NO_INBOX: &str = "0000000000000000";
+const _: () = assert!(NO_INBOX.len() == INBOX);
+
+/// What went wrong in an attempt.
+#[derive(Default)]
+struct Troubles {
+    said: Vec<Error>,
+    abstains: Option<Duration>,
+}
+
+impl Troubles {
+    fn silent(&mut self, node: &Node) {
+        self.said.push(crate::engine::redis::error::unreachable(&node.address, "no answer lately"));
+    }
+}
+
+/// Lets answers come that nobody waits for any more.
+pub(super) fn finish<T: Send + 'static>(mut flights: Flights<T>) {
+    if !flights.is_empty() {
+        tokio::spawn(async move { while flights.next().await.is_some() {} });
+    }
+}
+
+impl Engine for RedlockEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.can
+    }
+
+    fn url(&self) -> String {
+        self.config.shown.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        Step::new(async move { self.take(&claim, queue).await })
+    }
+
+    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        Step::ready(Ok(None))
+    }
+
+    fn wait(self: Arc<Self>, _claim: Arc<Claim>, _patience: Duration) -> Step<Answer> {
+        Step::ready(Err(error::no_queue()))
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        Step::new(async move { self.extend(&claims).await })
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        Step::new(async move { self.give_back(&claim).await })
+    }
+
+    fn losses(&self) -> Losses {
+        self.losses.listen()
+    }
+
+    fn changed(self: Arc<Self>, _name: LockName, patience: Duration) -> Step<()> {
+        Step::new(async move {
+            self.clock.sleep_until(self.clock.now().after(patience.min(LOOK_AGAIN))).await;
+            Ok(())
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        Step::new(async move { inspect::one(&self, &name).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        Step::new(async move { inspect::list(&self, &prefix).await })
+    }
+
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+        Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}

@@ -1,0 +1,188 @@
+//! What others may see, and putting a claim out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::{Pipeline, Value};
+
+use super::engine::RedlockEngine;
+use super::error;
+use super::node::Request;
+use super::wire::{self, Record, Stock};
+use crate::claim::{ClaimId, Token};
+use crate::engine::redis::error::odd;
+use crate::engine::redis::inspect::scanned;
+use crate::engine::redis::wire::{bytes, integer, pattern};
+use crate::engine::{Evicted, LockView, PartyView};
+use crate::error::{Error, ErrorKind, Result};
+use crate::name::LockName;
+
+/// How often a token that turned out too low is replaced by a higher one.
+const WRITES: usize = 4;
+
+/// One lock: what a majority says, or all who answer.
+pub(super) async fn one(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
+    let mut commands = Pipeline::new();
+    commands.cmd("TIME").cmd("HGETALL").arg(engine.key(name));
+    let (commands, most) = (&commands, patience(engine));
+    let answers = engine.all(|node| async move {
+        let mut answers = node.commands(commands, most).await?;
+        let fields = answers.pop().unwrap_or(Value::Nil);
+        let fields = fields.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
+        let stock = answers.first().and_then(|time| Stock::read(time, &fields));
+        stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
+    });
+    let (stocks, said) = sort(answers.await);
+    let damaged = said.iter().find(|error| error.kind() == ErrorKind::Corrupt);
+    if stocks.len() < engine.config.quorum.needed {
+        return match damaged {
+            Some(error) => Ok(LockView { trouble: Some(error.said()), ..LockView::free(name.clone()) }),
+            None => Err(error::too_few(&engine.config, &said)),
+        };
+    }
+    Ok(merged(engine, name, &stocks))
+}
+
+/// Who may hold: who is on so many nodes that those which did not answer could make it a majority.
+fn merged(engine: &RedlockEngine, name: &LockName, stocks: &[Stock]) -> LockView {
+    let quorum = engine.config.quorum;
+    let unknown = quorum.nodes - stocks.len();
+    let mut found: BTreeMap<ClaimId, Vec<(&Record, Duration)>> = BTreeMap::new();
+    for stock in stocks {
+        for record in &stock.records {
+            let left = Duration::from_micros(record.ends - stock.now);
+            found.entry(record.claim).or_default().push((record, left));
+        }
+    }
+    let now = stocks.iter().map(|stock| stock.now).max().unwrap_or_default();
+    let mut holders = Vec::new();
+    for (claim, mut records) in found {
+        let token = records.iter().map(|(record, _)| record.token).max().unwrap_or_default();
+        if records.len() + unknown < quorum.needed || token == Token::default() {
+            continue;
+        }
+        // It is held until a majority is not any more.
+        records.sort_by_key(|(_, left)| std::cmp::Reverse(*left));
+        let Some((record, left)) = records.get(quorum.needed - 1).or(records.last()) else { continue };
+        let age = Duration::from_micros(now.saturating_sub(token.0));
+        let holder = record.party.holder.clone();
+        holders.push(PartyView::new(claim, record.party.mode, Some(token), holder, age, *left));
+    }
+    holders.sort_by_key(|holder| holder.token);
+    let last = stocks.iter().map(|stock| stock.last).max().filter(|last| *last > Token::default());
+    LockView { holders, last_token: last, ..LockView::free(name.clone()) }
+}
+
+fn patience(engine: &RedlockEngine) -> Duration {
+    engine.config.nodes[0].connect_timeout
+}
+
+fn sort<T>(answers: Vec<Result<T>>) -> (Vec<T>, Vec<Error>) {
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    for answer in answers {
+        match answer {
+            Ok(answer) => good.push(answer),
+            Err(error) => bad.push(error),
+        }
+    }
+    (good, bad)
+}
+
+/// All locks that somebody holds.
+pub(super) async fn list(engine: &RedlockEngine, prefix: &str) -> Result<Vec<LockView>> {
+    let (names, said) = sort(engine.all(|node| async move { names(engine, &node).await }).await);
+    if names.len() < engine.config.quorum.needed {
+        return Err(error::too_few(&engine.config, &said));
+    }
+    let mut names: Vec<_> = names.into_iter().flatten().filter(|name| name.as_str().starts_with(prefix)).collect();
+    names.sort();
+    names.dedup();
+    let mut views = Vec::new();
+    for name in names {
+        let view = one(engine, &name).await?;
+        if !view.holders.is_empty() || view.trouble.is_some() {
+            views.push(view);
+        }
+    }
+    Ok(views)
+}
+
+/// All names that a node knows.
+async fn names(engine: &RedlockEngine, node: &super::node::Node) -> Result<Vec<LockName>> {
+    let prefix = &engine.config.nodes[0].prefix;
+    let (mut names, mut cursor) = (Vec::new(), "0".to_owned());
+    loop {
+        let mut scan = Pipeline::new();
+        scan.cmd("SCAN").arg(&cursor).arg("MATCH").arg(pattern(&format!("{prefix}q"))).arg("COUNT").arg(1000);
+        let answer = node.commands(&scan, patience(engine)).await?.pop().unwrap_or(Value::Nil);
+        let answer = answer.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
+        let (next, keys) = scanned(&answer, &node.address)?;
+        names.extend(keys.iter().filter_map(|key| wire::name(prefix, key)));
+        if next == "0" {
+            return Ok(names);
+        }
+        cursor = next;
+    }
+}
+
+/// What a node said to an eviction: whether it stored the token, the highest that it had, and the claim if it was there.
+struct Ousted {
+    stored: bool,
+    last: Token,
+    party: Option<PartyView>,
+}
+
+/// Puts a claim out on a majority, and stores a token there that is higher than any before.
+pub(super) async fn evict(
+    engine: &RedlockEngine,
+    name: &LockName,
+    claim: ClaimId,
+    reason: &str,
+) -> Result<Evicted> {
+    let mut token = Token(engine.tokens.guess(engine.clock.now()).0.max(1));
+    let mut party = None;
+    for _ in 0..WRITES {
+        let arguments = vec![
+            claim.bits().to_be_bytes().to_vec(),
+            Vec::new(),
+            engine.config.nodes[0].retention.as_secs().to_string().into_bytes(),
+            wire::digits(token.0).into_bytes(),
+        ];
+        let request = Request::new(&engine.scripts.evict, vec![engine.key(name)], arguments);
+        let (request, most) = (&request, patience(engine));
+        let answers = engine.all(|node| async move {
+            let answer = node.ask(request, most).await?;
+            ousted(&answer, claim).ok_or_else(|| odd(&node.address, &answer))
+        });
+        let (answers, said) = sort(answers.await);
+        if answers.len() < engine.config.quorum.needed {
+            return Err(error::too_few(&engine.config, &said));
+        }
+        let stored = answers.iter().filter(|answer| answer.stored).count();
+        let highest = answers.iter().map(|answer| answer.last).fold(token, Token::max);
+        party = party.or_else(|| answers.into_iter().find_map(|answer| answer.party));
+        if stored >= engine.config.quorum.needed {
+            tracing::warn!(%name, ?claim, reason, "evicted");
+            return Ok(Evicted::new(party, token));
+        }
+        token = Token(highest.0 + 1);
+    }
+    let message = "others took the lock again and again meanwhile; look at it, and try again";
+    Err(Error::new(ErrorKind::Unavailable, message).at_engine(error::NAME).retryable())
+}
+
+fn ousted(answer: &Value, claim: ClaimId) -> Option<Ousted> {
+    let Value::Array(parts) = answer else { return None };
+    let [stored, last, now, record] = &parts[..] else { return None };
+    let now = u64::try_from(integer(now)?).ok()?;
+    let party = match bytes(record)? {
+        b"" => None,
+        record => {
+            let record = Record::read(&claim.bits().to_be_bytes(), record)?;
+            let age = Duration::from_micros(now.saturating_sub(record.token.0));
+            let left = Duration::from_micros(record.ends.saturating_sub(now));
+            Some(PartyView::new(claim, record.party.mode, Some(record.token), record.party.holder, age, left))
+        }
+    };
+    Some(Ousted { stored: integer(stored)? == 1, last: Token(u64::try_from(integer(last)?).ok()?), party })
+}

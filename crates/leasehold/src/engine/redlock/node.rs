@@ -1,0 +1,243 @@
+//! One node: its connection, whether it answers, and what is still owed to it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use redis::{Cmd, Pipeline, PushInfo, Value};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use super::wire::Scripts;
+use crate::clock::{Clock, Moment};
+use crate::engine::LossBoard;
+use crate::engine::redis::config::{Address, Config, Topology};
+use crate::engine::redis::error;
+use crate::engine::redis::link::{Link, Live, Owner, Target};
+use crate::engine::redis::wire::{Stored, beside};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::backoff;
+
+/// How many claims a node is owed the end of, at most: what is beyond ends with its TTL.
+const MOST_DEBTS: usize = 10_000;
+
+/// What all nodes are asked.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) script: Arc<Stored>,
+    pub(super) keys: Vec<String>,
+    pub(super) arguments: Vec<Vec<u8>>,
+    /// Whether the outcome is known: who has not been asked so far is not asked any more.
+    pub(super) over: AtomicBool,
+}
+
+impl Request {
+    pub(super) fn new(script: &Arc<Stored>, keys: Vec<String>, arguments: Vec<Vec<u8>>) -> Arc<Self> {
+        Arc::new(Self { script: Arc::clone(script), keys, arguments, over: AtomicBool::new(false) })
+    }
+
+    fn fill(&self, command: &mut Cmd, live: &Live, config: &Config) {
+        for key in &self.keys {
+            command.arg(key);
+        }
+        if config.strict.is_some() {
+            command.arg(beside(&config.prefix, 'e', None));
+        }
+        for argument in &self.arguments {
+            command.arg(argument);
+        }
+        if let Some(most) = config.strict {
+            command.arg(&*live.run).arg(most.as_micros() as u64);
+        }
+    }
+}
+
+/// One server.
+pub(super) struct Node {
+    pub(super) address: Address,
+    config: Arc<Config>,
+    clock: Clock,
+    link: Link,
+    ears: Arc<Ears>,
+    debts: Mutex<Vec<Debt>>,
+    tender: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// The end of a claim that a node has not been told yet.
+struct Debt {
+    request: Arc<Request>,
+    /// When the claim has ended by itself.
+    until: Moment,
+}
+
+/// What a link tells.
+struct Ears {
+    losses: Arc<LossBoard>,
+    /// It did not answer in time, and has not answered since.
+    silent: AtomicBool,
+    /// Rung when it is reached, and when it falls silent.
+    change: Notify,
+}
+
+impl Owner for Ears {
+    fn message(&self, _: PushInfo) {}
+
+    fn up(&self, _: &Live, again: bool) {
+        self.silent.store(false, Ordering::SeqCst);
+        self.change.notify_one();
+        if again {
+            // It may have forgotten our claims.
+            self.losses.doubt();
+        }
+    }
+
+    fn down(&self) {}
+
+    fn moved(&self) {}
+}
+
+impl Node {
+    /// Begins to connect.
+    pub(super) fn new(config: &Arc<Config>, clock: &Clock, scripts: &Scripts, losses: &Arc<LossBoard>) -> Arc<Self> {
+        let address = match &config.topology {
+            Topology::Single(address) => address.clone(),
+            Topology::Sentinel(..) | Topology::Cluster(_) => unreachable!("a node is one server: the URL was checked"),
+        };
+        let ears =
+            Arc::new(Ears { losses: Arc::clone(losses), silent: AtomicBool::new(false), change: Notify::new() });
+        let link =
+            Link::new(config, Target::Fixed(address.clone()), &scripts.each(), "", Arc::clone(&ears) as Arc<dyn Owner>);
+        let node = Arc::new(Self {
+            address,
+            config: Arc::clone(config),
+            clock: clock.clone(),
+            link,
+            ears: Arc::clone(&ears),
+            debts: Mutex::default(),
+            tender: Mutex::default(),
+        });
+        let touch = Request::new(&scripts.touch, Vec::new(), Vec::new());
+        let tender = tokio::spawn(tend(Arc::downgrade(&node), ears, touch));
+        *node.tender.lock().unwrap_or_else(PoisonError::into_inner) = Some(tender);
+        node
+    }
+
+    /// Waits until it is reached, or known why not.
+    pub(super) async fn reached(&self) -> Result<()> {
+        self.link.live().await.map(drop)
+    }
+
+    /// Whether it has not answered lately: it is not worth waiting for.
+    pub(super) fn is_silent(&self) -> bool {
+        self.ears.silent.load(Ordering::SeqCst)
+    }
+
+    /// Asks it. If it does not answer in time, it counts as silent until it does.
+    pub(super) async fn ask(&self, request: &Request, most: Duration) -> Result<Value> {
+        let asking = async {
+            let live = self.link.live().await?;
+            if request.over.load(Ordering::SeqCst) {
+                return Err(Error::new(ErrorKind::Unavailable, "the others have decided").retryable());
+            }
+            let fill = |command: &mut Cmd| request.fill(command, &live, &self.config);
+            let keys = request.keys.len() + usize::from(self.config.strict.is_some());
+            let answer = self.link.script(&live, &request.script, keys, &fill).await;
+            answer.map_err(|cause| error::step(&self.address, cause))
+        };
+        self.in_time(asking, most).await
+    }
+
+    /// Sends it commands in a row.
+    pub(super) async fn commands(&self, pipeline: &Pipeline, most: Duration) -> Result<Vec<Value>> {
+        let asking = async {
+            let live = self.link.live().await?;
+            let answers = self.link.commands(&live, pipeline).await;
+            answers.map_err(|cause| error::step(&self.address, cause))
+        };
+        self.in_time(asking, most).await
+    }
+
+    async fn in_time<T>(&self, asking: impl Future<Output = Result<T>>, most: Duration) -> Result<T> {
+        match tokio::time::timeout(most, asking).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.ears.silent.store(true, Ordering::SeqCst);
+                self.ears.change.notify_one();
+                Err(error::unreachable(&self.address, &format!("no answer within {most:?}")).effect_unknown())
+            }
+        }
+    }
+
+    /// Tells it the end of a claim. What it cannot be told now it is told when it is reached again.
+    pub(super) async fn end(&self, request: Arc<Request>, most: Duration, ttl: Duration) -> Result<Value> {
+        let answer = self.ask(&request, most).await;
+        if answer.is_err() {
+            let now = self.clock.now();
+            let mut debts = self.debts.lock().unwrap_or_else(PoisonError::into_inner);
+            debts.retain(|debt| debt.until > now);
+            if debts.len() < MOST_DEBTS {
+                debts.push(Debt { request, until: now.after(ttl) });
+            }
+        }
+        answer
+    }
+
+    /// Tells it what it is owed.
+    async fn pay(&self) {
+        let debts = std::mem::take(&mut *self.debts.lock().unwrap_or_else(PoisonError::into_inner));
+        for debt in debts {
+            let now = self.clock.now();
+            if debt.until > now {
+                let most = self.config.connect_timeout;
+                // If it fails, it is owed again.
+                let _ = self.end(debt.request, most, debt.until.since(now)).await;
+            }
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(tender) = self.tender.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            tender.abort();
+        }
+    }
+}
+
+impl std::fmt::Debug for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Node({}, {})", self.address, if self.is_silent() { "silent" } else { "in touch" })
+    }
+}
+
+/// Probes a node that has fallen silent until it answers, begins strict mode's wait where it has restarted, and pays what it is
+/// owed; for as long as the node is wanted.
+async fn tend(node: Weak<Node>, ears: Arc<Ears>, touch: Arc<Request>) {
+    let mut failures = 0;
+    loop {
+        if failures == 0 {
+            ears.change.notified().await;
+        } else {
+            let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+            let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice);
+            tokio::time::sleep(pause).await;
+        }
+        let Some(node) = node.upgrade() else { return };
+        let was_silent = node.is_silent();
+        match node.ask(&touch, node.config.connect_timeout).await {
+            Ok(_) => {
+                failures = 0;
+                ears.silent.store(false, Ordering::SeqCst);
+                if was_silent {
+                    tracing::debug!(address = %node.address, "answers again");
+                    ears.losses.doubt();
+                }
+                node.pay().await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, address = %node.address, "does not answer");
+                failures += 1;
+            }
+        }
+    }
+}

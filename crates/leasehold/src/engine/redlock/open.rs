@@ -1,0 +1,79 @@
+//! Meeting the nodes: a majority must be there, and be independent servers.
+
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::{Pipeline, Value};
+
+use super::engine::RedlockEngine;
+use super::error;
+use crate::engine::redis::wire::{bytes, integer};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How much longer than for a majority the rest is waited for.
+const REST: Duration = Duration::from_millis(250);
+
+/// Waits until a majority is reached, looks whether two of them are one server, and reads their clocks.
+pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
+    let quorum = engine.config.quorum;
+    if quorum.nodes < 3 {
+        tracing::warn!(nodes = quorum.nodes, "fewer than three nodes: no failure of any of them is survived");
+    }
+    let mut reaching: FuturesUnordered<_> = engine.nodes.iter().map(|node| node.reached()).collect();
+    let (mut reached, mut said) = (0, Vec::new());
+    while reached < quorum.needed && said.len() <= quorum.spare() {
+        match reaching.next().await {
+            Some(Ok(())) => reached += 1,
+            Some(Err(error)) => said.push(error),
+            None => break,
+        }
+    }
+    if reached < quorum.needed {
+        return Err(error::too_few(&engine.config, &said));
+    }
+    // The others are on their way, most often.
+    let rest = async { while reaching.next().await.is_some() {} };
+    let _ = tokio::time::timeout(REST, rest).await;
+    independent(engine).await
+}
+
+/// Refuses two addresses of one server, which would vote twice.
+async fn independent(engine: &RedlockEngine) -> Result<()> {
+    let mut both = Pipeline::new();
+    both.cmd("TIME").cmd("INFO").arg("server");
+    let both = &both;
+    let answers = engine.all(|node| async move {
+        let answers = node.commands(both, REST).await?;
+        Ok((node.address.clone(), answers))
+    });
+    let mut known: Vec<(String, String)> = Vec::new();
+    // One who does not answer now is not there to be compared; `doctor` looks again.
+    for (address, answers) in answers.await.into_iter().flatten() {
+        if let Some(micros) = answers.first().and_then(time) {
+            engine.tokens.saw(micros, engine.clock.now());
+        }
+        let Some(run) = answers.get(1).and_then(run_id) else { continue };
+        if let Some((_, other)) = known.iter().find(|(known, _)| *known == run) {
+            let message = format!("{other} and {address} are one server, which would vote twice: name independent ones");
+            return Err(Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME));
+        }
+        known.push((run, address.to_string()));
+    }
+    Ok(())
+}
+
+/// The answer of TIME, in us.
+pub(super) fn time(answer: &Value) -> Option<u64> {
+    let Value::Array(parts) = answer else { return None };
+    let [seconds, micros] = &parts[..] else { return None };
+    u64::try_from(integer(seconds)?.checked_mul(1_000_000)?.checked_add(integer(micros)?)?).ok()
+}
+
+fn run_id(answer: &Value) -> Option<String> {
+    let text = match answer {
+        Value::VerbatimString { text, .. } => text.clone(),
+        other => String::from_utf8_lossy(bytes(other)?).into_owned(),
+    };
+    text.lines().find_map(|line| line.strip_prefix("run_id:")).map(|run| run.trim().to_owned())
+}

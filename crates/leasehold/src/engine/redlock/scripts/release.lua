@@ -1,0 +1,12 @@
+-- Ends what this attempt of a claim, or an earlier one, has left. KEYS: the lock. ARGV: claim, attempt, whether its token was
+-- granted. Answers whether there was something.
+local found = call('HMGET', KEYS[1], ARGV[1], 't')
+local record = found[1]
+if not record or sub(record, 1, 16) > ARGV[2] then return 0 end
+-- First what takes no memory: a server that has none lets a script go on that has begun to write.
+call('HDEL', KEYS[1], ARGV[1])
+local token = sub(record, 17, 32)
+if ARGV[3] == '1' and token > (found[2] or ZERO) then
+  call('HSET', KEYS[1], 't', token)
+end
+return 1

@@ -1,0 +1,188 @@
+//! Every key, script and record on a node.
+//!
+//! | key | type | what |
+//! |---|---|---|
+//! | `<prefix>q<name>` | hash | one lock: `scripts/see.lua` says what is in it |
+//! | `<prefix>e` | string | with `strict`: which run of the server we are in |
+//!
+//! All keys expire.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::Value;
+
+use crate::claim::{ClaimId, Owner, Token};
+use crate::engine::redis::wire::{Party, Reader, Stored, bytes, integer, lua as shared};
+use crate::logic::quorum::{Vote, Written};
+use crate::name::LockName;
+
+/// A lock's key.
+pub(super) fn key(prefix: &str, name: &LockName) -> String {
+    format!("{prefix}q{name}")
+}
+
+/// The name behind a lock's key.
+pub(super) fn name(prefix: &str, key: &str) -> Option<LockName> {
+    LockName::new(key.strip_prefix(prefix)?.strip_prefix('q')?).ok()
+}
+
+/// A number as the scripts compare it.
+pub(super) fn digits(number: u64) -> String {
+    format!("{number:016}")
+}
+
+/// An owner as the scripts know it.
+pub(super) fn owner(owner: Option<Owner>) -> [u8; 16] {
+    // Nobody is zero; an owner that is zero is somebody.
+    owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes()
+}
+
+macro_rules! lua {
+    ($name:literal) => {
+        include_str!(concat!("scripts/", $name, ".lua"))
+    };
+}
+
+/// The scripts of one engine.
+#[derive(Debug)]
+pub(super) struct Scripts {
+    pub(super) take: Arc<Stored>,
+    pub(super) write: Arc<Stored>,
+    pub(super) renew: Arc<Stored>,
+    pub(super) release: Arc<Stored>,
+    pub(super) evict: Arc<Stored>,
+    /// Does nothing but what strict mode does first.
+    pub(super) touch: Arc<Stored>,
+}
+
+impl Scripts {
+    pub(super) fn new(strict: bool) -> Self {
+        let guard = if strict { shared::STRICT } else { shared::LAX };
+        let full = |text| Stored::new([shared::WORDS, shared::HEAD, guard, lua!("see"), text].concat());
+        Self {
+            take: full(lua!("take")),
+            write: full(lua!("write")),
+            renew: full(lua!("renew")),
+            release: Stored::new([shared::WORDS, lua!("release")].concat()),
+            evict: full(lua!("evict")),
+            touch: Stored::new([shared::WORDS, shared::HEAD, guard, "return 0"].concat()),
+        }
+    }
+
+    /// All of them, for a server to store.
+    pub(super) fn each(&self) -> Vec<Arc<Stored>> {
+        let Self { take, write, renew, release, evict, touch } = self;
+        [take, write, renew, release, evict, touch].map(Arc::clone).to_vec()
+    }
+}
+
+/// What a node said to a claim: its vote, its time, and how long it abstains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Voted {
+    pub(super) vote: Vote,
+    pub(super) clock: Option<u64>,
+    pub(super) abstains: Option<Duration>,
+}
+
+impl Voted {
+    /// Reads the answer of `take`, which was asked with this guess.
+    pub(super) fn read(answer: &Value, guess: Token) -> Option<Self> {
+        if *answer == Value::Int(1) {
+            let vote = Vote::Yes { last: guess, own: guess, bound: Token::default() };
+            return Some(Self { vote, clock: None, abstains: None });
+        }
+        let mut reader = Reader(bytes(answer)?);
+        let kind = reader.bytes(1)?[0];
+        let (last, clock) = (Token(reader.number(16)?), reader.number(16)?);
+        let mut abstains = None;
+        let vote = match kind {
+            b'N' => Vote::No { last },
+            b'A' => {
+                abstains = Some(Duration::from_micros(reader.number(16)?));
+                Vote::Abstains
+            }
+            b'Y' => Vote::Yes { last, own: Token(reader.number(16)?), bound: Token(reader.number(16)?) },
+            _ => return None,
+        };
+        Some(Self { vote, clock: Some(clock), abstains })
+    }
+}
+
+/// Reads the answer of `write`.
+pub(super) fn written(answer: &Value) -> Option<Written> {
+    let mut reader = Reader(bytes(answer)?);
+    Some(match reader.bytes(1)?[0] {
+        b'S' => Written::Stored,
+        b'G' => Written::Gone,
+        b'A' => Written::Silent,
+        b'B' => Written::Bound(Token(reader.number(16)?)),
+        b'L' => Written::Behind(Token(reader.number(16)?)),
+        _ => return None,
+    })
+}
+
+/// Reads the answer of `renew` for so many leases.
+pub(super) fn renewed(answer: &Value, count: usize) -> Option<Vec<Option<bool>>> {
+    let letters = bytes(answer)?;
+    let letter = |letter: &u8| match letter {
+        b'1' => Some(Some(true)),
+        b'0' => Some(Some(false)),
+        b'A' => Some(None),
+        _ => None,
+    };
+    (letters.len() == count).then(|| letters.iter().map(letter).collect()).flatten()
+}
+
+/// A claim as a node has it.
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) claim: ClaimId,
+    pub(super) token: Token,
+    /// In us of the node's clock.
+    pub(super) ends: u64,
+    pub(super) party: Party,
+}
+
+impl Record {
+    pub(super) fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
+        let claim = ClaimId::from_bits(u128::from_be_bytes(claim.try_into().ok()?));
+        let mut reader = Reader(text);
+        reader.number(16)?;
+        let (token, since) = (Token(reader.number(16)?), reader.number(16)?);
+        let party = Party::read(reader.0)?;
+        Some(Self { claim, token, ends: since + party.ttl.as_micros() as u64, party })
+    }
+}
+
+/// A lock as one node has it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stock {
+    /// The node's time, in us.
+    pub(super) now: u64,
+    pub(super) last: Token,
+    pub(super) records: Vec<Record>,
+}
+
+impl Stock {
+    /// Reads the answers of TIME and HGETALL; `None` if they are not what the scripts write.
+    pub(super) fn read(time: &Value, fields: &Value) -> Option<Self> {
+        let Value::Array(time) = time else { return None };
+        let [seconds, micros] = &time[..] else { return None };
+        let now = u64::try_from(integer(seconds)? * 1_000_000 + integer(micros)?).ok()?;
+        let mut stock = Self { now, ..Self::default() };
+        let Value::Map(fields) = fields else { return None };
+        for (field, value) in fields {
+            let (field, value) = (bytes(field)?, bytes(value)?);
+            if field == b"t" {
+                stock.last = stock.last.max(Token(Reader(value).number(16)?));
+            } else {
+                let record = Record::read(field, value)?;
+                stock.last = stock.last.max(record.token);
+                stock.records.push(record);
+            }
+        }
+        stock.records.retain(|record| record.ends > now);
+        Some(stock)
+    }
+}
