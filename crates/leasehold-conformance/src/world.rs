@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
-use leasehold::engine::{Answer, Capabilities, Engine, Grant, LockView};
+use leasehold::engine::{Answer, Capabilities, Engine, Fairness, Grant, LockView};
 use leasehold::logic::lease::Validity;
 use leasehold::{Claim, Holder, LockName, Locks, Mode, Owner, Terms, Token};
 use leasehold_testbed::eventually;
@@ -99,7 +99,12 @@ impl World {
         Arc::clone(&self.base).inspect(name).await.expect("an inspection")
     }
 
-    /// Waits until so many wait for the lock. Needs inspection.
+    /// Whether waiters can be seen: there is a queue, and it can be looked at.
+    pub fn shows_waiters(&self) -> bool {
+        self.capabilities().inspection && self.capabilities().fairness == Fairness::Fifo
+    }
+
+    /// Waits until so many wait for the lock. Needs inspection and a queue.
     pub async fn until_waiting(&self, name: &str, count: usize) {
         eventually(SOON, || async {
             let view = self.view(name).await;

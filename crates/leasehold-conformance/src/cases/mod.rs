@@ -117,7 +117,7 @@ cases! { $
     crash {
         a_killed_holder_is_replaced_within_its_ttl [PROCESSES]
         a_killed_holder_is_replaced_at_once [PROCESSES DEATH]
-        a_killed_waiter_does_not_stop_the_queue [PROCESSES INSPECTION]
+        a_killed_waiter_does_not_stop_the_queue [PROCESSES INSPECTION FIFO]
         killed_readers_and_permits_make_room [PROCESSES SHARED PERMITS]
         one_killed_process_leaves_the_others_alone [PROCESSES]
     }

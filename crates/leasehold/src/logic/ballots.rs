@@ -43,6 +43,8 @@ impl Record {
 pub struct Ballots {
     /// The highest token of all claims that are not here any more.
     last: Token,
+    /// The highest token that was given back: what still asks for it comes late.
+    released: Token,
     records: BTreeMap<ClaimId, Record>,
     /// Until when the node says nothing.
     abstains_until: u64,
@@ -101,7 +103,8 @@ impl Ballots {
     /// Takes the lock here, if nobody else has it, with this token if no higher one is known; zero is no token.
     pub fn take(&mut self, now: u64, ask: Ask, guess: Token) -> Vote {
         let sight = self.see(now, ask.claim, ask.owner);
-        if sight.taken {
+        let late = guess > Token::default() && guess == self.released;
+        if sight.taken || late {
             return Vote::No { last: sight.last };
         }
         if now < self.abstains_until {
@@ -140,8 +143,8 @@ impl Ballots {
         }
     }
 
-    /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless a higher
-    /// token was stored meanwhile. `None`: the node abstains.
+    /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless the token
+    /// was given back or a higher one stored meanwhile. `None`: the node abstains.
     pub fn renew(&mut self, now: u64, ask: Ask, token: Token) -> Option<bool> {
         let sight = self.see(now, ask.claim, ask.owner);
         if now < self.abstains_until {
@@ -151,7 +154,8 @@ impl Ballots {
         let stored = match sight.mine {
             Some(mine) if token > mine.token && may_store => token,
             Some(mine) => mine.token,
-            None if sight.taken || sight.last > token && token != sight.same => return Some(false),
+            None if sight.taken || token <= self.released => return Some(false),
+            None if token < sight.last && token != sight.same => return Some(false),
             None => token,
         };
         let attempt = sight.mine.map_or(ask.attempt, |mine| mine.attempt.max(ask.attempt));
@@ -165,6 +169,7 @@ impl Ballots {
         let there = self.withdraw(claim, attempt);
         if there {
             self.last = self.last.max(token);
+            self.released = self.released.max(token);
         }
         there
     }

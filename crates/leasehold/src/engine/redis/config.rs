@@ -184,7 +184,9 @@ fn topology(url: &EngineUrl) -> Result<Topology> {
         _ => match &addresses(PORT)?[..] {
             [] => Ok(Topology::Single(address("127.0.0.1", PORT)?)),
             [one] => Ok(Topology::Single(one.clone())),
-            _ => Err(bad("`redis:` is one server; for several there are redis+sentinel:, redis+cluster: and redlock:".into())),
+            _ => Err(bad(
+                "`redis:` is one server; for several there are redis+sentinel:, redis+cluster: and redlock:".into()
+            )),
         },
     }
 }

@@ -172,9 +172,8 @@ impl Scripts {
     pub(crate) fn new(strict: bool) -> Self {
         let guard = if strict { lua::STRICT } else { lua::LAX };
         // What comes first is all that runs in the common case.
-        let full = |first: &str, rest: &str| {
-            Stored::new([lua::WORDS, lua::HEAD, guard, first, lua!("table"), rest].concat())
-        };
+        let full =
+            |first: &str, rest: &str| Stored::new([lua::WORDS, lua::HEAD, guard, first, lua!("table"), rest].concat());
         // Most releases need not know the time.
         let start = [lua::WORDS, lua!("release"), lua::HEAD, guard, lua!("release_handover")].concat();
         let release = [&start, lua!("table"), lua!("release_end")].concat();

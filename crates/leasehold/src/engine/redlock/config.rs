@@ -10,8 +10,7 @@ use crate::logic::lease::Drift;
 use crate::logic::quorum::Quorum;
 
 /// The options of every node's own address.
-const SHARED: [&str; 9] =
-    ["prefix", "db", "strict", "retention", "connect-timeout", "tls", "ca", "cert", "cert-key"];
+const SHARED: [&str; 9] = ["prefix", "db", "strict", "retention", "connect-timeout", "tls", "ca", "cert", "cert-key"];
 /// All options.
 const OPTIONS: [&str; 14] = [
     "prefix",
@@ -64,10 +63,7 @@ impl Config {
             quorum: Quorum::of(nodes.len()),
             nodes,
             node_timeout: duration(url, "node-timeout")?.unwrap_or(NODE_TIMEOUT),
-            drift: Drift {
-                ppm: share(url)?,
-                fixed: duration(url, "drift-fixed")?.unwrap_or(Drift::REMOTE.fixed),
-            },
+            drift: Drift { ppm: share(url)?, fixed: duration(url, "drift-fixed")?.unwrap_or(Drift::REMOTE.fixed) },
             always_two_rounds: match url.option("second-round") {
                 None | Some("needed") => false,
                 Some("always") => true,

@@ -94,15 +94,8 @@ impl RedlockEngine {
         if let Some(most) = strict {
             can.max_ttl = can.max_ttl.min(most);
         }
-        let engine = Arc::new(Self {
-            config,
-            clock: clock.clone(),
-            can,
-            nodes,
-            scripts,
-            losses,
-            tokens: Tokens::default(),
-        });
+        let engine =
+            Arc::new(Self { config, clock: clock.clone(), can, nodes, scripts, losses, tokens: Tokens::default() });
         super::open::meet(&engine).await?;
         Ok(engine)
     }
@@ -175,11 +168,8 @@ impl RedlockEngine {
                 (outcome, _) => break outcome,
             };
             if let Some(token) = taking.writing() {
-                let rest = vec![
-                    self.retention(),
-                    wire::digits(token.0).into_bytes(),
-                    wire::owner(claim.terms.owner).to_vec(),
-                ];
+                let rest =
+                    vec![self.retention(), wire::digits(token.0).into_bytes(), wire::owner(claim.terms.owner).to_vec()];
                 let request = self.about(&self.scripts.write, claim, attempt, rest);
                 flights.extend(to.into_iter().map(|at| self.flight(at, Asked::Write(token), &request, most)));
             }

@@ -103,8 +103,7 @@ impl Node {
             Topology::Single(address) => address.clone(),
             Topology::Sentinel(..) | Topology::Cluster(_) => unreachable!("a node is one server: the URL was checked"),
         };
-        let ears =
-            Arc::new(Ears { losses: Arc::clone(losses), silent: AtomicBool::new(false), change: Notify::new() });
+        let ears = Arc::new(Ears { losses: Arc::clone(losses), silent: AtomicBool::new(false), change: Notify::new() });
         let link =
             Link::new(config, Target::Fixed(address.clone()), &scripts.each(), "", Arc::clone(&ears) as Arc<dyn Owner>);
         let node = Arc::new(Self {

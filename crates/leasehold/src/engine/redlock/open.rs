@@ -55,7 +55,8 @@ async fn independent(engine: &RedlockEngine) -> Result<()> {
         }
         let Some(run) = answers.get(1).and_then(run_id) else { continue };
         if let Some((_, other)) = known.iter().find(|(known, _)| *known == run) {
-            let message = format!("{other} and {address} are one server, which would vote twice: name independent ones");
+            let message =
+                format!("{other} and {address} are one server, which would vote twice: name independent ones");
             return Err(Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME));
         }
         known.push((run, address.to_string()));

@@ -174,6 +174,9 @@ impl Stock {
         let Value::Map(fields) = fields else { return None };
         for (field, value) in fields {
             let (field, value) = (bytes(field)?, bytes(value)?);
+            if field == b"r" {
+                continue;
+            }
             if field == b"t" {
                 stock.last = stock.last.max(Token(Reader(value).number(16)?));
             } else {
