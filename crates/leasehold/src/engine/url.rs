@@ -76,7 +76,8 @@ impl EngineUrl {
         }
         // What is taken for a host is repeated in errors: it must not be half of a password with a comma in it.
         let is_host = |part: &str| {
-            let port = part.rsplit_once(']').map_or(part, |(_, port)| port).split_once(':').map_or("", |(_, port)| port);
+            let port =
+                part.rsplit_once(']').map_or(part, |(_, port)| port).split_once(':').map_or("", |(_, port)| port);
             part.contains(['@', '/']) || port.bytes().all(|byte| byte.is_ascii_digit())
         };
         if rest.contains('@') && !rest.split(',').all(is_host) {
