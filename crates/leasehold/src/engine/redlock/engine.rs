@@ -98,6 +98,10 @@ impl RedlockEngine {
         let losses = Arc::new(LossBoard::default());
         let nodes: Vec<_> = config.nodes.iter().map(|node| Node::new(node, clock, &scripts, &losses)).collect();
         let mut can = Capabilities { drift: config.drift, ..CAPABILITIES };
+        if config.quorum.nodes < 3 {
+            can.caution = "fewer than three nodes: the failure of one ends all; five are usual";
+            tracing::warn!(nodes = config.quorum.nodes, "{}", can.caution);
+        }
         if let Some(most) = strict {
             can.max_ttl = can.max_ttl.min(most);
         }
