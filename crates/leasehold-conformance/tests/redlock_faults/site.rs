@@ -132,12 +132,12 @@ impl Site {
     }
 
     /// Waits until each server that is up has so many claims for a lock.
-    pub(crate) async fn until_claims(&self, name: &str, count: usize, bound: Duration) {
-        eventually(bound, || async {
+    #[track_caller]
+    pub(crate) fn until_claims(&self, name: &str, count: usize, bound: Duration) -> impl Future<Output = ()> {
+        eventually(bound, move || async move {
             let counts = self.all_claims(name).await;
             if counts.iter().all(|found| *found == count) { Ok(()) } else { Err(format!("{name}: {counts:?}")) }
         })
-        .await;
     }
 }
 
