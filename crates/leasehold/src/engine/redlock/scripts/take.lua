@@ -15,5 +15,5 @@ if own == ZERO then
   end
 end
 store(key, claim, last, attempt, own, party, ARGV[3])
-if own == guess and own > ZERO then return 1 end
+if own == guess and guess > last then return 1 end
 return 'Y' .. later(last, own) .. clock .. own .. same
