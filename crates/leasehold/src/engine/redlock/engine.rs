@@ -58,13 +58,20 @@ impl Tokens {
         self.ahead.fetch_max(micros.saturating_sub(now.as_nanos() / 1000).min(LAST / 2), Ordering::SeqCst);
     }
 
+    /// What the fastest of the nodes' clocks says now; zero: nothing is known yet.
+    fn now(&self, now: Moment) -> Token {
+        match self.ahead.load(Ordering::SeqCst) {
+            0 => Token::default(),
+            ahead => Token(ahead.saturating_add(now.as_nanos() / 1000)),
+        }
+    }
+
     /// A token above all that were seen, as far as clocks can tell; zero: nothing is known yet.
     pub(super) fn guess(&self, now: Moment) -> Token {
-        let ahead = self.ahead.load(Ordering::SeqCst);
-        if ahead == 0 {
+        let Token(time) = self.now(now);
+        if time == 0 {
             return Token::default();
         }
-        let time = ahead.saturating_add(now.as_nanos() / 1000);
         let before = self.last.fetch_max(time, Ordering::SeqCst);
         if before < time {
             return Token(time);
@@ -91,6 +98,10 @@ impl RedlockEngine {
         let losses = Arc::new(LossBoard::default());
         let nodes: Vec<_> = config.nodes.iter().map(|node| Node::new(node, clock, &scripts, &losses)).collect();
         let mut can = Capabilities { drift: config.drift, ..CAPABILITIES };
+        if config.quorum.nodes < 3 {
+            can.caution = "fewer than three nodes: the failure of one ends all; five are usual";
+            tracing::warn!(nodes = config.quorum.nodes, "{}", can.caution);
+        }
         if let Some(most) = strict {
             can.max_ttl = can.max_ttl.min(most);
         }
@@ -157,7 +168,11 @@ impl RedlockEngine {
         let outcome = loop {
             let Some((at, asked, answer)) = flights.next().await else { break Move::Failed(Failure::Unreachable) };
             let next = match asked {
-                Asked::Take => taking.vote(at, self.vote(at, answer, guess, &mut troubles)),
+                Asked::Take => {
+                    let vote = self.vote(at, answer, guess, &mut troubles);
+                    taking.at_least(self.tokens.now(self.clock.now()));
+                    taking.vote(at, vote)
+                }
                 Asked::Write(token) => taking.wrote(at, token, self.written(at, answer, &mut troubles)),
             };
             let to = match (next, asked) {
@@ -232,7 +247,7 @@ impl RedlockEngine {
 
     /// Takes a failed attempt back from all nodes, also from those that never answered; waits only for those that do.
     async fn withdraw(&self, claim: &Claim, attempt: u64) {
-        let request = self.about(&self.scripts.release, claim, attempt, vec![b"0".to_vec()]);
+        let request = self.about(&self.scripts.release, claim, attempt, vec![self.retention(), b"0".to_vec()]);
         let mut flights = FuturesUnordered::new();
         let late = FuturesUnordered::new();
         for at in 0..self.nodes.len() {
@@ -255,7 +270,7 @@ impl RedlockEngine {
     }
 
     async fn give_back(&self, claim: &Claim) -> Result<Released> {
-        let request = self.about(&self.scripts.release, claim, LAST, vec![b"1".to_vec()]);
+        let request = self.about(&self.scripts.release, claim, LAST, vec![self.retention(), b"1".to_vec()]);
         let mut tally = Tally::new(self.config.quorum);
         let mut flights: Flights<()> = FuturesUnordered::new();
         let (mut silent, mut said, mut found) = (Vec::new(), Vec::new(), false);
