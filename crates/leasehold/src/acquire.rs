@@ -312,8 +312,8 @@ impl<'a> Attempt<'a> {
         self.contended = true;
         let took = self.desk().clock.now().since(sent);
         let longest = self.claim.terms.ttl / 3;
-        let first = Duration::from_millis(5).max(took * 2).min(longest);
-        let most = Duration::from_millis(250).max(took * 8).min(longest);
+        let first = Duration::from_millis(5).max(took).min(longest);
+        let most = Duration::from_millis(250).max(took * 2).min(longest);
         let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
         let pause = backoff::pause(self.busy, first, most, dice);
         self.busy += 1;
