@@ -213,7 +213,8 @@ impl Taking {
         let open = self.votes.iter().filter(|vote| vote.is_none()).count();
         let yes = self.count(|_, vote| matches!(vote, Vote::Yes { .. }));
         if yes + open < needed {
-            return Move::Failed(self.why());
+            // Those who have not answered may tell whether it is taken or too few are left.
+            return if open == 0 || self.is_plain() { Move::Failed(self.why()) } else { Move::Wait };
         }
         match self.token {
             _ if yes < needed => Move::Wait,
@@ -279,6 +280,13 @@ impl Taking {
         self.token = Some((token, before));
         self.written.fill(None);
         Move::Write(token)
+    }
+
+    /// Whether it is known why there is no majority, whatever the others say.
+    fn is_plain(&self) -> bool {
+        let spare = self.quorum.spare();
+        let refused = self.count(|_, vote| matches!(vote, Vote::No { .. }));
+        refused > spare || self.count(|_, vote| vote == Vote::Silent) > spare
     }
 
     fn why(&self) -> Failure {
