@@ -194,3 +194,7 @@ impl Ballots {
         higher
     }
 }
+
+#[cfg(test)]
+#[path = "ballots_tests.rs"]
+mod tests;
