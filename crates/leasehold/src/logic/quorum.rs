@@ -354,3 +354,7 @@ impl Tally {
         self.answers.iter().filter(|answer| matches!(answer, Some(Some(_)))).count()
     }
 }
+
+#[cfg(test)]
+#[path = "quorum_tests.rs"]
+mod tests;
