@@ -45,6 +45,8 @@ pub struct Ballots {
     last: Token,
     /// The highest token that was given back: what still asks for it comes late.
     released: Token,
+    /// The last claim that gave it back; others of its owner may hold with it.
+    gone: Option<ClaimId>,
     records: BTreeMap<ClaimId, Record>,
     /// Until when the node says nothing.
     abstains_until: u64,
@@ -143,8 +145,8 @@ impl Ballots {
         }
     }
 
-    /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless the token
-    /// was given back or a higher one stored meanwhile. `None`: the node abstains.
+    /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless it was
+    /// given back or a higher one stored meanwhile. `None`: the node abstains.
     pub fn renew(&mut self, now: u64, ask: Ask, token: Token) -> Option<bool> {
         let sight = self.see(now, ask.claim, ask.owner);
         if now < self.abstains_until {
@@ -154,7 +156,8 @@ impl Ballots {
         let stored = match sight.mine {
             Some(mine) if token > mine.token && may_store => token,
             Some(mine) => mine.token,
-            None if sight.taken || token <= self.released => return Some(false),
+            None if sight.taken || token < self.released => return Some(false),
+            None if token == self.released && self.gone == Some(ask.claim) => return Some(false),
             None if token < sight.last && token != sight.same => return Some(false),
             None => token,
         };
@@ -169,7 +172,9 @@ impl Ballots {
         let there = self.withdraw(claim, attempt);
         if there {
             self.last = self.last.max(token);
-            self.released = self.released.max(token);
+            if token >= self.released {
+                (self.released, self.gone) = (token, Some(claim));
+            }
         }
         there
     }

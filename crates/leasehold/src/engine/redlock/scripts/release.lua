@@ -8,6 +8,6 @@ call('HDEL', KEYS[1], ARGV[1])
 local token = sub(record, 17, 32)
 if ARGV[3] == '1' then
   local last, back = found[2] or ZERO, found[3] or ZERO
-  call('HSET', KEYS[1], 't', token > last and token or last, 'r', token > back and token or back)
+  call('HSET', KEYS[1], 't', token > last and token or last, 'r', token >= sub(back, 1, 16) and token .. ARGV[1] or back)
 end
 return 1
