@@ -195,7 +195,7 @@ async fn step(pair: &mut Pair, dice: &mut Dice, story: &mut Vec<String>) {
         "renew" if token > Token::default() => renew(pair, &ask, token, &party, &told).await,
         "release" | "withdraw" => {
             let granted = if kind == "release" { "1" } else { "0" };
-            let reply = pair.script("release", &[&key], &[&id, &number, granted]).await;
+            let reply = pair.script("release", &[&key], &[&id, &number, RETENTION, granted]).await;
             let said = match kind {
                 "release" => pair.locks[lock].release(ask.claim, attempt),
                 _ => pair.locks[lock].withdraw(ask.claim, attempt),
@@ -241,15 +241,18 @@ async fn sequences(abstaining: bool) {
     let server = redis::start().await.expect("a server");
     let mut hand = Resp::connect(server.addr()).await.expect("a connection");
     let (words, see) = (script!("redis/scripts/words.lua"), script!("redlock/scripts/see.lua"));
+    let first = script!("redlock/scripts/first.lua");
+    let take = [first, script!("redlock/scripts/take_first.lua"), see, script!("redlock/scripts/take.lua")];
+    let write = [first, script!("redlock/scripts/write_first.lua"), see, script!("redlock/scripts/write.lua")];
     let mut stored = Vec::new();
     for (name, text) in [
-        ("take", script!("redlock/scripts/take.lua")),
-        ("write", script!("redlock/scripts/write.lua")),
-        ("renew", script!("redlock/scripts/renew.lua")),
-        ("evict", script!("redlock/scripts/evict.lua")),
-        ("release", script!("redlock/scripts/release.lua")),
+        ("take", take.concat()),
+        ("write", write.concat()),
+        ("renew", [see, script!("redlock/scripts/renew.lua")].concat()),
+        ("evict", [see, script!("redlock/scripts/evict.lua")].concat()),
+        ("release", script!("redlock/scripts/release.lua").to_owned()),
     ] {
-        let text = if name == "release" { [words, text].concat() } else { [words, HEAD, see, text].concat() };
+        let text = if name == "release" { [words, &text].concat() } else { [words, HEAD, &text].concat() };
         let Reply::Bulk(sha) = hand.command(&["SCRIPT", "LOAD", &text]).await.expect("an answer") else {
             panic!("{name} is no script")
         };
