@@ -28,7 +28,7 @@ async fn run(url: &str, arguments: &[&str]) -> i32 {
     tokio::task::spawn_blocking(move || Place::new().run(arguments).code()).await.unwrap()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
     let servers = Independent::start(5).await.unwrap();
     let url = servers.url();
@@ -41,7 +41,7 @@ async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn one_who_did_not_get_it_leaves_nothing_and_takes_nothing_away() {
     let servers = Independent::start(5).await.unwrap();
     let url = servers.url();
