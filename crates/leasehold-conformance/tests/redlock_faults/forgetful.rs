@@ -12,7 +12,6 @@ use crate::site::{Site, attempt, claim, until_granted};
 
 const TTL: Duration = Duration::from_secs(2);
 
-/// The drift that clients take off, roughly: what one holder leaves between itself and the next.
 fn now() -> Moment {
     Clock::system().now()
 }
@@ -95,4 +94,27 @@ async fn strict_refuses_leases_that_last_longer_than_a_restarted_server_waits() 
         }
     })
     .await;
+}
+
+/// Nobody is let in while servers abstain, and the error says why.
+fn says_why(error: &leasehold::Error) {
+    let text = error.to_string();
+    assert!(text.contains("have restarted") && text.contains("abstain"), "{text}");
+    assert!(!text.contains("holds it"), "nobody does: {text}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strict_says_to_those_who_try_why_nobody_is_let_in() {
+    let site = Site::new().await;
+    let locks = site.locks_with(TTL, "strict=60s").await;
+    says_why(&locks.mutex("a").try_lock().await.expect_err("all abstain"));
+    site.until_claims("a", 0, TTL).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "open: whoever waits hears that somebody else holds it"]
+async fn strict_says_to_those_who_wait_why_nobody_is_let_in() {
+    let site = Site::new().await;
+    let locks = site.locks_with(TTL, "strict=60s").await;
+    says_why(&locks.mutex("a").wait(TTL / 4).lock().await.expect_err("all abstain"));
 }

@@ -7,7 +7,9 @@ use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Proxy, eventually};
 
-use crate::site::{NODES, Site, give_back, guard, lock, spawn_lock};
+use tokio::time::timeout;
+
+use crate::site::{Dice, NODES, Site, give_back, guard, lock, spawn_lock};
 
 /// All five servers are free for somebody else, long before any TTL has ended.
 async fn all_free(site: &Site, other: &Locks, name: &str, above: Token) -> Token {
@@ -112,6 +114,31 @@ async fn two_slow_lines_keep_nothing_that_was_given_back() {
             give_back(held).await;
         }
         proxies.iter().for_each(|line| line.delay(Duration::ZERO));
+        last = all_free(&site, &other, "a", last).await;
+    }
+}
+
+/// Callers go away at any moment of their attempt, on lines that are slow to different degrees.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_go_away_leave_nothing() {
+    let site = Site::new().await;
+    let other = site.locks(LONG).await;
+    let (locks, proxies) = site.proxied(LONG, "node-timeout=40ms&connect-timeout=2s").await;
+    let mut dice = Dice(Dice::seed());
+    let mut last = Token(0);
+    for _ in 0..4 {
+        for line in &proxies {
+            line.delay(Duration::from_millis([0, 0, 5, 15, 30][dice.below(5) as usize]));
+        }
+        for _ in 0..25 {
+            let patience = Duration::from_micros(dice.below(60_000));
+            match timeout(patience, locks.mutex("a").wait(SOON).lock()).await {
+                Ok(guard) => drop(guard.expect("the lock")),
+                Err(_) => continue,
+            }
+        }
+        proxies.iter().for_each(|line| line.delay(Duration::ZERO));
+        eventually(SOON, || locks.settle()).await;
         last = all_free(&site, &other, "a", last).await;
     }
 }

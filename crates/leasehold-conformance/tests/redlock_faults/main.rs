@@ -2,10 +2,15 @@
 //! itself is the suite's.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
+mod addresses;
+mod chaos;
+mod clocks;
+mod eviction;
 mod forgetful;
 mod hung;
 mod lines;
 mod pairs;
+mod reentry;
 mod scripts;
 mod site;
 mod too_few;

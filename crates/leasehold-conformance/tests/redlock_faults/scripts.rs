@@ -91,7 +91,12 @@ impl Pair {
     async fn compare(&mut self, lock: usize, story: &[String]) {
         let (last, ends) = self.stock(lock).await;
         let story = || story.join("\n");
-        assert_eq!(last.max(Token(self.frozen)), self.locks[lock].last(), "the highest token of lock {lock}\n{}", story());
+        assert_eq!(
+            last.max(Token(self.frozen)),
+            self.locks[lock].last(),
+            "the highest token of lock {lock}\n{}",
+            story()
+        );
         for (at, seen) in ends.into_iter().enumerate() {
             let said = self.locks[lock].ends(claim_id(at));
             let live = |end: &u64| *end > self.now;
@@ -243,21 +248,18 @@ async fn sequences(abstaining: bool) {
     let server = redis::start().await.expect("a server");
     let mut hand = Resp::connect(server.addr()).await.expect("a connection");
     let (words, see) = (script!("redis/scripts/words.lua"), script!("redlock/scripts/see.lua"));
+    let first = script!("redlock/scripts/first.lua");
+    let take = [first, script!("redlock/scripts/take_first.lua"), see, script!("redlock/scripts/take.lua")];
+    let write = [first, script!("redlock/scripts/write_first.lua"), see, script!("redlock/scripts/write.lua")];
     let mut stored = Vec::new();
     for (name, text) in [
-        ("take", script!("redlock/scripts/take.lua")),
-        ("write", script!("redlock/scripts/write.lua")),
-        ("renew", script!("redlock/scripts/renew.lua")),
-        ("evict", script!("redlock/scripts/evict.lua")),
-        ("release", script!("redlock/scripts/release.lua")),
+        ("take", take.concat()),
+        ("write", write.concat()),
+        ("renew", [see, script!("redlock/scripts/renew.lua")].concat()),
+        ("evict", [see, script!("redlock/scripts/evict.lua")].concat()),
+        ("release", script!("redlock/scripts/release.lua").to_owned()),
     ] {
-        let first = [script!("redlock/scripts/first.lua"), "\n"].concat();
-        let first = match name {
-            "take" => [&first, script!("redlock/scripts/take_first.lua")].concat(),
-            "write" => [&first, script!("redlock/scripts/write_first.lua")].concat(),
-            _ => String::new(),
-        };
-        let text = if name == "release" { [words, text].concat() } else { [words, HEAD, &first, see, text].concat() };
+        let text = if name == "release" { [words, &text].concat() } else { [words, HEAD, &text].concat() };
         let Reply::Bulk(sha) = hand.command(&["SCRIPT", "LOAD", &text]).await.expect("an answer") else {
             panic!("{name} is no script")
         };

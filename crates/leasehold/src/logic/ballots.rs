@@ -46,6 +46,8 @@ pub struct Ballots {
     last: Token,
     /// The highest token that was given back: what still asks for it comes late.
     released: Token,
+    /// The last claim that gave it back; others of its owner may hold with it.
+    gone: Option<ClaimId>,
     records: BTreeMap<ClaimId, Record>,
     /// Until when the node says nothing.
     abstains_until: u64,
@@ -153,8 +155,8 @@ impl Ballots {
         }
     }
 
-    /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless the token
-    /// was given back or a higher one stored meanwhile. After a yes the token is stored here. `None`: the node abstains.
+    /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless it was
+    /// given back or a higher one stored meanwhile. After a yes the token is stored here. `None`: the node abstains.
     pub fn renew(&mut self, now: u64, ask: Ask, token: Token) -> Option<bool> {
         let sight = self.see(now, ask.claim, ask.owner);
         if now < self.abstains_until {
@@ -162,7 +164,9 @@ impl Ballots {
         }
         let here = sight.mine.is_some_and(|mine| mine.token == token);
         let fits = sight.same == token || sight.same == Token::default() && token >= sight.stored;
-        let late = sight.mine.is_none() && token <= self.released;
+        // Another claim of its owner may have given the same token back.
+        let given_back = token < self.released || token == self.released && self.gone == Some(ask.claim);
+        let late = sight.mine.is_none() && given_back;
         if !here && (sight.taken || !fits || late) {
             return Some(false);
         }
@@ -177,7 +181,9 @@ impl Ballots {
         let there = self.withdraw(claim, attempt);
         if there {
             self.last = self.last.max(token);
-            self.released = self.released.max(token);
+            if token >= self.released {
+                (self.released, self.gone) = (token, Some(claim));
+            }
         }
         there
     }

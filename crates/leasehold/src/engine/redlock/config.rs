@@ -11,6 +11,8 @@ use crate::logic::quorum::Quorum;
 
 /// The options of every node's own address.
 const SHARED: [&str; 9] = ["prefix", "db", "strict", "retention", "connect-timeout", "tls", "ca", "cert", "cert-key"];
+/// Those that only TLS needs.
+const FOR_TLS: [&str; 3] = ["ca", "cert", "cert-key"];
 /// All options.
 const OPTIONS: [&str; 14] = [
     "prefix",
@@ -125,8 +127,12 @@ fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
         (None, Some(login)) if !part.contains('@') => format!("redis://{login}@{part}"),
         (None, _) => format!("redis://{part}"),
     };
+    // Files for TLS are for those parts that speak it, if not all do.
+    let secure = |part: &str| part.starts_with("rediss://");
+    let plain = !secure(&text) && url.option("tls").is_none() && url.hosts.iter().any(|part| secure(part));
+    let wanted = |key: &str| SHARED.contains(&key) && !(plain && FOR_TLS.contains(&key));
     let mut node = EngineUrl::parse(&text)?;
-    node.options = url.options.iter().filter(|(key, _)| SHARED.contains(&key.as_str())).cloned().collect();
+    node.options = url.options.iter().filter(|(key, _)| wanted(key)).cloned().collect();
     Node::read(&node)
 }
 
@@ -168,6 +174,14 @@ mod tests {
             assert!(node.tls.is_some());
         }
         assert_eq!(read("redlock://u:p@h1,:q@h2,h3").unwrap().nodes[2].login.password, None);
+    }
+
+    #[test]
+    fn tls_may_be_for_some() {
+        let config = read("redlock://h1,rediss://h2,h3?ca=/a.pem").unwrap();
+        let secure: Vec<_> = config.nodes.iter().map(|node| node.tls.is_some()).collect();
+        assert_eq!(secure, [false, true, false]);
+        read("redlock://h1,h2,h3?ca=/a.pem").expect_err("nobody speaks TLS");
     }
 
     #[test]

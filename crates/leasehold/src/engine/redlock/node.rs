@@ -175,17 +175,25 @@ impl Node {
     pub(super) async fn end(&self, request: Arc<Request>, most: Duration, ttl: Duration) -> Result<Value> {
         let answer = self.ask(&request, most).await;
         if answer.is_err() {
-            let now = self.clock.now();
-            let mut debts = self.debts.lock().unwrap_or_else(PoisonError::into_inner);
-            // Those with one TTL stand in the order of their ends: to look at all of them each time would cost more than the rest.
-            while debts.front().is_some_and(|debt| debt.until <= now) {
-                debts.pop_front();
-            }
-            if debts.len() < MOST_DEBTS {
-                debts.push_back(Debt { request, until: now.after(ttl) });
+            self.owe(request, ttl);
+            // It may have answered others meanwhile: then nothing would ring for this any more.
+            if self.link.is_up() && !self.is_silent() {
+                self.ears.change.notify_one();
             }
         }
         answer
+    }
+
+    fn owe(&self, request: Arc<Request>, ttl: Duration) {
+        let now = self.clock.now();
+        let mut debts = self.debts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those with one TTL stand in the order of their ends: to look at all of them each time would cost more than the rest.
+        while debts.front().is_some_and(|debt| debt.until <= now) {
+            debts.pop_front();
+        }
+        if debts.len() < MOST_DEBTS {
+            debts.push_back(Debt { request, until: now.after(ttl) });
+        }
     }
 
     /// Tells it what it is owed.
@@ -193,10 +201,8 @@ impl Node {
         let debts = std::mem::take(&mut *self.debts.lock().unwrap_or_else(PoisonError::into_inner));
         for debt in debts {
             let now = self.clock.now();
-            if debt.until > now {
-                let most = self.config.connect_timeout;
-                // If it fails, it is owed again.
-                let _ = self.end(debt.request, most, debt.until.since(now)).await;
+            if debt.until > now && self.ask(&debt.request, self.config.connect_timeout).await.is_err() {
+                self.owe(debt.request, debt.until.since(now));
             }
         }
     }

@@ -7,7 +7,7 @@ for i = 1, #all, 2 do
   if field == 't' then
     if all[i + 1] > gone then gone = all[i + 1] end
   elseif field == 'r' then
-    given = all[i + 1]
+    given = sub(all[i + 1], 1, 16)
   elseif field == ARGV[1] then
     found = all[i + 1]
   else

@@ -7,7 +7,7 @@ if not record or sub(record, 1, 16) > ARGV[2] then return 0 end
 if ARGV[4] == '1' then
   local token, last, back = sub(record, 17, 32), found[2] or ZERO, found[3] or ZERO
   if token > last then last = token end
-  if token > back then back = token end
+  if token >= sub(back, 1, 16) then back = token .. claim end
   -- A hash without fields is gone, and its expiry with it: so this comes first. A server without memory refuses it, but lets a
   -- script go on that has begun to write.
   if type(redis.pcall('HSET', key, 't', last, 'r', back)) == 'table' then

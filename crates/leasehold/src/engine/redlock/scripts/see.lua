@@ -1,16 +1,17 @@
--- One lock on one node is a hash. Field 't': the highest token of those who are gone; 'r': the highest that was given back. A field
--- for each claim: attempt, token, since (16 digits each), party; a party begins with its mode, its TTL (12 digits) and its owner
--- (16 bytes, zeros for nobody). Says: the highest token; our own record; the highest token of the same owner's other claims; when
--- somebody else's time ends; and the highest token that was given back. What the hash holds is read unless it is given.
+-- One lock on one node is a hash. Field 't': the highest token of those who are gone; 'r': the highest that was given back, and the
+-- last claim that gave it back. A field for each claim: attempt, token, since (16 digits each), party; a party begins with its mode,
+-- its TTL (12 digits) and its owner (16 bytes, zeros for nobody). Says: the highest token; our own record; the highest token of the
+-- same owner's other claims; when somebody else's time ends; the highest token that was given back, and by whom. What the hash
+-- holds is read unless it is given.
 local function see(key, claim, owner, all)
-  local last, same, back, mine, till, dead = ZERO, ZERO, ZERO, nil, nil, nil
+  local last, same, back, gone, mine, till, dead = ZERO, ZERO, ZERO, '', nil, nil, nil
   all = all or call('HGETALL', key)
   for i = 1, #all, 2 do
     local field, record = all[i], all[i + 1]
     if field == 't' then
       if record > last then last = record end
     elseif field == 'r' then
-      back = record
+      back, gone = sub(record, 1, 16), sub(record, 17)
     else
       local token, ends = sub(record, 17, 32), sub(record, 33, 48) + sub(record, 50, 61)
       if token > last then last = token end
@@ -31,7 +32,7 @@ local function see(key, claim, owner, all)
     call('HSET', key, 't', last)
     call('HDEL', key, unpack(dead))
   end
-  return last, mine, same, till, back
+  return last, mine, same, till, back, gone
 end
 
 -- Stores a claim. The key is kept until this server's clock has passed its token, and the retention (s) after its end: then the

@@ -1,0 +1,65 @@
+//! The command on five servers: what it took is gone from all of them when it has ended.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::Place;
+use leasehold_testbed::redis::{Independent, Reply, Resp};
+
+/// How many claims each server has for a lock.
+async fn claims(servers: &Independent, name: &str) -> Vec<usize> {
+    let mut counts = Vec::new();
+    for server in servers.servers() {
+        let mut hand = Resp::connect(server.addr()).await.unwrap();
+        let Reply::Array(fields) = hand.command(&["HKEYS", &format!("leasehold:q{name}")]).await.unwrap() else {
+            panic!("no list of fields")
+        };
+        let ours = |field: &&Reply| !matches!(field, Reply::Bulk(text) if text == "t" || text == "r");
+        counts.push(fields.iter().filter(ours).count());
+    }
+    counts
+}
+
+/// Runs it to its end; its exit code.
+async fn run(url: &str, arguments: &[&str]) -> i32 {
+    let arguments: Vec<_> = ["run", "--engine", url].iter().chain(arguments).map(ToString::to_string).collect();
+    tokio::task::spawn_blocking(move || Place::new().run(arguments).code()).await.unwrap()
+}
+
+#[tokio::test]
+async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
+    let servers = Independent::start(5).await.unwrap();
+    let url = servers.url();
+    for round in 0..20 {
+        assert_eq!(run(&url, &["job", "--", "true"]).await, 0);
+        // Not a moment later: whoever reads this may be the next one.
+        assert_eq!(claims(&servers, "job").await, [0; 5], "round {round}");
+        assert_eq!(run(&url, &["job", "--", "sh", "-c", "exit 7"]).await, 7);
+        assert_eq!(claims(&servers, "job").await, [0; 5], "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn one_who_did_not_get_it_leaves_nothing_and_takes_nothing_away() {
+    let servers = Independent::start(5).await.unwrap();
+    let url = servers.url();
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
+    leasehold_testbed::eventually(Duration::from_secs(20), || async {
+        let seen = claims(&servers, "job").await;
+        if seen == [1; 5] { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+    for round in 0..10 {
+        assert_eq!(run(&url, &["-n", "job", "--", "true"]).await, 1, "round {round}");
+        assert_eq!(claims(&servers, "job").await, [1; 5], "round {round}: only the holder's");
+        assert_ne!(run(&url, &["-w", "300ms", "job", "--", "true"]).await, 0, "round {round}");
+        assert_eq!(claims(&servers, "job").await, [1; 5], "round {round}: only the holder's");
+    }
+    tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
+    assert_eq!(claims(&servers, "job").await, [0; 5]);
+    assert_eq!(run(&url, &["-n", "job", "--", "true"]).await, 0);
+    assert_eq!(claims(&servers, "job").await, [0; 5]);
+}
