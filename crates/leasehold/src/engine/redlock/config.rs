@@ -48,6 +48,19 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
+        let (config, even_allowed) = Self::read_any(url)?;
+        let count = config.nodes.len();
+        if count.is_multiple_of(2) && !even_allowed {
+            return Err(bad(&format!(
+                "{count} nodes survive no more failures than {}: name one more or one less, or say even=allowed",
+                count - 1
+            )));
+        }
+        Ok(config)
+    }
+
+    /// The same, of any number of nodes, and whether the URL allows an even one.
+    pub(crate) fn read_any(url: &EngineUrl) -> Result<(Self, bool)> {
         url.only_options(&OPTIONS)?;
         if url.hosts.is_empty() {
             return Err(bad("name the servers: redlock://h1,h2,h3,h4,h5"));
@@ -71,22 +84,16 @@ impl Config {
             },
             shown: url.to_string(),
         };
-        config.check(url.option("even"))
-    }
-
-    fn check(self, even: Option<&str>) -> Result<Self> {
-        let count = self.nodes.len();
-        let allowed = match even {
+        let even_allowed = match url.option("even") {
             None | Some("refused") => false,
             Some("allowed") => true,
             Some(other) => return Err(bad(&format!("even is `allowed` or `refused`, and not {other:?}"))),
         };
-        if count.is_multiple_of(2) && !allowed {
-            return Err(bad(&format!(
-                "{count} nodes survive no more failures than {}: name one more or one less, or say even=allowed",
-                count - 1
-            )));
-        }
+        Ok((config.check()?, even_allowed))
+    }
+
+    fn check(self) -> Result<Self> {
+        let count = self.nodes.len();
         if count > MOST {
             return Err(bad(&format!("{count} nodes are too many; five are usual, {MOST} the most")));
         }

@@ -1,5 +1,6 @@
 //! Redlock: locks on a majority of independent Redis servers, with a token that fences.
 mod config;
+pub(crate) mod doctor;
 mod engine;
 mod error;
 mod inspect;

@@ -10,6 +10,7 @@ mod replicas;
 mod sample;
 pub(super) mod sentinel;
 mod timing;
+pub(super) mod voters;
 
 use std::time::Duration;
 
@@ -92,6 +93,9 @@ fn cure(no: &No, aim: &Aim) -> String {
     };
     match said.split_whitespace().next().unwrap_or_default() {
         "NOPERM" => format!("give the user what locks need: {}", aim.permissions()),
+        "READONLY" | "MOVED" | "ASK" | "CLUSTERDOWN" if aim.kind == Kind::Redlock => {
+            "a server of its own in its place: a master that follows nobody, and belongs to no cluster".into()
+        }
         "READONLY" => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster".into(),
         "MOVED" | "ASK" | "CLUSTERDOWN" => {
             "if it is a cluster, say so: redis+cluster://h1,h2; and mend the cluster".into()
