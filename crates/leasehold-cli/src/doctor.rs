@@ -175,7 +175,12 @@ fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
 
 /// `where: what was found`, and below it, unless all is well, what it means and what to set. Of `servers`, not each is named.
 fn what(finding: &Finding, subjects: &[&str], servers: usize) -> String {
-    let place = if servers > 2 && subjects.len() == servers { vec![format!("all {servers}")] } else { named(subjects) };
+    let place = match subjects.len() {
+        count if servers > 2 && count == servers => vec![format!("all {servers}")],
+        // Who is well need not be named.
+        count if count > 2 && finding.level == Level::Ok => vec![format!("{count} of {servers}")],
+        _ => named(subjects),
+    };
     let place = if place.is_empty() { String::new() } else { format!("{}: ", place.join(", ")) };
     let mut text = format!("{place}{}", clean(&finding.found));
     if finding.level != Level::Ok {
@@ -188,7 +193,7 @@ fn what(finding: &Finding, subjects: &[&str], servers: usize) -> String {
 }
 
 fn named(subjects: &[&str]) -> Vec<String> {
-    subjects.iter().filter(|subject| !subject.is_empty()).map(|subject| clean(subject)).collect()
+    subjects.iter().filter(|subject| !subject.is_empty()).map(|subject| clean(subject).into_owned()).collect()
 }
 
 /// `2 failures, 1 warning, 3 unknown, 9 ok: locks are not safe here`
@@ -238,5 +243,8 @@ mod tests {
         let findings = ["a", "b", "c"].map(|subject| of(subject, "1"));
         let rows = together(&findings);
         assert!(what(rows[0].0, &rows[0].1, 3).starts_with("all 3: 1\n"));
+        assert!(what(rows[0].0, &rows[0].1, 4).starts_with("a, b, c: 1\n"));
+        let well = Finding::new(Level::Ok, "x", "a", "1");
+        assert_eq!(what(&well, &["a", "b", "c"], 4), "3 of 4: 1");
     }
 }

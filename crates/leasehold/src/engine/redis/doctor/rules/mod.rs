@@ -108,6 +108,8 @@ fn cure(no: &No, aim: &Aim) -> String {
         "NOREPLICAS" => "bring the replicas back, or lower min-replicas-to-write".into(),
         "MISCONF" => "let the server save its data again: room on its disk, permissions of its folder".into(),
         "LOADING" => "wait until the server has read its data, and examine it again".into(),
+        // So a script is refused a command by Redis 7.0.
+        _ if said.contains("can't run this command") => format!("give the user what locks need: {}", aim.permissions()),
         _ if said.contains("unknown command") => {
             "connect to the server itself: a proxy or the provider hides the command (see rename-command, too)".into()
         }
@@ -157,6 +159,8 @@ mod tests {
     fn every_refusal_has_its_cure() {
         let cure = |said: &str| super::cure(&No::Refused(said.into()), &sample::aim());
         assert!(cure("NOPERM User x has no permissions").contains("ACL SETUSER"));
+        let in_script = "ERR The user executing the script can't run this command or subcommand: HMGET";
+        assert!(cure(in_script).contains("ACL SETUSER"));
         assert!(cure("CROSSSLOT Keys in request").contains("proxy"));
         assert!(cure("ERR unknown command 'EVAL'").contains("rename-command"));
         assert!(cure("OOM command not allowed").contains("maxmemory"));

@@ -27,7 +27,7 @@ pub(super) fn same_server(nodes: &[&Node]) -> Vec<Finding> {
     findings
 }
 
-/// One machine's end is the end of all servers on it.
+/// One machine's failure is that of all servers on it.
 pub(super) fn same_host(voters: &[Voter]) -> Option<Finding> {
     let check = "same-host";
     let mut groups: Vec<Vec<&Voter>> = Vec::new();
@@ -40,18 +40,18 @@ pub(super) fn same_host(voters: &[Voter]) -> Option<Finding> {
     groups.retain(|group| group.len() > 1);
     let Some(largest) = groups.iter().map(Vec::len).max() else {
         let found = format!("{} hosts, as far as their addresses tell", voters.len());
-        return (voters.len() > 1).then(|| ok(check, "", found).means("they end one by one"));
+        return (voters.len() > 1).then(|| ok(check, "", found).means("they fail one by one"));
     };
     let needed = voters.len() / 2 + 1;
     let means = match voters.len() - largest {
-        left if left >= needed => "when that machine ends, so do all of its votes at once",
-        _ => "when that machine ends, the majority ends with it: no lock can be taken or renewed",
+        left if left >= needed => "when that machine fails, all of its votes are gone at once",
+        _ => "when that machine fails, the majority is gone, and no lock can be taken or renewed",
     };
     let here = groups.iter().all(|group| group.iter().all(|voter| is_loopback(voter)));
     let (found, means) = match (here, largest == voters.len()) {
         (true, true) => (
             format!("all {largest} are on this machine (loopback)"),
-            format!("good for trying it out, and no safer than one server: {means}"),
+            format!("good for trying it out, but no safer than one server: {means}"),
         ),
         (false, true) => {
             (format!("all {largest} are on one machine"), format!("it is no safer than one server: {means}"))
@@ -141,7 +141,7 @@ mod tests {
         assert_level(&same_host(&five()).unwrap(), Good, "one by one");
         assert_level(&hosts(["a", "b", "A", "c", "d"], 1), Warn, "a:1, A:3 are on one machine");
         assert_level(&hosts(["a", "b", "a", "c", "d"], 1), Warn, "all of its votes");
-        assert_level(&hosts(["a", "b", "a", "c", "a"], 1), Warn, "the majority ends with it");
+        assert_level(&hosts(["a", "b", "a", "c", "a"], 1), Warn, "the majority is gone");
         assert_level(&hosts(["a", "b", "a", "b", "d"], 1), Warn, "a:1, a:3 are on one machine; b:2, b:4 are");
         assert_level(&hosts(["a"; 5], 1), Warn, "no safer than one server");
         assert_level(&hosts(["127.0.0.1", "localhost", "::1", "127.0.0.2", "localhost"], 1), Warn, "loopback");

@@ -47,7 +47,10 @@ pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &Plan, able: usize
         Some(0) => "it does not vote; none of those that do may fail",
         Some(_) => "it does not vote; those that do are a majority still",
     };
-    Finding::new(level, check, &voter.address.to_string(), error.said()).means(means).fix(fix)
+    let (at, said) = (voter.address.to_string(), error.said());
+    // Several that are away in the same way say so in the same words.
+    let found = said.strip_prefix(&at).map_or_else(|| said.clone(), |rest| format!("it{rest}"));
+    Finding::new(level, check, &at, found).means(means).fix(fix)
 }
 
 /// A vote is independent only if nobody else decides what it says.
@@ -59,8 +62,8 @@ fn role(node: &Node, voters: &[Voter]) -> Finding {
             let found = match (node.info("master_host"), node.number("master_port")) {
                 (Ok(host), Ok(port)) => {
                     let also = voters.iter().find(|one| is_at(one, host, port));
-                    let also = also.map(|one| format!(": {}, which votes here, too", one.address));
-                    format!("it is a replica{}", also.unwrap_or_else(|| format!(" of {host}:{port}")))
+                    let also = also.map(|one| format!("{}, which votes here, too", one.address));
+                    format!("it is a replica of {}", also.unwrap_or_else(|| format!("{host}:{port}")))
                 }
                 _ => "it is a replica".to_owned(),
             };
@@ -98,7 +101,7 @@ fn replicas(node: &Node) -> Finding {
     let (check, at) = ("replicas", &node.address);
     let means =
         "a replica that takes its place has forgotten the latest grants, and grants them again: two may hold one lock";
-    let fix = "no replicas, no Sentinel for the nodes of redlock: (the majority goes on when one dies); or strict= in the URL";
+    let fix = "no replicas and no Sentinels for the nodes of redlock: when one dies, the majority goes on";
     match node.followers() {
         Ok(none) if none.is_empty() => {
             ok(check, at, "it has no replica").means("nobody takes its place who knows less than it")

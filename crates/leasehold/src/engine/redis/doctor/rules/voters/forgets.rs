@@ -114,7 +114,7 @@ pub(super) fn abstaining(nodes: &[&Node], plan: &Plan) -> Vec<Finding> {
     let new = states.iter().all(|(_, state)| matches!(state, Ok(State::Will(_))));
     let (level, means) = match voting >= plan.quorum.needed {
         true => (Level::Warn, "it does not vote until then; the others are a majority"),
-        false if new => (Level::Warn, "no lock can be taken for so long from the first use on"),
+        false if new => (Level::Warn, "the first who come wait for so long, once"),
         false => (Level::Fail, "it does not vote until then, and the others are no majority: no new lock can be taken"),
     };
     let wait = "wait; it passes by itself. A node with appendfsync always needs no strict mode";
@@ -128,7 +128,7 @@ pub(super) fn abstaining(nodes: &[&Node], plan: &Plan) -> Vec<Finding> {
                 format!("it is new or has restarted, and abstains for another {}", short(left))
             }
             Ok(State::Will(wait)) => {
-                format!("nobody has asked it since it started: it abstains for {} from the first use on", short(*wait))
+                format!("not used since it started: from its first use on, it abstains for {}", short(*wait))
             }
             Err(no) => {
                 let finding =
@@ -210,9 +210,9 @@ mod tests {
         let three = said(&[well(1), well(2), asked(3, 10, "run3"), asked(4, 10, "run4"), asked(5, 90, "before")]);
         assert_eq!(three.len(), 3);
         assert_level(&three[0], Fail, "no new lock");
-        assert_level(&three[2], Fail, "nobody has asked it since it started");
+        assert_level(&three[2], Fail, "not used since it started");
         let new = with(1, Ok(Epoch { now: NOW, record: None }));
-        assert_level(&said(&[new])[0], Warn, "from the first use on");
+        assert_level(&said(&[new])[0], Warn, "from its first use on");
     }
 
     #[test]

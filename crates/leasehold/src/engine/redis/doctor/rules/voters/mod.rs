@@ -27,7 +27,11 @@ pub(crate) fn all(voters: &[Voter], plan: &Plan, aim: &Aim) -> Vec<Finding> {
     findings = shorter(findings, "restart", "the last to start", |finding| {
         u64::MAX - number(&nodes, finding, "uptime_in_seconds")
     });
-    findings = shorter(findings, "key-types", "as on all", |_| 0);
+    findings = shorter(findings, "key-types", "the most", |finding| {
+        let at = nodes.iter().find(|node| node.address == finding.subject);
+        let keys = at.and_then(|node| node.master.as_ref()?.keys.as_ref()?.as_ref().ok());
+        keys.map_or(0, |keys| keys.seen as u64)
+    });
     findings.extend(apart::same_server(&nodes));
     findings.extend(apart::same_host(voters));
     findings.extend(apart::versions(&nodes));
@@ -80,9 +84,9 @@ fn count(plan: &Plan) -> Vec<Finding> {
             .push(finding.fix("three or five nodes, each on a machine of its own; for one server, redis: does more"));
     }
     if findings.is_empty() {
-        let found = format!("{all} nodes; {needed} of them are a majority");
         let survived = failures(plan.quorum.spare());
-        findings.push(ok(check, "", found).means(format!("{survived} survived: locks are taken, kept and given back")));
+        let found = format!("{all} nodes, of which {needed} are a majority: {survived} survived");
+        findings.push(ok(check, "", found).means("locks are taken, kept and given back by any majority"));
     }
     findings
 }
@@ -113,7 +117,7 @@ fn can_vote(voters: &[Voter]) -> usize {
 fn majority(voters: &[Voter], plan: &Plan) -> Finding {
     let (check, quorum, able) = ("majority", plan.quorum, can_vote(voters));
     let found = format!("{able} of {} can vote; {} are needed", quorum.nodes, quorum.needed);
-    let fix = "see to the others: what is wrong with them stands beside their names";
+    let fix = "mend the others: each has a finding of its own that says how";
     if able < quorum.needed {
         return fail(check, "", found).means("there is no majority: no lock can be taken or renewed").fix(fix);
     }
@@ -171,7 +175,7 @@ mod tests {
     #[test]
     fn even_numbers_and_few() {
         assert_level(&count(&plan(5))[0], Good, "2 failures are survived");
-        assert_level(&count(&plan(3))[0], Good, "2 of them");
+        assert_level(&count(&plan(3))[0], Good, "2 are a majority: 1 failure is survived");
         assert_level(&count(&plan(4))[0], Fail, "even=allowed");
         assert_level(&count(&plan(4))[0], Fail, "1 failure is survived, as with 3");
         let allowed = |nodes| Plan { even_allowed: true, ..plan(nodes) };
