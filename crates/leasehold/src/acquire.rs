@@ -240,7 +240,7 @@ impl<'a> Attempt<'a> {
                     self.sent = false;
                     return Ok(None);
                 }
-                Ok(Answer::Busy { recheck }) => self.again_later(recheck),
+                Ok(Answer::Busy { recheck }) => self.again_later(recheck, now),
                 Ok(Answer::Queued { recheck, .. }) => {
                     self.contended = true;
                     self.busy = 0;
@@ -306,12 +306,16 @@ impl<'a> Attempt<'a> {
         Ok(Some(term.begin(self.shared, Arc::clone(&self.claim))))
     }
 
-    /// No queue, or our place in it lapsed: ask again after a pause that keeps contenders apart.
-    fn again_later(&mut self, recheck: Option<Duration>) -> Next {
+    /// No queue, or our place in it lapsed: ask again after a pause that keeps contenders apart. Those for whom an attempt takes
+    /// long need longer ones to miss each other.
+    fn again_later(&mut self, recheck: Option<Duration>, sent: Moment) -> Next {
         self.contended = true;
-        let most = Duration::from_millis(250).min(self.claim.terms.ttl / 3);
+        let took = self.desk().clock.now().since(sent);
+        let longest = self.claim.terms.ttl / 3;
+        let first = Duration::from_millis(5).max(took * 2).min(longest);
+        let most = Duration::from_millis(250).max(took * 8).min(longest);
         let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        let pause = backoff::pause(self.busy, Duration::from_millis(5), most, dice);
+        let pause = backoff::pause(self.busy, first, most, dice);
         self.busy += 1;
         Next::Pause(recheck.map_or(pause, |recheck| pause.min(recheck.max(Duration::from_millis(1)))))
     }

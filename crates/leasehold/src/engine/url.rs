@@ -74,6 +74,15 @@ impl EngineUrl {
         if query.split('=').next().is_some_and(|key| key.contains('@')) {
             return Err(bad("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
         }
+        // What is taken for a host is repeated in errors: it must not be half of a password with a comma in it.
+        let is_host = |part: &str| {
+            let port =
+                part.rsplit_once(']').map_or(part, |(_, port)| port).split_once(':').map_or("", |(_, port)| port);
+            part.contains(['@', '/']) || port.bytes().all(|byte| byte.is_ascii_digit())
+        };
+        if rest.contains('@') && !rest.split(',').all(is_host) {
+            return Err(bad("a `,` in a user or a password is written as %2C".into()));
+        }
         Ok(Self {
             scheme: scheme.to_ascii_lowercase(),
             user: None,

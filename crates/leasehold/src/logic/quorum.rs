@@ -123,7 +123,7 @@ pub struct Taking {
     token: Option<(Token, u32)>,
     /// The token of the same owner's other claims.
     bound: Token,
-    /// The highest token that any node told of.
+    /// The highest token or clock that any node told of.
     highest: Token,
 }
 
@@ -140,6 +140,11 @@ impl Taking {
         }
     }
 
+    /// A token that is chosen is higher than this: a node's clock, which goes on where a token was forgotten.
+    pub fn at_least(&mut self, clock: Token) {
+        self.highest = self.highest.max(clock);
+    }
+
     /// The token that is being written, if there is a second round.
     pub fn writing(&self) -> Option<Token> {
         self.token.map(|(token, _)| token)
@@ -150,7 +155,7 @@ impl Taking {
         matches!(self.votes.get(node), Some(Some(Vote::Yes { .. })))
     }
 
-    /// The highest token that any node told of.
+    /// The highest token or clock that any node told of.
     pub fn highest(&self) -> Token {
         self.highest
     }

@@ -190,6 +190,7 @@ mod tests {
             ("redlock://h1,h2,h3?replicas=1", "it has prefix"),
             ("redlock://h1,h2,h3?second-round=no", "`needed` or `always`"),
             ("redlock://h1/x,h2,h3", "no database"),
+            ("redlock://u:pa,ss@h1,h2,h3", "written as %2C"),
         ] {
             let error = read(url).expect_err(url);
             assert!(error.to_string().contains(says), "{url}: {error}");

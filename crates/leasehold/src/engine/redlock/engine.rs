@@ -58,13 +58,20 @@ impl Tokens {
         self.ahead.fetch_max(micros.saturating_sub(now.as_nanos() / 1000).min(LAST / 2), Ordering::SeqCst);
     }
 
+    /// What the fastest of the nodes' clocks says now; zero: nothing is known yet.
+    fn now(&self, now: Moment) -> Token {
+        match self.ahead.load(Ordering::SeqCst) {
+            0 => Token::default(),
+            ahead => Token(ahead.saturating_add(now.as_nanos() / 1000)),
+        }
+    }
+
     /// A token above all that were seen, as far as clocks can tell; zero: nothing is known yet.
     pub(super) fn guess(&self, now: Moment) -> Token {
-        let ahead = self.ahead.load(Ordering::SeqCst);
-        if ahead == 0 {
+        let Token(time) = self.now(now);
+        if time == 0 {
             return Token::default();
         }
-        let time = ahead.saturating_add(now.as_nanos() / 1000);
         let before = self.last.fetch_max(time, Ordering::SeqCst);
         if before < time {
             return Token(time);
@@ -157,7 +164,11 @@ impl RedlockEngine {
         let outcome = loop {
             let Some((at, asked, answer)) = flights.next().await else { break Move::Failed(Failure::Unreachable) };
             let next = match asked {
-                Asked::Take => taking.vote(at, self.vote(at, answer, guess, &mut troubles)),
+                Asked::Take => {
+                    let vote = self.vote(at, answer, guess, &mut troubles);
+                    taking.at_least(self.tokens.now(self.clock.now()));
+                    taking.vote(at, vote)
+                }
                 Asked::Write(token) => taking.wrote(at, token, self.written(at, answer, &mut troubles)),
             };
             let to = match (next, asked) {

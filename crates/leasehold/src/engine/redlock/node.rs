@@ -21,6 +21,9 @@ use crate::logic::backoff;
 /// How many claims a node is owed the end of, at most: what is beyond ends with its TTL.
 const MOST_DEBTS: usize = 10_000;
 
+/// How often a node is touched that stays reached.
+const AGAIN: Duration = Duration::from_secs(6 * 3600);
+
 /// What all nodes are asked.
 #[derive(Debug)]
 pub(super) struct Request {
@@ -215,7 +218,8 @@ async fn tend(node: Weak<Node>, ears: Arc<Ears>, touch: Arc<Request>) {
     let mut failures = 0;
     loop {
         if failures == 0 {
-            ears.change.notified().await;
+            // What nobody touches for a day strict mode forgets, and would wait for anew.
+            let _ = tokio::time::timeout(AGAIN, ears.change.notified()).await;
         } else {
             let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
             let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice);
