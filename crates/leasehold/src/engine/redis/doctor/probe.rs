@@ -54,13 +54,14 @@ local time = try('TIME')
 local function vote(key)
   try('HSET', key, 't', '1', 'x', '2')
   try('EXPIREAT', key, string.format('%.0f', (tonumber(time[1]) or 0) + 10))
+  try('EXPIRE', key, '10')
   local all, some = try('HGETALL', key), try('HMGET', key, 't', 'x')
   if #all == 4 and some[1] == '1' then there = there + 1 end
   try('HDEL', key, 'x', 't')
   try('EXPIREAT', key, '1')
 end
 local function run(key)
-  try('SET', key, 'x', 'PX', 10000)
+  try('SET', key, 'x', 'PX', 100)
   if try('GET', key) == 'x' then there = there + 1 end
   try('EXPIREAT', key, '1')
 end
