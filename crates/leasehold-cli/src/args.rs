@@ -8,6 +8,7 @@ use leasehold::Locks;
 
 use crate::doctor::DoctorArgs;
 use crate::exit::Failure;
+use crate::output;
 use crate::run::RunArgs;
 
 // Lines of at most 79 characters, so that no terminal breaks them.
@@ -100,7 +101,12 @@ impl EngineArg {
     }
 
     pub(crate) async fn open(&self, ttl: Duration) -> Result<Locks, Failure> {
-        Ok(Locks::builder().ttl(ttl).open(self.url()).await?)
+        let locks = Locks::builder().ttl(ttl).open(self.url()).await?;
+        let caution = locks.capabilities().caution;
+        if !caution.is_empty() {
+            output::say(&format!("warning: {caution}"));
+        }
+        Ok(locks)
     }
 }
 

@@ -1,8 +1,12 @@
 //! Tokens of `redlock:` where the nodes have forgotten them.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
-use leasehold::{Locks, Owner};
-use leasehold_testbed::redis::{Independent, Resp};
+use std::time::Duration;
+
+use leasehold::clock::Clock;
+use leasehold::{Claim, Holder, LockName, Locks, Mode, Owner, Terms};
+use leasehold_testbed::eventually;
+use leasehold_testbed::redis::{Independent, Reply, Resp};
 
 /// After every node has forgotten everything, tokens go on from the clock: with a guess, and in the second round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,5 +32,43 @@ async fn tokens_rise_over_nodes_that_forgot_everything() {
         }
         // What comes from a clock is far above what is counted.
         assert!(last.expect("a token").0 > 1_000_000_000_000_000, "{last:?}");
+    }
+}
+
+/// Nothing lives for ever: whatever was done to a lock, its key expires.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_key_expires() {
+    let servers = Independent::start(3).await.expect("servers");
+    let url = servers.url();
+    let locks = Locks::open(&url).await.expect("locks");
+    let first = locks.mutex("given back").lock().await.expect("a lock");
+    let _ = first.release().await.expect("a release");
+    let _held = locks.mutex("held").lock().await.expect("a lock");
+    let evicted = locks.mutex("evicted").lock().await.expect("a lock");
+    let claim = locks.inspect("evicted").await.expect("a view").holders[0].claim;
+    let _ = locks.evict("evicted", claim).await.expect("an eviction");
+    drop(evicted);
+    // One whose time is over, and whose late renewal is refused.
+    let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    let name = LockName::new("over").expect("a name");
+    let terms =
+        Terms::new(name.clone(), Mode::Exclusive, None, Duration::from_millis(100), Holder::this_process().into());
+    let claim = std::sync::Arc::new(Claim::new(terms.into()));
+    let _ = std::sync::Arc::clone(&engine).attempt(std::sync::Arc::clone(&claim), false).await.expect("an answer");
+    eventually(Duration::from_secs(5), || async {
+        let view = std::sync::Arc::clone(&engine).inspect(name.clone()).await.map_err(|error| error.to_string())?;
+        if view.holders.is_empty() { Ok(()) } else { Err(format!("{view:?}")) }
+    })
+    .await;
+    let _ = std::sync::Arc::clone(&engine).renew(vec![claim]).await.expect("an answer");
+    for server in servers.servers() {
+        let mut asker = Resp::connect(server.addr()).await.expect("a connection");
+        let Reply::Array(keys) = asker.command(&["KEYS", "*"]).await.expect("keys") else { panic!("no keys") };
+        assert!(keys.len() >= 4, "{keys:?}");
+        for key in keys {
+            let Reply::Bulk(key) = &key else { panic!("{key:?}") };
+            let left = asker.command(&["TTL", key]).await.expect("an answer");
+            assert!(matches!(left, Reply::Integer(1..=7200)), "{key}: {left:?}");
+        }
     }
 }

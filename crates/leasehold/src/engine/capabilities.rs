@@ -81,6 +81,8 @@ pub struct Capabilities {
     pub survives: &'static str,
     /// When it fails to exclude, in words.
     pub breaks: &'static str,
+    /// What is doubtful about what was opened, in words; empty if nothing is.
+    pub caution: &'static str,
 }
 
 impl Capabilities {
@@ -103,6 +105,7 @@ impl Capabilities {
             drift: Drift::REMOTE,
             survives: "",
             breaks: "",
+            caution: "",
         }
     }
 

@@ -98,6 +98,10 @@ impl RedlockEngine {
         let losses = Arc::new(LossBoard::default());
         let nodes: Vec<_> = config.nodes.iter().map(|node| Node::new(node, clock, &scripts, &losses)).collect();
         let mut can = Capabilities { drift: config.drift, ..CAPABILITIES };
+        if config.quorum.nodes < 3 {
+            can.caution = "fewer than three nodes: the failure of one ends all; five are usual";
+            tracing::warn!(nodes = config.quorum.nodes, "{}", can.caution);
+        }
         if let Some(most) = strict {
             can.max_ttl = can.max_ttl.min(most);
         }
@@ -243,7 +247,7 @@ impl RedlockEngine {
 
     /// Takes a failed attempt back from all nodes, also from those that never answered; waits only for those that do.
     async fn withdraw(&self, claim: &Claim, attempt: u64) {
-        let request = self.about(&self.scripts.release, claim, attempt, vec![b"0".to_vec()]);
+        let request = self.about(&self.scripts.release, claim, attempt, vec![self.retention(), b"0".to_vec()]);
         let mut flights = FuturesUnordered::new();
         let late = FuturesUnordered::new();
         for at in 0..self.nodes.len() {
@@ -266,7 +270,7 @@ impl RedlockEngine {
     }
 
     async fn give_back(&self, claim: &Claim) -> Result<Released> {
-        let request = self.about(&self.scripts.release, claim, LAST, vec![b"1".to_vec()]);
+        let request = self.about(&self.scripts.release, claim, LAST, vec![self.retention(), b"1".to_vec()]);
         let mut tally = Tally::new(self.config.quorum);
         let mut flights: Flights<()> = FuturesUnordered::new();
         let (mut silent, mut said, mut found) = (Vec::new(), Vec::new(), false);

@@ -17,9 +17,6 @@ const REST: Duration = Duration::from_millis(250);
 /// Waits until a majority is reached, looks whether two of them are one server, and reads their clocks.
 pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
     let quorum = engine.config.quorum;
-    if quorum.nodes < 3 {
-        tracing::warn!(nodes = quorum.nodes, "fewer than three nodes: no failure of any of them is survived");
-    }
     let mut reaching: FuturesUnordered<_> = engine.nodes.iter().map(|node| node.reached()).collect();
     let (mut reached, mut said) = (0, Vec::new());
     while reached < quorum.needed && said.len() <= quorum.spare() {

@@ -27,8 +27,9 @@ local function see(key, claim, owner)
     end
   end
   if dead then
-    call('HDEL', key, unpack(dead))
+    -- In this order: a hash without fields is gone, and its expiry with it.
     call('HSET', key, 't', last)
+    call('HDEL', key, unpack(dead))
   end
   return last, mine, same, till, back
 end
