@@ -276,7 +276,7 @@ async fn a_wrong_password_on_one_and_a_user_who_may_too_little_on_another() {
         );
         report(&url).await.1
     };
-    for taken in ["expireat", "expire", "hgetall", "hmget", "hset", "hdel", "get", "set"] {
+    for taken in ["expire", "hgetall", "hmget", "hset", "hdel", "get", "set", "expireat"] {
         let less = some(&format!("-{taken}")).await;
         let finding = of(&less, "lock-keys").into_iter().find(|finding| finding["level"] == "fail").unwrap();
         assert_eq!(says(finding, "subject"), set.server(2).addr().to_string());
