@@ -5,19 +5,30 @@
 //!
 //! `redis` measures locks in a Redis server that is started for it, instead of those in memory and in files. After it may come
 //! which loads (`one`, `many`, `turns`, `handover`, `held`; all if none), and `--peers`: other people's locks, too.
+//!
+//! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `contended` and `down`.
 
 mod cycle;
 mod floor;
 mod handoff;
 mod held;
 mod redis;
+mod redlock;
 mod report;
 
 use report::Report;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let known = [&["redis", "--json", "--quick", "--peers"][..], &redis::LOADS].concat();
+    let (what, loads): (&str, &[&str]) = match arguments.first().map(String::as_str) {
+        Some("redis") => ("redis", &redis::LOADS),
+        Some("redlock") => ("redlock", &redlock::LOADS),
+        _ => ("", &[]),
+    };
+    let known = match what {
+        "" => vec!["redis", "redlock", "--json", "--quick"],
+        what => [&[what, "--json", "--quick", "--peers"][..], loads].concat(),
+    };
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
         return Err(format!("{unknown} is not known; there are {}", known.join(", ")).into());
     }
@@ -25,10 +36,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let scale = if has("--quick") { 10 } else { 1 };
     let mut report = Report::new(has("--json"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    if has("redis") {
-        let chosen: Vec<&str> = redis::LOADS.into_iter().filter(|load| has(load)).collect();
-        let run = redis::run(&mut report, scale, &chosen, has("--peers"));
-        runtime.block_on(run).map_err(|error| error as Box<dyn std::error::Error>)?;
+    if !what.is_empty() {
+        let chosen: Vec<&str> = loads.iter().copied().filter(|load| has(load)).collect();
+        let peers = has("--peers");
+        let run = match what {
+            "redis" => runtime.block_on(redis::run(&mut report, scale, &chosen, peers)),
+            _ => runtime.block_on(redlock::run(&mut report, scale, &chosen, peers)),
+        };
+        run.map_err(|error| error as Box<dyn std::error::Error>)?;
         return report.finish();
     }
     runtime.block_on(cycle::memory(&mut report, scale))?;

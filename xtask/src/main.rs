@@ -22,7 +22,8 @@ const HELP: &str = "\
 cargo xtask test    install what the tests need, then fmt, clippy, docs, and all tests
 cargo xtask check   fmt, clippy (each feature alone too) and docs
 cargo xtask setup   only install what the tests need (apt, as root)
-cargo xtask bench   the benches, beside their floors; `bench redis` those of Redis, with --peers beside other people's locks";
+cargo xtask bench   the benches, beside their floors; `bench redis` those of Redis, `bench redlock` those of
+                    Redlock on five servers; with --peers beside other people's locks, with --quick only to see that all runs";
 
 fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();

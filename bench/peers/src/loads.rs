@@ -1,4 +1,4 @@
-//! The four loads. Each is bounded by time, because some peers take a hundred times longer than others.
+//! The loads. Each is bounded by time, because some peers take a hundred times longer than others; only `cycles` is told how many.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,12 @@ const TASKS: usize = 64;
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+/// The CPU time of this process.
+fn cpu() -> Duration {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
 fn middle(mut values: Vec<Duration>) -> Option<u64> {
@@ -34,6 +40,25 @@ pub(crate) async fn one<P: Peer>(url: &str, seconds: f64) -> Result<Value, Oops>
         cycles.push(now() - start);
     }
     Ok(json!({ "p50_ns": middle(cycles) }))
+}
+
+/// One task takes and gives back one lock, as often as each line on stdin says.
+pub(crate) async fn cycles<P: Peer>(url: &str) -> Result<(), Oops> {
+    let peer = P::open(url).await?;
+    let lock = peer.lock("peer-cycles");
+    for line in std::io::stdin().lines() {
+        let count: usize = line?.trim().parse()?;
+        let mut times = Vec::with_capacity(count);
+        let (used, start) = (cpu(), now());
+        for _ in 0..count {
+            let before = now();
+            P::give(P::take(&lock).await?).await?;
+            times.push(now() - before);
+        }
+        let (total, used) = ((now() - start).as_nanos() as u64, (cpu() - used).as_nanos() as u64);
+        println!("{}", json!({ "p50_ns": middle(times), "total_ns": total, "cpu_ns": used }));
+    }
+    Ok(())
 }
 
 /// 64 tasks, each with a lock of its own.

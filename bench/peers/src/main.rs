@@ -1,7 +1,8 @@
 //! The loads of leasehold's Redis bench on the Rust crates rslock and distributed-lock.
 //!
 //! `leasehold-bench-peers URL PEER LOAD SECONDS` prints one line of JSON; the bench starts it, once for each load, and counts what
-//! the server was asked meanwhile.
+//! the server was asked meanwhile. `leasehold-bench-peers URL,URL,… PEER cycles` is for the Redlock bench: for each line on stdin,
+//! a count, it takes and gives back one lock that often, and prints one line of JSON.
 
 mod loads;
 mod peer;
@@ -15,10 +16,11 @@ pub(crate) type Oops = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> Result<(), Oops> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [url, peer, load, seconds] = &arguments[..] else {
-        return Err("wanted: URL PEER LOAD SECONDS".into());
+    let (url, peer, load, seconds) = match &arguments[..] {
+        [url, peer, load] if load == "cycles" => (url, peer, load, 0.0),
+        [url, peer, load, seconds] => (url, peer, load, seconds.parse()?),
+        _ => return Err("wanted: URL PEER LOAD SECONDS, or URLS PEER cycles".into()),
     };
-    let seconds: f64 = seconds.parse()?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let figures = runtime.block_on(async {
         match peer.as_str() {
@@ -27,15 +29,21 @@ fn main() -> Result<(), Oops> {
             _ => Err(format!("{peer} is not known").into()),
         }
     })?;
-    println!("{figures}");
+    if let Some(figures) = figures {
+        println!("{figures}");
+    }
     Ok(())
 }
 
-async fn run<P: Peer>(url: &str, load: &str, seconds: f64) -> Result<Value, Oops> {
+async fn run<P: Peer>(url: &str, load: &str, seconds: f64) -> Result<Option<Value>, Oops> {
+    if load == "cycles" {
+        return loads::cycles::<P>(url).await.map(|()| None);
+    }
+
     if matches!(load, "turns" | "handover")
         && let Some(no) = loads::cannot_wait::<P>(url).await?
     {
-        return Ok(no);
+        return Ok(Some(no));
     }
     match load {
         "one" => loads::one::<P>(url, seconds).await,
@@ -44,4 +52,5 @@ async fn run<P: Peer>(url: &str, load: &str, seconds: f64) -> Result<Value, Oops
         "handover" => loads::handover::<P>(url, seconds).await,
         _ => Err(format!("{load} is no load").into()),
     }
+    .map(Some)
 }

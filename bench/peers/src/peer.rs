@@ -16,7 +16,7 @@ pub(crate) trait Peer: Sized + Send + Sync + 'static {
     /// What proves that it is held.
     type Guard: Send;
 
-    /// Connects.
+    /// Connects; rslock takes several URLs with commas between them.
     fn open(url: &str) -> impl Future<Output = Result<Self, Oops>> + Send;
     /// Names a lock.
     fn lock(&self, name: &str) -> Self::Lock;
@@ -36,7 +36,7 @@ impl Peer for Rslock {
     type Guard = LockGuard;
 
     async fn open(url: &str) -> Result<Self, Oops> {
-        Ok(Self(LockManager::new(vec![url])))
+        Ok(Self(LockManager::new(url.split(',').collect::<Vec<_>>())))
     }
 
     fn lock(&self, name: &str) -> Self::Lock {

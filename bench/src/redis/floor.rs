@@ -58,13 +58,24 @@ impl Floor {
 
     /// Takes and gives back.
     pub(crate) async fn cycle(&mut self, key: &str) -> Result<(), Oops> {
+        let (taken, deleted) = (self.take(key).await?, self.give(key).await?);
+        if taken && deleted { Ok(()) } else { Err("the floor's lock was held".into()) }
+    }
+
+    /// Whether it was free.
+    pub(crate) async fn take(&mut self, key: &str) -> RedisResult<bool> {
         let mut set = cmd("SET");
         set.arg(key).arg("me").arg("NX").arg("PX").arg(30_000);
         let taken: Option<String> = set.query_async(&mut self.connection).await?;
+        Ok(taken.is_some())
+    }
+
+    /// Whether it was ours.
+    pub(crate) async fn give(&mut self, key: &str) -> RedisResult<bool> {
         let mut delete = cmd("EVALSHA");
         delete.arg(&self.delete).arg(1).arg(key).arg("me");
         let deleted: u32 = delete.query_async(&mut self.connection).await?;
-        if taken.is_some() && deleted == 1 { Ok(()) } else { Err("the floor's lock was held".into()) }
+        Ok(deleted == 1)
     }
 
     /// The shortest round trip.

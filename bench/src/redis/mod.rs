@@ -1,11 +1,11 @@
 //! What locks in Redis cost, beside bare commands that the same client library sends to the same server.
 
 mod cycle;
-mod floor;
+pub(crate) mod floor;
 mod handoff;
 mod held;
-mod peers;
-mod server;
+pub(crate) mod peers;
+pub(crate) mod server;
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use peers::Figures;
 use server::Bench;
 
 /// What any step of the benches may end with.
-type Oops = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type Oops = Box<dyn std::error::Error + Send + Sync>;
 
 /// The TTL of everything here.
-const TTL: Duration = Duration::from_secs(30);
+pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// How often each comparison is made, floor and ours in turn.
 const ROUNDS: u32 = 11;
 
@@ -54,7 +54,7 @@ async fn open(bench: &Bench) -> leasehold::Result<Locks> {
 }
 
 /// The median of what `values` holds; nothing is nothing.
-fn middle<T: Copy + PartialOrd + Default>(values: &mut [T]) -> T {
+pub(crate) fn middle<T: Copy + PartialOrd + Default>(values: &mut [T]) -> T {
     values.sort_unstable_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
     values.get(values.len() / 2).copied().unwrap_or_default()
 }

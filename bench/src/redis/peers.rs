@@ -85,9 +85,12 @@ pub(crate) fn table(report: &mut Report, all: &[Figures]) {
 
 /// The programs that run the loads.
 pub(crate) struct Peers {
-    rust: PathBuf,
-    python: PathBuf,
+    pub(crate) rust: PathBuf,
+    pub(crate) python: PathBuf,
     script: PathBuf,
+    /// Where the sources of all of them are, and where they are built.
+    pub(crate) source: PathBuf,
+    pub(crate) target: PathBuf,
 }
 
 /// The peers: how we call them, and what else our program for them is told.
@@ -95,7 +98,7 @@ const PEERS: [(&str, Option<&str>); 3] =
     [("rslock 0.10.0", Some("rslock")), ("distributed-lock 0.2.0", Some("distributed-lock")), ("redis-py 8.1.0", None)];
 
 impl Peers {
-    /// Builds the Rust ones with cargo, and installs redis-py in an environment of its own, both in the target folder.
+    /// Builds the Rust ones with cargo, and installs the Python ones in an environment of their own, both in the target folder.
     pub(crate) fn build() -> Result<Self, Oops> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
         let program = std::env::current_exe()?;
@@ -108,7 +111,8 @@ impl Peers {
         done(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
         let python = venv.join("bin/python");
         done(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&wanted))?;
-        Ok(Self { rust: target.join("release/leasehold-bench-peers"), python, script: source.join("redis_py.py") })
+        let (rust, script) = (target.join("release/leasehold-bench-peers"), source.join("redis_py.py"));
+        Ok(Self { rust, python, script, source, target })
     }
 
     /// Runs every load on every peer.
@@ -151,7 +155,7 @@ impl Peers {
 }
 
 /// Runs a command, with what it prints going to stderr.
-fn done(command: &mut Command) -> Result<(), Oops> {
+pub(crate) fn done(command: &mut Command) -> Result<(), Oops> {
     let status = command.stdout(std::io::stderr()).status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }
 }

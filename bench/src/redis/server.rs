@@ -32,45 +32,53 @@ impl Bench {
 
     /// How often each command was called until now, and how long that took.
     pub(crate) async fn calls(&mut self) -> Result<Calls, Oops> {
-        let text = self.info("commandstats").await?;
-        let mut calls = HashMap::new();
-        for line in text.lines() {
-            let Some((name, fields)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':')) else {
-                continue;
-            };
-            let field = |wanted: &str| {
-                let mut pairs = fields.split(',').filter_map(|pair| pair.split_once('='));
-                pairs.find(|(key, _)| *key == wanted).and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
-            };
-            calls.insert(name.to_owned(), (field("calls"), field("usec")));
-        }
-        Ok(Calls(calls))
+        calls(&mut self.asker).await
     }
 
     /// The CPU time that the server has used.
     pub(crate) async fn cpu(&mut self) -> Result<Duration, Oops> {
-        let text = self.info("cpu").await?;
-        let mut used = 0.0;
-        for wanted in ["used_cpu_sys:", "used_cpu_user:"] {
-            let value = text
-                .lines()
-                .find_map(|line| line.strip_prefix(wanted))
-                .ok_or("the server does not tell its CPU time")?;
-            used += value.parse::<f64>()?;
-        }
-        Ok(Duration::from_secs_f64(used))
+        cpu(&mut self.asker).await
     }
+}
 
-    async fn info(&mut self, section: &str) -> Result<String, Oops> {
-        match self.asker.command(&["INFO", section]).await? {
-            Reply::Bulk(text) => Ok(text),
-            other => Err(format!("INFO {section} answered {other:?}").into()),
-        }
+/// How often each command was called on a server until now, and how long that took.
+pub(crate) async fn calls(asker: &mut Resp) -> Result<Calls, Oops> {
+    let text = info(asker, "commandstats").await?;
+    let mut calls = HashMap::new();
+    for line in text.lines() {
+        let Some((name, fields)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':')) else {
+            continue;
+        };
+        let field = |wanted: &str| {
+            let mut pairs = fields.split(',').filter_map(|pair| pair.split_once('='));
+            pairs.find(|(key, _)| *key == wanted).and_then(|(_, value)| value.parse().ok()).unwrap_or(0)
+        };
+        calls.insert(name.to_owned(), (field("calls"), field("usec")));
+    }
+    Ok(Calls(calls))
+}
+
+/// The CPU time that a server has used.
+pub(crate) async fn cpu(asker: &mut Resp) -> Result<Duration, Oops> {
+    let text = info(asker, "cpu").await?;
+    let mut used = 0.0;
+    for wanted in ["used_cpu_sys:", "used_cpu_user:"] {
+        let value =
+            text.lines().find_map(|line| line.strip_prefix(wanted)).ok_or("the server does not tell its CPU time")?;
+        used += value.parse::<f64>()?;
+    }
+    Ok(Duration::from_secs_f64(used))
+}
+
+async fn info(asker: &mut Resp, section: &str) -> Result<String, Oops> {
+    match asker.command(&["INFO", section]).await? {
+        Reply::Bulk(text) => Ok(text),
+        other => Err(format!("INFO {section} answered {other:?}").into()),
     }
 }
 
 /// The server's count of commands, and of the microseconds in them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Calls(HashMap<String, (u64, u64)>);
 
 impl Calls {
@@ -81,6 +89,20 @@ impl Calls {
             (name.clone(), (calls.saturating_sub(then(name).0), usec.saturating_sub(then(name).1)))
         };
         Self(self.0.iter().map(less).collect())
+    }
+
+    /// Those of this server and of another.
+    pub(crate) fn and(mut self, other: Self) -> Self {
+        for (name, (calls, usec)) in other.0 {
+            let sum = self.0.entry(name).or_default();
+            *sum = (sum.0 + calls, sum.1 + usec);
+        }
+        self
+    }
+
+    /// How often a command was called, also by scripts.
+    pub(crate) fn of(&self, name: &str) -> u64 {
+        self.sum(&[name]).0
     }
 
     fn sum(&self, names: &[&str]) -> (u64, u64) {

@@ -125,7 +125,7 @@ impl Ballots {
         Vote::Yes { last: sight.last.max(own), own, bound: sight.same }
     }
 
-    /// Stores a token under a claim that is here.
+    /// Stores a token under a claim that is here, whose time begins anew.
     pub fn write(&mut self, now: u64, ask: Ask, token: Token) -> Written {
         let sight = self.see(now, ask.claim, ask.owner);
         if now < self.abstains_until {
@@ -136,7 +136,7 @@ impl Ballots {
             Some(record) if record.token == token => Written::Stored,
             Some(_) if sight.same > Token::default() && sight.same != token => Written::Bound(sight.same),
             Some(record) if token > sight.last || token == sight.same => {
-                record.token = token;
+                (record.token, record.since) = (token, now);
                 Written::Stored
             }
             Some(_) => Written::Behind(sight.last),
@@ -183,11 +183,10 @@ impl Ballots {
     }
 
     /// Ends a claim, whoever's it is, and stores a token above all that were granted, if it is. Says whether it was.
-    pub fn evict(&mut self, claim: ClaimId, token: Token) -> bool {
-        self.last = self.last();
+    pub fn evict(&mut self, now: u64, claim: ClaimId, token: Token) -> bool {
+        let last = self.see(now, claim, None).last;
         self.records.remove(&claim);
-        let higher = token > self.last;
-        self.last = self.last.max(token);
-        higher
+        self.last = last.max(token);
+        token > last
     }
 }

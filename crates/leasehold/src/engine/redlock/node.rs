@@ -1,5 +1,6 @@
 //! One node: its connection, whether it answers, and what is still owed to it.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -62,7 +63,7 @@ pub(super) struct Node {
     clock: Clock,
     link: Link,
     ears: Arc<Ears>,
-    debts: Mutex<Vec<Debt>>,
+    debts: Mutex<VecDeque<Debt>>,
     tender: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -176,9 +177,12 @@ impl Node {
         if answer.is_err() {
             let now = self.clock.now();
             let mut debts = self.debts.lock().unwrap_or_else(PoisonError::into_inner);
-            debts.retain(|debt| debt.until > now);
+            // Those with one TTL stand in the order of their ends: to look at all of them each time would cost more than the rest.
+            while debts.front().is_some_and(|debt| debt.until <= now) {
+                debts.pop_front();
+            }
             if debts.len() < MOST_DEBTS {
-                debts.push(Debt { request, until: now.after(ttl) });
+                debts.push_back(Debt { request, until: now.after(ttl) });
             }
         }
         answer

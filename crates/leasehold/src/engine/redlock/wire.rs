@@ -60,9 +60,13 @@ impl Scripts {
     pub(super) fn new(strict: bool) -> Self {
         let guard = if strict { shared::STRICT } else { shared::LAX };
         let full = |text| Stored::new([shared::WORDS, shared::HEAD, guard, lua!("see"), text].concat());
+        // What comes first is all that runs in the common case.
+        let quick = |first: &str, text: &str| {
+            Stored::new([shared::WORDS, shared::HEAD, guard, lua!("first"), first, lua!("see"), text].concat())
+        };
         Self {
-            take: full(lua!("take")),
-            write: full(lua!("write")),
+            take: quick(lua!("take_first"), lua!("take")),
+            write: quick(lua!("write_first"), lua!("write")),
             renew: full(lua!("renew")),
             release: Stored::new([shared::WORDS, lua!("release")].concat()),
             evict: full(lua!("evict")),

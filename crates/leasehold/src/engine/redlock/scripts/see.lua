@@ -1,10 +1,10 @@
 -- One lock on one node is a hash. Field 't': the highest token of those who are gone; 'r': the highest that was given back. A field
 -- for each claim: attempt, token, since (16 digits each), party; a party begins with its mode, its TTL (12 digits) and its owner
 -- (16 bytes, zeros for nobody). Says: the highest token; our own record; the highest token of the same owner's other claims; when
--- somebody else's time ends; and the highest token that was given back.
-local function see(key, claim, owner)
+-- somebody else's time ends; and the highest token that was given back. What the hash holds is read unless it is given.
+local function see(key, claim, owner, all)
   local last, same, back, mine, till, dead = ZERO, ZERO, ZERO, nil, nil, nil
-  local all = call('HGETALL', key)
+  all = all or call('HGETALL', key)
   for i = 1, #all, 2 do
     local field, record = all[i], all[i + 1]
     if field == 't' then

@@ -1,0 +1,100 @@
+//! Other people's Redlocks: processes that run as many cycles as they are told, so that they take part in every round.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::NODES;
+use super::cycle::Round;
+use super::nodes::Nodes;
+use crate::redis::Oops;
+use crate::redis::peers::{Peers, done};
+
+/// What npm needs to install the same again.
+const PACKAGE: [&str; 2] = ["package.json", "package-lock.json"];
+
+/// The programs, built and installed.
+pub(crate) struct Programs {
+    peers: Peers,
+    /// Where npm has installed.
+    node: PathBuf,
+}
+
+/// A peer: how we call it, and its process.
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    /// Whether its `SET`s are sent as they are.
+    pub(crate) sets: bool,
+    pub(crate) program: Program,
+}
+
+impl Programs {
+    /// Builds and installs what the Redis bench does, and the package for Node.js in a folder beside it.
+    pub(crate) fn build() -> Result<Self, Oops> {
+        let peers = Peers::build()?;
+        let node = peers.target.join("redlock_node");
+        std::fs::create_dir_all(&node)?;
+        for file in PACKAGE {
+            std::fs::copy(peers.source.join("redlock_node").join(file), node.join(file))?;
+        }
+        done(Command::new("npm").args(["ci", "--no-audit", "--no-fund", "--silent"]).current_dir(&node))?;
+        Ok(Self { peers, node })
+    }
+
+    /// Starts all of them.
+    pub(crate) fn start(&self, nodes: &Nodes) -> Result<Vec<Peer>, Oops> {
+        let urls = nodes.urls(NODES);
+        let source = &self.peers.source;
+        let mut rslock = Command::new(&self.peers.rust);
+        rslock.args([&urls.join(","), "rslock", "cycles"]);
+        let mut node = Command::new("node");
+        node.arg(source.join("redlock_node/cycle.mjs")).args(&urls).current_dir(&self.node);
+        let mut pottery = Command::new(&self.peers.python);
+        pottery.arg(source.join("redlock_py.py")).args(&urls);
+        let peer = |name, sets, command| Ok::<_, Oops>(Peer { name, sets, program: Program::start(command)? });
+        Ok(vec![
+            peer("rslock 0.10.0 (Rust)", true, rslock)?,
+            peer("redlock 5.0.0-beta.2, ioredis 5.11.1 (Node)", false, node)?,
+            peer("pottery 3.0.1, redis-py 8.1.0 (Python)", true, pottery)?,
+        ])
+    }
+}
+
+/// A process that runs cycles.
+pub(crate) struct Program {
+    child: Child,
+    tell: ChildStdin,
+    hear: BufReader<ChildStdout>,
+}
+
+impl Program {
+    fn start(mut command: Command) -> Result<Self, Oops> {
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.map_err(|error| format!("{command:?}: {error}"))?;
+        let tell = child.stdin.take().ok_or("a peer without stdin")?;
+        let hear = BufReader::new(child.stdout.take().ok_or("a peer without stdout")?);
+        Ok(Self { child, tell, hear })
+    }
+
+    /// Has it run so many cycles.
+    pub(crate) fn cycles(&mut self, count: u32) -> Result<Round, Oops> {
+        writeln!(self.tell, "{count}")?;
+        let mut line = String::new();
+        if self.hear.read_line(&mut line)? == 0 {
+            return Err(format!("a peer ended: {}", self.child.wait()?).into());
+        }
+        let said: Value = serde_json::from_str(&line)?;
+        let time = |what: &str| said[what].as_u64().map(Duration::from_nanos).ok_or(format!("a peer said {line}"));
+        Ok(Round { p50: time("p50_ns")?, total: time("total_ns")?, client: time("cpu_ns")? })
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
