@@ -199,6 +199,15 @@ mod tests {
     }
 
     #[test]
+    fn an_even_number_can_be_looked_at() {
+        let any = |url: &str| Config::read_any(&EngineUrl::parse(url).unwrap());
+        let (config, allowed) = any("redlock://h1,h2,h3,h4").unwrap();
+        assert_eq!((config.quorum, allowed), (Quorum { nodes: 4, needed: 3 }, false));
+        assert!(any("redlock://h1,h2?even=allowed").unwrap().1);
+        assert!(any("redlock://h1,h1").unwrap_err().to_string().contains("named twice"));
+    }
+
+    #[test]
     fn never_shows_a_secret() {
         for url in ["redlock://u:hunter2@h1,rediss://:hunter3@h2,h3", "redlock://u:hunter2@h1,h2?even=allowed"] {
             let config = read(url).unwrap();

@@ -214,4 +214,23 @@ mod tests {
         assert_eq!(count(judged("p:l{a}", "hash", "F", 2, 1000)), [0, 0, 0, 1]);
         assert_eq!(judged("p:l{a}", "hash", "H over", 1, 1000).ended.count, 1);
     }
+
+    #[test]
+    fn where_servers_vote_a_lock_has_another_name() {
+        let judged = |key: &str, kind: &str, ttl_ms| {
+            let mut keys = Keys::default();
+            let look = Look { kind: kind.into(), main: vec![], fields: 0, ttl_ms, over: false };
+            keys.judge_vote("p:", key.as_bytes(), &look);
+            [keys.seen, keys.wrong_type.count, keys.foreign.count, keys.immortal.count]
+        };
+        for (key, kind) in [("p:qa", "hash"), ("p:e", "string"), ("p:l{a}", "hash"), ("p:s", "string")] {
+            assert_eq!(judged(key, kind, 1000), [1, 0, 0, 0], "{key}");
+        }
+        assert_eq!(judged("p:qa", "none", -2), [0, 0, 0, 0]);
+        assert_eq!(judged("p:qa", "string", 1000), [1, 1, 0, 0]);
+        assert_eq!(judged("p:e", "hash", 1000), [1, 1, 0, 0]);
+        assert_eq!(judged("p:q", "hash", 1000), [1, 0, 1, 0]);
+        assert_eq!(judged("p:settings", "hash", -1), [1, 0, 1, 0]);
+        assert_eq!(judged("p:qa", "hash", -1), [1, 0, 0, 1]);
+    }
 }
