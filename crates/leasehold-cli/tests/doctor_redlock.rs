@@ -116,6 +116,10 @@ async fn who_is_away_matters_as_soon_as_the_majority_is() {
     let mut set = five().await;
     let url = url(set.servers());
     let away = set.server(4).addr().to_string();
+    // Scripts wait, and nothing else does.
+    command(set.server(4), &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+    let (code, silent) = report(&url).await;
+    assert_eq!((code, subjects(&silent, "reachable", "warn")), (1, vec![away.clone()]), "{silent:#}");
     set.server_mut(4).kill().unwrap();
     let (code, one) = report(&url).await;
     assert_eq!((code, subjects(&one, "reachable", "warn")), (1, vec![away]), "{one:#}");

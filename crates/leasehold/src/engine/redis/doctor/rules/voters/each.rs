@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 
 /// All about one of them.
 pub(super) fn node(node: &Node, voters: &[Voter], plan: &Plan, aim: &Aim) -> Vec<Finding> {
-    let mut findings = vec![access::reachable(node), role(node, voters)];
+    let mut findings = vec![reachable(node, plan, super::can_vote(voters)), role(node, voters)];
     findings.extend(cluster_mode(node));
     findings.extend([access::scripts(node, aim), access::script_time(node, aim)]);
     if let Some(master) = &node.master {
@@ -42,15 +42,30 @@ pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &Plan, able: usize
             "start it, or correct its address in the URL; look at firewalls and its `bind` setting",
         ),
     };
-    let means = match able.checked_sub(plan.quorum.needed) {
-        None => "it does not vote, and those that do are no majority: no lock can be taken or renewed",
-        Some(0) => "it does not vote; none of those that do may fail",
-        Some(_) => "it does not vote; those that do are a majority still",
-    };
+    let means = without(plan, able);
     let (at, said) = (voter.address.to_string(), error.said());
     // Several that are away in the same way say so in the same words.
     let found = said.strip_prefix(&at).map_or_else(|| said.clone(), |rest| format!("it{rest}"));
     Finding::new(level, check, &at, found).means(means).fix(fix)
+}
+
+/// What it means that one does not vote.
+fn without(plan: &Plan, able: usize) -> &'static str {
+    match able.checked_sub(plan.quorum.needed) {
+        None => "it does not vote, and those that do are no majority: no lock can be taken or renewed",
+        Some(0) => "it does not vote; none of those that do may fail",
+        Some(_) => "it does not vote; those that do are a majority still",
+    }
+}
+
+/// One that falls silent is as one that is away.
+fn reachable(node: &Node, plan: &Plan, able: usize) -> Finding {
+    let finding = access::reachable(node);
+    if finding.level == Level::Ok {
+        return finding;
+    }
+    let level = if able < plan.quorum.needed { Level::Fail } else { Level::Warn };
+    Finding { level, ..finding }.means(without(plan, able))
 }
 
 /// A vote is independent only if nobody else decides what it says.
@@ -132,6 +147,10 @@ mod tests {
         assert_level(&finding(ErrorKind::Denied, 4), Fail, "redlock://user:password@");
         assert_level(&finding(ErrorKind::Unsupported, 4), Fail, "6.0");
         assert_eq!(finding(ErrorKind::Denied, 4).subject, "h1:6379");
+        let silent = Node { scripts: Err(No::Lost("no answer within 5s".into())), ..sample(1) };
+        assert_level(&reachable(&silent, &plan(5), 4), Warn, "fell silent");
+        assert_level(&reachable(&silent, &plan(5), 2), Fail, "no lock can be taken");
+        assert_level(&reachable(&sample(1), &plan(5), 2), Good, "lets us in");
     }
 
     #[test]
