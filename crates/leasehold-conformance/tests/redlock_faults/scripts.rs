@@ -91,7 +91,12 @@ impl Pair {
     async fn compare(&mut self, lock: usize, story: &[String]) {
         let (last, ends) = self.stock(lock).await;
         let story = || story.join("\n");
-        assert_eq!(last.max(Token(self.frozen)), self.locks[lock].last(), "the highest token of lock {lock}\n{}", story());
+        assert_eq!(
+            last.max(Token(self.frozen)),
+            self.locks[lock].last(),
+            "the highest token of lock {lock}\n{}",
+            story()
+        );
         for (at, seen) in ends.into_iter().enumerate() {
             let said = self.locks[lock].ends(claim_id(at));
             let live = |end: &u64| *end > self.now;
