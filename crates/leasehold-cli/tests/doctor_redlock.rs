@@ -177,7 +177,7 @@ async fn clocks_apart_are_named() {
     found(&all, "clocks", "fail");
 
     // If theirs agree, ours may be the wrong one.
-    let behind = [(); 2].map(|()| Server::start(Skewed("-600", durable())));
+    let behind = [(); 2].map(|()| Server::start(Skewed("-630", durable())));
     let [one, two] = behind;
     let (one, two) = (one.await.unwrap(), two.await.unwrap());
     let (_, most) = report(&url([&one, &two, set.server(0)])).await;
