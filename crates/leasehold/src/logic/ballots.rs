@@ -1,7 +1,8 @@
 //! What one node of several keeps of one lock, and every step on it: the specification of the scripts that the `redlock:`
 //! engine runs on each of its servers.
 //!
-//! A node lets in one owner at a time, by its own clock, and stores tokens that only rise. It knows nothing of the others.
+//! A node lets in one owner at a time, by its own clock, and stores tokens that only rise, one at a time for all claims of an
+//! owner. It knows nothing of the others.
 
 use std::collections::BTreeMap;
 
@@ -52,22 +53,31 @@ pub struct Ballots {
 
 /// What a node sees when it looks at a lock for somebody.
 struct Sight {
+    /// The highest token that is known, and a new one must be above.
     last: Token,
+    /// The highest token that was stored here and is remembered.
+    stored: Token,
     mine: Option<Record>,
-    /// The highest token of a live claim of the same owner.
+    /// The token of the live claims of the same owner.
     same: Token,
     /// Whether somebody else is there.
     taken: bool,
 }
 
 impl Ballots {
-    /// A node that has restarted empty, and abstains until then.
+    /// A node that has restarted empty, and abstains until then. No token that it stores later is lower than this: what it
+    /// has forgotten was not higher, if its clock is right.
     pub fn abstaining(until: u64) -> Self {
         Self { abstains_until: until, ..Self::default() }
     }
 
-    /// The highest token that the node knows.
+    /// The highest token that the node knows, or must take for granted.
     pub fn last(&self) -> Token {
+        self.stored().max(Token(self.abstains_until))
+    }
+
+    /// The highest token that was stored here.
+    fn stored(&self) -> Token {
         self.records.values().map(|record| record.token).fold(self.last, Token::max)
     }
 
@@ -82,12 +92,12 @@ impl Ballots {
     }
 
     fn see(&mut self, now: u64, claim: ClaimId, owner: Option<Owner>) -> Sight {
-        let last = self.last();
+        let (last, stored) = (self.last(), self.stored());
         if self.records.values().any(|record| record.ends() <= now) {
-            self.last = last;
+            self.last = stored;
             self.records.retain(|_, record| record.ends() > now);
         }
-        let mut sight = Sight { last, mine: None, same: Token::default(), taken: false };
+        let mut sight = Sight { last, stored, mine: None, same: Token::default(), taken: false };
         for (id, record) in &self.records {
             if *id == claim {
                 sight.mine = Some(*record);
@@ -125,7 +135,7 @@ impl Ballots {
         Vote::Yes { last: sight.last.max(own), own, bound: sight.same }
     }
 
-    /// Stores a token under a claim that is here.
+    /// Stores a token under a claim that is here, whose time begins anew.
     pub fn write(&mut self, now: u64, ask: Ask, token: Token) -> Written {
         let sight = self.see(now, ask.claim, ask.owner);
         if now < self.abstains_until {
@@ -136,7 +146,7 @@ impl Ballots {
             Some(record) if record.token == token => Written::Stored,
             Some(_) if sight.same > Token::default() && sight.same != token => Written::Bound(sight.same),
             Some(record) if token > sight.last || token == sight.same => {
-                record.token = token;
+                (record.token, record.since) = (token, now);
                 Written::Stored
             }
             Some(_) => Written::Behind(sight.last),
@@ -144,22 +154,20 @@ impl Ballots {
     }
 
     /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless the token
-    /// was given back or a higher one stored meanwhile. `None`: the node abstains.
+    /// was given back or a higher one stored meanwhile. After a yes the token is stored here. `None`: the node abstains.
     pub fn renew(&mut self, now: u64, ask: Ask, token: Token) -> Option<bool> {
         let sight = self.see(now, ask.claim, ask.owner);
         if now < self.abstains_until {
             return None;
         }
-        let may_store = token > sight.last || token == sight.same;
-        let stored = match sight.mine {
-            Some(mine) if token > mine.token && may_store => token,
-            Some(mine) => mine.token,
-            None if sight.taken || token <= self.released => return Some(false),
-            None if token < sight.last && token != sight.same => return Some(false),
-            None => token,
-        };
+        let here = sight.mine.is_some_and(|mine| mine.token == token);
+        let fits = sight.same == token || sight.same == Token::default() && token >= sight.stored;
+        let late = sight.mine.is_none() && token <= self.released;
+        if !here && (sight.taken || !fits || late) {
+            return Some(false);
+        }
         let attempt = sight.mine.map_or(ask.attempt, |mine| mine.attempt.max(ask.attempt));
-        self.records.insert(ask.claim, Record { attempt, owner: ask.owner, token: stored, since: now, ttl: ask.ttl });
+        self.records.insert(ask.claim, Record { attempt, owner: ask.owner, token, since: now, ttl: ask.ttl });
         Some(true)
     }
 
@@ -183,11 +191,10 @@ impl Ballots {
     }
 
     /// Ends a claim, whoever's it is, and stores a token above all that were granted, if it is. Says whether it was.
-    pub fn evict(&mut self, claim: ClaimId, token: Token) -> bool {
-        self.last = self.last();
+    pub fn evict(&mut self, now: u64, claim: ClaimId, token: Token) -> bool {
+        let sight = self.see(now, claim, None);
         self.records.remove(&claim);
-        let higher = token > self.last;
-        self.last = self.last.max(token);
-        higher
+        self.last = sight.stored.max(token);
+        token > sight.last
     }
 }

@@ -4,7 +4,14 @@
 //! # Why the tokens rise
 //! A node stores a token only if it is higher than any that it stored before, and only under a live claim. A lock counts as
 //! held when a majority has stored *its* token. Two majorities share a node, and there the later token was stored after the
-//! earlier one: it is higher. That needs no clock; it needs nodes that keep what they acknowledged.
+//! earlier one: it is higher. That needs no clock; it needs nodes that keep what they acknowledged. After a restart with
+//! nothing, a node stores no new token below the end of its abstaining, on its own clock: that is above all that it forgot,
+//! as long as no token was ahead of this clock by more than the longest TTL.
+//!
+//! # Why the claims of one owner have one token
+//! A node stores one token at a time for all claims of an owner, and answers with it whoever asks for another. Two claims
+//! that are held share a node, so their tokens are equal. In one attempt the tokens only rise, so that a late message of
+//! this attempt does not replace the one that was granted; and while one is written, no other counts.
 //!
 //! The first round carries a guess of the token. Where a majority can store the guess, the lock is held after one round; only
 //! otherwise a second round stores a token above the highest that was seen.
@@ -116,13 +123,12 @@ pub enum Move {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Taking {
     quorum: Quorum,
+    /// What is known of each node: its vote, and what it said since.
     votes: Vec<Option<Vote>>,
     /// What the nodes said to the token that is being written.
     written: Vec<Option<Written>>,
     /// The token of the second round, and how many there were before it.
     token: Option<(Token, u32)>,
-    /// The token of the same owner's other claims.
-    bound: Token,
     /// The highest token or clock that any node told of.
     highest: Token,
 }
@@ -135,7 +141,6 @@ impl Taking {
             votes: vec![None; quorum.nodes],
             written: vec![None; quorum.nodes],
             token: None,
-            bound: Token::default(),
             highest: Token::default(),
         }
     }
@@ -164,12 +169,11 @@ impl Taking {
     pub fn vote(&mut self, node: usize, vote: Vote) -> Move {
         if let Some(place @ None) = self.votes.get_mut(node) {
             *place = Some(vote);
-            if let Vote::Yes { last, own, bound } = vote {
-                self.highest = self.highest.max(last).max(own);
-                self.bound = self.bound.max(bound);
-            } else if let Vote::No { last } = vote {
-                self.highest = self.highest.max(last);
-            }
+            self.highest = match vote {
+                Vote::Yes { last, own, bound } => self.highest.max(last).max(own).max(bound),
+                Vote::No { last } => self.highest.max(last),
+                Vote::Abstains | Vote::Silent => self.highest,
+            };
         }
         self.next()
     }
@@ -179,12 +183,19 @@ impl Taking {
         if self.writing() != Some(token) {
             return Move::Wait;
         }
-        if let Some(place @ None) = self.written.get_mut(node) {
+        if let (Some(place @ None), Some(Some(vote))) = (self.written.get_mut(node), self.votes.get_mut(node)) {
             *place = Some(written);
-            match written {
-                Written::Behind(last) => self.highest = self.highest.max(last),
-                Written::Bound(bound) => self.bound = self.bound.max(bound),
-                Written::Stored | Written::Gone | Written::Silent => {}
+            if let Vote::Yes { last, own, bound } = vote {
+                match written {
+                    Written::Stored => *own = token,
+                    Written::Behind(known) => *last = known,
+                    Written::Bound(known) => *bound = known,
+                    Written::Gone => *vote = Vote::No { last: *last },
+                    Written::Silent => {}
+                }
+            }
+            if let Written::Behind(known) | Written::Bound(known) = written {
+                self.highest = self.highest.max(known);
             }
         }
         self.next()
@@ -207,10 +218,10 @@ impl Taking {
         match self.token {
             _ if yes < needed => Move::Wait,
             None => self.write(open, 0),
-            Some((_, before)) => {
-                let hopeful = |node: usize, vote| {
-                    matches!(vote, Vote::Yes { .. })
-                        && matches!(self.written.get(node), Some(None | Some(Written::Stored)))
+            Some((token, before)) => {
+                let hopeful = |node: usize, vote| match vote {
+                    Vote::Yes { own, .. } => own == token || matches!(self.written.get(node), Some(None)),
+                    _ => false,
                 };
                 match self.count(hopeful) + open >= needed {
                     true => Move::Wait,
@@ -220,38 +231,46 @@ impl Taking {
         }
     }
 
-    /// A token that a majority has stored under this claim.
+    /// A token that a majority has stored under this claim. While one is written, which replaces any other, only that counts.
     fn stored_by_majority(&self) -> Option<Token> {
-        let stored = |node: usize, token: Token| match (self.written.get(node), self.votes.get(node)) {
-            (Some(Some(Written::Stored)), _) => self.writing() == Some(token),
-            (Some(Some(Written::Gone)), _) => false,
-            (_, Some(Some(Vote::Yes { own, .. }))) => *own == token,
-            _ => false,
+        let counts = |token: Token| {
+            token > Token::default()
+                && self.writing().is_none_or(|written| written == token)
+                && self.count(|_, vote| matches!(vote, Vote::Yes { own, .. } if own == token)) >= self.quorum.needed
         };
-        let told = self.votes.iter().filter_map(|vote| match vote {
-            Some(Vote::Yes { own, .. }) => Some(*own),
+        self.votes.iter().find_map(|vote| match vote {
+            Some(Vote::Yes { own, .. }) if counts(*own) => Some(*own),
+            _ => None,
+        })
+    }
+
+    /// How many nodes could store a token, as far as is known.
+    fn could(&self, token: Token) -> usize {
+        self.count(|node, vote| {
+            let Vote::Yes { last, own, bound } = vote else { return false };
+            let lost = matches!(self.written.get(node), Some(Some(Written::Silent)));
+            own == token || !lost && (bound == token || bound == Token::default() && last < token)
+        })
+    }
+
+    /// The token of the same owner's other claims, if a majority could have it; otherwise one above all others.
+    fn choose(&self, open: usize) -> Token {
+        let bounds = self.votes.iter().filter_map(|vote| match vote {
+            Some(Vote::Yes { bound, .. }) if *bound > Token::default() => Some(*bound),
             _ => None,
         });
-        let count = |token: Token| (0..self.quorum.nodes).filter(|node| stored(*node, token)).count();
-        told.chain(self.writing())
-            .find(|token| *token > Token::default() && self.may_have(*token) && count(*token) >= self.quorum.needed)
+        let shared = bounds.max_by_key(|token| (self.could(*token), *token));
+        shared
+            .filter(|token| self.could(*token) + open >= self.quorum.needed)
+            .unwrap_or(Token(self.highest.0.saturating_add(1)))
     }
 
-    /// Whether a token is not another one than that of the same owner's other claims.
-    fn may_have(&self, token: Token) -> bool {
-        self.bound == Token::default() || self.bound == token
-    }
-
-    /// Begins a second round, or another one.
+    /// Begins a second round, or another one. A lower token than before needs another attempt: late messages of this one
+    /// would replace it.
     fn write(&mut self, open: usize, before: u32) -> Move {
-        let token = if self.bound > Token::default() { self.bound } else { Token(self.highest.0.saturating_add(1)) };
-        let could = |node: usize, vote| {
-            let gone = matches!(self.written.get(node), Some(Some(Written::Gone | Written::Silent)));
-            let Vote::Yes { last, own, bound } = vote else { return false };
-            !gone && (own == token || bound == token || last < token)
-        };
-        let could = self.count(could);
-        if before >= WRITES || could + open < self.quorum.needed || self.writing() == Some(token) {
+        let token = self.choose(open);
+        let could = self.could(token);
+        if before >= WRITES || could + open < self.quorum.needed || self.writing().is_some_and(|old| token <= old) {
             return Move::Failed(self.why());
         }
         if could < self.quorum.needed {

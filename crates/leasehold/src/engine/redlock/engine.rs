@@ -1,7 +1,9 @@
 //! The trait, on majorities.
 
+use std::future::{poll_fn, ready};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -80,8 +82,11 @@ impl Tokens {
     }
 }
 
-/// Answers that are on their way: from which node, to what, and what it was.
-pub(super) type Flights<T> = FuturesUnordered<BoxFuture<'static, (usize, T, Result<Value>)>>;
+/// An answer that is on its way: from which node, to what, and what it is.
+pub(super) type Flight<T> = BoxFuture<'static, (usize, T, Result<Value>)>;
+
+/// Answers that are on their way.
+pub(super) type Flights<T> = FuturesUnordered<Flight<T>>;
 
 /// What a node was asked in an attempt.
 #[derive(Clone, Copy)]
@@ -153,7 +158,7 @@ impl RedlockEngine {
         };
         let rest = vec![self.retention(), wire::digits(guess.0).into_bytes(), self.party(claim)];
         let request = self.about(&self.scripts.take, claim, attempt, rest);
-        let mut flights: Flights<Asked> = FuturesUnordered::new();
+        let mut flights = Vec::new();
         let mut troubles = Troubles::default();
         let mut taking = Taking::new(self.config.quorum);
         for (at, worth) in self.worth_asking().into_iter().enumerate() {
@@ -165,6 +170,7 @@ impl RedlockEngine {
                 }
             }
         }
+        let mut flights = begin(flights).await;
         let outcome = loop {
             let Some((at, asked, answer)) = flights.next().await else { break Move::Failed(Failure::Unreachable) };
             let next = match asked {
@@ -186,7 +192,8 @@ impl RedlockEngine {
                 let rest =
                     vec![self.retention(), wire::digits(token.0).into_bytes(), wire::owner(claim.terms.owner).to_vec()];
                 let request = self.about(&self.scripts.write, claim, attempt, rest);
-                flights.extend(to.into_iter().map(|at| self.flight(at, Asked::Write(token), &request, most)));
+                let writes = to.into_iter().map(|at| self.flight(at, Asked::Write(token), &request, most));
+                flights.extend(begin(writes.collect()).await);
             }
         };
         request.over.store(true, Ordering::SeqCst);
@@ -213,7 +220,7 @@ impl RedlockEngine {
         what: T,
         request: &Arc<Request>,
         most: Duration,
-    ) -> BoxFuture<'static, (usize, T, Result<Value>)> {
+    ) -> Flight<T> {
         let (node, request) = (Arc::clone(&self.nodes[at]), Arc::clone(request));
         async move { (at, what, node.ask(&request, most).await) }.boxed()
     }
@@ -248,23 +255,18 @@ impl RedlockEngine {
     /// Takes a failed attempt back from all nodes, also from those that never answered; waits only for those that do.
     async fn withdraw(&self, claim: &Claim, attempt: u64) {
         let request = self.about(&self.scripts.release, claim, attempt, vec![self.retention(), b"0".to_vec()]);
-        let mut flights = FuturesUnordered::new();
-        let late = FuturesUnordered::new();
+        let (mut flights, mut late) = (Vec::new(), Vec::new());
         for at in 0..self.nodes.len() {
             let silent = self.nodes[at].is_silent();
             let ending = self.ending(at, &request, claim.terms.ttl);
             if silent { late.push(ending) } else { flights.push(ending) }
         }
-        finish(late);
+        finish(begin(late).await);
+        let mut flights = begin(flights).await;
         while flights.next().await.is_some() {}
     }
 
-    fn ending(
-        &self,
-        at: usize,
-        request: &Arc<Request>,
-        ttl: Duration,
-    ) -> BoxFuture<'static, (usize, (), Result<Value>)> {
+    fn ending(&self, at: usize, request: &Arc<Request>, ttl: Duration) -> Flight<()> {
         let (node, request, most) = (Arc::clone(&self.nodes[at]), Arc::clone(request), self.most(ttl));
         async move { (at, (), node.end(request, most, ttl).await) }.boxed()
     }
@@ -272,7 +274,7 @@ impl RedlockEngine {
     async fn give_back(&self, claim: &Claim) -> Result<Released> {
         let request = self.about(&self.scripts.release, claim, LAST, vec![self.retention(), b"1".to_vec()]);
         let mut tally = Tally::new(self.config.quorum);
-        let mut flights: Flights<()> = FuturesUnordered::new();
+        let mut flights = Vec::new();
         let (mut silent, mut said, mut found) = (Vec::new(), Vec::new(), false);
         for (at, worth) in self.worth_asking().into_iter().enumerate() {
             flights.push(self.ending(at, &request, claim.terms.ttl));
@@ -280,6 +282,7 @@ impl RedlockEngine {
                 silent.push(at);
             }
         }
+        let mut flights = begin(flights).await;
         let mut outcome = Outcome::Open;
         for at in silent {
             outcome = tally.hear(at, None);
@@ -320,7 +323,7 @@ impl RedlockEngine {
         let request = Request::new(&self.scripts.renew, keys, arguments);
         let ttl = claims.iter().map(|claim| claim.terms.ttl).min().unwrap_or_default();
         let mut tallies = vec![Tally::new(self.config.quorum); claims.len()];
-        let mut flights: Flights<()> = FuturesUnordered::new();
+        let mut flights = Vec::new();
         let mut said = Vec::new();
         for (at, worth) in self.worth_asking().into_iter().enumerate() {
             match worth {
@@ -332,6 +335,7 @@ impl RedlockEngine {
                 }
             }
         }
+        let mut flights = begin(flights).await;
         while tallies.iter().any(|tally| tally.outcome() == Outcome::Open) {
             let Some((at, (), answer)) = flights.next().await else { break };
             let address = &self.nodes[at].address;
@@ -382,6 +386,20 @@ impl Troubles {
     fn silent(&mut self, node: &Node) {
         self.said.push(crate::engine::redis::error::unreachable(&node.address, "no answer lately"));
     }
+}
+
+/// Asks all of them before any answer is heard: nobody is left out because others answered at once.
+async fn begin<T: Send + 'static>(mut flights: Vec<Flight<T>>) -> Flights<T> {
+    poll_fn(|context| {
+        for flight in &mut flights {
+            if let Poll::Ready(answer) = flight.as_mut().poll(context) {
+                *flight = ready(answer).boxed();
+            }
+        }
+        Poll::Ready(())
+    })
+    .await;
+    flights.into_iter().collect()
 }
 
 /// Lets answers come that nobody waits for any more.

@@ -1,1 +1,1 @@
-local frozen, extra = 0, 0
+local frozen, extra, floor = 0, 0, ZERO

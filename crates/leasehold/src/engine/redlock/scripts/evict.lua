@@ -6,4 +6,5 @@ if record then call('HDEL', key, claim) end
 local highest = later(last, token)
 call('HSET', key, 't', highest)
 call('EXPIREAT', key, fmt('%.0f', math.ceil(later(highest, clock) / 1000000) + ARGV[3]))
-return { token > last and 1 or 0, last, clock, record or '' }
+local known = later(last, floor)
+return { token > known and 1 or 0, known, clock, record or '' }

@@ -4,18 +4,14 @@ local answers = {}
 for i = 1, #KEYS - extra / 2 do
   local key, claim, token, party = KEYS[i], ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
   local last, mine, same, till, back = see(key, claim, sub(party, 14, 29))
-  local stored, attempt = token, ARGV[1]
-  if mine then
-    local had = sub(mine, 17, 32)
-    if not (token > had and (token > last or token == same)) then stored = had end
-    attempt = later(sub(mine, 1, 16), attempt)
-  end
+  local here = mine and sub(mine, 17, 32) == token
+  local fits = same == token or same == ZERO and token >= last
   if frozen > now then
     answers[i] = 'A'
-  elseif not mine and (till or token <= back or token < last and token ~= same) then
+  elseif not here and (till or not fits or not mine and token <= back) then
     answers[i] = '0'
   else
-    store(key, claim, last, attempt, stored, party, ARGV[2])
+    store(key, claim, last, mine and later(sub(mine, 1, 16), ARGV[1]) or ARGV[1], token, party, ARGV[2])
     answers[i] = '1'
   end
 end

@@ -1,6 +1,7 @@
 -- KEYS: the lock. ARGV: claim, attempt, retention, guess, party. Answers 1: stored with the guess, or a text: how it stands.
 local key, claim, attempt, guess, party = KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 local last, mine, same, till, back = see(key, claim, sub(party, 14, 29), all)
+last = later(last, floor)
 if till or guess == back and guess > ZERO then return 'N' .. last .. clock end
 if frozen > now then return 'A' .. last .. clock .. fmt('%016.0f', frozen - now) end
 local own = ZERO
@@ -15,5 +16,5 @@ if own == ZERO then
   end
 end
 store(key, claim, last, attempt, own, party, ARGV[3])
-if own == guess and own > ZERO then return 1 end
+if own == guess and guess > last then return 1 end
 return 'Y' .. later(last, own) .. clock .. own .. same

@@ -1,6 +1,7 @@
 -- Stores a token under a claim. KEYS: the lock. ARGV: claim, attempt, retention, token, owner.
 local key, claim, token = KEYS[1], ARGV[1], ARGV[4]
 local last, mine, same = see(key, claim, ARGV[5], all)
+last = later(last, floor)
 if frozen > now then return 'A' end
 if not mine or sub(mine, 1, 16) ~= ARGV[2] then return 'G' end
 if sub(mine, 17, 32) == token then return 'S' end

@@ -1,0 +1,11 @@
+//! What `redlock:` survives, on real servers: nodes that die, hang, forget, disagree about the time or answer late. The behaviour
+//! itself is the suite's.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+mod forgetful;
+mod hung;
+mod lines;
+mod pairs;
+mod scripts;
+mod site;
+mod too_few;

@@ -1,0 +1,219 @@
+//! Five servers of a test's own, their clients, and what each server has of a lock.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Moment};
+use leasehold::engine::{Answer, Engine};
+use leasehold::logic::lease::Validity;
+use leasehold::{Claim, Guard, Holder, LockName, Locks, Mode, Owner, Result, Terms, Token};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::redis::{Independent, Redis, Reply, Resp};
+use leasehold_testbed::{Data, Proxy, eventually};
+use tokio::task::JoinHandle;
+
+/// How many servers there are.
+pub(crate) const NODES: usize = 5;
+
+/// Five servers, and the ways to them.
+pub(crate) struct Site {
+    pub(crate) servers: Independent,
+}
+
+impl Site {
+    /// Servers that keep nothing on disk.
+    pub(crate) async fn new() -> Self {
+        Self::of(&Redis::new()).await
+    }
+
+    /// Servers that have on disk whatever they have acknowledged.
+    pub(crate) async fn durable() -> Self {
+        Self::of(&Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])).await
+    }
+
+    pub(crate) async fn of(each: &Redis) -> Self {
+        Self { servers: Independent::of(NODES, each).await.expect("servers") }
+    }
+
+    /// The URL with these options: `prefix=a&strict=1s`.
+    pub(crate) fn url(&self, options: &str) -> String {
+        format!("{}?{options}", self.servers.url())
+    }
+
+    pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
+        self.locks_with(ttl, "").await
+    }
+
+    pub(crate) async fn locks_with(&self, ttl: Duration, options: &str) -> Locks {
+        Locks::builder().ttl(ttl).open(&self.url(options)).await.expect("a client")
+    }
+
+    /// An engine without a keeper: nothing is asked but what the test asks.
+    pub(crate) async fn engine(&self, options: &str) -> Arc<dyn Engine> {
+        leasehold::engine::open(&self.url(options), &Clock::system()).await.expect("an engine")
+    }
+
+    /// A proxy before each of the servers, and the URL of all of them.
+    pub(crate) async fn proxies(&self, options: &str) -> (Vec<Proxy>, String) {
+        let mut proxies = Vec::new();
+        for server in self.servers.servers() {
+            proxies.push(Proxy::start(server.addr()).await.expect("a proxy"));
+        }
+        let hosts: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
+        (proxies, format!("redlock://{}?{options}", hosts.join(",")))
+    }
+
+    /// A client whose lines can be tampered with.
+    pub(crate) async fn proxied(&self, ttl: Duration, options: &str) -> (Locks, Vec<Proxy>) {
+        let (proxies, url) = self.proxies(options).await;
+        (Locks::builder().ttl(ttl).open(&url).await.expect("a client"), proxies)
+    }
+
+    /// An engine that never reaches these servers.
+    pub(crate) async fn engine_without(&self, cut: &[usize], options: &str) -> (Arc<dyn Engine>, Vec<Proxy>) {
+        let (proxies, url) = self.proxies(options).await;
+        for at in cut {
+            proxies[*at].refuse(true);
+        }
+        (leasehold::engine::open(&url, &Clock::system()).await.expect("an engine"), proxies)
+    }
+
+    pub(crate) fn kill(&mut self, which: &[usize]) {
+        for at in which {
+            self.servers.server_mut(*at).kill().expect("a killed server");
+        }
+    }
+
+    pub(crate) async fn restart(&mut self, which: &[usize], data: Data) {
+        for at in which {
+            self.servers.server_mut(*at).restart(data).await.expect("a server that is back");
+        }
+    }
+
+    pub(crate) fn pause(&mut self, which: &[usize]) {
+        for at in which {
+            self.servers.server_mut(*at).pause().expect("a paused server");
+        }
+    }
+
+    pub(crate) fn resume(&mut self, which: &[usize]) {
+        for at in which {
+            self.servers.server_mut(*at).resume().expect("a running server");
+        }
+    }
+
+    /// Asks one server by hand.
+    pub(crate) async fn ask(&self, at: usize, words: &[&str]) -> Reply {
+        let mut hand = Resp::connect(self.servers.server(at).addr()).await.expect("a connection");
+        match hand.command(words).await.expect("an answer") {
+            Reply::Error(error) => panic!("{words:?}: {error}"),
+            reply => reply,
+        }
+    }
+
+    /// How many claims a server has for a lock, whether their time is over or not.
+    pub(crate) async fn claims(&self, at: usize, name: &str) -> usize {
+        let Reply::Array(fields) = self.ask(at, &["HKEYS", &format!("leasehold:q{name}")]).await else {
+            panic!("no list of fields")
+        };
+        let ours = |field: &&Reply| !matches!(field, Reply::Bulk(text) if text == "t" || text == "r");
+        fields.iter().filter(ours).count()
+    }
+
+    /// How many claims each server has for a lock; those that are down are left out.
+    pub(crate) async fn all_claims(&self, name: &str) -> Vec<usize> {
+        let mut counts = Vec::new();
+        for at in 0..NODES {
+            if self.servers.server(at).is_awake() {
+                counts.push(self.claims(at, name).await);
+            }
+        }
+        counts
+    }
+
+    /// Waits until each server that is up has so many claims for a lock.
+    #[track_caller]
+    pub(crate) fn until_claims(&self, name: &str, count: usize, bound: Duration) -> impl Future<Output = ()> {
+        eventually(bound, move || async move {
+            let counts = self.all_claims(name).await;
+            if counts.iter().all(|found| *found == count) { Ok(()) } else { Err(format!("{name}: {counts:?}")) }
+        })
+    }
+}
+
+/// A claim for an engine itself.
+pub(crate) fn claim(name: &str, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
+    let (name, holder) = (LockName::new(name).expect("a name"), Arc::new(Holder::this_process()));
+    Arc::new(Claim::new(Arc::new(Terms::new(name, Mode::Exclusive, owner, ttl, holder))))
+}
+
+/// One attempt: its token, and until when it lasts. `None`: it is not free.
+pub(crate) async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Result<Option<(Token, Moment)>> {
+    match Arc::clone(engine).attempt(Arc::clone(claim), false).await? {
+        Answer::Granted(grant) => match grant.validity {
+            Validity::Until(end) => Ok(Some((grant.token, end))),
+            other => panic!("it does not say until when: {other:?}"),
+        },
+        Answer::Busy { .. } => Ok(None),
+        other => panic!("no queue: {other:?}"),
+    }
+}
+
+/// Attempts until it is granted: its token, and the moment of the grant.
+pub(crate) async fn until_granted(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> (Token, Moment) {
+    eventually(SOON, || async {
+        match attempt(engine, claim).await {
+            Ok(Some((token, _))) => Ok((token, Clock::system().now())),
+            Ok(None) => Err("it is not free".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    })
+    .await
+}
+
+/// Asks for a lock in a task of its own.
+pub(crate) fn spawn_lock(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
+    let mutex = locks.mutex(name).wait(SOON);
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+/// The guard that such a task gets.
+pub(crate) async fn guard(task: JoinHandle<Result<Guard>>) -> Guard {
+    task.await.expect("no panic").expect("the lock")
+}
+
+pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
+    locks.mutex(name).wait(SOON).lock().await.expect("the lock")
+}
+
+/// Gives a lock back that was not lost.
+pub(crate) async fn give_back(guard: Guard) {
+    assert_eq!(guard.release().await.expect("a release"), leasehold::Outcome::Released);
+}
+
+/// Waits until a lease that goes on being held was renewed until after `until`.
+pub(crate) async fn held_beyond(guard: &Guard, until: Moment) {
+    eventually(SOON, || async {
+        assert!(guard.is_held(), "lost: {:?}", guard.lost_reason());
+        if guard.deadline() > until { Ok(()) } else { Err("not renewed so far") }
+    })
+    .await;
+}
+
+/// Numbers that look random and are the same for the same seed.
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+
+    /// The seed of this run: that of `LEASEHOLD_SEED`, or a new one, which is printed.
+    pub(crate) fn seed() -> u64 {
+        let given = std::env::var("LEASEHOLD_SEED").ok().map(|text| text.parse().expect("a number"));
+        let seed = given.unwrap_or_else(|| leasehold::ClaimId::random().bits() as u64);
+        println!("LEASEHOLD_SEED={seed}");
+        seed
+    }
+}

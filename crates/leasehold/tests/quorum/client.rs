@@ -1,0 +1,236 @@
+//! A claim as the engine drives it, step by step: what it sends, and what it makes of the answers.
+
+use std::time::Duration;
+
+use leasehold::clock::Moment;
+use leasehold::logic::ballots::{Ask, Ballots};
+use leasehold::logic::lease::Drift;
+use leasehold::logic::quorum::{Move, Outcome, Quorum, Taking, Tally, Vote, Written, validity};
+use leasehold::{ClaimId, Owner, Token};
+
+/// What a node is asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Order {
+    Take(Token),
+    Write(Token),
+    Renew(Token),
+    Release,
+    Withdraw,
+}
+
+/// A message to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Request {
+    pub(crate) ask: Ask,
+    pub(crate) order: Order,
+}
+
+/// A node's answer. Releases and withdrawals are not answered: nobody waits for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Answer {
+    Vote(Vote),
+    Wrote(Token, Written),
+    Renewed(Option<bool>),
+}
+
+/// What a node does with a message.
+pub(crate) fn serve(node: &mut Ballots, now: u64, request: &Request) -> Option<Answer> {
+    let ask = request.ask;
+    match request.order {
+        Order::Take(guess) => Some(Answer::Vote(node.take(now, ask, guess))),
+        Order::Write(token) => Some(Answer::Wrote(token, node.write(now, ask, token))),
+        Order::Renew(token) => Some(Answer::Renewed(node.renew(now, ask, token))),
+        Order::Release => {
+            node.release(ask.claim, u64::MAX);
+            None
+        }
+        Order::Withdraw => {
+            node.withdraw(ask.claim, ask.attempt);
+            None
+        }
+    }
+}
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Event {
+    Granted(Token),
+    Extended,
+    Failed,
+    Lost,
+}
+
+/// What a step of a client brings about.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Effects {
+    pub(crate) sends: Vec<(usize, Request)>,
+    pub(crate) event: Option<Event>,
+}
+
+/// A renewal that is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Renewal {
+    attempt: u64,
+    sent: Moment,
+    tally: Tally,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    Idle,
+    Taking { attempt: u64, sent: Moment, taking: Taking, asked: Vec<Option<Token>> },
+    Held { token: Token, until: Moment, renewal: Option<Renewal> },
+}
+
+/// One claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Client {
+    pub(crate) claim: ClaimId,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) quorum: Quorum,
+    pub(crate) phase: Phase,
+}
+
+/// How long leases are; one node's tick is this many nanoseconds of the client's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Duration,
+    pub(crate) node_ttl: u64,
+    pub(crate) drift: Drift,
+}
+
+impl Client {
+    pub(crate) fn new(claim: u128, owner: Option<u128>, nodes: usize) -> Self {
+        let (claim, owner) = (ClaimId::from_bits(claim), owner.map(Owner::from_bits));
+        Self { claim, owner, quorum: Quorum::of(nodes), phase: Phase::Idle }
+    }
+
+    /// Until when the lock is held, by the client's own clock, and with which token.
+    pub(crate) fn held(&self) -> Option<(Token, Moment)> {
+        match &self.phase {
+            Phase::Held { token, until, .. } => Some((*token, *until)),
+            _ => None,
+        }
+    }
+
+    fn to_all(&self, terms: &Terms, attempt: u64, order: Order) -> Vec<(usize, Request)> {
+        (0..self.quorum.nodes).map(|node| (node, self.request(terms, attempt, order))).collect()
+    }
+
+    fn request(&self, terms: &Terms, attempt: u64, order: Order) -> Request {
+        Request { ask: Ask { claim: self.claim, attempt, owner: self.owner, ttl: terms.node_ttl }, order }
+    }
+
+    /// Begins an attempt.
+    pub(crate) fn start(&mut self, terms: &Terms, now: Moment, attempt: u64, guess: Token) -> Effects {
+        let guess = if self.owner.is_some() { Token::default() } else { guess };
+        let (taking, asked) = (Taking::new(self.quorum), vec![None; self.quorum.nodes]);
+        self.phase = Phase::Taking { attempt, sent: now, taking, asked };
+        Effects { sends: self.to_all(terms, attempt, Order::Take(guess)), event: None }
+    }
+
+    /// Begins a renewal.
+    pub(crate) fn renew(&mut self, terms: &Terms, now: Moment, attempt: u64) -> Effects {
+        let Phase::Held { token, renewal, .. } = &mut self.phase else { return Effects::default() };
+        *renewal = Some(Renewal { attempt, sent: now, tally: Tally::new(self.quorum) });
+        let order = Order::Renew(*token);
+        Effects { sends: self.to_all(terms, attempt, order), event: None }
+    }
+
+    /// Gives the lock back, or gives it up.
+    pub(crate) fn release(&mut self, terms: &Terms) -> Effects {
+        self.phase = Phase::Idle;
+        Effects { sends: self.to_all(terms, u64::MAX, Order::Release), event: None }
+    }
+
+    /// Notices that the time is over.
+    pub(crate) fn expire(&mut self, terms: &Terms, now: Moment) -> Effects {
+        match self.held() {
+            Some((_, until)) if until <= now => Effects { event: Some(Event::Lost), ..self.release(terms) },
+            _ => Effects::default(),
+        }
+    }
+
+    /// The attempt or renewal that waits for answers.
+    pub(crate) fn waiting(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Taking { attempt, .. } => Some(*attempt),
+            Phase::Held { renewal: Some(renewal), .. } => Some(renewal.attempt),
+            _ => None,
+        }
+    }
+
+    /// A node answered something that was asked in this attempt or renewal.
+    pub(crate) fn hear(&mut self, terms: &Terms, now: Moment, node: usize, attempt: u64, answer: Answer) -> Effects {
+        if self.waiting() != Some(attempt) {
+            return Effects::default();
+        }
+        match (&mut self.phase, answer) {
+            (Phase::Taking { taking, .. }, Answer::Vote(vote)) => {
+                let next = taking.vote(node, vote);
+                self.go_on(terms, now, next)
+            }
+            (Phase::Taking { taking, .. }, Answer::Wrote(token, written)) => {
+                let next = taking.wrote(node, token, written);
+                self.go_on(terms, now, next)
+            }
+            (Phase::Held { .. }, Answer::Renewed(answer)) => self.renewed(terms, now, node, answer),
+            _ => Effects::default(),
+        }
+    }
+
+    fn go_on(&mut self, terms: &Terms, now: Moment, next: Move) -> Effects {
+        let Phase::Taking { attempt, sent, taking, asked } = &mut self.phase else { return Effects::default() };
+        let (attempt, sent) = (*attempt, *sent);
+        match next {
+            Move::Wait | Move::Write(_) => {
+                let Some(token) = taking.writing() else { return Effects::default() };
+                let due =
+                    |(node, asked): &(usize, &mut Option<Token>)| taking.said_yes(*node) && **asked != Some(token);
+                let nodes: Vec<usize> = asked
+                    .iter_mut()
+                    .enumerate()
+                    .filter(due)
+                    .map(|(node, asked)| {
+                        *asked = Some(token);
+                        node
+                    })
+                    .collect();
+                let request = self.request(terms, attempt, Order::Write(token));
+                Effects { sends: nodes.into_iter().map(|node| (node, request)).collect(), event: None }
+            }
+            Move::Held(token) => match validity(sent, now, terms.ttl, terms.drift) {
+                Some(left) => {
+                    self.phase = Phase::Held { token, until: now.after(left), renewal: None };
+                    Effects { sends: Vec::new(), event: Some(Event::Granted(token)) }
+                }
+                None => self.give_up(terms, attempt),
+            },
+            Move::Failed(_) => self.give_up(terms, attempt),
+        }
+    }
+
+    fn give_up(&mut self, terms: &Terms, attempt: u64) -> Effects {
+        self.phase = Phase::Idle;
+        Effects { sends: self.to_all(terms, attempt, Order::Withdraw), event: Some(Event::Failed) }
+    }
+
+    fn renewed(&mut self, terms: &Terms, now: Moment, node: usize, answer: Option<bool>) -> Effects {
+        let Phase::Held { until, renewal, .. } = &mut self.phase else { return Effects::default() };
+        let Some(Renewal { sent, tally, .. }) = renewal else { return Effects::default() };
+        match tally.hear(node, answer) {
+            Outcome::Open => Effects::default(),
+            Outcome::Done if now < *until => {
+                let left = validity(*sent, now, terms.ttl, terms.drift);
+                *until = left.map_or(*until, |left| now.after(left).max(*until));
+                *renewal = None;
+                Effects { sends: Vec::new(), event: Some(Event::Extended) }
+            }
+            Outcome::Done | Outcome::Refused => Effects { event: Some(Event::Lost), ..self.release(terms) },
+            Outcome::Unknown => {
+                *renewal = None;
+                Effects::default()
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Chance that can be repeated, and clocks that are not quite right.
+
+/// Numbers that follow from a seed.
+#[derive(Clone, Debug)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ 0x5DEE_CE66_D1CE_4E5B)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From `low` to below `high`.
+    pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
+        low + self.next() % (high - low).max(1)
+    }
+
+    /// True so many times in a thousand.
+    pub(super) fn happens(&mut self, per_mille: u64) -> bool {
+        self.between(0, 1000) < per_mille
+    }
+}
+
+/// A clock in microseconds that runs a little fast or slow, as a function of the true time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Skewed {
+    pub(super) base: u64,
+    /// How many microseconds it counts in a true second.
+    pub(super) rate: u64,
+}
+
+impl Skewed {
+    pub(super) fn at(self, true_time: u64) -> u64 {
+        self.base + (u128::from(true_time) * u128::from(self.rate) / 1_000_000) as u64
+    }
+
+    /// The first true time at which it shows this.
+    pub(super) fn when(self, shows: u64) -> u64 {
+        (u128::from(shows.saturating_sub(self.base)) * 1_000_000).div_ceil(u128::from(self.rate)) as u64
+    }
+}
