@@ -127,6 +127,10 @@ impl World {
                     let patience = recheck.unwrap_or(claim.terms.ttl / 3).min(claim.terms.ttl / 3).min(SOON);
                     Arc::clone(engine).wait(Arc::clone(claim), patience).await.expect("an answer")
                 }
+                Answer::Abstains { .. } => {
+                    self.pass(PAUSE).await;
+                    Arc::clone(engine).attempt(Arc::clone(claim), true).await.expect("an answer")
+                }
                 Answer::Busy { recheck } => {
                     self.pass(recheck.unwrap_or(PAUSE).min(PAUSE)).await;
                     Arc::clone(engine).attempt(Arc::clone(claim), true).await.expect("an answer")

@@ -169,6 +169,8 @@ struct Attempt<'a> {
     /// How often it was not free, while there was no place in a queue.
     busy: u32,
     contended: bool,
+    /// For how long the engine said last that it lets nobody in.
+    abstains: Option<Duration>,
     /// Whether a call ended without anybody knowing what it did.
     uncertain: bool,
     done: bool,
@@ -206,6 +208,7 @@ impl<'a> Attempt<'a> {
             failures: 0,
             busy: 0,
             contended: false,
+            abstains: None,
             uncertain: false,
             done: false,
         }
@@ -239,6 +242,14 @@ impl<'a> Attempt<'a> {
                 Ok(Answer::Busy { .. }) if self.patience == Patience::Try => {
                     self.sent = false;
                     return Ok(None);
+                }
+                Ok(Answer::Abstains { left }) if self.patience == Patience::Try => {
+                    self.sent = false;
+                    return Err(abstaining(left));
+                }
+                Ok(Answer::Abstains { left }) => {
+                    self.abstains = Some(left);
+                    self.again_later(Some(left), now)
                 }
                 Ok(Answer::Busy { recheck }) => self.again_later(recheck, now),
                 Ok(Answer::Queued { recheck, .. }) => {
@@ -288,6 +299,7 @@ impl<'a> Attempt<'a> {
         if result.is_ok() {
             self.silent_since = None;
             self.failures = 0;
+            self.abstains = None;
         }
         result
     }
@@ -351,6 +363,9 @@ impl<'a> Attempt<'a> {
         if let Some(error) = self.last_error.take().filter(|_| self.silent_since.is_some()) {
             return error;
         }
+        if let Some(left) = self.abstains {
+            return abstaining(left);
+        }
         Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; somebody else holds it")).retryable()
     }
 
@@ -394,6 +409,14 @@ impl Drop for Attempt<'_> {
             desk.abandon(Arc::clone(&self.claim), self.inflight.take());
         }
     }
+}
+
+/// Why nobody is let in, though nobody may hold it.
+fn abstaining(left: Duration) -> Error {
+    let message = format!(
+        "too many servers have restarted, and abstain for another {left:.1?}: leases that they forgot may still be held"
+    );
+    Error::new(ErrorKind::Unavailable, message).retryable()
 }
 
 fn refused(refusal: Refusal, wanted: Mode) -> Error {

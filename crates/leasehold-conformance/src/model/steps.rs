@@ -196,6 +196,7 @@ fn answer(answer: Answer) -> Seen {
         Answer::Granted(grant) => ("granted".to_owned(), Some(grant.token)),
         Answer::Queued { ahead, .. } => (format!("queued behind {ahead}"), None),
         Answer::Busy { .. } => ("busy".to_owned(), None),
+        Answer::Abstains { .. } => ("abstains".to_owned(), None),
         Answer::Refused(refusal) => (format!("{refusal:?}"), None),
     }
 }

@@ -112,7 +112,6 @@ async fn strict_says_to_those_who_try_why_nobody_is_let_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "open: whoever waits hears that somebody else holds it"]
 async fn strict_says_to_those_who_wait_why_nobody_is_let_in() {
     let site = Site::new().await;
     let locks = site.locks_with(TTL, "strict=60s").await;

@@ -154,7 +154,7 @@ pub(crate) async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Res
             Validity::Until(end) => Ok(Some((grant.token, end))),
             other => panic!("it does not say until when: {other:?}"),
         },
-        Answer::Busy { .. } => Ok(None),
+        Answer::Busy { .. } | Answer::Abstains { .. } => Ok(None),
         other => panic!("no queue: {other:?}"),
     }
 }

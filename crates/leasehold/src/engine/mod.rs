@@ -116,6 +116,11 @@ pub enum Answer {
         /// When the lock may become free without a message.
         recheck: Option<Duration>,
     },
+    /// Nobody new is let in for so long: servers have restarted, and leases that they forgot may still be held. Ask again.
+    Abstains {
+        /// How long at least.
+        left: Duration,
+    },
     /// It can never be granted beside what is there.
     Refused(Refusal),
 }

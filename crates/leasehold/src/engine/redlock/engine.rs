@@ -17,7 +17,7 @@ use super::node::{Node, Request};
 use super::wire::{self, Scripts, Voted};
 use super::{error, inspect};
 use crate::claim::{Claim, ClaimId, Token};
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 use crate::engine::redis::error::odd;
 use crate::engine::redis::wire::{INBOX, Stored, party};
 use crate::engine::{
@@ -46,39 +46,21 @@ pub struct RedlockEngine {
     pub(super) tokens: Tokens,
 }
 
-/// Guesses the next token: what the fastest of the nodes' clocks says by now.
+/// Guesses tokens: above all that were seen, and not behind the nodes' clocks.
 #[derive(Debug, Default)]
-pub(super) struct Tokens {
-    /// By how many us the highest clock or token that was seen is ahead of our own clock; zero if none was seen yet.
-    ahead: AtomicU64,
-    last: AtomicU64,
-}
+pub(super) struct Tokens(AtomicU64);
 
 impl Tokens {
-    /// A node's time or token was seen.
-    pub(super) fn saw(&self, micros: u64, now: Moment) {
-        self.ahead.fetch_max(micros.saturating_sub(now.as_nanos() / 1000).min(LAST / 2), Ordering::SeqCst);
+    /// A token was seen.
+    fn saw(&self, token: Token) {
+        self.0.fetch_max(token.0.min(LAST / 2), Ordering::SeqCst);
     }
 
-    /// What the fastest of the nodes' clocks says now; zero: nothing is known yet.
-    fn now(&self, now: Moment) -> Token {
-        match self.ahead.load(Ordering::SeqCst) {
-            0 => Token::default(),
-            ahead => Token(ahead.saturating_add(now.as_nanos() / 1000)),
-        }
-    }
-
-    /// A token above all that were seen, as far as clocks can tell; zero: nothing is known yet.
-    pub(super) fn guess(&self, now: Moment) -> Token {
-        let Token(time) = self.now(now);
-        if time == 0 {
-            return Token::default();
-        }
-        let before = self.last.fetch_max(time, Ordering::SeqCst);
-        if before < time {
-            return Token(time);
-        }
-        Token(self.last.fetch_add(1, Ordering::SeqCst) + 1)
+    /// The next one, if this is what the fastest of the nodes' clocks says; zero: nothing is known yet.
+    fn guess(&self, time: Token) -> Token {
+        let next = |last: u64| (last > 0 || time.0 > 0).then(|| time.0.max(last + 1));
+        let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        Token(before.ok().and_then(next).unwrap_or_default())
     }
 }
 
@@ -120,6 +102,16 @@ impl RedlockEngine {
         wire::key(&self.config.nodes[0].prefix, name)
     }
 
+    /// What the fastest of the nodes' clocks says, in us; zero if none is known yet.
+    fn time(&self) -> Token {
+        Token(self.nodes.iter().map(|node| node.time()).max().unwrap_or_default())
+    }
+
+    /// A token that most likely is above all that the nodes know.
+    pub(super) fn guess(&self) -> Token {
+        self.tokens.guess(self.time())
+    }
+
     /// How long a node's answer about a lease of this TTL is waited for.
     fn most(&self, ttl: Duration) -> Duration {
         quorum::node_timeout(ttl, self.config.node_timeout)
@@ -148,12 +140,12 @@ impl RedlockEngine {
     }
 
     /// Takes the lock on a majority.
-    async fn take(&self, claim: &Claim, queue: bool) -> Result<Answer> {
+    async fn take(&self, claim: &Claim) -> Result<Answer> {
         let (sent, most) = (self.clock.now(), self.most(claim.terms.ttl));
         let attempt = sent.as_nanos() / 1000;
         // Claims of one owner share a token: it must not be guessed.
         let guess = match claim.terms.owner.is_none() && !self.config.always_two_rounds {
-            true => self.tokens.guess(sent),
+            true => self.guess(),
             false => Token::default(),
         };
         let rest = vec![self.retention(), wire::digits(guess.0).into_bytes(), self.party(claim)];
@@ -176,7 +168,7 @@ impl RedlockEngine {
             let next = match asked {
                 Asked::Take => {
                     let vote = self.vote(at, answer, guess, &mut troubles);
-                    taking.at_least(self.tokens.now(self.clock.now()));
+                    taking.at_least(self.time());
                     taking.vote(at, vote)
                 }
                 Asked::Write(token) => taking.wrote(at, token, self.written(at, answer, &mut troubles)),
@@ -197,7 +189,7 @@ impl RedlockEngine {
             }
         };
         request.over.store(true, Ordering::SeqCst);
-        self.tokens.saw(taking.highest().0, self.clock.now());
+        self.tokens.saw(taking.highest());
         finish(flights);
         let in_time = quorum::validity(sent, self.clock.now(), claim.terms.ttl, self.config.drift).is_some();
         match outcome {
@@ -209,7 +201,7 @@ impl RedlockEngine {
         }
         match outcome {
             Move::Failed(Failure::Unreachable) => Err(error::too_few(&self.config, &troubles.said)),
-            Move::Failed(Failure::Abstaining) if !queue => Err(error::abstaining(&self.config, troubles.abstains)),
+            Move::Failed(Failure::Abstaining) => Ok(Answer::Abstains { left: troubles.abstains.unwrap_or_default() }),
             _ => Ok(Answer::Busy { recheck: None }),
         }
     }
@@ -230,8 +222,8 @@ impl RedlockEngine {
         let voted = answer.and_then(|answer| Voted::read(&answer, guess).ok_or_else(|| odd(address, &answer)));
         match voted {
             Ok(voted) => {
-                if let Some(clock) = voted.clock {
-                    self.tokens.saw(clock, self.clock.now());
+                if let Some(micros) = voted.clock {
+                    self.nodes[at].saw_time(micros);
                 }
                 troubles.abstains = troubles.abstains.max(voted.abstains);
                 voted.vote
@@ -418,8 +410,8 @@ impl Engine for RedlockEngine {
         self.config.shown.clone()
     }
 
-    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        Step::new(async move { self.take(&claim, queue).await })
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, _queue: bool) -> Step<Answer> {
+        Step::new(async move { self.take(&claim).await })
     }
 
     fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {

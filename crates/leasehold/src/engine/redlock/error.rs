@@ -1,9 +1,7 @@
 //! What went wrong, in the library's words.
 
-use std::time::Duration;
-
 use super::config::Config;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Effect, Error, ErrorKind};
 
 /// The engine's name in errors.
 pub(super) const NAME: &str = "redlock";
@@ -24,18 +22,10 @@ pub(super) fn too_few(config: &Config, said: &[Error]) -> Error {
         said.len(),
         reasons.join("; ")
     );
-    let error = Error::new(kind.unwrap_or(ErrorKind::Unavailable), message).at_engine(NAME).effect_unknown();
+    let error = Error::new(kind.unwrap_or(ErrorKind::Unavailable), message).at_engine(NAME);
+    let unknown = said.is_empty() || said.iter().any(|error| error.effect() == Effect::Unknown);
+    let error = if unknown { error.effect_unknown() } else { error };
     if said.is_empty() || said.iter().any(Error::is_retryable) { error.retryable() } else { error }
-}
-
-/// Too many nodes have restarted.
-pub(super) fn abstaining(config: &Config, left: Option<Duration>) -> Error {
-    let left = left.unwrap_or_default();
-    let message = format!(
-        "so many of the {} nodes have restarted that there is no majority; they abstain for another {left:.1?}, the longest lease",
-        config.quorum.nodes
-    );
-    Error::new(ErrorKind::Unavailable, message).at_engine(NAME).retryable()
 }
 
 /// There is no queue.

@@ -134,7 +134,7 @@ struct Ousted {
 
 /// Puts a claim out on a majority, and stores a token there that is higher than any before.
 pub(super) async fn evict(engine: &RedlockEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
-    let mut token = Token(engine.tokens.guess(engine.clock.now()).0.max(1));
+    let mut token = Token(engine.guess().0.max(1));
     let mut party = None;
     for _ in 0..WRITES {
         let arguments = vec![

@@ -1,7 +1,7 @@
 //! One node: its connection, whether it answers, and what is still owed to it.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::engine::LossBoard;
 use crate::engine::redis::config::{Address, Config, Topology};
 use crate::engine::redis::error;
 use crate::engine::redis::link::{Link, Live, Owner, Target};
-use crate::engine::redis::wire::{Stored, beside};
+use crate::engine::redis::wire::{Reader, Stored, beside, bytes};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::backoff;
 
 /// How many claims a node is owed the end of, at most: what is beyond ends with its TTL.
 const MOST_DEBTS: usize = 10_000;
 
-/// How often a node is touched that stays reached.
-const AGAIN: Duration = Duration::from_secs(6 * 3600);
+/// How often a node is touched that stays reached: our clocks drift apart, and what nobody touches for a day strict mode forgets.
+const AGAIN: Duration = Duration::from_secs(60);
 
 /// What all nodes are asked.
 #[derive(Debug)]
@@ -63,6 +63,8 @@ pub(super) struct Node {
     clock: Clock,
     link: Link,
     ears: Arc<Ears>,
+    /// By how many us its clock is ahead of ours; zero if it was never seen.
+    ahead: AtomicU64,
     debts: Mutex<VecDeque<Debt>>,
     tender: Mutex<Option<JoinHandle<()>>>,
 }
@@ -116,6 +118,7 @@ impl Node {
             clock: clock.clone(),
             link,
             ears: Arc::clone(&ears),
+            ahead: AtomicU64::new(0),
             debts: Mutex::default(),
             tender: Mutex::default(),
         });
@@ -128,6 +131,19 @@ impl Node {
     /// Waits until it is reached, or known why not.
     pub(super) async fn reached(&self) -> Result<()> {
         self.link.live().await.map(drop)
+    }
+
+    /// Its clock was seen, in us.
+    pub(super) fn saw_time(&self, micros: u64) {
+        self.ahead.store(micros.saturating_sub(self.clock.now().as_nanos() / 1000), Ordering::SeqCst);
+    }
+
+    /// What its clock says by now, in us, as far as is known; zero: it was never seen.
+    pub(super) fn time(&self) -> u64 {
+        match self.ahead.load(Ordering::SeqCst) {
+            0 => 0,
+            ahead => ahead.saturating_add(self.clock.now().as_nanos() / 1000),
+        }
     }
 
     /// Whether it has not answered lately: it is not worth waiting for.
@@ -228,7 +244,6 @@ async fn tend(node: Weak<Node>, ears: Arc<Ears>, touch: Arc<Request>) {
     let mut failures = 0;
     loop {
         if failures == 0 {
-            // What nobody touches for a day strict mode forgets, and would wait for anew.
             let _ = tokio::time::timeout(AGAIN, ears.change.notified()).await;
         } else {
             let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
@@ -238,8 +253,11 @@ async fn tend(node: Weak<Node>, ears: Arc<Ears>, touch: Arc<Request>) {
         let Some(node) = node.upgrade() else { return };
         let was_silent = node.is_silent();
         match node.ask(&touch, node.config.connect_timeout).await {
-            Ok(_) => {
+            Ok(time) => {
                 failures = 0;
+                if let Some(micros) = bytes(&time).and_then(|digits| Reader(digits).number(16)) {
+                    node.saw_time(micros);
+                }
                 ears.silent.store(false, Ordering::SeqCst);
                 if was_silent {
                     tracing::debug!(address = %node.address, "answers again");

@@ -42,14 +42,14 @@ async fn independent(engine: &RedlockEngine) -> Result<()> {
     let both = &both;
     let answers = engine.all(|node| async move {
         let answers = node.commands(both, REST).await?;
+        if let Some(micros) = answers.first().and_then(time) {
+            node.saw_time(micros);
+        }
         Ok((node.address.clone(), answers))
     });
     let mut known: Vec<(String, String)> = Vec::new();
     // One who does not answer now is not there to be compared; `doctor` looks again.
     for (address, answers) in answers.await.into_iter().flatten() {
-        if let Some(micros) = answers.first().and_then(time) {
-            engine.tokens.saw(micros, engine.clock.now());
-        }
         let Some(run) = answers.get(1).and_then(run_id) else { continue };
         if let Some((_, other)) = known.iter().find(|(known, _)| *known == run) {
             let message =
