@@ -6,7 +6,7 @@
 //! `redis` measures locks in a Redis server that is started for it, instead of those in memory and in files. After it may come
 //! which loads (`one`, `many`, `turns`, `handover`, `held`; all if none), and `--peers`: other people's locks, too.
 //!
-//! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `contended` and `down`.
+//! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `far`, `contended` and `down`.
 
 mod cycle;
 mod floor;

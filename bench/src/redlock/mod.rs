@@ -3,6 +3,7 @@
 //! | load | what |
 //! |---|---|
 //! | `one` | one task takes and gives back: with the second round where it is needed (never, here) and always; on three nodes; and bare commands to all nodes at once |
+//! | `far` | the same with every message held back for a millisecond: what is left when the servers have machines of their own |
 //! | `contended` | 2 and 8 clients want one lock: there is no queue, they ask again after a pause |
 //! | `down` | one task while one or two nodes are dead, or one hangs; the first cycle by itself |
 //!
@@ -16,6 +17,7 @@ mod bare;
 mod contended;
 mod cycle;
 mod down;
+mod far;
 mod nodes;
 mod peers;
 
@@ -29,7 +31,7 @@ const NODES: usize = 5;
 const ROUNDS: u32 = 11;
 
 /// What there is to measure.
-pub(crate) const LOADS: [&str; 3] = ["one", "contended", "down"];
+pub(crate) const LOADS: [&str; 4] = ["one", "far", "contended", "down"];
 
 /// Measures the chosen loads, or all, on servers of their own; with `peers`, other people's locks, too.
 pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), Oops> {
@@ -40,6 +42,7 @@ pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers:
     for load in LOADS.into_iter().filter(|load| wanted(load)) {
         match load {
             "one" => cycle::one(report, &mut nodes, peers.as_ref()).await?,
+            "far" => far::far(report, &nodes).await?,
             "contended" => contended::contended(report, &mut nodes).await?,
             _ => down::down(report, &mut nodes).await?,
         }

@@ -1,5 +1,6 @@
 //! `leasehold doctor`: is this deployment fit for locks, and what to set if not.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ Examples:
   leasehold doctor --engine redis://db1:6379
   leasehold doctor --engine redis+sentinel://s1,s2,s3/mymaster --ttl 10s
   leasehold doctor --engine redis+cluster://n1,n2,n3 --json
+  leasehold doctor --engine 'redlock://h1,h2,h3,h4,h5?strict=30s'
   leasehold doctor || mail -s 'locks are not safe' ops@example.org
 
 Levels:
@@ -148,8 +150,10 @@ fn json(report: &Report) -> ReportJson<'_> {
 
 fn text(report: &Report) -> String {
     let mut table = output::table(&["LEVEL", "CHECK", "WHAT"]);
+    let servers: BTreeSet<_> = report.findings.iter().map(|finding| finding.subject.as_str()).collect();
+    let servers = servers.len() - usize::from(servers.contains(""));
     for (finding, subjects) in together(&report.findings) {
-        table.add_row([finding.level.as_str().to_owned(), finding.check.to_owned(), what(finding, &subjects)]);
+        table.add_row([finding.level.as_str().to_owned(), finding.check.to_owned(), what(finding, &subjects, servers)]);
     }
     format!("{}\n{}\n", output::table_text(&table), verdict(report))
 }
@@ -169,9 +173,14 @@ fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
     rows
 }
 
-/// `where: what was found`, and below it, unless all is well, what it means and what to set.
-fn what(finding: &Finding, subjects: &[&str]) -> String {
-    let place = subjects.iter().filter(|subject| !subject.is_empty()).map(|subject| clean(subject)).collect::<Vec<_>>();
+/// `where: what was found`, and below it, unless all is well, what it means and what to set. Of `servers`, not each is named.
+fn what(finding: &Finding, subjects: &[&str], servers: usize) -> String {
+    let place = match subjects.len() {
+        count if servers > 2 && count == servers => vec![format!("all {servers}")],
+        // Who is well need not be named.
+        count if count > 2 && finding.level == Level::Ok => vec![format!("{count} of {servers}")],
+        _ => named(subjects),
+    };
     let place = if place.is_empty() { String::new() } else { format!("{}: ", place.join(", ")) };
     let mut text = format!("{place}{}", clean(&finding.found));
     if finding.level != Level::Ok {
@@ -181,6 +190,10 @@ fn what(finding: &Finding, subjects: &[&str]) -> String {
         }
     }
     text
+}
+
+fn named(subjects: &[&str]) -> Vec<String> {
+    subjects.iter().filter(|subject| !subject.is_empty()).map(|subject| clean(subject).into_owned()).collect()
 }
 
 /// `2 failures, 1 warning, 3 unknown, 9 ok: locks are not safe here`
@@ -226,6 +239,12 @@ mod tests {
         let findings = [of("a", "1"), of("b", "1"), of("c", "2")];
         let rows = together(&findings);
         assert_eq!(rows.len(), 2);
-        assert_eq!(what(rows[0].0, &rows[0].1), "a, b: 1\nmeans: m\\u{1b}\nfix:   f");
+        assert_eq!(what(rows[0].0, &rows[0].1, 3), "a, b: 1\nmeans: m\\u{1b}\nfix:   f");
+        let findings = ["a", "b", "c"].map(|subject| of(subject, "1"));
+        let rows = together(&findings);
+        assert!(what(rows[0].0, &rows[0].1, 3).starts_with("all 3: 1\n"));
+        assert!(what(rows[0].0, &rows[0].1, 4).starts_with("a, b, c: 1\n"));
+        let well = Finding::new(Level::Ok, "x", "a", "1");
+        assert_eq!(what(&well, &["a", "b", "c"], 4), "3 of 4: 1");
     }
 }

@@ -3,62 +3,11 @@
 
 mod common;
 
-use common::{Place, Ran};
+use common::Place;
+use common::examined::{checks, command, durable, examine, found, of, report};
 use leasehold_testbed::Server;
 use leasehold_testbed::redis::{self, Cluster, Redis, Reply, Resp, SentinelSet};
 use serde_json::Value;
-
-/// A Redis that forgets nothing.
-fn durable() -> Redis {
-    Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])
-}
-
-async fn examine(url: &str, more: &[&str]) -> Ran {
-    let args: Vec<_> = ["doctor", "--engine", url].iter().chain(more).map(|&word| word.to_owned()).collect();
-    // The server's own process must be looked after meanwhile, so this thread must not block.
-    tokio::task::spawn_blocking(move || Place::new().run(args)).await.unwrap()
-}
-
-/// The exit code and the report.
-async fn report(url: &str) -> (i32, Value) {
-    let ran = examine(url, &["--json"]).await;
-    assert_eq!(ran.err(), "");
-    let report: Value = serde_json::from_str(&ran.out()).unwrap_or_else(|error| panic!("{error}: {}", ran.out()));
-    for finding in report["findings"].as_array().unwrap() {
-        assert_ne!(finding["found"], "", "{finding}");
-        assert_ne!(finding["means"], "", "{finding}");
-        assert_eq!(finding["fix"] == "", finding["level"] == "ok", "{finding}");
-    }
-    (ran.code(), report)
-}
-
-/// The findings of a check.
-fn of<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
-    report["findings"].as_array().unwrap().iter().filter(|finding| finding["check"] == check).collect()
-}
-
-/// That a check came out so, and its finding.
-#[track_caller]
-fn found<'a>(report: &'a Value, check: &str, level: &str) -> &'a Value {
-    let all = of(report, check);
-    assert!(
-        !all.is_empty() && all.iter().all(|finding| finding["level"] == level),
-        "{check} is not {level}: {report:#}"
-    );
-    all[0]
-}
-
-/// The checks that came out so.
-fn checks(report: &Value, level: &str) -> Vec<String> {
-    let all = report["findings"].as_array().unwrap().iter().filter(|finding| finding["level"] == level);
-    all.map(|finding| finding["check"].as_str().unwrap().to_owned()).collect()
-}
-
-async fn command(server: &Server, words: &[&str]) -> Reply {
-    let reply = Resp::connect(server.addr()).await.unwrap().command(words).await.unwrap();
-    assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");
-    reply
-}
 
 /// The URL of a user with these permissions.
 async fn user(server: &Server, permissions: &str) -> String {

@@ -164,6 +164,8 @@ async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
             engine::redis::doctor::examine(url, options.ttl).await
         }
+        #[cfg(feature = "redis")]
+        "redlock" => engine::redlock::doctor::examine(url, options.ttl).await,
         scheme => {
             let _ = options;
             Err(engine::unknown(scheme))

@@ -1,6 +1,7 @@
 //! What every test of the command stands on: a folder of its own, the real binary, and waiting for a condition with a bound.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, reason = "tests, each of which uses its part")]
 
+pub(crate) mod examined;
 pub(crate) mod pty;
 
 use std::ffi::OsStr;

@@ -204,3 +204,7 @@ impl Ballots {
         token > sight.last
     }
 }
+
+#[cfg(test)]
+#[path = "ballots_tests.rs"]
+mod tests;

@@ -213,7 +213,8 @@ impl Taking {
         let open = self.votes.iter().filter(|vote| vote.is_none()).count();
         let yes = self.count(|_, vote| matches!(vote, Vote::Yes { .. }));
         if yes + open < needed {
-            return Move::Failed(self.why());
+            // Those who have not answered may tell whether it is taken or too few are left.
+            return if open == 0 || self.is_plain() { Move::Failed(self.why()) } else { Move::Wait };
         }
         match self.token {
             _ if yes < needed => Move::Wait,
@@ -281,6 +282,13 @@ impl Taking {
         Move::Write(token)
     }
 
+    /// Whether it is known why there is no majority, whatever the others say.
+    fn is_plain(&self) -> bool {
+        let spare = self.quorum.spare();
+        let refused = self.count(|_, vote| matches!(vote, Vote::No { .. }));
+        refused > spare || self.count(|_, vote| vote == Vote::Silent) > spare
+    }
+
     fn why(&self) -> Failure {
         let lost = |node: usize| matches!(self.written.get(node), Some(Some(Written::Silent)));
         let silent = self.count(|node, vote| vote == Vote::Silent || lost(node));
@@ -346,3 +354,7 @@ impl Tally {
         self.answers.iter().filter(|answer| matches!(answer, Some(Some(_)))).count()
     }
 }
+
+#[cfg(test)]
+#[path = "quorum_tests.rs"]
+mod tests;

@@ -89,6 +89,8 @@ pub(crate) struct Client {
     pub(crate) owner: Option<Owner>,
     pub(crate) quorum: Quorum,
     pub(crate) phase: Phase,
+    /// What each node was asked and has not answered.
+    pub(crate) open: Vec<Option<Order>>,
 }
 
 /// How long leases are; one node's tick is this many nanoseconds of the client's.
@@ -102,7 +104,7 @@ pub(crate) struct Terms {
 impl Client {
     pub(crate) fn new(claim: u128, owner: Option<u128>, nodes: usize) -> Self {
         let (claim, owner) = (ClaimId::from_bits(claim), owner.map(Owner::from_bits));
-        Self { claim, owner, quorum: Quorum::of(nodes), phase: Phase::Idle }
+        Self { claim, owner, quorum: Quorum::of(nodes), phase: Phase::Idle, open: vec![None; nodes] }
     }
 
     /// Until when the lock is held, by the client's own clock, and with which token.
@@ -121,12 +123,30 @@ impl Client {
         Request { ask: Ask { claim: self.claim, attempt, owner: self.owner, ttl: terms.node_ttl }, order }
     }
 
+    /// Sends, and remembers what is to be answered.
+    fn sends(&mut self, sends: Vec<(usize, Request)>, event: Option<Event>) -> Effects {
+        for (node, request) in &sends {
+            self.open[*node] = Some(request.order).filter(|order| !matches!(order, Order::Release | Order::Withdraw));
+        }
+        Effects { sends, event }
+    }
+
+    /// Whether it waits for this answer.
+    pub(crate) fn expects(&self, node: usize, attempt: u64, answer: Answer) -> bool {
+        self.waiting() == Some(attempt)
+            && match (self.open[node], answer) {
+                (Some(Order::Take(_)), Answer::Vote(_)) | (Some(Order::Renew(_)), Answer::Renewed(_)) => true,
+                (Some(Order::Write(token)), Answer::Wrote(other, _)) => token == other,
+                _ => false,
+            }
+    }
+
     /// Begins an attempt.
     pub(crate) fn start(&mut self, terms: &Terms, now: Moment, attempt: u64, guess: Token) -> Effects {
         let guess = if self.owner.is_some() { Token::default() } else { guess };
         let (taking, asked) = (Taking::new(self.quorum), vec![None; self.quorum.nodes]);
         self.phase = Phase::Taking { attempt, sent: now, taking, asked };
-        Effects { sends: self.to_all(terms, attempt, Order::Take(guess)), event: None }
+        self.sends(self.to_all(terms, attempt, Order::Take(guess)), None)
     }
 
     /// Begins a renewal.
@@ -134,13 +154,13 @@ impl Client {
         let Phase::Held { token, renewal, .. } = &mut self.phase else { return Effects::default() };
         *renewal = Some(Renewal { attempt, sent: now, tally: Tally::new(self.quorum) });
         let order = Order::Renew(*token);
-        Effects { sends: self.to_all(terms, attempt, order), event: None }
+        self.sends(self.to_all(terms, attempt, order), None)
     }
 
     /// Gives the lock back, or gives it up.
     pub(crate) fn release(&mut self, terms: &Terms) -> Effects {
         self.phase = Phase::Idle;
-        Effects { sends: self.to_all(terms, u64::MAX, Order::Release), event: None }
+        self.sends(self.to_all(terms, u64::MAX, Order::Release), None)
     }
 
     /// Notices that the time is over.
@@ -162,9 +182,10 @@ impl Client {
 
     /// A node answered something that was asked in this attempt or renewal.
     pub(crate) fn hear(&mut self, terms: &Terms, now: Moment, node: usize, attempt: u64, answer: Answer) -> Effects {
-        if self.waiting() != Some(attempt) {
+        if !self.expects(node, attempt, answer) {
             return Effects::default();
         }
+        self.open[node] = None;
         match (&mut self.phase, answer) {
             (Phase::Taking { taking, .. }, Answer::Vote(vote)) => {
                 let next = taking.vote(node, vote);
@@ -197,11 +218,12 @@ impl Client {
                     })
                     .collect();
                 let request = self.request(terms, attempt, Order::Write(token));
-                Effects { sends: nodes.into_iter().map(|node| (node, request)).collect(), event: None }
+                self.sends(nodes.into_iter().map(|node| (node, request)).collect(), None)
             }
             Move::Held(token) => match validity(sent, now, terms.ttl, terms.drift) {
                 Some(left) => {
                     self.phase = Phase::Held { token, until: now.after(left), renewal: None };
+                    self.open.fill(None);
                     Effects { sends: Vec::new(), event: Some(Event::Granted(token)) }
                 }
                 None => self.give_up(terms, attempt),
@@ -212,7 +234,7 @@ impl Client {
 
     fn give_up(&mut self, terms: &Terms, attempt: u64) -> Effects {
         self.phase = Phase::Idle;
-        Effects { sends: self.to_all(terms, attempt, Order::Withdraw), event: Some(Event::Failed) }
+        self.sends(self.to_all(terms, attempt, Order::Withdraw), Some(Event::Failed))
     }
 
     fn renewed(&mut self, terms: &Terms, now: Moment, node: usize, answer: Option<bool>) -> Effects {
@@ -224,6 +246,7 @@ impl Client {
                 let left = validity(*sent, now, terms.ttl, terms.drift);
                 *until = left.map_or(*until, |left| now.after(left).max(*until));
                 *renewal = None;
+                self.open.fill(None);
                 Effects { sends: Vec::new(), event: Some(Event::Extended) }
             }
             Outcome::Done | Outcome::Refused => Effects { event: Some(Event::Lost), ..self.release(terms) },

@@ -3,4 +3,5 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "these are tests")]
 
 mod client;
+mod model;
 mod simulation;

@@ -50,6 +50,19 @@ pub(crate) struct Config {
 
 impl Config {
     pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
+        let (config, even_allowed) = Self::read_any(url)?;
+        let count = config.nodes.len();
+        if count.is_multiple_of(2) && !even_allowed {
+            return Err(bad(&format!(
+                "{count} nodes survive no more failures than {}: name one more or one less, or say even=allowed",
+                count - 1
+            )));
+        }
+        Ok(config)
+    }
+
+    /// The same, of any number of nodes, and whether the URL allows an even one.
+    pub(crate) fn read_any(url: &EngineUrl) -> Result<(Self, bool)> {
         url.only_options(&OPTIONS)?;
         if url.hosts.is_empty() {
             return Err(bad("name the servers: redlock://h1,h2,h3,h4,h5"));
@@ -73,22 +86,16 @@ impl Config {
             },
             shown: url.to_string(),
         };
-        config.check(url.option("even"))
-    }
-
-    fn check(self, even: Option<&str>) -> Result<Self> {
-        let count = self.nodes.len();
-        let allowed = match even {
+        let even_allowed = match url.option("even") {
             None | Some("refused") => false,
             Some("allowed") => true,
             Some(other) => return Err(bad(&format!("even is `allowed` or `refused`, and not {other:?}"))),
         };
-        if count.is_multiple_of(2) && !allowed {
-            return Err(bad(&format!(
-                "{count} nodes survive no more failures than {}: name one more or one less, or say even=allowed",
-                count - 1
-            )));
-        }
+        Ok((config.check()?, even_allowed))
+    }
+
+    fn check(self) -> Result<Self> {
+        let count = self.nodes.len();
         if count > MOST {
             return Err(bad(&format!("{count} nodes are too many; five are usual, {MOST} the most")));
         }
@@ -203,6 +210,15 @@ mod tests {
             assert!(error.to_string().contains(says), "{url}: {error}");
         }
         assert_eq!(read("redlock://h1,h2?even=allowed").unwrap().quorum.needed, 2);
+    }
+
+    #[test]
+    fn an_even_number_can_be_looked_at() {
+        let any = |url: &str| Config::read_any(&EngineUrl::parse(url).unwrap());
+        let (config, allowed) = any("redlock://h1,h2,h3,h4").unwrap();
+        assert_eq!((config.quorum, allowed), (Quorum { nodes: 4, needed: 3 }, false));
+        assert!(any("redlock://h1,h2?even=allowed").unwrap().1);
+        assert!(any("redlock://h1,h1").unwrap_err().to_string().contains("named twice"));
     }
 
     #[test]

@@ -61,6 +61,7 @@
 //! | somebody is put out | the claim goes, and a higher token is stored on a majority: its renewal is refused |
 
 mod config;
+pub(crate) mod doctor;
 mod engine;
 mod error;
 mod inspect;

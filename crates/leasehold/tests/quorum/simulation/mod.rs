@@ -169,7 +169,7 @@ fn broken(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: Breach) -> usiz
 
 #[test]
 fn every_promise_holds() {
-    let total = all_hold("every_promise_holds", 2000, |_| {});
+    let total = all_hold("every_promise_holds", 2500, |_| {});
     assert!(total.grants > 10_000 && total.shared > 500 && total.fenced_off > 100, "it would show: {total:?}");
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Single,
     Sentinel,
     Cluster,
+    /// One of several independent servers that vote.
+    Redlock,
 }
 
 impl Aim {
@@ -48,6 +50,13 @@ impl Aim {
 
     /// The permissions that a user needs, as `ACL SETUSER` takes them.
     pub(crate) fn permissions(&self) -> String {
+        if self.kind == Kind::Redlock {
+            return format!(
+                "ACL SETUSER <user> ~{}* +evalsha +eval +time +hgetall +hmget +hset +hdel +expireat +expire +get +set +info \
+                 +scan +script|load; for doctor also +ping +role +type +pttl +config|get +slowlog|get",
+                self.prefix
+            );
+        }
         let locks = if self.simple {
             format!("~{}* +evalsha +eval +time +get +set +del +pexpire +pttl", self.prefix)
         } else {
@@ -128,6 +137,17 @@ pub(crate) struct MasterFacts {
     pub(crate) tracking: Option<Known<()>>,
     /// `None` where any key may be a lock.
     pub(crate) keys: Option<Known<Keys>>,
+    /// What strict mode has on record; `None` where nobody asks for it.
+    pub(crate) epoch: Option<Known<Epoch>>,
+}
+
+/// What strict mode has on record of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Epoch {
+    /// The server's time, in us.
+    pub(crate) now: u64,
+    /// As `scripts/strict.lua` writes it; `None` if there is nothing.
+    pub(crate) record: Option<String>,
 }
 
 /// One server.

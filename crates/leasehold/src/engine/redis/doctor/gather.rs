@@ -10,7 +10,7 @@ use redis::Value;
 use super::super::config::{Address, Config};
 use super::super::connect;
 use super::ask::{Known, Link, No, ask, words};
-use super::facts::{Aim, Info, MasterFacts, Node, Slow};
+use super::facts::{Aim, Info, Kind, MasterFacts, Node, Slow};
 use super::rules::{self, Expected};
 use super::{keys, probe, sample};
 use crate::doctor::Finding;
@@ -46,12 +46,7 @@ pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &
     // What is not known to be a replica is asked as a master: a replica then refuses, which is known, too.
     let master = match is_master {
         Ok(false) => None,
-        _ => Some(MasterFacts {
-            layout: probe::layout(link, aim, slots).await,
-            echo: if aim.simple { None } else { Some(probe::echo(link, config, address, aim).await) },
-            tracking: if aim.simple { None } else { Some(probe::tracking(link).await) },
-            keys: if aim.simple { None } else { Some(keys::look(link, &aim.prefix).await) },
-        }),
+        _ => Some(master(config, address, link, aim, slots).await),
     };
     Ok(Node {
         address: address.to_string(),
@@ -65,6 +60,24 @@ pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &
         script_time,
         master,
     })
+}
+
+async fn master(
+    config: &Config,
+    address: &Address,
+    link: &Link,
+    aim: &Aim,
+    slots: &[RangeInclusive<u16>],
+) -> MasterFacts {
+    // Nobody is told anything by the textbook's lock, nor by one server of several.
+    let tells = !aim.simple && aim.kind != Kind::Redlock;
+    MasterFacts {
+        layout: probe::layout(link, aim, slots).await,
+        echo: if tells { Some(probe::echo(link, config, address, aim).await) } else { None },
+        tracking: if tells { Some(probe::tracking(link).await) } else { None },
+        keys: if aim.simple { None } else { Some(keys::look(link, aim).await) },
+        epoch: if aim.kind == Kind::Redlock && aim.strict { Some(probe::epoch(link, aim).await) } else { None },
+    }
 }
 
 async fn is_master(link: &Link, info: &Known<Info>) -> Known<bool> {

@@ -4,6 +4,7 @@ use futures_util::future::join_all;
 
 use super::super::wire;
 use super::ask::{Known, Link, ask, words};
+use super::facts::{Aim, Kind};
 
 /// How many keys are looked at, and how far the keyspace is walked for them.
 const MOST_KEYS: usize = 2_000;
@@ -26,6 +27,9 @@ if string.sub(main, 1, 1) == 'H' and since and ttl then
   if since + ttl <= time[1] * 1000000 + time[2] then over = 1 end
 end
 return {kind, main, hash and redis.call('HLEN', KEYS[1]) or 0, redis.call('PTTL', KEYS[1]), over}";
+
+/// Less of it: where servers vote, a lock is a hash of another make.
+const LOOK_AT_VOTES: &str = "return {redis.call('TYPE', KEYS[1]).ok, '', 0, redis.call('PTTL', KEYS[1]), 0}";
 
 /// Some keys of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +80,26 @@ pub(crate) struct Look {
 }
 
 impl Keys {
+    /// Takes one more key into account, of a server that votes: a lock is a hash, `<prefix>q<name>`. What `redis:` keeps below the
+    /// same prefix has other names.
+    pub(crate) fn judge_vote(&mut self, prefix: &str, key: &[u8], look: &Look) {
+        if look.kind == "none" {
+            return; // It has gone meanwhile.
+        }
+        self.seen += 1;
+        let expected = match key.get(prefix.len()..).unwrap_or_default() {
+            [b'q', _, ..] => "hash",
+            [b'e'] => "string",
+            [b'l', b'{' | b'=' | b'~', ..] | [b's'] | [b'b', ..] => return,
+            _ => return self.foreign.add(key),
+        };
+        if look.kind != expected {
+            self.wrong_type.add(key);
+        } else if look.ttl_ms == -1 {
+            self.immortal.add(key);
+        }
+    }
+
     /// Takes one more key into account.
     ///
     /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one), and is the only field; or with
@@ -113,17 +137,21 @@ impl Keys {
     }
 }
 
-/// Walks the keys below `prefix`, within bounds.
-pub(crate) async fn look(link: &Link, prefix: &str) -> Known<Keys> {
-    let mut keys = Keys::default();
+/// Walks the keys below our prefix, within bounds.
+pub(crate) async fn look(link: &Link, aim: &Aim) -> Known<Keys> {
+    let (mut keys, prefix) = (Keys::default(), &aim.prefix);
+    let script = if aim.kind == Kind::Redlock { LOOK_AT_VOTES } else { LOOK };
     let (pattern, mut cursor) = (wire::pattern(prefix), "0".to_owned());
     for _ in 0..MOST_STEPS {
         let step = words(&["SCAN", &cursor, "MATCH", &pattern, "COUNT", STRIDE]);
         let (next, found): (String, Vec<Vec<u8>>) = ask(link, &step).await?;
         for some in found.chunks(100) {
-            let looks = join_all(some.iter().map(|key| look_at(link.clone(), key))).await;
+            let looks = join_all(some.iter().map(|key| look_at(link.clone(), script, key))).await;
             for (key, look) in some.iter().zip(looks) {
-                keys.judge(prefix, key, &look?);
+                match aim.kind {
+                    Kind::Redlock => keys.judge_vote(prefix, key, &look?),
+                    _ => keys.judge(prefix, key, &look?),
+                }
             }
         }
         cursor = next;
@@ -135,8 +163,8 @@ pub(crate) async fn look(link: &Link, prefix: &str) -> Known<Keys> {
     Ok(keys)
 }
 
-async fn look_at(link: Link, key: &[u8]) -> Known<Look> {
-    let mut command = words(&["EVAL", LOOK, "1"]);
+async fn look_at(link: Link, script: &str, key: &[u8]) -> Known<Look> {
+    let mut command = words(&["EVAL", script, "1"]);
     command.arg(key);
     let (kind, main, fields, ttl_ms, over): (_, _, _, _, i64) = ask(&link, &command).await?;
     Ok(Look { kind, main, fields, ttl_ms, over: over == 1 })
@@ -185,5 +213,24 @@ mod tests {
         assert_eq!(count(judged("p:l{a}", "hash", "R", 1, 1000)), [0, 0, 0, 1]);
         assert_eq!(count(judged("p:l{a}", "hash", "F", 2, 1000)), [0, 0, 0, 1]);
         assert_eq!(judged("p:l{a}", "hash", "H over", 1, 1000).ended.count, 1);
+    }
+
+    #[test]
+    fn where_servers_vote_a_lock_has_another_name() {
+        let judged = |key: &str, kind: &str, ttl_ms| {
+            let mut keys = Keys::default();
+            let look = Look { kind: kind.into(), main: vec![], fields: 0, ttl_ms, over: false };
+            keys.judge_vote("p:", key.as_bytes(), &look);
+            [keys.seen, keys.wrong_type.count, keys.foreign.count, keys.immortal.count]
+        };
+        for (key, kind) in [("p:qa", "hash"), ("p:e", "string"), ("p:l{a}", "hash"), ("p:s", "string")] {
+            assert_eq!(judged(key, kind, 1000), [1, 0, 0, 0], "{key}");
+        }
+        assert_eq!(judged("p:qa", "none", -2), [0, 0, 0, 0]);
+        assert_eq!(judged("p:qa", "string", 1000), [1, 1, 0, 0]);
+        assert_eq!(judged("p:e", "hash", 1000), [1, 1, 0, 0]);
+        assert_eq!(judged("p:q", "hash", 1000), [1, 0, 1, 0]);
+        assert_eq!(judged("p:settings", "hash", -1), [1, 0, 1, 0]);
+        assert_eq!(judged("p:qa", "hash", -1), [1, 0, 0, 1]);
     }
 }

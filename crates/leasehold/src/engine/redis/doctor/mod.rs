@@ -13,6 +13,7 @@ mod probe;
 mod rules;
 mod sample;
 mod sentinel;
+pub(in crate::engine) mod voters;
 
 use std::time::Duration;
 

@@ -8,9 +8,9 @@ use redis::{PushInfo, PushKind};
 use tokio::sync::mpsc;
 
 use super::super::config::{Address, Config};
-use super::super::connect;
+use super::super::{connect, wire};
 use super::ask::{Known, Link, No, ask, words};
-use super::facts::{Aim, Echo, Kind};
+use super::facts::{Aim, Echo, Epoch, Kind};
 use super::name::nobodys_name;
 
 /// A message that takes longer than this does not come.
@@ -42,6 +42,35 @@ redis.call('SET', KEYS[1], 'x', 'NX', 'PX', 10000)
 if redis.call('GET', KEYS[1]) ~= 'x' then return 0 end
 return redis.call('DEL', KEYS[1])";
 
+/// The same for one of several servers that vote, and what strict mode keeps beside the locks. A time that is past removes a key.
+const VOTE_LAYOUT: &str = "\
+local there, no = 0, nil
+local function try(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then no = no or { err = answer.err .. ': ' .. (...) } end
+  return answer
+end
+local time = try('TIME')
+local function vote(key)
+  try('HSET', key, 't', '1', 'x', '2')
+  try('EXPIREAT', key, string.format('%.0f', (tonumber(time[1]) or 0) + 10))
+  try('EXPIRE', key, '10')
+  local all, some = try('HGETALL', key), try('HMGET', key, 't', 'x')
+  if #all == 4 and some[1] == '1' then there = there + 1 end
+  try('HDEL', key, 'x', 't')
+  try('EXPIREAT', key, '1')
+end
+local function run(key)
+  try('SET', key, 'x', 'PX', 100)
+  if try('GET', key) == 'x' then there = there + 1 end
+  try('EXPIREAT', key, '1')
+end
+for i, key in ipairs(KEYS) do
+  if i <= 3 then vote(key) else run(key) end
+end
+if no then return no end
+return there == #KEYS and 1 or 0";
+
 /// Both ways in which scripts are run; the first stores it for the second.
 pub(super) async fn scripts(link: &Link) -> Known<()> {
     one(ask(link, &words(&["EVAL", "return 1", "0"])).await?)?;
@@ -59,6 +88,12 @@ pub(super) async fn layout(link: &Link, aim: &Aim, slots: &[RangeInclusive<u16>]
     let (prefix, name) = (&aim.prefix, nobodys_name(slots));
     let command = if aim.simple {
         words(&["EVAL", SIMPLE_LAYOUT, "1", &format!("{prefix}{name}")])
+    } else if aim.kind == Kind::Redlock {
+        let mut keys = ['a', 'b', 'c'].map(|end| format!("{prefix}q{name}{end}")).to_vec();
+        keys.extend(aim.strict.then(|| format!("{prefix}e{name}")));
+        let mut command = words(&["EVAL", VOTE_LAYOUT, &keys.len().to_string()]);
+        command.arg(keys);
+        command
     } else if aim.kind == Kind::Cluster {
         let [one, two, three] = ['a', 'b', 'c'].map(|end| format!("{prefix}l={{{name}}}{end}"));
         words(&["EVAL", LAYOUT, "3", &one, &two, &three])
@@ -67,6 +102,13 @@ pub(super) async fn layout(link: &Link, aim: &Aim, slots: &[RangeInclusive<u16>]
         words(&["EVAL", LAYOUT, "3", &one, &two, &three])
     };
     one(ask(link, &command).await?)
+}
+
+/// What strict mode knows of the server, and the time to compare it with.
+pub(super) async fn epoch(link: &Link, aim: &Aim) -> Known<Epoch> {
+    let record: Option<String> = ask(link, &words(&["GET", &wire::beside(&aim.prefix, 'e', None)])).await?;
+    let (seconds, micros): (u64, u64) = ask(link, &words(&["TIME"])).await?;
+    Ok(Epoch { now: seconds * 1_000_000 + micros, record })
 }
 
 /// Whether the server tells of keys that change.

@@ -10,6 +10,7 @@ mod replicas;
 mod sample;
 pub(super) mod sentinel;
 mod timing;
+pub(super) mod voters;
 
 use std::time::Duration;
 
@@ -92,6 +93,9 @@ fn cure(no: &No, aim: &Aim) -> String {
     };
     match said.split_whitespace().next().unwrap_or_default() {
         "NOPERM" => format!("give the user what locks need: {}", aim.permissions()),
+        "READONLY" | "MOVED" | "ASK" | "CLUSTERDOWN" if aim.kind == Kind::Redlock => {
+            "a server of its own in its place: a master that follows nobody, and belongs to no cluster".into()
+        }
         "READONLY" => "name the master, or its Sentinels: redis+sentinel://h1,h2,h3/mymaster".into(),
         "MOVED" | "ASK" | "CLUSTERDOWN" => {
             "if it is a cluster, say so: redis+cluster://h1,h2; and mend the cluster".into()
@@ -104,6 +108,8 @@ fn cure(no: &No, aim: &Aim) -> String {
         "NOREPLICAS" => "bring the replicas back, or lower min-replicas-to-write".into(),
         "MISCONF" => "let the server save its data again: room on its disk, permissions of its folder".into(),
         "LOADING" => "wait until the server has read its data, and examine it again".into(),
+        // So a script is refused a command by Redis 7.0.
+        _ if said.contains("can't run this command") => format!("give the user what locks need: {}", aim.permissions()),
         _ if said.contains("unknown command") => {
             "connect to the server itself: a proxy or the provider hides the command (see rename-command, too)".into()
         }
@@ -153,6 +159,8 @@ mod tests {
     fn every_refusal_has_its_cure() {
         let cure = |said: &str| super::cure(&No::Refused(said.into()), &sample::aim());
         assert!(cure("NOPERM User x has no permissions").contains("ACL SETUSER"));
+        let in_script = "ERR The user executing the script can't run this command or subcommand: HMGET";
+        assert!(cure(in_script).contains("ACL SETUSER"));
         assert!(cure("CROSSSLOT Keys in request").contains("proxy"));
         assert!(cure("ERR unknown command 'EVAL'").contains("rename-command"));
         assert!(cure("OOM command not allowed").contains("maxmemory"));

@@ -52,6 +52,7 @@ pub(super) fn healthy() -> Node {
             echo: Some(Ok(echo)),
             tracking: Some(Ok(())),
             keys: Some(Ok(Keys { seen: 3, all: true, ..Keys::default() })),
+            epoch: None,
         }),
     }
 }
@@ -74,6 +75,7 @@ pub(super) fn mute() -> Node {
             echo: Some(Err(no())),
             tracking: Some(Err(no())),
             keys: Some(Err(no())),
+            epoch: None,
         }),
     }
 }

@@ -1,0 +1,178 @@
+//! One server that votes: the rules of a server alone, and those about its vote.
+
+use super::super::super::facts::{Aim, Node};
+use super::super::super::voters::{Plan, Voter};
+use super::super::{access, durability, fail, keys, memory, ok, timing, unknown, warn};
+use super::forgets;
+use crate::doctor::{Finding, Level};
+use crate::error::{Error, ErrorKind};
+
+/// All about one of them.
+pub(super) fn node(node: &Node, voters: &[Voter], plan: &Plan, aim: &Aim) -> Vec<Finding> {
+    let mut findings = vec![reachable(node, plan, super::can_vote(voters)), role(node, voters)];
+    findings.extend(cluster_mode(node));
+    findings.extend([access::scripts(node, aim), access::script_time(node, aim)]);
+    if let Some(master) = &node.master {
+        findings.push(access::layout(node, master, aim));
+        findings.extend(access::run_id(node, aim));
+    }
+    findings.extend([memory::eviction_policy(node), memory::evicted_keys(node), memory::room(node)]);
+    if let Some(master) = &node.master {
+        findings.extend([forgets::persistence(node, plan), durability::restart(node, aim), replicas(node)]);
+        findings.extend(master.keys.iter().flat_map(|keys| keys::all(node, keys, aim)));
+        findings.push(timing::slow_log(node, aim));
+    }
+    findings
+}
+
+/// It does not let us in, or is not there; `able` of the others can vote.
+pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &Plan, able: usize) -> Finding {
+    let (check, level, fix) = match error.kind() {
+        ErrorKind::Denied => (
+            "login",
+            Level::Fail,
+            "correct its user and password in the URL: redlock://user:password@h1,…; each may have its own",
+        ),
+        ErrorKind::Unsupported => {
+            ("resp3", Level::Fail, "run Redis 6.0 or newer, and connect to it without a proxy in between")
+        }
+        _ => (
+            "reachable",
+            if able < plan.quorum.needed { Level::Fail } else { Level::Warn },
+            "start it, or correct its address in the URL; look at firewalls and its `bind` setting",
+        ),
+    };
+    let means = without(plan, able);
+    let (at, said) = (voter.address.to_string(), error.said());
+    // Several that are away in the same way say so in the same words.
+    let found = said.strip_prefix(&at).map_or_else(|| said.clone(), |rest| format!("it{rest}"));
+    Finding::new(level, check, &at, found).means(means).fix(fix)
+}
+
+/// What it means that one does not vote.
+fn without(plan: &Plan, able: usize) -> &'static str {
+    match able.checked_sub(plan.quorum.needed) {
+        None => "it does not vote, and those that do are no majority: no lock can be taken or renewed",
+        Some(0) => "it does not vote; none of those that do may fail",
+        Some(_) => "it does not vote; those that do are a majority still",
+    }
+}
+
+/// One that falls silent is as one that is away.
+fn reachable(node: &Node, plan: &Plan, able: usize) -> Finding {
+    let finding = access::reachable(node);
+    if finding.level == Level::Ok {
+        return finding;
+    }
+    let level = if able < plan.quorum.needed { Level::Fail } else { Level::Warn };
+    Finding { level, ..finding }.means(without(plan, able))
+}
+
+/// A vote is independent only if nobody else decides what it says.
+fn role(node: &Node, voters: &[Voter]) -> Finding {
+    let (check, at) = ("role", &node.address);
+    match &node.is_master {
+        Ok(true) => ok(check, at, "it is a master").means("it takes claims, and its vote is its own"),
+        Ok(false) => {
+            let found = match (node.info("master_host"), node.number("master_port")) {
+                (Ok(host), Ok(port)) => {
+                    let also = voters.iter().find(|one| is_at(one, host, port));
+                    let also = also.map(|one| format!("{}, which votes here, too", one.address));
+                    format!("it is a replica of {}", also.unwrap_or_else(|| format!("{host}:{port}")))
+                }
+                _ => "it is a replica".to_owned(),
+            };
+            fail(check, at, found)
+                .means(
+                    "it takes no claims, so it does not vote; and made a master it would have forgotten the latest grants: a \
+                    copy is no independent vote",
+                )
+                .fix("a server of its own in its place, or REPLICAOF NO ONE; nodes of redlock: do not follow each other")
+        }
+        Err(no) => {
+            unknown(check, at, no).means("a replica would not vote").fix("let this user run INFO and ROLE: +info +role")
+        }
+    }
+}
+
+fn is_at(voter: &Voter, host: &str, port: u64) -> bool {
+    let place = host.parse().ok();
+    u64::from(voter.address.port) == port
+        && (voter.address.host.eq_ignore_ascii_case(host) || place.is_some_and(|place| voter.places.contains(&place)))
+}
+
+fn cluster_mode(node: &Node) -> Option<Finding> {
+    (node.number("cluster_enabled") == Ok(1)).then(|| {
+        fail("cluster-mode", &node.address, "it is a node of a cluster")
+            .means(
+                "it sends us away for most locks (MOVED), and its fail-over forgets grants: it is no independent vote",
+            )
+            .fix("a server of its own in its place (cluster-enabled no); or all of the cluster: redis+cluster://h1,h2")
+    })
+}
+
+/// Whoever takes a node's place has forgotten its latest votes.
+fn replicas(node: &Node) -> Finding {
+    let (check, at) = ("replicas", &node.address);
+    let means =
+        "a replica that takes its place has forgotten the latest grants, and grants them again: two may hold one lock";
+    let fix = "no replicas and no Sentinels for the nodes of redlock: when one dies, the majority goes on";
+    match node.followers() {
+        Ok(none) if none.is_empty() => {
+            ok(check, at, "it has no replica").means("nobody takes its place who knows less than it")
+        }
+        Ok(some) => {
+            let names: Vec<_> = some.iter().map(|one| one.address.as_str()).collect();
+            let noun = if some.len() == 1 { "a replica" } else { "replicas" };
+            warn(check, at, format!("it has {noun}: {}", names.join(", "))).means(means).fix(fix)
+        }
+        Err(no) => unknown(check, at, &no).means(means).fix(format!("{fix}; let this user run INFO: +info")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::ask::No;
+    use super::super::super::sample::assert_level;
+    use super::super::sample::{aim, five, node as sample, plan, voter};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    #[test]
+    fn one_that_is_away_matters_as_far_as_the_others_are_few() {
+        let finding = |kind, able| unreachable(&voter(sample(1)), &Error::new(kind, "no"), &plan(5), able);
+        assert_level(&finding(ErrorKind::Unavailable, 4), Warn, "a majority still");
+        assert_level(&finding(ErrorKind::Unavailable, 3), Warn, "may fail");
+        assert_level(&finding(ErrorKind::Unavailable, 2), Fail, "no lock can be taken");
+        assert_level(&finding(ErrorKind::Denied, 4), Fail, "redlock://user:password@");
+        assert_level(&finding(ErrorKind::Unsupported, 4), Fail, "6.0");
+        assert_eq!(finding(ErrorKind::Denied, 4).subject, "h1:6379");
+        let silent = Node { scripts: Err(No::Lost("no answer within 5s".into())), ..sample(1) };
+        assert_level(&reachable(&silent, &plan(5), 4), Warn, "fell silent");
+        assert_level(&reachable(&silent, &plan(5), 2), Fail, "no lock can be taken");
+        assert_level(&reachable(&sample(1), &plan(5), 2), Good, "lets us in");
+    }
+
+    #[test]
+    fn a_copy_is_no_vote() {
+        let of = |host: &str, port: &str| {
+            let node = sample(2).with_info("master_host", host).with_info("master_port", port);
+            role(&Node { is_master: Ok(false), ..node }, &five())
+        };
+        assert_level(&of("h1", "6379"), Fail, "h1:6379, which votes here, too");
+        assert_level(&of("10.0.0.1", "6379"), Fail, "h1:6379, which votes here, too");
+        assert_level(&of("h1", "7"), Fail, "replica of h1:7");
+        assert_level(&role(&sample(1), &five()), Good, "its own");
+        assert_level(&role(&Node { is_master: Err(No::missing("it")), ..sample(1) }, &five()), Unknown, "+role");
+        let followed = sample(1).with_replica("ip=10.0.0.9,port=6380,state=online,offset=14,lag=1");
+        assert_level(&replicas(&followed), Warn, "10.0.0.9:6380");
+        assert_level(&replicas(&sample(1)), Good, "no replica");
+    }
+
+    #[test]
+    fn a_part_of_a_cluster_is_no_vote() {
+        let findings = node(&sample(1).with_info("cluster_enabled", "1"), &five(), &plan(5), &aim());
+        let finding = findings.iter().find(|finding| finding.check == "cluster-mode").unwrap();
+        assert_level(finding, Fail, "redis+cluster:");
+    }
+}

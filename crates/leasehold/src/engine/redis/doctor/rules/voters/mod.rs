@@ -1,0 +1,219 @@
+//! Servers that vote: how many, how independent, and what each of them forgets.
+
+mod apart;
+mod each;
+mod forgets;
+#[cfg(test)]
+mod sample;
+mod time;
+
+use super::super::facts::{Aim, Node};
+use super::super::voters::{Plan, Voter};
+use super::{fail, ok, warn};
+use crate::doctor::{Finding, Level};
+
+/// All about all of them.
+pub(crate) fn all(voters: &[Voter], plan: &Plan, aim: &Aim) -> Vec<Finding> {
+    let nodes: Vec<&Node> = voters.iter().filter_map(|voter| voter.answer.as_ref().ok()).collect();
+    let mut findings = count(plan);
+    findings.push(majority(voters, plan));
+    for voter in voters {
+        match &voter.answer {
+            Ok(node) => findings.extend(each::node(node, voters, plan, aim)),
+            Err(error) => findings.push(each::unreachable(voter, error, plan, can_vote(voters))),
+        }
+    }
+    findings = shorter(findings, "memory", "the fullest", |finding| number(&nodes, finding, "used_memory"));
+    findings = shorter(findings, "restart", "the last to start", |finding| {
+        u64::MAX - number(&nodes, finding, "uptime_in_seconds")
+    });
+    findings = shorter(findings, "key-types", "the most", |finding| {
+        let at = nodes.iter().find(|node| node.address == finding.subject);
+        let keys = at.and_then(|node| node.master.as_ref()?.keys.as_ref()?.as_ref().ok());
+        keys.map_or(0, |keys| keys.seen as u64)
+    });
+    findings.extend(apart::same_server(&nodes));
+    findings.extend(apart::same_host(voters));
+    findings.extend(apart::versions(&nodes));
+    findings.extend(time::clocks(&nodes, plan, aim));
+    findings.extend(time::our_clock(&nodes));
+    findings.extend(time::node_timeout(&nodes, plan, aim));
+    findings.extend(forgets::strict(plan, aim));
+    findings.extend(forgets::abstaining(&nodes, plan));
+    findings
+}
+
+fn number(nodes: &[&Node], finding: &Finding, key: &str) -> u64 {
+    nodes.iter().find(|node| node.address == finding.subject).and_then(|node| node.number(key).ok()).unwrap_or(0)
+}
+
+/// Where all is well with each of them and only the figures differ, the greatest is enough.
+fn shorter(findings: Vec<Finding>, check: &str, which: &str, size: impl Fn(&Finding) -> u64) -> Vec<Finding> {
+    let of: Vec<_> = findings.iter().filter(|finding| finding.check == check).collect();
+    let alike = of.windows(2).all(|two| two[0].found == two[1].found);
+    if alike || of.iter().any(|finding| finding.level != Level::Ok) {
+        return findings;
+    }
+    let Some(greatest) = of.iter().max_by_key(|finding| size(finding)) else { return findings };
+    let mut one = (*greatest).clone();
+    one.found = format!("{which} of {}: {}", of.len(), one.found);
+    let mut one = Some(one);
+    findings.into_iter().filter_map(|finding| if finding.check == check { one.take() } else { Some(finding) }).collect()
+}
+
+/// How many there are.
+fn count(plan: &Plan) -> Vec<Finding> {
+    let (check, all, needed) = ("nodes", plan.quorum.nodes, plan.quorum.needed);
+    let mut findings = Vec::new();
+    if all.is_multiple_of(2) {
+        let found = format!("{all} nodes, an even number; {needed} of them are a majority");
+        let survived = failures(plan.quorum.spare());
+        let means = format!("{survived} survived, as with {}; and a cut into two halves stops all locks", all - 1);
+        let fix = format!("{} or {} nodes", all - 1, all + 1);
+        findings.push(match plan.even_allowed {
+            true => warn(check, "", found).means(means).fix(fix),
+            false => fail(check, "", found)
+                .means(format!("{means}; the engine refuses this URL"))
+                .fix(format!("{fix}; or, if it must be so, even=allowed in the URL")),
+        });
+    }
+    if all < 3 {
+        let found = if all == 1 { "only 1 node".to_owned() } else { format!("only {all} nodes") };
+        let finding = warn(check, "", found).means("no failure is survived: without one of them no lock can be taken");
+        findings
+            .push(finding.fix("three or five nodes, each on a machine of its own; for one server, redis: does more"));
+    }
+    if findings.is_empty() {
+        let survived = failures(plan.quorum.spare());
+        let found = format!("{all} nodes, of which {needed} are a majority: {survived} survived");
+        findings.push(ok(check, "", found).means("locks are taken, kept and given back by any majority"));
+    }
+    findings
+}
+
+fn failures(count: usize) -> String {
+    match count {
+        0 => "no failure is".into(),
+        1 => "1 failure is".into(),
+        count => format!("{count} failures are"),
+    }
+}
+
+/// How many can take claims now.
+fn can_vote(voters: &[Voter]) -> usize {
+    let mut runs: Vec<&str> = Vec::new();
+    let mut count = 0;
+    for node in voters.iter().filter_map(|voter| voter.answer.as_ref().ok()) {
+        let able = node.scripts.is_ok() && node.master.as_ref().is_some_and(|master| master.layout.is_ok());
+        let run = node.info("run_id").ok();
+        let again = run.is_some_and(|run| runs.contains(&run));
+        runs.extend(run);
+        count += usize::from(able && !again);
+    }
+    count
+}
+
+/// Whether a majority can take claims now.
+fn majority(voters: &[Voter], plan: &Plan) -> Finding {
+    let (check, quorum, able) = ("majority", plan.quorum, can_vote(voters));
+    let found = format!("{able} of {} can vote; {} are needed", quorum.nodes, quorum.needed);
+    let fix = "mend the others: each has a finding of its own that says how";
+    if able < quorum.needed {
+        return fail(check, "", found).means("there is no majority: no lock can be taken or renewed").fix(fix);
+    }
+    let spare = able - quorum.needed;
+    let more = match spare {
+        0 => "none of them may fail now".to_owned(),
+        1 => "1 of them may fail, and locks go on".to_owned(),
+        spare => format!("{spare} of them may fail, and locks go on"),
+    };
+    if able == quorum.nodes { ok(check, "", found).means(more) } else { warn(check, "", found).means(more).fix(fix) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::assert_level;
+    use super::sample::{aim, five, node, plan, voter};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Warn};
+    use crate::error::{Error, ErrorKind};
+
+    fn away(number: usize) -> Voter {
+        Voter { answer: Err(Error::new(ErrorKind::Unavailable, "refused")), ..voter(node(number)) }
+    }
+
+    #[test]
+    fn five_that_are_well_have_nothing_to_mend() {
+        let findings = all(&five(), &plan(5), &aim());
+        for finding in &findings {
+            assert_eq!((finding.level, finding.fix.as_str()), (Good, ""), "{finding:?}");
+            assert!(!finding.found.is_empty() && !finding.means.is_empty(), "{finding:?}");
+        }
+        assert!(findings.len() > 12);
+    }
+
+    #[test]
+    fn nothing_is_ok_of_servers_that_tell_nothing() {
+        let mute = |number| {
+            let address = node(number).address;
+            voter(Node { address, ..super::super::sample::mute() })
+        };
+        for strict in [None, Some(aim().ttl)] {
+            let plan = Plan { strict, ..plan(3) };
+            let aim = Aim { strict: strict.is_some(), ..aim() };
+            let said = all(&[mute(1), mute(2), mute(3)], &plan, &aim);
+            // What is known without their word; in strict mode, what they keep on disk does not matter.
+            let known = ["reachable", "nodes", "same-host", "strict"];
+            let known = |check| known.contains(&check) || strict.is_some() && check == "persistence";
+            for finding in said.iter().filter(|finding| !known(finding.check)) {
+                assert_ne!(finding.level, Good, "{finding:?}");
+                assert!(!finding.means.is_empty() && !finding.fix.is_empty(), "{finding:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn even_numbers_and_few() {
+        assert_level(&count(&plan(5))[0], Good, "2 failures are survived");
+        assert_level(&count(&plan(3))[0], Good, "2 are a majority: 1 failure is survived");
+        assert_level(&count(&plan(4))[0], Fail, "even=allowed");
+        assert_level(&count(&plan(4))[0], Fail, "1 failure is survived, as with 3");
+        let allowed = |nodes| Plan { even_allowed: true, ..plan(nodes) };
+        assert_level(&count(&allowed(4))[0], Warn, "3 or 5 nodes");
+        let two = count(&allowed(2));
+        assert_level(&two[0], Warn, "even");
+        assert_level(&two[1], Warn, "only 2 nodes");
+        assert_level(&count(&plan(1))[0], Warn, "redis: does more");
+    }
+
+    #[test]
+    fn a_majority_is_counted_by_servers_that_can_vote() {
+        assert_level(&majority(&five(), &plan(5)), Good, "2 of them may fail");
+        let mut voters = five();
+        voters[0] = away(1);
+        assert_level(&majority(&voters, &plan(5)), Warn, "1 of them may fail");
+        voters[1] = away(2);
+        assert_level(&majority(&voters, &plan(5)), Warn, "none of them may fail");
+        let said = all(&voters, &plan(5), &aim());
+        let reachable: Vec<_> = said.iter().filter(|one| one.check == "reachable" && one.level == Warn).collect();
+        assert_eq!(reachable.len(), 2);
+        // Who is there twice votes once.
+        voters[2] = voter(node(4));
+        assert_level(&majority(&voters, &plan(5)), Fail, "2 of 5 can vote");
+        let said = all(&voters, &plan(5), &aim());
+        assert!(said.iter().any(|one| one.check == "reachable" && one.level == Fail), "{said:?}");
+    }
+
+    #[test]
+    fn figures_of_servers_that_are_well_are_one_line() {
+        let mut voters = five();
+        voters[3] = voter(node(4).with_info("used_memory", "50000000"));
+        let said = all(&voters, &plan(5), &aim());
+        let memory: Vec<_> = said.iter().filter(|one| one.check == "memory").collect();
+        assert_eq!((memory.len(), memory[0].subject.as_str()), (1, "h4:6379"));
+        assert_level(memory[0], Good, "the fullest of 5: 47.7 MiB");
+        voters[3] = voter(node(4).with_info("used_memory", "90000000"));
+        let said = all(&voters, &plan(5), &aim());
+        assert_eq!(said.iter().filter(|one| one.check == "memory").count(), 5);
+    }
+}

@@ -1,0 +1,22 @@
+//! What `leasehold doctor` looks at: what the URL says of the nodes together, and then each of them.
+
+use std::time::Duration;
+
+use super::config::Config;
+use crate::doctor::Finding;
+use crate::engine::EngineUrl;
+use crate::engine::redis::doctor::voters::{self, Plan};
+use crate::error::Result;
+
+/// Examines the nodes. An even number of them is a finding here, and no error.
+pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
+    let (config, even_allowed) = Config::read_any(url)?;
+    let plan = Plan {
+        quorum: config.quorum,
+        even_allowed,
+        node_timeout: config.node_timeout,
+        drift: config.drift,
+        strict: config.nodes.first().and_then(|node| node.strict),
+    };
+    Ok(voters::examine(&config.nodes, &plan, ttl).await)
+}
