@@ -8,7 +8,8 @@ use leasehold::clock::Moment;
 use leasehold::logic::fence::{Seen, admits};
 use leasehold::{Guard, Locks, Token, Watch};
 use leasehold_conformance::world::SOON;
-use leasehold_testbed::{Data, eventually};
+use leasehold_testbed::{Data, Proxy, eventually};
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::site::{Dice, NODES, Site, give_back, lock};
@@ -139,6 +140,13 @@ async fn some_rounds(scene: &Scene, rounds: u64) {
     .await;
 }
 
+/// Has all clients work.
+fn begin(clients: &[Locks], scene: &Arc<Scene>, seed: u64) -> Vec<JoinHandle<()>> {
+    let dice = |at: usize| Dice(seed ^ (at as u64 + 1) << 32);
+    let spawn = |(at, locks): (usize, &Locks)| tokio::spawn(work(locks.clone(), Arc::clone(scene), dice(at)));
+    clients.iter().enumerate().map(spawn).collect()
+}
+
 async fn chaos(mut site: Site, options: &str, data: Data, rounds: u64) {
     let seed = Dice::seed();
     let scene = Arc::new(Scene::default());
@@ -146,9 +154,7 @@ async fn chaos(mut site: Site, options: &str, data: Data, rounds: u64) {
     for _ in 0..CLIENTS {
         clients.push(site.locks_with(TTL, options).await);
     }
-    let tasks: Vec<_> = (0..CLIENTS)
-        .map(|at| tokio::spawn(work(clients[at].clone(), Arc::clone(&scene), Dice(seed ^ (at as u64 + 1) << 32))))
-        .collect();
+    let tasks = begin(&clients, &scene, seed);
     let (mut dice, mut times) = (Dice(seed), 0);
     some_rounds(&scene, 3).await;
     while scene.rounds.load(Ordering::SeqCst) < rounds || times < DISTURBANCES {
@@ -161,16 +167,21 @@ async fn chaos(mut site: Site, options: &str, data: Data, rounds: u64) {
             clock.sleep_until(clock.now().after(TTL)).await;
         }
     }
+    finish(&site, &scene, &clients, tasks, times).await;
+    let errors = scene.errors.lock().expect("no panic").clone();
+    assert!(errors.is_empty(), "a majority was always there: {errors:?}");
+}
+
+/// Ends the work, and looks at what came of it.
+async fn finish(site: &Site, scene: &Scene, clients: &[Locks], tasks: Vec<JoinHandle<()>>, times: u32) {
     scene.over.store(true, Ordering::SeqCst);
     for task in tasks {
         timeout(SOON * 2, task).await.expect("nobody hangs").expect("no panic");
     }
-    let errors = scene.errors.lock().expect("no panic").clone();
-    assert!(errors.is_empty(), "a majority was always there: {errors:?}");
     let done = scene.rounds.load(Ordering::SeqCst);
     println!("{done} rounds, {times} disturbances");
     std::mem::take(&mut *scene.room.lock().expect("no panic")).check(done);
-    for locks in &clients {
+    for locks in clients {
         eventually(SOON, || locks.settle()).await;
     }
     // What ended with its TTL is swept up by the next one who looks, where it was not reached before.
@@ -201,4 +212,53 @@ async fn nobody_meets_anybody_while_servers_die_and_come_back_with_their_data() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_meets_anybody_while_servers_forget_and_abstain() {
     chaos(Site::new().await, "strict=1s", Data::Wipe, 300).await;
+}
+
+/// Up to two lines of each client go bad, of each other ones.
+fn spoil(lines: &[Proxy], dice: &mut Dice) {
+    for _ in 0..dice.below(3) {
+        let line = &lines[dice.below(NODES as u64) as usize];
+        match dice.below(5) {
+            0 => line.delay(Duration::from_millis(dice.below(200))),
+            1 => line.freeze(true),
+            2 => line.drop_replies(true),
+            3 => line.cut_after_request(),
+            _ => line.cut(),
+        }
+    }
+}
+
+fn mend(line: &Proxy) {
+    line.delay(Duration::ZERO);
+    line.freeze(false);
+    line.drop_replies(false);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_meets_anybody_on_bad_lines() {
+    const ROUNDS: u64 = 300;
+    let (site, seed, scene) = (Site::new().await, Dice::seed(), Arc::new(Scene::default()));
+    let (mut clients, mut lines) = (Vec::new(), Vec::new());
+    for _ in 0..CLIENTS {
+        let (locks, proxies) = site.proxied(TTL, "connect-timeout=300ms").await;
+        clients.push(locks);
+        lines.push(proxies);
+    }
+    let tasks = begin(&clients, &scene, seed);
+    let (mut dice, mut times) = (Dice(seed), 0);
+    while scene.rounds.load(Ordering::SeqCst) < ROUNDS || times < DISTURBANCES {
+        lines.iter().for_each(|lines| spoil(lines, &mut dice));
+        some_rounds(&scene, 1 + dice.below(12)).await;
+        lines.iter().flatten().for_each(mend);
+        times += 1;
+        // A line that lost a reply is mute until its client has noticed.
+        for locks in &clients {
+            eventually(SOON, || locks.inspect("a")).await;
+        }
+    }
+    finish(&site, &scene, &clients, tasks, times).await;
+    // Lines that are still mute may be too many for a moment; that is said, and nothing else.
+    let errors = scene.errors.lock().expect("no panic").clone();
+    let other = errors.iter().find(|error| !error.contains("3 of 5 nodes must answer"));
+    assert!(other.is_none() && errors.len() < 20, "{} errors: {errors:?}", errors.len());
 }
