@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::clock::{Clock, Moment};
 use leasehold::engine::{Answer, Engine};
 use leasehold::logic::lease::Validity;
-use leasehold::{Claim, Guard, Holder, LockName, Locks, Mode, Owner, Result, Terms, Token};
+use leasehold::{Claim, Error, ErrorKind, Guard, Holder, LockName, Locks, Mode, Owner, Result, Terms, Token};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::redis::{Independent, Redis, Reply, Resp};
 use leasehold_testbed::{Data, Proxy, eventually};
@@ -154,7 +154,8 @@ pub(crate) async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Res
             Validity::Until(end) => Ok(Some((grant.token, end))),
             other => panic!("it does not say until when: {other:?}"),
         },
-        Answer::Busy { .. } | Answer::Abstains { .. } => Ok(None),
+        Answer::Busy { .. } => Ok(None),
+        Answer::Abstains { left } => Err(Error::new(ErrorKind::Unavailable, format!("they abstain for {left:?}"))),
         other => panic!("no queue: {other:?}"),
     }
 }
