@@ -115,7 +115,7 @@ impl Ballots {
     /// Takes the lock here, if nobody else has it, with this token if no higher one is known; zero is no token.
     pub fn take(&mut self, now: u64, ask: Ask, guess: Token) -> Vote {
         let sight = self.see(now, ask.claim, ask.owner);
-        let late = guess > Token::default() && guess == self.released;
+        let late = guess > Token::default() && guess == self.released && self.gone == Some(ask.claim);
         if sight.taken || late {
             return Vote::No { last: sight.last };
         }

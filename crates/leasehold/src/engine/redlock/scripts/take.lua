@@ -1,8 +1,8 @@
 -- KEYS: the lock. ARGV: claim, attempt, retention, guess, party. Answers 1: stored with the guess, or a text: how it stands.
 local key, claim, attempt, guess, party = KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5]
-local last, mine, same, till, back = see(key, claim, sub(party, 14, 29), all)
+local last, mine, same, till, back, gone = see(key, claim, sub(party, 14, 29), all)
 last = later(last, floor)
-if till or guess == back and guess > ZERO then return 'N' .. last .. clock end
+if till or guess > ZERO and guess == back and claim == gone then return 'N' .. last .. clock end
 if frozen > now then return 'A' .. last .. clock .. fmt('%016.0f', frozen - now) end
 local own = ZERO
 if mine then
