@@ -1,7 +1,7 @@
 //! Several clients want one lock. There is no queue: who does not get it withdraws, and asks again after a pause.
 //!
 //! What was sent is read from the servers' count of commands, those called by scripts included. Only the script that gives back
-//! or withdraws calls `HMGET`, once; and every attempt ends with it on each node, so `HMGET`s over nodes are attempts. Each attempt
+//! or withdraws does not call `TIME`; and every attempt ends with it on each node, so such scripts over nodes are attempts. Each attempt
 //! asks each node once; whatever other scripts there are belong to second rounds, each of which is sent to three nodes or more.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,7 +79,8 @@ async fn round(nodes: &mut Nodes, clients: &[Locks], left: u32) -> Result<Round,
     let calls = nodes.calls().await?.since(&before);
     let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
     let grants = f64::from(tally.served.iter().sum::<u32>());
-    let (scripts, ended) = (calls.scripts(), calls.of("hmget"));
+    let scripts = calls.scripts();
+    let ended = scripts.saturating_sub(calls.of("time"));
     Ok(Round {
         hand_offs: f64::from(tally.hand_offs) / taken,
         grants: grants / taken,

@@ -68,22 +68,18 @@ impl Pair {
 
     /// What a server has of a lock: the highest token, and until when each of the claims lasts.
     async fn stock(&mut self, lock: usize) -> (Token, [Option<u64>; 5]) {
-        let Reply::Array(fields) = self.hand.command(&["HGETALL", &self.keys[lock]]).await.expect("an answer") else {
-            panic!("no hash")
+        let text = match self.hand.command(&["GET", &self.keys[lock]]).await.expect("an answer") {
+            Reply::Bulk(text) => text,
+            Reply::Nil => return (Token::default(), [None; 5]),
+            other => panic!("{other:?}"),
         };
-        let (mut last, mut ends) = (0, [None; 5]);
-        for pair in fields.chunks(2) {
-            let [Reply::Bulk(field), Reply::Bulk(value)] = pair else { panic!("{pair:?}") };
-            let number = |from: usize, to: usize| value[from..to].parse::<u64>().expect("a number");
-            match field.as_str() {
-                "t" => last = last.max(number(0, 16)),
-                "r" => {}
-                claim => {
-                    let at = (0..5).find(|at| id(*at) == claim).expect("one of ours");
-                    last = last.max(number(16, 32));
-                    ends[at] = Some(number(32, 48) + number(49, 61));
-                }
-            }
+        let number = |from: usize, to: usize| text[from..to].parse::<u64>().expect("a number");
+        let (mut last, mut ends, mut at) = (number(0, 16), [None; 5], 48);
+        while at < text.len() {
+            let claim = (0..5).find(|claim| id(*claim) == text[at..at + 16]).expect("one of ours");
+            last = last.max(number(at + 32, at + 48));
+            ends[claim] = Some(number(at + 48, at + 64) + number(at + 69, at + 81));
+            at += 68 + number(at + 64, at + 68) as usize;
         }
         (Token(last), ends)
     }
@@ -248,13 +244,11 @@ async fn sequences(abstaining: bool) {
     let server = redis::start().await.expect("a server");
     let mut hand = Resp::connect(server.addr()).await.expect("a connection");
     let (words, see) = (script!("redis/scripts/words.lua"), script!("redlock/scripts/see.lua"));
-    let first = script!("redlock/scripts/first.lua");
-    let take = [first, script!("redlock/scripts/take_first.lua"), see, script!("redlock/scripts/take.lua")];
-    let write = [first, script!("redlock/scripts/write_first.lua"), see, script!("redlock/scripts/write.lua")];
+    let take = [script!("redlock/scripts/take_first.lua"), see, script!("redlock/scripts/take.lua")];
     let mut stored = Vec::new();
     for (name, text) in [
         ("take", take.concat()),
-        ("write", write.concat()),
+        ("write", [see, script!("redlock/scripts/write.lua")].concat()),
         ("renew", [see, script!("redlock/scripts/renew.lua")].concat()),
         ("evict", [see, script!("redlock/scripts/evict.lua")].concat()),
         ("release", script!("redlock/scripts/release.lua").to_owned()),

@@ -12,7 +12,7 @@ use super::wire::{self, Record, Stock};
 use crate::claim::{ClaimId, Token};
 use crate::engine::redis::error::odd;
 use crate::engine::redis::inspect::scanned;
-use crate::engine::redis::wire::{bytes, integer, pattern};
+use crate::engine::redis::wire::{Reader, bytes, integer, pattern};
 use crate::engine::{Evicted, LockView, PartyView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
@@ -23,13 +23,13 @@ const WRITES: usize = 4;
 /// One lock: what a majority says, or all who answer.
 pub(super) async fn one(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
     let mut commands = Pipeline::new();
-    commands.cmd("TIME").cmd("HGETALL").arg(engine.key(name));
+    commands.cmd("TIME").cmd("GET").arg(engine.key(name));
     let (commands, most) = (&commands, patience(engine));
     let answers = engine.all(|node| async move {
         let mut answers = node.commands(commands, most).await?;
-        let fields = answers.pop().unwrap_or(Value::Nil);
-        let fields = fields.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
-        let stock = answers.first().and_then(|time| Stock::read(time, &fields));
+        let text = answers.pop().unwrap_or(Value::Nil);
+        let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
+        let stock = answers.first().and_then(|time| Stock::read(time, &text));
         stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
     });
     let (stocks, said) = sort(answers.await);
@@ -173,7 +173,7 @@ fn ousted(answer: &Value, claim: ClaimId) -> Option<Ousted> {
     let party = match bytes(record)? {
         b"" => None,
         record => {
-            let record = Record::read(&claim.bits().to_be_bytes(), record)?;
+            let record = Record::read(&mut Reader(record))?;
             let age = Duration::from_micros(now.saturating_sub(record.token.0));
             let left = Duration::from_micros(record.ends.saturating_sub(now));
             Some(PartyView::new(claim, record.party.mode, Some(record.token), record.party.holder, age, left))

@@ -1,7 +1,7 @@
 //! Redlock: a lock on a majority of independent Redis servers, with a token that fences.
 //!
 //! # The protocol
-//! N servers (five, as a rule) know nothing of each other: no replication, no cluster. On each of them a lock is one hash, and
+//! N servers (five, as a rule) know nothing of each other: no replication, no cluster. On each of them a lock is one string, and
 //! every step one script, which lets in one owner at a time by that server's own clock
 //! ([`Ballots`](crate::logic::ballots::Ballots) is its specification). What a majority of them says counts
 //! ([`quorum`](crate::logic::quorum)); nothing else does.

@@ -8,7 +8,8 @@ use redis::{Pipeline, Value};
 
 use super::engine::RedlockEngine;
 use super::error;
-use crate::engine::redis::wire::{bytes, integer};
+use super::wire::micros;
+use crate::engine::redis::wire::bytes;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How much longer than for a majority the rest is waited for.
@@ -42,8 +43,8 @@ async fn independent(engine: &RedlockEngine) -> Result<()> {
     let both = &both;
     let answers = engine.all(|node| async move {
         let answers = node.commands(both, REST).await?;
-        if let Some(micros) = answers.first().and_then(time) {
-            node.saw_time(micros);
+        if let Some(time) = answers.first().and_then(micros) {
+            node.saw_time(time);
         }
         Ok((node.address.clone(), answers))
     });
@@ -59,13 +60,6 @@ async fn independent(engine: &RedlockEngine) -> Result<()> {
         known.push((run, address.to_string()));
     }
     Ok(())
-}
-
-/// The answer of TIME, in us.
-pub(super) fn time(answer: &Value) -> Option<u64> {
-    let Value::Array(parts) = answer else { return None };
-    let [seconds, micros] = &parts[..] else { return None };
-    u64::try_from(integer(seconds)?.checked_mul(1_000_000)?.checked_add(integer(micros)?)?).ok()
 }
 
 fn run_id(answer: &Value) -> Option<String> {

@@ -2,7 +2,7 @@
 //!
 //! | key | type | what |
 //! |---|---|---|
-//! | `<prefix>q<name>` | hash | one lock: `scripts/see.lua` says what is in it |
+//! | `<prefix>q<name>` | string | one lock: `scripts/see.lua` says what is in it |
 //! | `<prefix>e` | string | with `strict`: which run of the server we are in |
 //!
 //! All keys expire.
@@ -61,12 +61,10 @@ impl Scripts {
         let guard = if strict { shared::STRICT } else { shared::LAX };
         let full = |text| Stored::new([shared::WORDS, shared::HEAD, guard, lua!("see"), text].concat());
         // What comes first is all that runs in the common case.
-        let quick = |first: &str, text: &str| {
-            Stored::new([shared::WORDS, shared::HEAD, guard, lua!("first"), first, lua!("see"), text].concat())
-        };
+        let start = [shared::WORDS, shared::HEAD, guard, lua!("take_first")].concat();
         Self {
-            take: quick(lua!("take_first"), lua!("take")),
-            write: quick(lua!("write_first"), lua!("write")),
+            take: Stored::new([&start, lua!("see"), lua!("take")].concat()),
+            write: full(lua!("write")),
             renew: full(lua!("renew")),
             release: Stored::new([shared::WORDS, lua!("release")].concat()),
             evict: full(lua!("evict")),
@@ -149,12 +147,12 @@ pub(super) struct Record {
 }
 
 impl Record {
-    pub(super) fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
-        let claim = ClaimId::from_bits(u128::from_be_bytes(claim.try_into().ok()?));
-        let mut reader = Reader(text);
+    /// Reads the next record of a string.
+    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+        let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
         reader.number(16)?;
-        let (token, since) = (Token(reader.number(16)?), reader.number(16)?);
-        let party = Party::read(reader.0)?;
+        let (token, since, length) = (Token(reader.number(16)?), reader.number(16)?, reader.number(4)?);
+        let party = Party::read(reader.bytes(length as usize)?)?;
         Some(Self { claim, token, ends: since + party.ttl.as_micros() as u64, party })
     }
 }
@@ -169,27 +167,28 @@ pub(super) struct Stock {
 }
 
 impl Stock {
-    /// Reads the answers of TIME and HGETALL; `None` if they are not what the scripts write.
-    pub(super) fn read(time: &Value, fields: &Value) -> Option<Self> {
-        let Value::Array(time) = time else { return None };
-        let [seconds, micros] = &time[..] else { return None };
-        let now = u64::try_from(integer(seconds)? * 1_000_000 + integer(micros)?).ok()?;
-        let mut stock = Self { now, ..Self::default() };
-        let Value::Map(fields) = fields else { return None };
-        for (field, value) in fields {
-            let (field, value) = (bytes(field)?, bytes(value)?);
-            if field == b"r" {
-                continue;
-            }
-            if field == b"t" {
-                stock.last = stock.last.max(Token(Reader(value).number(16)?));
-            } else {
-                let record = Record::read(field, value)?;
-                stock.last = stock.last.max(record.token);
-                stock.records.push(record);
-            }
+    /// Reads the answers of TIME and GET; `None` if they are not what the scripts write.
+    pub(super) fn read(time: &Value, text: &Value) -> Option<Self> {
+        let mut stock = Self { now: micros(time)?, ..Self::default() };
+        if *text == Value::Nil {
+            return Some(stock);
         }
-        stock.records.retain(|record| record.ends > now);
+        let mut reader = Reader(bytes(text)?);
+        stock.last = Token(reader.number(16)?);
+        reader.bytes(32)?;
+        while !reader.0.is_empty() {
+            let record = Record::read(&mut reader)?;
+            stock.last = stock.last.max(record.token);
+            stock.records.push(record);
+        }
+        stock.records.retain(|record| record.ends > stock.now);
         Some(stock)
     }
+}
+
+/// The answer of TIME, in us.
+pub(super) fn micros(answer: &Value) -> Option<u64> {
+    let Value::Array(parts) = answer else { return None };
+    let [seconds, micros] = &parts[..] else { return None };
+    u64::try_from(integer(seconds)?.checked_mul(1_000_000)?.checked_add(integer(micros)?)?).ok()
 }

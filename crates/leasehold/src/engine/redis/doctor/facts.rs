@@ -52,7 +52,7 @@ impl Aim {
     pub(crate) fn permissions(&self) -> String {
         if self.kind == Kind::Redlock {
             return format!(
-                "ACL SETUSER <user> ~{}* +evalsha +eval +time +hgetall +hmget +hset +hdel +expireat +expire +get +set +info \
+                "ACL SETUSER <user> ~{}* +evalsha +eval +time +get +set +del +info \
                  +scan +script|load; for doctor also +ping +role +type +pttl +config|get +slowlog|get",
                 self.prefix
             );

@@ -28,7 +28,7 @@ if string.sub(main, 1, 1) == 'H' and since and ttl then
 end
 return {kind, main, hash and redis.call('HLEN', KEYS[1]) or 0, redis.call('PTTL', KEYS[1]), over}";
 
-/// Less of it: where servers vote, a lock is a hash of another make.
+/// Less of it: where servers vote, a lock is a string.
 const LOOK_AT_VOTES: &str = "return {redis.call('TYPE', KEYS[1]).ok, '', 0, redis.call('PTTL', KEYS[1]), 0}";
 
 /// Some keys of a kind.
@@ -80,7 +80,7 @@ pub(crate) struct Look {
 }
 
 impl Keys {
-    /// Takes one more key into account, of a server that votes: a lock is a hash, `<prefix>q<name>`. What `redis:` keeps below the
+    /// Takes one more key into account, of a server that votes: a lock is a string, `<prefix>q<name>`. What `redis:` keeps below the
     /// same prefix has other names.
     pub(crate) fn judge_vote(&mut self, prefix: &str, key: &[u8], look: &Look) {
         if look.kind == "none" {
@@ -88,8 +88,7 @@ impl Keys {
         }
         self.seen += 1;
         let expected = match key.get(prefix.len()..).unwrap_or_default() {
-            [b'q', _, ..] => "hash",
-            [b'e'] => "string",
+            [b'q', _, ..] | [b'e'] => "string",
             [b'l', b'{' | b'=' | b'~', ..] | [b's'] | [b'b', ..] => return,
             _ => return self.foreign.add(key),
         };

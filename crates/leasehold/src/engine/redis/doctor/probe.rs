@@ -42,7 +42,7 @@ redis.call('SET', KEYS[1], 'x', 'NX', 'PX', 10000)
 if redis.call('GET', KEYS[1]) ~= 'x' then return 0 end
 return redis.call('DEL', KEYS[1])";
 
-/// The same for one of several servers that vote, and what strict mode keeps beside the locks. A time that is past removes a key.
+/// The same for one of several servers that vote, and what strict mode keeps beside the locks.
 const VOTE_LAYOUT: &str = "\
 local there, no = 0, nil
 local function try(...)
@@ -50,23 +50,12 @@ local function try(...)
   if type(answer) == 'table' and answer.err then no = no or { err = answer.err .. ': ' .. (...) } end
   return answer
 end
-local time = try('TIME')
-local function vote(key)
-  try('HSET', key, 't', '1', 'x', '2')
-  try('EXPIREAT', key, string.format('%.0f', (tonumber(time[1]) or 0) + 10))
-  try('EXPIRE', key, '10')
-  local all, some = try('HGETALL', key), try('HMGET', key, 't', 'x')
-  if #all == 4 and some[1] == '1' then there = there + 1 end
-  try('HDEL', key, 'x', 't')
-  try('EXPIREAT', key, '1')
-end
-local function run(key)
-  try('SET', key, 'x', 'PX', 100)
-  if try('GET', key) == 'x' then there = there + 1 end
-  try('EXPIREAT', key, '1')
-end
-for i, key in ipairs(KEYS) do
-  if i <= 3 then vote(key) else run(key) end
+try('TIME')
+for _, key in ipairs(KEYS) do
+  try('SET', key, 'x', 'EX', 10)
+  try('SET', key, 'y', 'KEEPTTL')
+  if try('GET', key) == 'y' then there = there + 1 end
+  try('DEL', key)
 end
 if no then return no end
 return there == #KEYS and 1 or 0";

@@ -1,10 +1,9 @@
 -- Ends a claim, whoever's it is, and stores a token above all others, if it is. KEYS: the lock. ARGV: claim, -, retention, token.
 -- Answers whether it was, the highest token, the time, and the claim's record.
 local key, claim, token = KEYS[1], ARGV[1], ARGV[4]
-local last, record = see(key, claim, NONE)
-if record then call('HDEL', key, claim) end
+local last, record, _, _, rest = see(key, call('GET', key), claim, NONE)
 local highest = later(last, token)
-call('HSET', key, 't', highest)
-call('EXPIREAT', key, fmt('%.0f', math.ceil(later(highest, clock) / 1000000) + ARGV[3]))
+local ends = math.max(now, num(highest), rest.ends)
+call('SET', key, highest .. rest.back .. rest.by .. rest.records, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
 local known = later(last, floor)
 return { token > known and 1 or 0, known, clock, record or '' }

@@ -1,21 +1,29 @@
 -- Ends what this attempt of a claim, or an earlier one, has left. KEYS: the lock. ARGV: claim, attempt, retention, whether its
 -- token was granted. Answers whether there was something.
 local key, claim = KEYS[1], ARGV[1]
-local found = call('HMGET', key, claim, 't', 'r')
-local record = found[1]
-if not record or sub(record, 1, 16) > ARGV[2] then return 0 end
+local text = call('GET', key)
+local at, size = 49, 0
+while text and at < #text do
+  size = 68 + math.abs(sub(text, at + 64, at + 67))
+  if sub(text, at, at + 15) == claim then break end
+  at = at + size
+end
+if not text or at >= #text or sub(text, at + 16, at + 31) > ARGV[2] then return 0 end
+local gone, back, by = sub(text, 1, 16), sub(text, 17, 32), sub(text, 33, 48)
 if ARGV[4] == '1' then
-  local token, last, back = sub(record, 17, 32), found[2] or ZERO, found[3] or ZERO
-  if token > last then last = token end
-  if token >= sub(back, 1, 16) then back = token .. claim end
-  -- A hash without fields is gone, and its expiry with it: so this comes first. A server without memory refuses it, but lets a
-  -- script go on that has begun to write.
-  if type(redis.pcall('HSET', key, 't', last, 'r', back)) == 'table' then
-    call('HDEL', key, claim)
-    call('HSET', key, 't', last, 'r', back)
-    call('EXPIRE', key, ARGV[3])
-    return 1
+  local token = sub(text, at + 32, at + 47)
+  if token > gone then gone = token end
+  if token >= back then
+    back, by = token, claim
   end
 end
-call('HDEL', key, claim)
+local rest = gone .. back .. by .. sub(text, 49, at - 1) .. sub(text, at + size)
+local done = redis.pcall('SET', key, rest, 'KEEPTTL')
+if done.err and string.find(done.err, 'OOM') then
+  -- A server without memory lets a script go on that has begun to write, and this takes none.
+  call('DEL', key)
+  call('SET', key, rest, 'EX', ARGV[3])
+elseif done.err then
+  return done
+end
 return 1

@@ -3,15 +3,17 @@
 local answers = {}
 for i = 1, #KEYS - extra / 2 do
   local key, claim, token, party = KEYS[i], ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]
-  local last, mine, same, till, back, gone = see(key, claim, sub(party, 14, 29))
-  local here = mine and sub(mine, 17, 32) == token
+  local last, mine, same, till, rest = see(key, call('GET', key), claim, sub(party, 14, 29))
+  local here = mine and sub(mine, 33, 48) == token
   local fits = same == token or same == ZERO and token >= last
+  local given_back = token < rest.back or token == rest.back and claim == rest.by
   if frozen > now then
     answers[i] = 'A'
-  elseif not here and (till or not fits or not mine and (token < back or token == back and claim == gone)) then
+  elseif not here and (till or not fits or not mine and given_back) then
     answers[i] = '0'
   else
-    store(key, claim, last, mine and later(sub(mine, 1, 16), ARGV[1]) or ARGV[1], token, party, ARGV[2])
+    local attempt = mine and later(sub(mine, 17, 32), ARGV[1]) or ARGV[1]
+    store(key, rest, last, claim, attempt, token, party, ARGV[2])
     answers[i] = '1'
   end
 end

@@ -1,49 +1,54 @@
--- One lock on one node is a hash. Field 't': the highest token of those who are gone; 'r': the highest that was given back, and the
--- last claim that gave it back. A field for each claim: attempt, token, since (16 digits each), party; a party begins with its mode,
--- its TTL (12 digits) and its owner (16 bytes, zeros for nobody). Says: the highest token; our own record; the highest token of the
--- same owner's other claims; when somebody else's time ends; the highest token that was given back, and by whom. What the hash
--- holds is read unless it is given.
-local function see(key, claim, owner, all)
-  local last, same, back, gone, mine, till, dead = ZERO, ZERO, ZERO, '', nil, nil, nil
-  all = all or call('HGETALL', key)
-  for i = 1, #all, 2 do
-    local field, record = all[i], all[i + 1]
-    if field == 't' then
-      if record > last then last = record end
-    elseif field == 'r' then
-      back, gone = sub(record, 1, 16), sub(record, 17)
-    else
-      local token, ends = sub(record, 17, 32), sub(record, 33, 48) + sub(record, 50, 61)
-      if token > last then last = token end
-      if ends <= now then
-        dead = dead or {}
-        dead[#dead + 1] = field
-      elseif field == claim then
-        mine = record
-      elseif owner ~= NONE and sub(record, 62, 77) == owner then
-        if token > same then same = token end
-      elseif not till or ends > till then
-        till = ends
-      end
-    end
-  end
-  if dead then
-    -- In this order: a hash without fields is gone, and its expiry with it.
-    call('HSET', key, 't', last)
-    call('HDEL', key, unpack(dead))
-  end
-  return last, mine, same, till, back, gone
-end
-
--- Stores a claim. The key is kept until this server's clock has passed its token, and the retention (s) after its end: then the
--- next token comes from the clock.
-local function store(key, claim, last, attempt, token, party, retention)
-  call('HSET', key, claim, attempt .. token .. clock .. party)
-  local from = last > token and last or token
-  if clock > from then from = clock end
-  call('EXPIREAT', key, fmt('%.0f', math.ceil((from + sub(party, 2, 13)) / 1000000) + retention))
-end
-
+-- One lock on one node is one string: the highest token of those who are gone, the highest that was given back (16 digits each), the
+-- last claim that gave it back (16 bytes); then for each claim: the claim (16 bytes), its attempt, token and since when it lasts (16
+-- digits each), the length of its party (4 digits), and its party, which begins with its mode, its TTL (12 digits) and its owner (16
+-- bytes, zeros for nobody).
 local function later(a, b)
   return a > b and a or b
+end
+
+-- Reads it for a claim. Says: the highest token; our own record; the highest token of the same owner's other claims; when somebody
+-- else's time ends; and a table of what `store` needs: what the string begins with, the others' records, when the last of them ends.
+local function see(key, text, claim, owner)
+  local gone, last, same, mine, till, dead = ZERO, ZERO, ZERO, nil, nil, false
+  local rest = { back = ZERO, by = NONE, records = '', ends = 0 }
+  if text then
+    gone, rest.back, rest.by = sub(text, 1, 16), sub(text, 17, 32), sub(text, 33, 48)
+    last = gone
+    local at = 49
+    while at < #text do
+      local size = 68 + math.abs(sub(text, at + 64, at + 67))
+      local record = sub(text, at, at + size - 1)
+      local token, ends = sub(record, 33, 48), sub(record, 49, 64) + sub(record, 70, 81)
+      last = later(last, token)
+      if ends <= now then
+        dead = true
+      elseif sub(record, 1, 16) == claim then
+        mine = record
+      else
+        rest.records = rest.records .. record
+        if ends > rest.ends then rest.ends = ends end
+        if owner ~= NONE and sub(record, 82, 97) == owner then
+          same = later(same, token)
+        elseif not till or ends > till then
+          till = ends
+        end
+      end
+      at = at + size
+    end
+    if dead then
+      gone = last
+      call('SET', key, gone .. rest.back .. rest.by .. rest.records .. (mine or ''), 'KEEPTTL')
+    end
+  end
+  rest.gone = gone
+  return last, mine, same, till, rest
+end
+
+-- Stores a claim. The key is kept until this server's clock has passed its tokens, and the retention (s) after the last claim's end:
+-- then the next token comes from the clock.
+local function store(key, rest, last, claim, attempt, token, party, retention)
+  local ends = math.max(now, num(last), num(token)) + sub(party, 2, 13)
+  if rest.ends > ends then ends = rest.ends end
+  call('SET', key, rest.gone .. rest.back .. rest.by .. rest.records .. claim .. attempt .. token .. clock
+    .. fmt('%04d', #party) .. party, 'EX', math.ceil((ends - now) / 1000000) + retention)
 end

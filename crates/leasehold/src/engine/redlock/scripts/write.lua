@@ -1,11 +1,11 @@
 -- Stores a token under a claim. KEYS: the lock. ARGV: claim, attempt, retention, token, owner.
 local key, claim, token = KEYS[1], ARGV[1], ARGV[4]
-local last, mine, same = see(key, claim, ARGV[5], all)
-last = later(last, floor)
+local stored, mine, same, _, rest = see(key, call('GET', key), claim, ARGV[5])
+local last = later(stored, floor)
 if frozen > now then return 'A' end
-if not mine or sub(mine, 1, 16) ~= ARGV[2] then return 'G' end
-if sub(mine, 17, 32) == token then return 'S' end
+if not mine or sub(mine, 17, 32) ~= ARGV[2] then return 'G' end
+if sub(mine, 33, 48) == token then return 'S' end
 if same > ZERO and same ~= token then return 'B' .. same end
 if token <= last and token ~= same then return 'L' .. last end
-store(key, claim, last, ARGV[2], token, sub(mine, 49), ARGV[3])
+store(key, rest, stored, claim, ARGV[2], token, sub(mine, 69), ARGV[3])
 return 'S'
