@@ -77,7 +77,8 @@ struct Row {
 impl Row {
     fn new(name: &str, token: bool, way: Way, cycles: u32) -> Self {
         let [p50, mean, client, servers] = [const { Vec::new() }; 4];
-        Self { name: name.to_owned(), token, sets: true, way, cycles, p50, mean, client, servers, sent: Vec::new() }
+        let sets = !matches!(way, Way::Ours(..));
+        Self { name: name.to_owned(), token, sets, way, cycles, p50, mean, client, servers, sent: Vec::new() }
     }
 
     async fn round(&mut self, nodes: &mut Nodes, counts: bool) -> Result<(), Oops> {

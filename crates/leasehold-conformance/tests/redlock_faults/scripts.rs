@@ -245,10 +245,11 @@ async fn sequences(abstaining: bool) {
     let mut hand = Resp::connect(server.addr()).await.expect("a connection");
     let (words, see) = (script!("redis/scripts/words.lua"), script!("redlock/scripts/see.lua"));
     let take = [script!("redlock/scripts/take_first.lua"), see, script!("redlock/scripts/take.lua")];
+    let write = [script!("redlock/scripts/write_first.lua"), see, script!("redlock/scripts/write.lua")];
     let mut stored = Vec::new();
     for (name, text) in [
         ("take", take.concat()),
-        ("write", [see, script!("redlock/scripts/write.lua")].concat()),
+        ("write", write.concat()),
         ("renew", [see, script!("redlock/scripts/renew.lua")].concat()),
         ("evict", [see, script!("redlock/scripts/evict.lua")].concat()),
         ("release", script!("redlock/scripts/release.lua").to_owned()),

@@ -37,9 +37,11 @@
 //! - Nodes keep what they acknowledged (`appendfsync always`), or are *strict*: a server that has restarted abstains
 //!   (`strict=<longest ttl>`) from everything but give-backs until the longest lease is over. Without either, a node that restarts empty
 //!   can vote twice, and two may hold at once. The token of the second is higher nevertheless while the nodes' clocks agree
-//!   better than the two grants lie apart.
+//!   better than the two grants lie apart. A strict node stores no token below the end of its abstaining, on its own clock: tokens
+//!   rise as long as none was ahead of that clock, when it restarted, by more than the longest lease.
 //! - For exclusion: clocks that do not run apart by more than the drift (1 % and 2 ms; `drift`, `drift-fixed`), and no jumps on
-//!   so many nodes that the rest is no majority. For the order of tokens: no clock at all.
+//!   so many nodes that the rest is no majority. For the order of tokens, where nodes keep what
+//!   they acknowledged: no clock at all. (Where clocks jump, a grant is higher than all that were made before its attempt began.)
 //!
 //! # What if
 //! | | |
@@ -47,7 +49,7 @@
 //! | a reply to a take is lost | that node counts as silent; if a majority is there without it, all is well; otherwise its claim is withdrawn |
 //! | a take arrives after it was withdrawn | another attempt has a higher number; what is left of it ends with its TTL |
 //! | a withdrawal arrives late, during the next attempt | it ends nothing of a later attempt |
-//! | a take, or a renewal, is repeated or late after the give-back | its token was given back: refused |
+//! | a take, or a renewal, is repeated or late after the give-back | its token was given back: refused; on a node that the claim had not reached before, it stays for a TTL |
 //! | the client stops between two rounds | what is left of the validity is computed afterwards: too late is not held |
 //! | the client stops while it holds | its deadline is over before a majority lets others in; its token is lower than theirs |
 //! | two take half of the nodes each | both withdraw, and come again at different times |

@@ -61,10 +61,11 @@ impl Scripts {
         let guard = if strict { shared::STRICT } else { shared::LAX };
         let full = |text| Stored::new([shared::WORDS, shared::HEAD, guard, lua!("see"), text].concat());
         // What comes first is all that runs in the common case.
-        let start = [shared::WORDS, shared::HEAD, guard, lua!("take_first")].concat();
+        let quick =
+            |first: &str, rest| Stored::new([shared::WORDS, shared::HEAD, guard, first, lua!("see"), rest].concat());
         Self {
-            take: Stored::new([&start, lua!("see"), lua!("take")].concat()),
-            write: full(lua!("write")),
+            take: quick(lua!("take_first"), lua!("take")),
+            write: quick(lua!("write_first"), lua!("write")),
             renew: full(lua!("renew")),
             release: Stored::new([shared::WORDS, lua!("release")].concat()),
             evict: full(lua!("evict")),

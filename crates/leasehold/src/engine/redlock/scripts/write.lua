@@ -1,6 +1,6 @@
--- Stores a token under a claim. KEYS: the lock. ARGV: claim, attempt, retention, token, owner.
-local key, claim, token = KEYS[1], ARGV[1], ARGV[4]
-local stored, mine, same, _, rest = see(key, call('GET', key), claim, ARGV[5])
+-- Stores a token under a claim.
+local key, claim = KEYS[1], ARGV[1]
+local stored, mine, same, _, rest = see(key, text, claim, ARGV[5])
 local last = later(stored, floor)
 if frozen > now then return 'A' end
 if not mine or sub(mine, 17, 32) ~= ARGV[2] then return 'G' end
