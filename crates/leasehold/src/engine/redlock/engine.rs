@@ -377,6 +377,18 @@ impl RedlockEngine {
     {
         join_all(self.nodes.iter().map(|node| ask(Arc::clone(node)))).await
     }
+
+    /// The same, but who is not worth asking is not waited for.
+    pub(super) async fn all_who_answer<T, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let one = |(node, worth): (&Arc<Node>, bool)| match worth {
+            true => ask(Arc::clone(node)).left_future(),
+            false => ready(Err(no_answer_lately(node))).right_future(),
+        };
+        join_all(self.nodes.iter().zip(self.worth_asking()).map(one)).await
+    }
 }
 
 /// Nobody has an inbox: there is no queue.
@@ -392,8 +404,12 @@ struct Troubles {
 
 impl Troubles {
     fn silent(&mut self, node: &Node) {
-        self.said.push(crate::engine::redis::error::unreachable(&node.address, "no answer lately"));
+        self.said.push(no_answer_lately(node));
     }
+}
+
+fn no_answer_lately(node: &Node) -> Error {
+    crate::engine::redis::error::unreachable(&node.address, "no answer lately")
 }
 
 /// Asks all of them before any answer is heard: nobody is left out because others answered at once.
