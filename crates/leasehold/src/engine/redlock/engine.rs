@@ -103,9 +103,10 @@ impl RedlockEngine {
         wire::key(&self.config.nodes[0].prefix, name)
     }
 
-    /// What the fastest of the nodes' clocks says, in us; zero if none is known yet.
+    /// What the fastest of the nodes' clocks says, in us; zero if none is known yet. One that is a century ahead is none: a token
+    /// has 16 digits.
     fn time(&self) -> Token {
-        Token(self.nodes.iter().map(|node| node.time()).max().unwrap_or_default())
+        Token(self.nodes.iter().map(|node| node.time()).filter(|time| *time < LAST / 2).max().unwrap_or_default())
     }
 
     /// A token that most likely is above all that the nodes know.
