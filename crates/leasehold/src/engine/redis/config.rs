@@ -192,7 +192,9 @@ fn topology(url: &EngineUrl) -> Result<Topology> {
 }
 
 fn address(text: &str, port: u16) -> Result<Address> {
-    let wrong = || bad(format!("{text:?} is no host with a port, like `redis.example:6379` or `[::1]:6379`"));
+    // What follows a `:` without a host may be the start of a password: it is not repeated.
+    let shown = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
+    let wrong = || bad(format!("{shown} is no host with a port, like `redis.example:6379` or `[::1]:6379`"));
     let (host, digits) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
@@ -211,6 +213,10 @@ fn address(text: &str, port: u16) -> Result<Address> {
 fn database(url: &EngineUrl, topology: &Topology) -> Result<u32> {
     let path = url.path.trim_start_matches('/');
     let from_path = match topology {
+        // Most likely a password's rest: it is not repeated.
+        Topology::Single(_) if path.contains('@') => {
+            return Err(bad("a `/`, `@` or `?` in a user or a password is written as %2F, %40 or %3F".into()));
+        }
         Topology::Single(_) if !path.is_empty() => {
             Some(path.parse().map_err(|_| bad(format!("{path:?} is no database; it is a number: redis://host/2")))?)
         }

@@ -110,6 +110,12 @@ impl Config {
         Ok(self)
     }
 
+    /// The shortest TTL of which the drift leaves a half: with less, a lease would be over before it is renewed.
+    pub(crate) fn shortest(&self) -> Duration {
+        let left = 500_000_u32.saturating_sub(self.drift.ppm).max(1);
+        self.drift.fixed.saturating_mul(1_000_000) / left
+    }
+
     /// Where the nodes are.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.nodes.iter().filter_map(|node| match &node.topology {
@@ -139,6 +145,9 @@ fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
     let plain = !secure(&text) && url.option("tls").is_none() && url.hosts.iter().any(|part| secure(part));
     let wanted = |key: &str| SHARED.contains(&key) && !(plain && FOR_TLS.contains(&key));
     let mut node = EngineUrl::parse(&text)?;
+    if node.hosts.is_empty() {
+        return Err(bad("one of the nodes has no host: redlock://h1,h2,h3"));
+    }
     node.options = url.options.iter().filter(|(key, _)| wanted(key)).cloned().collect();
     Node::read(&node)
 }
@@ -198,6 +207,7 @@ mod tests {
             ("redlock://h1,h2", "even=allowed"),
             ("redlock://h1,h2,h3,h4", "no more failures than 3"),
             ("redlock://h1,h2,h1:6379", "named twice"),
+            ("redlock://u:p@,h2,h3", "has no host"),
             ("redlock://h1,h2,redis+cluster://h3", "one Redis server"),
             ("redlock://h1,h2,h3?drift=2", "like 0.01"),
             ("redlock://h1,h2,h3?even=yes", "`allowed` or `refused`"),

@@ -92,6 +92,7 @@ impl RedlockEngine {
         if let Some(most) = strict {
             can.max_ttl = can.max_ttl.min(most);
         }
+        can.min_ttl = can.min_ttl.max(config.shortest());
         let engine =
             Arc::new(Self { config, clock: clock.clone(), can, nodes, scripts, losses, tokens: Tokens::default() });
         super::open::meet(&engine).await?;
@@ -102,9 +103,10 @@ impl RedlockEngine {
         wire::key(&self.config.nodes[0].prefix, name)
     }
 
-    /// What the fastest of the nodes' clocks says, in us; zero if none is known yet.
+    /// What the fastest of the nodes' clocks says, in us; zero if none is known yet. One that is a century ahead is none: a token
+    /// has 16 digits.
     fn time(&self) -> Token {
-        Token(self.nodes.iter().map(|node| node.time()).max().unwrap_or_default())
+        Token(self.nodes.iter().map(|node| node.time()).filter(|time| *time < LAST / 2).max().unwrap_or_default())
     }
 
     /// A token that most likely is above all that the nodes know.
@@ -303,7 +305,7 @@ impl RedlockEngine {
         }
     }
 
-    async fn extend(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>> {
+    async fn extend(self: &Arc<Self>, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>> {
         let attempt = wire::digits(self.clock.now().as_nanos() / 1000).into_bytes();
         let mut arguments = vec![attempt, self.retention()];
         for claim in claims {
@@ -344,7 +346,10 @@ impl RedlockEngine {
         finish(flights);
         let renewal = |(tally, claim): (&Tally, &Arc<Claim>)| match tally.outcome() {
             Outcome::Done => Renewal::Renewed(Validity::FromSend(claim.terms.ttl)),
-            Outcome::Refused => Renewal::Lost,
+            Outcome::Refused => {
+                self.leave(claim);
+                Renewal::Lost
+            }
             Outcome::Open | Outcome::Unknown => Renewal::Unknown,
         };
         let answers: Vec<_> = tallies.iter().zip(claims).map(renewal).collect();
@@ -354,12 +359,37 @@ impl RedlockEngine {
         Ok(answers)
     }
 
+    /// Takes a lost claim from the nodes that still have it, as soon as its holder has been told.
+    fn leave(self: &Arc<Self>, claim: &Arc<Claim>) {
+        let told = self.clock.sleep_until(self.clock.now().after(self.config.drift.of(claim.terms.ttl)));
+        let (engine, claim) = (Arc::downgrade(self), Arc::clone(claim));
+        tokio::spawn(async move {
+            told.await;
+            let Some(engine) = engine.upgrade() else { return };
+            if let Err(error) = engine.give_back(&claim).await {
+                tracing::debug!(%error, name = %claim.name(), "what is left of a lost claim ends with its TTL");
+            }
+        });
+    }
+
     /// Asks all nodes for something, and waits for each.
     pub(super) async fn all<T, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
     where
         F: Future<Output = Result<T>>,
     {
         join_all(self.nodes.iter().map(|node| ask(Arc::clone(node)))).await
+    }
+
+    /// The same, but who is not worth asking is not waited for.
+    pub(super) async fn all_who_answer<T, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let one = |(node, worth): (&Arc<Node>, bool)| match worth {
+            true => ask(Arc::clone(node)).left_future(),
+            false => ready(Err(no_answer_lately(node))).right_future(),
+        };
+        join_all(self.nodes.iter().zip(self.worth_asking()).map(one)).await
     }
 }
 
@@ -376,8 +406,12 @@ struct Troubles {
 
 impl Troubles {
     fn silent(&mut self, node: &Node) {
-        self.said.push(crate::engine::redis::error::unreachable(&node.address, "no answer lately"));
+        self.said.push(no_answer_lately(node));
     }
+}
+
+fn no_answer_lately(node: &Node) -> Error {
+    crate::engine::redis::error::unreachable(&node.address, "no answer lately")
 }
 
 /// Asks all of them before any answer is heard: nobody is left out because others answered at once.

@@ -19,7 +19,7 @@ pub(super) fn too_few(config: &Config, said: &[Error]) -> Error {
         "{} of {} nodes must answer, and {} did not: {}",
         quorum.needed,
         quorum.nodes,
-        said.len(),
+        said.len().min(quorum.nodes),
         reasons.join("; ")
     );
     let error = Error::new(kind.unwrap_or(ErrorKind::Unavailable), message).at_engine(NAME);

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use redis::{Pipeline, Value};
 
 use super::engine::RedlockEngine;
@@ -20,12 +21,15 @@ use crate::name::LockName;
 /// How often a token that turned out too low is replaced by a higher one.
 const WRITES: usize = 4;
 
+/// How many locks are looked at together.
+const AT_ONCE: usize = 128;
+
 /// One lock: what a majority says, or all who answer.
 pub(super) async fn one(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
     let mut commands = Pipeline::new();
     commands.cmd("TIME").cmd("GET").arg(engine.key(name));
     let (commands, most) = (&commands, patience(engine));
-    let answers = engine.all(|node| async move {
+    let answers = engine.all_who_answer(|node| async move {
         let mut answers = node.commands(commands, most).await?;
         let text = answers.pop().unwrap_or(Value::Nil);
         let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
@@ -74,7 +78,7 @@ fn merged(engine: &RedlockEngine, name: &LockName, stocks: &[Stock]) -> LockView
 }
 
 fn patience(engine: &RedlockEngine) -> Duration {
-    engine.config.nodes[0].connect_timeout
+    engine.config.node_timeout
 }
 
 fn sort<T>(answers: Vec<Result<T>>) -> (Vec<T>, Vec<Error>) {
@@ -90,7 +94,7 @@ fn sort<T>(answers: Vec<Result<T>>) -> (Vec<T>, Vec<Error>) {
 
 /// All locks that somebody holds.
 pub(super) async fn list(engine: &RedlockEngine, prefix: &str) -> Result<Vec<LockView>> {
-    let (names, said) = sort(engine.all(|node| async move { names(engine, &node).await }).await);
+    let (names, said) = sort(engine.all_who_answer(|node| async move { names(engine, &node).await }).await);
     if names.len() < engine.config.quorum.needed {
         return Err(error::too_few(&engine.config, &said));
     }
@@ -98,12 +102,10 @@ pub(super) async fn list(engine: &RedlockEngine, prefix: &str) -> Result<Vec<Loc
     names.sort();
     names.dedup();
     let mut views = Vec::new();
-    for name in names {
-        let view = one(engine, &name).await?;
-        if !view.holders.is_empty() || view.trouble.is_some() {
-            views.push(view);
-        }
+    for some in names.chunks(AT_ONCE) {
+        views.extend(try_join_all(some.iter().map(|name| one(engine, name))).await?);
     }
+    views.retain(|view| !view.holders.is_empty() || view.trouble.is_some());
     Ok(views)
 }
 

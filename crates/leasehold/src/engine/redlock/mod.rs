@@ -18,7 +18,7 @@
 //!   highest that any node told of is stored by a majority before the lock counts as held.
 //! - **Renew.** A lease is extended if a majority extends it, and lasts a TTL from before *that* request. A node that has
 //!   forgotten the claim takes it again, unless a higher token was stored there meanwhile. So many refusals that there is no
-//!   majority: lost at once. Silence: asked again until the deadline, then lost.
+//!   majority: lost at once, and taken from those that still have it. Silence: asked again until the deadline, then lost.
 //! - **Give back.** All nodes are told; a majority of answers is waited for. Who cannot be told now is told when it is reached
 //!   again, as long as the claim's TTL is not over.
 //! - **Nodes that fail.** A dead node refuses at once and is connected to again in the background. One that does not answer in
@@ -49,7 +49,7 @@
 //! | a reply to a take is lost | that node counts as silent; if a majority is there without it, all is well; otherwise its claim is withdrawn |
 //! | a take arrives after it was withdrawn | another attempt has a higher number; what is left of it ends with its TTL |
 //! | a withdrawal arrives late, during the next attempt | it ends nothing of a later attempt |
-//! | a take, or a renewal, is repeated or late after the give-back | its token was given back: refused; on a node that the claim had not reached before, it stays for a TTL |
+//! | a take, or a renewal, is repeated or late after the give-back | its token was given back here: refused; where the claim never was, or with an owner, it ends with its TTL |
 //! | the client stops between two rounds | what is left of the validity is computed afterwards: too late is not held |
 //! | the client stops while it holds | its deadline is over before a majority lets others in; its token is lower than theirs |
 //! | two take half of the nodes each | both withdraw, and come again at different times |

@@ -20,9 +20,18 @@ end
 local rest = gone .. back .. by .. sub(text, 49, at - 1) .. sub(text, at + size)
 local done = redis.pcall('SET', key, rest, 'KEEPTTL')
 if done.err and string.find(done.err, 'OOM') then
-  -- A server without memory lets a script go on that has begun to write, and this takes none.
+  -- A server without memory lets a script go on that has begun to write, and this takes none. What is left lasts as long as before:
+  -- until the last claim's end, and until the clock has passed the tokens.
+  local time = call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  local ends = math.max(now, num(gone))
+  at = 49
+  while at < #rest do
+    ends = math.max(ends, num(sub(rest, at + 32, at + 47)), sub(rest, at + 48, at + 63) + sub(rest, at + 69, at + 80))
+    at = at + 68 + math.abs(sub(rest, at + 64, at + 67))
+  end
   call('DEL', key)
-  call('SET', key, rest, 'EX', ARGV[3])
+  call('SET', key, rest, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
 elseif done.err then
   return done
 end
