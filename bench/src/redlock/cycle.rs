@@ -148,10 +148,12 @@ const BARE_THREE: usize = 6;
 /// One task, one lock.
 pub(crate) async fn one(report: &mut Report, nodes: &mut Nodes, peers: Option<&Programs>) -> Result<(), Oops> {
     let mut rows = rows(nodes, peers).await?;
-    // The first round warms everything up. Each begins with another one, so that nobody always comes after the same.
+    // The first round warms everything up. Each begins with another one, and every second one goes backwards, so that nobody always
+    // comes after the same.
     for round in 0..=ROUNDS as usize {
         for at in 0..rows.len() {
-            let at = (at + round) % rows.len();
+            let step = if round.is_multiple_of(2) { at } else { rows.len() - at };
+            let at = (round + step) % rows.len();
             rows[at].round(nodes, round > 0).await?;
         }
     }

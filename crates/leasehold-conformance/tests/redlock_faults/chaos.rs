@@ -206,7 +206,7 @@ async fn all_vote(site: &Site) -> Result<(), String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_meets_anybody_while_servers_die_and_come_back_with_their_data() {
-    chaos(Site::durable().await, "", Data::Keep, 800).await;
+    chaos(Site::durable().await, "", Data::Keep, 1000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,6 +9,7 @@ mod eviction;
 mod forgetful;
 mod hung;
 mod lines;
+mod options;
 mod pairs;
 mod reentry;
 mod scripts;

@@ -127,6 +127,14 @@ impl Capabilities {
             let message = format!("the TTL is between {least:?} and {most:?}, and this one is {:?}", terms.ttl);
             return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
         }
+        let drift = self.drift.of(terms.ttl);
+        if drift >= terms.ttl / 2 {
+            let ttl = terms.ttl;
+            let message = format!(
+                "the drift takes {drift:?} off a TTL of {ttl:?}, and too little is left to renew it in: a longer TTL, or less drift"
+            );
+            return Err(Error::new(ErrorKind::InvalidOption, message).at_engine(self.engine));
+        }
         Ok(())
     }
 

@@ -22,5 +22,28 @@ mod tests {
             prop_assert!(this >= first / 2 && this <= most);
             prop_assert!(pause(attempt.saturating_add(1), first, most, 0) >= pause(attempt, first, most, 0));
         }
+
+        #[test]
+        fn doubles_until_its_bound(attempt in 0u32..40, first in 1u64..100, dice: u32) {
+            let (first, most) = (Duration::from_millis(first), Duration::from_secs(1));
+            let (this, next) = (pause(attempt, first, most, dice), pause(attempt + 1, first, most, dice));
+            let full = pause(attempt, first, most, 0);
+            let near = |a: Duration, b: Duration| a.abs_diff(b) < Duration::from_micros(1);
+            if full * 2 <= most {
+                prop_assert!(near(next, this * 2), "{this:?}, {next:?}");
+            } else {
+                prop_assert_eq!(pause(attempt + 1, first, most, 0), most);
+            }
+        }
+
+        /// Two who failed together come again together only if they have thrown the same.
+        #[test]
+        fn is_as_random_as_the_dice(attempt in 0u32..40, a: u32, b: u32) {
+            let (first, most) = (Duration::from_millis(5), Duration::from_millis(250));
+            let (one, other) = (pause(attempt, first, most, a), pause(attempt, first, most, b));
+            let full = pause(attempt, first, most, 0);
+            let apart = (full / 2).mul_f64(f64::from(a.abs_diff(b)) / f64::from(u32::MAX));
+            prop_assert!(one.abs_diff(other).abs_diff(apart) < Duration::from_micros(1), "{one:?} {other:?} {apart:?}");
+        }
     }
 }

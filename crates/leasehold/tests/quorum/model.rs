@@ -416,18 +416,32 @@ fn two() -> Bounds {
     }
 }
 
+/// Three clients: one that fails leaves something behind for the others to meet.
+fn three() -> Bounds {
+    Bounds { owners: vec![None; 3], attempts: vec![1; 3], prompt: true, ..two() }
+}
+
 #[test]
 fn a_node_that_forgets_lets_two_in() {
-    let trace = Bounds { restarts: 1, flaw: Flaw::Forgets, ..two() }.trace(ONE_OWNER);
-    println!("{trace}");
-    assert!(trace.contains("restarts"), "{trace}");
+    for bounds in [two(), three()] {
+        let trace = Bounds { restarts: 1, flaw: Flaw::Forgets, ..bounds }.trace(ONE_OWNER);
+        println!("{trace}");
+        assert!(trace.contains("restarts"), "{trace}");
+    }
 }
 
 #[test]
 fn nodes_that_abstain_let_one_in() {
     let late = Bounds { restarts: 1, time_outs: true, ..two() }.exhaust(&[RESTARTED]);
-    let long = Bounds { restarts: 1, ticks: 2, prompt: true, ..two() }.exhaust(&[IN_TURN, RESTARTED]);
+    let long = Bounds { restarts: 1, ticks: 2, releases: true, prompt: true, ..two() }.exhaust(&[IN_TURN, RESTARTED]);
     assert!(late > 50_000 && long > 50_000, "{late}, {long}");
+}
+
+#[test]
+fn three_clients_meet_nobody() {
+    let restarts = Bounds { restarts: 1, ..three() }.exhaust(&[RESTARTED]);
+    let rounds = Bounds { guesses: false, ..three() }.exhaust(&[SECOND_ROUND]);
+    assert!(restarts > 50_000 && rounds > 50_000, "{restarts}, {rounds}");
 }
 
 #[test]

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use redis::{Pipeline, Value};
 
 use super::engine::RedlockEngine;
 use super::error;
+use super::node::Node;
 use super::wire::micros;
 use crate::engine::redis::wire::bytes;
 use crate::error::{Error, ErrorKind, Result};
@@ -18,36 +20,43 @@ const REST: Duration = Duration::from_millis(250);
 /// Waits until a majority is reached, looks whether two of them are one server, and reads their clocks.
 pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
     let quorum = engine.config.quorum;
-    let mut reaching: FuturesUnordered<_> = engine.nodes.iter().map(|node| node.reached()).collect();
-    let (mut reached, mut said) = (0, Vec::new());
-    while reached < quorum.needed && said.len() <= quorum.spare() {
+    let reach = |node| async move { (node, Node::reached(node).await) };
+    let mut reaching: FuturesUnordered<_> = engine.nodes.iter().map(|node| reach(&**node)).collect();
+    let (mut reached, mut said) = (Vec::new(), Vec::new());
+    while reached.len() < quorum.needed && said.len() <= quorum.spare() {
         match reaching.next().await {
-            Some(Ok(())) => reached += 1,
-            Some(Err(error)) => said.push(error),
+            Some((node, Ok(()))) => reached.push(node),
+            Some((_, Err(error))) => said.push(error),
             None => break,
         }
     }
-    if reached < quorum.needed {
+    if reached.len() < quorum.needed {
         return Err(error::too_few(&engine.config, &said));
     }
     // The others are on their way, most often.
-    let rest = async { while reaching.next().await.is_some() {} };
+    let rest = async {
+        while let Some((node, answer)) = reaching.next().await {
+            if answer.is_ok() {
+                reached.push(node);
+            }
+        }
+    };
     let _ = tokio::time::timeout(REST, rest).await;
-    independent(engine).await
+    independent(&reached).await
 }
 
-/// Refuses two addresses of one server, which would vote twice.
-async fn independent(engine: &RedlockEngine) -> Result<()> {
+/// Refuses two addresses of one server, which would vote twice. Who was not reached is not waited for again.
+async fn independent(reached: &[&Node]) -> Result<()> {
     let mut both = Pipeline::new();
     both.cmd("TIME").cmd("INFO").arg("server");
     let both = &both;
-    let answers = engine.all(|node| async move {
+    let answers = join_all(reached.iter().map(|node| async move {
         let answers = node.commands(both, REST).await?;
         if let Some(time) = answers.first().and_then(micros) {
             node.saw_time(time);
         }
-        Ok((node.address.clone(), answers))
-    });
+        Ok::<_, Error>((&node.address, answers))
+    }));
     let mut known: Vec<(String, String)> = Vec::new();
     // One who does not answer now is not there to be compared; `doctor` looks again.
     for (address, answers) in answers.await.into_iter().flatten() {

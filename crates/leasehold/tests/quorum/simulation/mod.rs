@@ -1,5 +1,5 @@
-//! Long random runs, each of which follows from its seed. `LEASEHOLD_SEED=7 cargo test -p leasehold --test quorum simulation
-//! -- --nocapture` shows one run, event by event.
+//! Long random runs, each of which follows from its seed. `LEASEHOLD_SEED=7 cargo test -p leasehold --test quorum
+//! simulation::every_promise_holds -- --nocapture` does one run and no other, and shows it event by event.
 
 mod actor;
 mod chance;
@@ -109,100 +109,129 @@ fn afterwards(world: &mut World, actors: &mut [Actor]) {
     }
 }
 
-/// Runs many seeds on two threads, and adds up what came of them.
-fn many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> (Report, BTreeMap<u64, Vec<(Breach, String)>>) {
-    if let Some(seed) = std::env::var("LEASEHOLD_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        let report = run(seed, true, adjust);
-        println!("{test}, LEASEHOLD_SEED={seed}\n{}\n{:#?}", report.log.join("\n"), report.breaches);
-    }
-    let half =
-        |odd: u64| (0..seeds).filter(move |seed| seed % 2 == odd).map(move |seed| (seed, run(seed, false, adjust)));
-    let reports: Vec<(u64, Report)> = std::thread::scope(|scope| {
-        let other = scope.spawn(|| half(1).collect::<Vec<_>>());
-        half(0).collect::<Vec<_>>().into_iter().chain(other.join().expect("no run panics")).collect()
-    });
-    let mut total = Report::default();
-    let mut bad = BTreeMap::new();
-    for (seed, report) in reports {
-        total.grants += report.grants;
-        total.shared += report.shared;
-        total.fenced_off += report.fenced_off;
-        total.events += report.events;
-        if !report.breaches.is_empty() {
-            bad.insert(seed, report.breaches);
-        }
-    }
-    println!(
-        "{test}: {seeds} runs, {} events, {} grants, {} of them shared, {} late writes fenced off, {} runs with a breach",
-        total.events,
-        total.grants,
-        total.shared,
-        total.fenced_off,
-        bad.len()
-    );
-    (total, bad)
+/// The one run that is asked for, if any.
+fn wanted() -> Option<u64> {
+    std::env::var("LEASEHOLD_SEED").ok().map(|seed| seed.parse().expect("LEASEHOLD_SEED is a number"))
 }
 
-/// Nothing may be broken in any run.
-fn all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> Report {
-    let (total, bad) = many(test, seeds, adjust);
+/// What came of many runs.
+struct Many {
+    total: Report,
+    bad: BTreeMap<u64, Vec<(Breach, String)>>,
+    /// Only one was wanted, and shown: how many there were says nothing.
+    one: bool,
+}
+
+/// Runs many seeds on two threads, or the one that is wanted, and adds up what came of them.
+fn many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> Many {
+    let wanted = wanted();
+    let reports: Vec<(u64, Report)> = match wanted {
+        Some(seed) => {
+            let report = run(seed, true, adjust);
+            println!("{test}, LEASEHOLD_SEED={seed}\n{}", report.log.join("\n"));
+            vec![(seed, report)]
+        }
+        None => {
+            let half = |odd: u64| {
+                (0..seeds).filter(move |seed| seed % 2 == odd).map(move |seed| (seed, run(seed, false, adjust)))
+            };
+            std::thread::scope(|scope| {
+                let other = scope.spawn(|| half(1).collect::<Vec<_>>());
+                half(0).collect::<Vec<_>>().into_iter().chain(other.join().expect("no run panics")).collect()
+            })
+        }
+    };
+    let mut many = Many { total: Report::default(), bad: BTreeMap::new(), one: wanted.is_some() };
+    let runs = reports.len();
+    for (seed, report) in reports {
+        many.total.grants += report.grants;
+        many.total.shared += report.shared;
+        many.total.fenced_off += report.fenced_off;
+        many.total.events += report.events;
+        if !report.breaches.is_empty() {
+            many.bad.insert(seed, report.breaches);
+        }
+    }
+    let Report { grants, shared, fenced_off, events, .. } = many.total;
+    println!(
+        "{test}: {runs} runs, {events} events, {grants} grants, {shared} of them shared, {fenced_off} late writes fenced off, \
+         {} runs with a breach",
+        many.bad.len()
+    );
+    many
+}
+
+/// Nothing may be broken in any run; and so much must have happened that it would show.
+fn all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan), enough: fn(&Report) -> bool) {
+    let Many { total, bad, one } = many(test, seeds, adjust);
     let kinds = bad.values().flatten().fold(BTreeMap::<String, usize>::new(), |mut kinds, (breach, _)| {
         *kinds.entry(format!("{breach:?}")).or_default() += 1;
         kinds
     });
     if let Some((seed, breaches)) = bad.first_key_value() {
         panic!(
-            "{} runs of {seeds} broke a promise: {kinds:?}\nthe first, to be seen with\n\
+            "{} runs broke a promise: {kinds:?}\nthe first, to be seen with\n\
              LEASEHOLD_SEED={seed} cargo test -p leasehold --test quorum simulation::{test} -- --nocapture\n{:#?}",
             bad.len(),
             &breaches[..breaches.len().min(3)]
         );
     }
-    total
+    assert!(one || enough(&total), "it would show: {total:?}");
 }
 
-/// How many runs broke this promise.
-fn broken(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: Breach) -> usize {
-    let (_, bad) = many(test, seeds, adjust);
-    bad.values().filter(|breaches| breaches.iter().any(|(kind, _)| *kind == breach)).count()
+/// Some run must break this promise: otherwise nobody would notice if it were broken.
+fn some_break(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: Breach) {
+    let Many { bad, one, .. } = many(test, seeds, adjust);
+    let broken = bad.values().flatten().filter(|(kind, _)| *kind == breach);
+    match one {
+        true => broken.for_each(|(kind, what)| println!("{kind:?}: {what}")),
+        false => assert!(broken.count() > 0, "the simulation would not notice"),
+    }
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    for seed in 0..20 {
+        let (one, again, other) = (run(seed, true, |_| {}), run(seed, true, |_| {}), run(seed + 1, true, |_| {}));
+        assert!(one.log.len() > 50, "{} events", one.log.len());
+        assert_eq!((&one.log, one.events), (&again.log, again.events), "seed {seed}");
+        assert_ne!(one.log, other.log, "seed {seed}");
+        // To look on changes nothing.
+        assert_eq!(run(seed, false, |_| {}).events, one.events, "seed {seed}");
+    }
 }
 
 #[test]
 fn every_promise_holds() {
-    let total = all_hold("every_promise_holds", 2500, |_| {});
-    assert!(total.grants > 10_000 && total.shared > 500 && total.fenced_off > 100, "it would show: {total:?}");
+    let enough = |total: &Report| total.grants > 10_000 && total.shared > 500 && total.fenced_off > 100;
+    all_hold("every_promise_holds", 2500, |_| {}, enough);
 }
 
 #[test]
 fn tokens_need_no_clock() {
-    let total = all_hold("tokens_need_no_clock", 1500, |plan| {
+    let jumps = |plan: &mut Plan| {
         plan.jumps = 4;
         plan.restart = Restart::Durable;
-    });
-    assert!(total.grants > 5_000, "it would show: {total:?}");
+    };
+    all_hold("tokens_need_no_clock", 1500, jumps, |total| total.grants > 5_000);
 }
 
 #[test]
 fn nodes_that_forget_and_do_not_abstain_let_two_in() {
-    let found = broken(
-        "nodes_that_forget_and_do_not_abstain_let_two_in",
-        300,
-        |plan| {
-            plan.restart = Restart::Forgetful;
-            plan.restarts = 12;
-        },
-        Breach::TwoHolders,
-    );
-    assert!(found > 0, "the simulation would not notice");
+    let forgetful = |plan: &mut Plan| {
+        plan.restart = Restart::Forgetful;
+        plan.restarts = 12;
+    };
+    some_break("nodes_that_forget_and_do_not_abstain_let_two_in", 300, forgetful, Breach::TwoHolders);
 }
 
 #[test]
 fn the_allowance_for_drift_is_needed_and_enough() {
     const TEST: &str = "the_allowance_for_drift_is_needed_and_enough";
-    all_hold(TEST, 25, Plan::only_clocks);
+    all_hold(TEST, 25, Plan::only_clocks, |total| total.grants > 100);
     let without = |plan: &mut Plan| {
         plan.only_clocks();
         plan.drift = Drift { ppm: 0, fixed: Duration::ZERO };
     };
-    assert!(broken(TEST, 25, without, Breach::TwoHolders) > 0, "the simulation would not notice");
+    some_break(TEST, 25, without, Breach::TwoHolders);
 }
