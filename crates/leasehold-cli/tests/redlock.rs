@@ -67,3 +67,21 @@ async fn one_who_did_not_get_it_leaves_nothing_and_takes_nothing_away() {
     assert_eq!(run(&url, &["-n", "job", "--", "true"]).await, 0);
     assert_eq!(claims(&servers, "job").await, [0; 5]);
 }
+
+/// Servers that hang are waited for no longer than the lock itself.
+#[tokio::test]
+async fn the_wait_bounds_the_connecting_too() {
+    let mut servers = Independent::start(3).await.unwrap();
+    for at in [0, 1] {
+        servers.server_mut(at).pause().unwrap();
+    }
+    let url = format!("{}?connect-timeout=60s", servers.url());
+    let run = move || {
+        let ran = Place::new().run(["run", "--engine", &url, "-w", "1", "job", "--", "true"]);
+        (ran.code(), ran.err())
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(20), tokio::task::spawn_blocking(run)).await;
+    let (code, said) = ended.expect("long before the servers are given up").unwrap();
+    assert_eq!(code, 69, "{said}");
+    assert!(said.contains("could not be reached within 1s"), "{said}");
+}

@@ -24,8 +24,10 @@ mod waiting;
 mod warden;
 mod watch;
 
+use std::time::Duration;
+
 use leasehold::engine::Reach;
-use leasehold::{Guard, Locks, Outcome, Owner};
+use leasehold::{Error, ErrorKind, Guard, Locks, Outcome, Owner};
 
 use self::acquire::{Acquired, acquire};
 use self::child::{Birth, Child};
@@ -33,7 +35,7 @@ use self::held::Around;
 use self::lost::OnLost;
 pub(crate) use self::options::RunArgs;
 use self::parting::{close, release};
-use self::plan::Plan;
+use self::plan::{Patience, Plan};
 use self::report::Report;
 use self::signals::Signals;
 use self::supervise::{End, State, Supervisor};
@@ -42,6 +44,9 @@ pub(crate) use self::warden::WARDEN;
 use self::warden::Warden;
 pub(crate) use self::watch::warden_main;
 use crate::exit::{self, Failure};
+
+/// How long the engine may take to be reached at least, however short the wait for the lock is.
+const LEAST_WAIT: Duration = Duration::from_millis(250);
 
 /// Runs a command under a lock; the answer is the exit code.
 pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
@@ -55,12 +60,19 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
     }
 }
 
+/// Opens the engine, for no longer than the lock itself may be waited for.
+async fn in_time(plan: &Plan, opening: impl Future<Output = Result<Locks, Failure>>) -> Result<Locks, Failure> {
+    let Patience::For(wait) = plan.patience else { return opening.await };
+    let late = || Error::new(ErrorKind::Unavailable, format!("the engine could not be reached within {wait:?}"));
+    tokio::time::timeout(wait.max(LEAST_WAIT), opening).await.unwrap_or_else(|_| Err(late().into()))
+}
+
 async fn run_under_lock(args: &RunArgs, report: Report) -> Result<u8, Failure> {
     let plan = Plan::new(args)?;
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let locks = tokio::select! {
         biased;
-        locks = args.engine.open(plan.ttl) => locks?,
+        locks = in_time(&plan, args.engine.open(plan.ttl)) => locks?,
         signal = signals.next_end() => return Ok(exit::by_signal(signal.as_raw())),
     };
     if locks.capabilities().reach == Reach::Process {

@@ -8,6 +8,7 @@ use leasehold::clock::Moment;
 use leasehold::logic::fence::{Seen, admits};
 use leasehold::{Guard, Locks, Token, Watch};
 use leasehold_conformance::world::SOON;
+use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Data, Proxy, eventually};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -127,7 +128,25 @@ async fn disturb(site: &mut Site, dice: &mut Dice, data: Data, scene: &Scene) {
         site.kill(which)
     }
     some_rounds(scene, dice.below(12)).await;
-    if hangs { site.resume(which) } else { site.restart(which, data).await }
+    if hangs {
+        site.resume(which)
+    } else {
+        site.restart(which, data).await;
+        // To a client, a server is down until it has called it again, which may take it a second.
+        eventually(SOON, || all_have_called(site, which)).await;
+    }
+}
+
+/// Whether every client is connected to these servers.
+async fn all_have_called(site: &Site, which: &[usize]) -> Result<(), String> {
+    for at in which {
+        let Reply::Bulk(list) = site.ask(*at, &["CLIENT", "LIST"]).await else { return Err("no list".to_owned()) };
+        // One of them asks for the list.
+        if list.lines().count() <= CLIENTS {
+            return Err(format!("server {at} has not been called by all: {list}"));
+        }
+    }
+    Ok(())
 }
 
 /// Waits until so many more rounds were done.
@@ -197,7 +216,7 @@ async fn finish(site: &Site, scene: &Scene, clients: &[Locks], tasks: Vec<JoinHa
 async fn all_vote(site: &Site) -> Result<(), String> {
     for at in 0..NODES {
         let known = site.ask(at, &["EXISTS", "leasehold:e"]).await;
-        if known != leasehold_testbed::redis::Reply::Integer(1) {
+        if known != Reply::Integer(1) {
             return Err(format!("server {at} was not touched since its restart"));
         }
     }

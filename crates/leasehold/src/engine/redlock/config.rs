@@ -110,12 +110,6 @@ impl Config {
         Ok(self)
     }
 
-    /// The shortest TTL of which the drift leaves a half: with less, a lease would be over before it is renewed.
-    pub(crate) fn shortest(&self) -> Duration {
-        let left = 500_000_u32.saturating_sub(self.drift.ppm).max(1);
-        self.drift.fixed.saturating_mul(1_000_000) / left
-    }
-
     /// Where the nodes are.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.nodes.iter().filter_map(|node| match &node.topology {

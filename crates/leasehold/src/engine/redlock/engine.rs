@@ -92,7 +92,6 @@ impl RedlockEngine {
         if let Some(most) = strict {
             can.max_ttl = can.max_ttl.min(most);
         }
-        can.min_ttl = can.min_ttl.max(config.shortest());
         let engine =
             Arc::new(Self { config, clock: clock.clone(), can, nodes, scripts, losses, tokens: Tokens::default() });
         super::open::meet(&engine).await?;
