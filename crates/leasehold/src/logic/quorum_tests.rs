@@ -113,6 +113,8 @@ fn play(votes: &[Vote], order: &[u16], answers: &[Written]) -> (Move, Vec<Token>
                 // A node says that it is behind only if it is.
                 let answer = match answer {
                     Written::Behind(last) => Written::Behind(last.max(token)),
+                    // A late message of an earlier round does not replace a higher token.
+                    _ if stored[node] > token => Written::Behind(stored[node]),
                     Written::Bound(bound) if bound == token => Written::Stored,
                     answer if stored[node] == token && answer != Written::Silent => Written::Stored,
                     answer => answer,
@@ -220,4 +222,16 @@ proptest! {
         let done = answers.iter().filter(|answer| **answer == Some(true)).count();
         prop_assert_eq!(*one.last().unwrap() == Outcome::Done, done >= quorum.needed);
     }
+}
+
+/// Found by the property above, which then let a late message replace a higher token.
+#[test]
+fn a_late_message_of_an_earlier_round_changes_nothing() {
+    let votes = [yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), Vote::No { last: NONE }];
+    let order = [15186, 0, 0, 14130, 41603, 296, 50746, 20953];
+    let mut answers = [Written::Stored; 8];
+    (answers[4], answers[7]) = (Written::Gone, Written::Behind(NONE));
+    let (end, stored, tokens) = play(&votes, &order, &answers);
+    let Move::Held(token) = end else { panic!("{end:?}") };
+    assert!(stored.iter().filter(|stored| **stored == token).count() >= 3, "{stored:?} {tokens:?}");
 }

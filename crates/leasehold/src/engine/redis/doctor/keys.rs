@@ -222,14 +222,14 @@ mod tests {
             keys.judge_vote("p:", key.as_bytes(), &look);
             [keys.seen, keys.wrong_type.count, keys.foreign.count, keys.immortal.count]
         };
-        for (key, kind) in [("p:qa", "hash"), ("p:e", "string"), ("p:l{a}", "hash"), ("p:s", "string")] {
+        for (key, kind) in [("p:qa", "string"), ("p:e", "string"), ("p:l{a}", "hash"), ("p:s", "string")] {
             assert_eq!(judged(key, kind, 1000), [1, 0, 0, 0], "{key}");
         }
         assert_eq!(judged("p:qa", "none", -2), [0, 0, 0, 0]);
-        assert_eq!(judged("p:qa", "string", 1000), [1, 1, 0, 0]);
+        assert_eq!(judged("p:qa", "hash", 1000), [1, 1, 0, 0]);
         assert_eq!(judged("p:e", "hash", 1000), [1, 1, 0, 0]);
-        assert_eq!(judged("p:q", "hash", 1000), [1, 0, 1, 0]);
+        assert_eq!(judged("p:q", "string", 1000), [1, 0, 1, 0]);
         assert_eq!(judged("p:settings", "hash", -1), [1, 0, 1, 0]);
-        assert_eq!(judged("p:qa", "hash", -1), [1, 0, 0, 1]);
+        assert_eq!(judged("p:qa", "string", -1), [1, 0, 0, 1]);
     }
 }
