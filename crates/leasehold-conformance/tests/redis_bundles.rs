@@ -9,7 +9,7 @@ use leasehold_testbed::redis::{Reply, Resp};
 use leasehold_testbed::{Data, Server, eventually, redis};
 
 const TTL: Duration = Duration::from_millis(1500);
-const LEASES: usize = 200;
+const LEASES: usize = 400;
 
 async fn open(server: &Server) -> Locks {
     Locks::builder().ttl(TTL).open(&server.url()).await.expect("the engine")
@@ -20,11 +20,12 @@ async fn raw(server: &Server) -> Resp {
 }
 
 async fn hold(locks: &Locks) -> Vec<Guard> {
-    let mut guards = Vec::new();
-    for number in 0..LEASES {
-        guards.push(locks.mutex(format!("lock {number}")).lock().await.expect("a lock"));
-    }
-    guards
+    // At once, so that they are due together: a few that are due alone are too few for a bundle.
+    let taking = (0..LEASES).map(|number| {
+        let mutex = locks.mutex(format!("lock {number}"));
+        async move { mutex.lock().await.expect("a lock") }
+    });
+    futures_util::future::join_all(taking).await
 }
 
 /// How many bundles the server has.

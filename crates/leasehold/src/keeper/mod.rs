@@ -180,7 +180,9 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
         for claim in round.expired {
             chores.extend(expired(&desk, &claim));
         }
-        for batch in round.renew.chunks(BATCH) {
+        // Batches of one size: a small rest would be renewed by itself each time.
+        let due = round.renew.len();
+        for batch in round.renew.chunks(due.div_ceil(due.div_ceil(BATCH).max(1)).max(1)) {
             chores.push(chores::renew(Arc::clone(&desk), batch.to_vec()).boxed());
         }
         if desk.gauges.is_on() && now.since(reported) >= REPORT {
