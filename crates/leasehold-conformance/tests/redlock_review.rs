@@ -142,29 +142,6 @@ async fn a_ttl_of_which_nothing_is_left_is_refused() {
     }
 }
 
-/// A server that takes every connection and lets none last is not called without a pause.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_lets_no_connection_last_is_called_less_and_less() {
-    let servers = Independent::start(3).await.expect("servers");
-    let locks = locks(&servers.url(), LONG).await;
-    let held = locks.mutex("a").lock().await.expect("the lock");
-    let mut hand = raw(servers.server(0)).await;
-    let (start, mut killed) = (Instant::now(), 0);
-    while killed < 12 {
-        let Reply::Bulk(clients) = hand.command(&["CLIENT", "LIST"]).await.expect("an answer") else { panic!() };
-        // Those that have been in use: they were not refused, but did not last.
-        for client in clients.lines().filter(|client| client.contains(" cmd=evalsha ")) {
-            let id = client.strip_prefix("id=").and_then(|rest| rest.split(' ').next()).expect("a number");
-            if hand.command(&["CLIENT", "KILL", "ID", id]).await.expect("an answer") == Reply::Integer(1) {
-                killed += 1;
-            }
-        }
-        assert!(start.elapsed() < SOON, "{killed} have come");
-    }
-    assert!(start.elapsed() > Duration::from_millis(400), "twelve connections in {:?}", start.elapsed());
-    assert!(held.is_held());
-}
-
 /// No part of a password that was not written as it must be is repeated.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_error_repeats_half_a_password() {

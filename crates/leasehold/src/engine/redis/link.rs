@@ -12,7 +12,6 @@ use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind as Native, Pipeline, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::config::{Address, Config};
 use super::sentinel::{self, Elected};
@@ -23,9 +22,6 @@ use crate::logic::backoff;
 
 /// How long a quiet connection is left alone before it is asked whether it still lives.
 const QUIET: Duration = Duration::from_secs(5);
-
-/// A connection that breaks sooner than this did not last: after the second such in a row the next one waits.
-const SETTLED: Duration = Duration::from_secs(1);
 
 /// Where a link leads.
 #[derive(Clone, Debug)]
@@ -230,14 +226,11 @@ fn is_broken(cause: &RedisError) -> bool {
 /// Keeps the connection up, for ever.
 async fn tend(inner: Arc<Inner>) {
     let (mut number, mut failures, mut again) = (0, 0, false);
-    // How many connections in a row did not last.
-    let mut brief = 0_u32;
     loop {
         number += 1;
         match inner.connect(number).await {
             Ok(live) => {
                 failures = 0;
-                let since = Instant::now();
                 inner.state.send_replace(State::Up(Arc::clone(&live)));
                 inner.owner.up(&live, again);
                 again = true;
@@ -250,27 +243,19 @@ async fn tend(inner: Arc<Inner>) {
                 tracing::debug!(target = ?inner.target, "connection lost");
                 inner.state.send_replace(State::Connecting);
                 inner.owner.down();
-                // A server that takes everybody and lets nobody stay would be called again and again.
-                brief = if since.elapsed() < SETTLED { brief.saturating_add(1) } else { 0 };
-                if brief > 1 {
-                    pause(brief - 2).await;
-                }
             }
             Err(error) => {
                 tracing::debug!(%error, failures, "no connection");
                 let down = State::Down(error.kind(), error.said().into(), error.is_retryable());
                 inner.state.send_replace(down);
                 inner.owner.down();
-                pause(failures).await;
+                let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+                tokio::time::sleep(backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice))
+                    .await;
                 failures = failures.saturating_add(1);
             }
         }
     }
-}
-
-async fn pause(failures: u32) {
-    let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-    tokio::time::sleep(backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice)).await;
 }
 
 impl Inner {
