@@ -85,3 +85,24 @@ async fn the_wait_bounds_the_connecting_too() {
     assert_eq!(code, 69, "{said}");
     assert!(said.contains("could not be reached within 1s"), "{said}");
 }
+
+/// Too few servers to survive a failure: it says so, and works. An even number must be asked for.
+#[tokio::test]
+async fn few_servers_are_warned_of() {
+    let servers = Independent::start(2).await.unwrap();
+    let both = servers.url();
+    let one = both.split(',').next().unwrap().to_owned();
+    for (url, code, says) in [
+        (one, 0, "warning: fewer than three nodes"),
+        (format!("{both}?even=allowed"), 0, "warning: fewer than three nodes"),
+        (both, 64, "even=allowed"),
+    ] {
+        let run = move || {
+            let ran = Place::new().run(["run", "--engine", &url, "job", "--", "true"]);
+            (ran.code(), ran.err())
+        };
+        let (ended, said) = tokio::task::spawn_blocking(run).await.unwrap();
+        assert_eq!(ended, code, "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+}

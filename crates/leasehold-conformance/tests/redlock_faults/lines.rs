@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold::{Locks, Token};
 use leasehold_conformance::world::{LONG, SOON};
-use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Proxy, eventually};
 
 use tokio::time::timeout;
@@ -176,9 +175,7 @@ async fn requests_that_arrive_twice_change_nothing() {
 async fn settled(site: &Site, proxies: &[Proxy], scripts: usize) {
     eventually(SOON, || async {
         for at in 0..NODES {
-            let Reply::Bulk(text) = site.ask(at, &["INFO", "commandstats"]).await else { panic!("no text") };
-            let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-            let calls: usize = line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default();
+            let calls = site.scripts(at).await;
             if calls != scripts {
                 return Err(format!("server {at} has run {calls}"));
             }

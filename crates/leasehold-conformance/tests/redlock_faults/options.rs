@@ -85,3 +85,19 @@ async fn a_node_is_waited_for_as_long_as_was_asked_for_and_a_tenth_of_the_ttl_at
         }
     }
 }
+
+/// Whoever waits asks less and less often: after pauses that double, up to a quarter of a second.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_asks_with_growing_pauses() {
+    const LONG: Duration = Duration::from_secs(60);
+    let site = Site::new().await;
+    let (holds, waits) = (site.locks(LONG).await, site.locks(LONG).await);
+    let held = lock(&holds, "a").await;
+    let before = site.scripts(0).await;
+    waits.mutex("a").wait(Duration::from_secs(3)).lock().await.expect_err("it is held");
+    // Each attempt asks, and withdraws.
+    let attempts = (site.scripts(0).await - before) / 2;
+    // The first six take a third of a second; with those pauses it would go on to ask hundreds of times.
+    assert!((6..=40).contains(&attempts), "{attempts} attempts in three seconds");
+    give_back(held).await;
+}

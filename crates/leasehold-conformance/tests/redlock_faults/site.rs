@@ -116,6 +116,13 @@ impl Site {
         }
     }
 
+    /// How many scripts a server has run since its figures were last set back.
+    pub(crate) async fn scripts(&self, at: usize) -> usize {
+        let Reply::Bulk(text) = self.ask(at, &["INFO", "commandstats"]).await else { panic!("no text") };
+        let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default()
+    }
+
     /// How many claims a server has for a lock, whether their time is over or not.
     pub(crate) async fn claims(&self, at: usize, name: &str) -> usize {
         match self.ask(at, &["EVAL", COUNT, "1", &format!("leasehold:q{name}")]).await {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 
 use super::Desk;
 use crate::claim::Claim;
@@ -68,12 +68,17 @@ pub(super) async fn renew(desk: Arc<Desk>, batch: Vec<Arc<Claim>>) {
         Vec::new()
     });
     let unknown = std::iter::repeat(Renewal::Unknown);
+    let mut lost = Vec::new();
     for (claim, answer) in batch.iter().zip(answers.into_iter().chain(unknown)) {
-        apply(&desk, claim, answer, sent);
+        if apply(&desk, claim, answer, sent) {
+            lost.push(give_back_lost(Arc::clone(&desk), Arc::clone(claim)));
+        }
     }
+    join_all(lost).await;
 }
 
-fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) {
+/// Does what the engine's answer means for a lease. `true`: it is lost, and was buried.
+fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) -> bool {
     let label = match answer {
         Renewal::Renewed(_) => "renewed",
         Renewal::Held => "held",
@@ -87,7 +92,8 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) {
             let drift = desk.can.drift;
             if !lease.extend(rules::deadline(sent, validity, drift, ttl, lease.cap())) {
                 // Too late. It is due now: the keeper buries it and gives back what the engine extended.
-                return desk.due_at(claim, now);
+                desk.due_at(claim, now);
+                return false;
             }
             let jitter = (claim.id.bits() >> (sent.as_nanos() % 96)) as u32;
             rules::renew_at(sent, ttl, jitter).max(now).min(lease.deadline())
@@ -95,11 +101,11 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) {
         Renewal::Held | Renewal::Unknown => rules::retry_at(now, lease.deadline(), ttl).min(lease.deadline()),
         Renewal::Lost => {
             lease.take_away();
-            bury(desk, claim);
-            return;
+            return bury(desk, claim);
         }
     };
     desk.due_at(claim, due);
+    false
 }
 
 /// Strikes a lost lease out and says so, once. `false`: its guard gave it back meanwhile.
@@ -114,6 +120,13 @@ pub(super) fn bury(desk: &Desk, claim: &Claim) -> bool {
         desk.gauges.observe("leasehold_hold_seconds", end.since(lease.granted()));
     }
     true
+}
+
+/// Gives a lost claim back, so that nobody waits for what is left of it at the engine (on some of several servers, say); but not
+/// before the signal had the time that it was promised.
+pub(super) async fn give_back_lost(desk: Arc<Desk>, claim: Arc<Claim>) {
+    desk.clock.sleep_until(desk.clock.now().after(desk.can.drift.of(claim.terms.ttl))).await;
+    give_back(desk, claim, None).await;
 }
 
 /// Gives an abandoned claim back, and says so to whoever waits for that.

@@ -229,17 +229,8 @@ fn bury_lost(desk: &Desk, early: &mut Vec<(Moment, ClaimId)>) {
     desk.lost_early.store(early.len(), Ordering::SeqCst);
 }
 
-/// At a lease's end: tell, and give the claim back, so that nobody waits for what is left of it at the engine; but not before
-/// the signal had the time that it was promised.
+/// At a lease's end: tell, and give the claim back.
 fn expired(desk: &Arc<Desk>, claim: &Arc<Claim>) -> Option<Chore> {
     claim.lease.expire();
-    chores::bury(desk, claim).then(|| {
-        let (desk, claim) = (Arc::clone(desk), Arc::clone(claim));
-        let promised = desk.clock.now().after(desk.can.drift.of(claim.terms.ttl));
-        async move {
-            desk.clock.sleep_until(promised).await;
-            chores::give_back(desk, claim, None).await;
-        }
-        .boxed()
-    })
+    chores::bury(desk, claim).then(|| chores::give_back_lost(Arc::clone(desk), Arc::clone(claim)).boxed())
 }

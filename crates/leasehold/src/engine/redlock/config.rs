@@ -13,23 +13,8 @@ use crate::logic::quorum::Quorum;
 const SHARED: [&str; 9] = ["prefix", "db", "strict", "retention", "connect-timeout", "tls", "ca", "cert", "cert-key"];
 /// Those that only TLS needs.
 const FOR_TLS: [&str; 3] = ["ca", "cert", "cert-key"];
-/// All options.
-const OPTIONS: [&str; 14] = [
-    "prefix",
-    "db",
-    "strict",
-    "retention",
-    "connect-timeout",
-    "tls",
-    "ca",
-    "cert",
-    "cert-key",
-    "node-timeout",
-    "drift",
-    "drift-fixed",
-    "even",
-    "second-round",
-];
+/// The options of all nodes together.
+const OWN: [&str; 5] = ["node-timeout", "drift", "drift-fixed", "even", "second-round"];
 /// How long a node's answer is waited for at most.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 /// More nodes than this make everything slower and nothing safer.
@@ -63,7 +48,7 @@ impl Config {
 
     /// The same, of any number of nodes, and whether the URL allows an even one.
     pub(crate) fn read_any(url: &EngineUrl) -> Result<(Self, bool)> {
-        url.only_options(&OPTIONS)?;
+        url.only_options(&[&SHARED[..], &OWN].concat())?;
         if url.hosts.is_empty() {
             return Err(bad("name the servers: redlock://h1,h2,h3,h4,h5"));
         }

@@ -304,7 +304,7 @@ impl RedlockEngine {
         }
     }
 
-    async fn extend(self: &Arc<Self>, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>> {
+    async fn extend(&self, claims: &[Arc<Claim>]) -> Result<Vec<Renewal>> {
         let attempt = wire::digits(self.clock.now().as_nanos() / 1000).into_bytes();
         let mut arguments = vec![attempt, self.retention()];
         for claim in claims {
@@ -345,10 +345,7 @@ impl RedlockEngine {
         finish(flights);
         let renewal = |(tally, claim): (&Tally, &Arc<Claim>)| match tally.outcome() {
             Outcome::Done => Renewal::Renewed(Validity::FromSend(claim.terms.ttl)),
-            Outcome::Refused => {
-                self.leave(claim);
-                Renewal::Lost
-            }
+            Outcome::Refused => Renewal::Lost,
             Outcome::Open | Outcome::Unknown => Renewal::Unknown,
         };
         let answers: Vec<_> = tallies.iter().zip(claims).map(renewal).collect();
@@ -356,19 +353,6 @@ impl RedlockEngine {
             return Err(error::too_few(&self.config, &said));
         }
         Ok(answers)
-    }
-
-    /// Takes a lost claim from the nodes that still have it, as soon as its holder has been told.
-    fn leave(self: &Arc<Self>, claim: &Arc<Claim>) {
-        let told = self.clock.sleep_until(self.clock.now().after(self.config.drift.of(claim.terms.ttl)));
-        let (engine, claim) = (Arc::downgrade(self), Arc::clone(claim));
-        tokio::spawn(async move {
-            told.await;
-            let Some(engine) = engine.upgrade() else { return };
-            if let Err(error) = engine.give_back(&claim).await {
-                tracing::debug!(%error, name = %claim.name(), "what is left of a lost claim ends with its TTL");
-            }
-        });
     }
 
     /// Asks all nodes for something, and waits for each.

@@ -19,14 +19,18 @@ const ECHO_PATIENCE: Duration = Duration::from_secs(2);
 /// The digest of `return 1`.
 const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
-/// The keys of three locks, written, read and removed in one moment: nobody sees them.
-const LAYOUT: &str = "\
+/// How a script goes on after a refusal, and remembers the first one.
+const TRY: &str = "\
 local there, no = 0, nil
 local function try(...)
   local answer = redis.pcall(...)
   if type(answer) == 'table' and answer.err then no = no or { err = answer.err .. ': ' .. (...) } end
   return answer
 end
+";
+
+/// The keys of three locks, written, read and removed in one moment: nobody sees them.
+const LAYOUT: &str = "\
 for _, key in ipairs(KEYS) do
   try('HSET', key, 'm', 'F', 'x', '1')
   try('EXPIRE', key, 10)
@@ -44,12 +48,6 @@ return redis.call('DEL', KEYS[1])";
 
 /// The same for one of several servers that vote, and what strict mode keeps beside the locks.
 const VOTE_LAYOUT: &str = "\
-local there, no = 0, nil
-local function try(...)
-  local answer = redis.pcall(...)
-  if type(answer) == 'table' and answer.err then no = no or { err = answer.err .. ': ' .. (...) } end
-  return answer
-end
 try('TIME')
 for _, key in ipairs(KEYS) do
   try('SET', key, 'x', 'EX', 10)
@@ -75,20 +73,21 @@ pub(super) async fn script_time(link: &Link) -> Known<()> {
 /// has those of one slot in one script.
 pub(super) async fn layout(link: &Link, aim: &Aim, slots: &[RangeInclusive<u16>]) -> Known<()> {
     let (prefix, name) = (&aim.prefix, nobodys_name(slots));
+    let tries = |rest: &str| [TRY, rest].concat();
     let command = if aim.simple {
         words(&["EVAL", SIMPLE_LAYOUT, "1", &format!("{prefix}{name}")])
     } else if aim.kind == Kind::Redlock {
         let mut keys = ['a', 'b', 'c'].map(|end| format!("{prefix}q{name}{end}")).to_vec();
         keys.extend(aim.strict.then(|| format!("{prefix}e{name}")));
-        let mut command = words(&["EVAL", VOTE_LAYOUT, &keys.len().to_string()]);
+        let mut command = words(&["EVAL", &tries(VOTE_LAYOUT), &keys.len().to_string()]);
         command.arg(keys);
         command
     } else if aim.kind == Kind::Cluster {
         let [one, two, three] = ['a', 'b', 'c'].map(|end| format!("{prefix}l={{{name}}}{end}"));
-        words(&["EVAL", LAYOUT, "3", &one, &two, &three])
+        words(&["EVAL", &tries(LAYOUT), "3", &one, &two, &three])
     } else {
         let [one, two, three] = ['a', 'b', 'c'].map(|end| format!("{prefix}l{{{name}{end}}}"));
-        words(&["EVAL", LAYOUT, "3", &one, &two, &three])
+        words(&["EVAL", &tries(LAYOUT), "3", &one, &two, &three])
     };
     one(ask(link, &command).await?)
 }
