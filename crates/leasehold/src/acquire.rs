@@ -144,7 +144,8 @@ impl Term {
     /// Begins the lease.
     fn begin(self, shared: &Arc<Shared>, claim: Arc<Claim>) -> Guard {
         claim.lease.begin(self.token, self.from, self.deadline, self.cap);
-        let due = rules::renew_at(self.from, claim.terms.ttl, claim.id.bits() as u32).min(self.deadline);
+        let due = rules::renew_at(self.from, claim.terms.ttl, claim.id.bits() as u32);
+        let due = rules::renew_in_time(due, self.from, self.deadline);
         shared.desk.keep(&claim, due);
         Guard::new(Arc::clone(shared), claim)
     }

@@ -23,69 +23,40 @@ pub struct Entry {
     pub capabilities: Option<Capabilities>,
 }
 
+/// One entry, of an engine that a feature brings.
+macro_rules! entry {
+    ($engine:ident, $feature:literal, $scheme:literal, $example:literal, $about:literal) => {
+        Entry {
+            scheme: $scheme,
+            feature: $feature,
+            example: $example,
+            about: $about,
+            #[cfg(feature = $feature)]
+            capabilities: Some(super::$engine::CAPABILITIES),
+            #[cfg(not(feature = $feature))]
+            capabilities: None,
+        }
+    };
+}
+
 /// All engines that this version knows, also those that are not in this build.
+#[rustfmt::skip]
 pub fn entries() -> Vec<Entry> {
     vec![
-        Entry {
-            scheme: "memory",
-            feature: "memory",
-            example: "memory:",
-            about: "the tasks of one process; the reference for every mode",
-            #[cfg(feature = "memory")]
-            capabilities: Some(super::memory::CAPABILITIES),
-            #[cfg(not(feature = "memory"))]
-            capabilities: None,
-        },
-        Entry {
-            scheme: "file",
-            feature: "file",
-            example: "file:///var/lib/leasehold",
-            about: "the processes of one host, in a folder; nothing to install",
-            #[cfg(feature = "file")]
-            capabilities: Some(super::file::CAPABILITIES),
-            #[cfg(not(feature = "file"))]
-            capabilities: None,
-        },
-        Entry {
-            scheme: "redis",
-            feature: "redis",
-            example: "redis://host:6379/0",
-            about: "many machines, in one Redis or Valkey server; rediss: for TLS",
-            #[cfg(feature = "redis")]
-            capabilities: Some(super::redis::CAPABILITIES),
-            #[cfg(not(feature = "redis"))]
-            capabilities: None,
-        },
-        Entry {
-            scheme: "redis+sentinel",
-            feature: "redis",
-            example: "redis+sentinel://h1,h2,h3/mymaster",
-            about: "many machines, in a Redis master that Sentinels choose",
-            #[cfg(feature = "redis")]
-            capabilities: Some(super::redis::CAPABILITIES),
-            #[cfg(not(feature = "redis"))]
-            capabilities: None,
-        },
-        Entry {
-            scheme: "redis+cluster",
-            feature: "redis",
-            example: "redis+cluster://h1,h2,h3",
-            about: "many machines, in a Redis Cluster",
-            #[cfg(feature = "redis")]
-            capabilities: Some(super::redis::CAPABILITIES),
-            #[cfg(not(feature = "redis"))]
-            capabilities: None,
-        },
-        Entry {
-            scheme: "redlock",
-            feature: "redis",
-            example: "redlock://h1,h2,h3,h4,h5",
-            about: "many machines, in a majority of independent Redis servers",
-            #[cfg(feature = "redis")]
-            capabilities: Some(super::redlock::CAPABILITIES),
-            #[cfg(not(feature = "redis"))]
-            capabilities: None,
-        },
+        entry!(memory, "memory", "memory", "memory:",
+            "the tasks of one process; the reference for every mode"),
+        entry!(file, "file", "file", "file:///var/lib/leasehold",
+            "the processes of one host, in a folder; nothing to install"),
+        entry!(redis, "redis", "redis", "redis://host:6379/0",
+            "many machines, in one Redis or Valkey server; rediss: for TLS"),
+        entry!(redis, "redis", "redis+sentinel", "redis+sentinel://h1,h2,h3/mymaster",
+            "many machines, in a Redis master that Sentinels choose"),
+        entry!(redis, "redis", "redis+cluster", "redis+cluster://h1,h2,h3",
+            "many machines, in a Redis Cluster"),
+        entry!(redlock, "redis", "redlock", "redlock://h1,h2,h3,h4,h5",
+            "many machines, in a majority of independent Redis servers"),
+        entry!(zookeeper, "zookeeper", "zookeeper", "zookeeper://h1,h2,h3/locks",
+            "many machines, in a ZooKeeper ensemble; fair, and no herd"),
     ]
 }
 
@@ -104,6 +75,8 @@ pub async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => super::redis::open(&url, clock).await,
         #[cfg(feature = "redis")]
         "redlock" => super::redlock::open(&url, clock).await,
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => super::zookeeper::open(&url, clock).await,
         scheme => {
             let _ = clock;
             Err(unknown(scheme))

@@ -2,6 +2,7 @@
 //! the usual URL readers do not fit.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -109,10 +110,51 @@ impl EngineUrl {
         }
     }
 
+    /// An option that is a length of time.
+    pub(crate) fn duration(&self, key: &str) -> Result<Option<Duration>> {
+        let parse = |text: &str| {
+            let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+            let (number, unit) = text.split_at(digits);
+            let number: u32 = number.parse().ok()?;
+            let each = match unit {
+                "ms" => Duration::from_millis(1),
+                "" | "s" => Duration::from_secs(1),
+                "m" => Duration::from_secs(60),
+                "h" => Duration::from_secs(3600),
+                "d" => Duration::from_secs(24 * 3600),
+                _ => return None,
+            };
+            each.checked_mul(number)
+        };
+        let read = |text: &str| {
+            parse(text).ok_or_else(|| bad(format!("{key} is like 500ms, 30s, 5m, 1h or 2d, and not {text:?}")))
+        };
+        self.option(key).map(read).transpose()
+    }
+
     /// The value of an option; the last one counts.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
+}
+
+/// Takes `host`, `host:port` or `[::1]:port` apart; `example` is a host for the error to show.
+pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(String, u16)> {
+    // What follows a `:` without a host may be the start of a password: it is not repeated.
+    let shown = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
+    let wrong = || bad(format!("{shown} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
+    let (host, digits) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
+            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")).ok_or_else(wrong)?)
+        }
+        None => text.split_once(':').unwrap_or((text, "")),
+    };
+    if host.is_empty() {
+        return Err(wrong());
+    }
+    let port = if digits.is_empty() { port } else { digits.parse().map_err(|_| wrong())? };
+    Ok((host.to_owned(), port))
 }
 
 /// A host, or a full address, whose password is hidden.

@@ -96,7 +96,9 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) ->
                 return false;
             }
             let jitter = (claim.id.bits() >> (sent.as_nanos() % 96)) as u32;
-            rules::renew_at(sent, ttl, jitter).max(now).min(lease.deadline())
+            rules::renew_in_time(rules::renew_at(sent, ttl, jitter), sent, lease.deadline())
+                .max(now)
+                .min(lease.deadline())
         }
         Renewal::Held | Renewal::Unknown => rules::retry_at(now, lease.deadline(), ttl).min(lease.deadline()),
         Renewal::Lost => {

@@ -10,7 +10,7 @@
 
 use crate::claim::Mode;
 
-/// Whether `wanted` fits beside those who hold. Each owner counts once, with its largest hold.
+/// Whether `wanted` fits beside those who hold.
 pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {
     let mut used: u64 = 0;
     for held in holders {
@@ -24,6 +24,22 @@ pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {
         Mode::Permits { n, limit } => used + u64::from(n) <= u64::from(limit),
         Mode::Exclusive | Mode::Shared => true,
     }
+}
+
+/// Whether `wanted` fits beside those who hold, each with its owner: the permits of an owner's nested claims count once.
+pub fn fits_owned<O: PartialEq>(wanted: Mode, held: impl Iterator<Item = (Option<O>, Mode)> + Clone) -> bool {
+    if !matches!(wanted, Mode::Permits { .. }) {
+        return fits(wanted, held.map(|(_, mode)| mode));
+    }
+    let size = |mode: Mode| if let Mode::Permits { n, .. } = mode { n } else { u32::MAX };
+    let counts = |(index, (owner, mode)): &(usize, (Option<O>, Mode))| {
+        // The largest of an owner's; of equal ones the first.
+        let larger = |(at, (other, wide)): (usize, (Option<O>, Mode))| {
+            at != *index && other == *owner && (size(wide), *index) > (size(*mode), at)
+        };
+        owner.is_none() || !held.clone().enumerate().any(larger)
+    };
+    fits(wanted, held.clone().enumerate().filter(counts).map(|(_, (_, mode))| mode))
 }
 
 /// Whether somebody who holds `held` already has what `wanted` asks for: then the same owner re-enters.

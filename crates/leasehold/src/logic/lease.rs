@@ -60,6 +60,11 @@ pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
     Moment::from_nanos(due & !(grid - 1)).max(sent)
 }
 
+/// Not later than half of what a shorter grant has left.
+pub fn renew_in_time(due: Moment, sent: Moment, deadline: Moment) -> Moment {
+    due.min(sent.after(deadline.since(sent) / 2))
+}
+
 /// When to ask again after an answer that did not extend the lease: a quarter of what is left, so that several tries
 /// fit before the deadline, and never a storm.
 pub fn retry_at(now: Moment, deadline: Moment, ttl: Duration) -> Moment {

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::admission::{covers, fits, other_limit};
+use super::admission::{covers, fits_owned, other_limit};
 use crate::claim::{ClaimId, Mode, Owner, Token};
 use crate::clock::Moment;
 
@@ -251,17 +251,7 @@ impl<N> Table<N> {
 
     /// Whether a claim fits beside the holders; the permits of an owner's nested claims count once.
     fn fits(&self, wanted: Mode) -> bool {
-        let permits = matches!(wanted, Mode::Permits { .. });
-        let size = |party: &Party<N>| if let Mode::Permits { n, .. } = party.mode { n } else { u32::MAX };
-        let counts = |index: usize, party: &Party<N>| {
-            // The largest of an owner's; of equal ones the first.
-            let larger = |(at, other): (usize, &Party<N>)| {
-                at != index && other.owner == party.owner && (size(other), index) > (size(party), at)
-            };
-            !permits || party.owner.is_none() || !self.holders.iter().enumerate().any(larger)
-        };
-        let counted = self.holders.iter().enumerate().filter(|(index, party)| counts(*index, party));
-        fits(wanted, counted.map(|(_, party)| party.mode))
+        fits_owned(wanted, self.holders.iter().map(|party| (party.owner, party.mode)))
     }
 
     fn grant(&mut self, mut party: Party<N>, token: &mut impl FnMut() -> Token) -> Token {

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::super::admission::fits;
 use super::*;
 
 const TTL: Duration = Duration::from_secs(10);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::engine::EngineUrl;
+use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The port of a Redis server.
@@ -129,9 +130,9 @@ impl Config {
             prefix: prefix(url, protocol)?,
             protocol,
             replicas: number(url, "replicas")?.unwrap_or(0),
-            strict: duration(url, "strict")?,
-            retention: duration(url, "retention")?.unwrap_or(RETENTION),
-            connect_timeout: duration(url, "connect-timeout")?.unwrap_or(Duration::from_secs(2)),
+            strict: url.duration("strict")?,
+            retention: url.duration("retention")?.unwrap_or(RETENTION),
+            connect_timeout: url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(2)),
             topology,
             shown: url.to_string(),
         };
@@ -192,21 +193,8 @@ fn topology(url: &EngineUrl) -> Result<Topology> {
 }
 
 fn address(text: &str, port: u16) -> Result<Address> {
-    // What follows a `:` without a host may be the start of a password: it is not repeated.
-    let shown = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
-    let wrong = || bad(format!("{shown} is no host with a port, like `redis.example:6379` or `[::1]:6379`"));
-    let (host, digits) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
-            (host, rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")).ok_or_else(wrong)?)
-        }
-        None => text.split_once(':').unwrap_or((text, "")),
-    };
-    if host.is_empty() {
-        return Err(wrong());
-    }
-    let port = if digits.is_empty() { port } else { digits.parse().map_err(|_| wrong())? };
-    Ok(Address { host: host.to_owned(), port })
+    let (host, port) = host_and_port(text, port, "redis.example")?;
+    Ok(Address { host, port })
 }
 
 /// The database: `redis://host/2`, or the option.
@@ -283,27 +271,6 @@ fn prefix(url: &EngineUrl, protocol: Protocol) -> Result<String> {
 fn number(url: &EngineUrl, key: &str) -> Result<Option<u32>> {
     let parse = |text: &str| text.parse().map_err(|_| bad(format!("{key} is a number, and not {text:?}")));
     url.option(key).map(parse).transpose()
-}
-
-pub(crate) fn duration(url: &EngineUrl, key: &str) -> Result<Option<Duration>> {
-    let parse = |text: &str| {
-        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let number: u32 = number.parse().ok()?;
-        let each = match unit {
-            "ms" => Duration::from_millis(1),
-            "" | "s" => Duration::from_secs(1),
-            "m" => Duration::from_secs(60),
-            "h" => Duration::from_secs(3600),
-            "d" => Duration::from_secs(24 * 3600),
-            _ => return None,
-        };
-        each.checked_mul(number)
-    };
-    let read = |text: &str| {
-        parse(text).ok_or_else(|| bad(format!("{key} is like 500ms, 30s, 5m, 1h or 2d, and not {text:?}")))
-    };
-    url.option(key).map(read).transpose()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::EngineUrl;
-use crate::engine::redis::config::{Address, Config as Node, Topology, duration};
+use crate::engine::redis::config::{Address, Config as Node, Topology};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Drift;
 use crate::logic::quorum::Quorum;
@@ -62,8 +62,8 @@ impl Config {
         let config = Self {
             quorum: Quorum::of(nodes.len()),
             nodes,
-            node_timeout: duration(url, "node-timeout")?.unwrap_or(NODE_TIMEOUT),
-            drift: Drift { ppm: share(url)?, fixed: duration(url, "drift-fixed")?.unwrap_or(Drift::REMOTE.fixed) },
+            node_timeout: url.duration("node-timeout")?.unwrap_or(NODE_TIMEOUT),
+            drift: Drift { ppm: share(url)?, fixed: url.duration("drift-fixed")?.unwrap_or(Drift::REMOTE.fixed) },
             always_two_rounds: match url.option("second-round") {
                 None | Some("needed") => false,
                 Some("always") => true,

@@ -1,0 +1,277 @@
+//! The engine's URL: which servers, who we are to them, and how long a session outlives its client.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use zookeeper_client::{Acl, Acls, Permission};
+
+use crate::engine::EngineUrl;
+use crate::engine::url::host_and_port;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Where our nodes are, unless the URL has a path.
+const BASE: &str = "/leasehold";
+/// The port of a server.
+const PORT: u16 = 2181;
+
+/// The options that the URL may have.
+const OPTIONS: [&str; 9] =
+    ["session", "session-timeout", "connect-timeout", "auth", "acl", "tls", "ca", "cert", "cert-key"];
+
+/// How the login is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Scheme {
+    /// `addauth digest`.
+    Digest,
+    /// SASL with DIGEST-MD5.
+    Sasl,
+}
+
+/// Who we are; `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Login {
+    pub(super) scheme: Scheme,
+    pub(super) user: String,
+    pub(super) password: String,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Login({:?}, ***)", self.scheme)
+    }
+}
+
+/// How TLS is spoken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tls {
+    /// Whom to trust: a PEM file.
+    pub(super) ca: PathBuf,
+    /// Our own certificate and its key, both PEM files.
+    pub(super) identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Who may do what with our nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Everybody everything.
+    Open,
+    /// Only who made them.
+    Creator,
+    /// Who made them, and everybody may read.
+    Readable,
+}
+
+impl Access {
+    pub(super) fn acls(self) -> Acls<'static> {
+        match self {
+            Self::Open => Acls::anyone_all(),
+            Self::Creator => Acls::creator_all(),
+            Self::Readable => {
+                const READABLE: &[Acl] =
+                    &[Acl::new_const(Permission::ALL, "auth", ""), Acl::new_const(Permission::READ, "world", "anyone")];
+                Acls::new(READABLE)
+            }
+        }
+    }
+}
+
+/// Everything that the URL says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// `h1:2181,h2:2181`, as the client library reads it.
+    pub(super) hosts: String,
+    /// The same, for errors.
+    pub(super) shown_hosts: String,
+    /// Each of them.
+    pub(super) servers: Vec<(String, u16)>,
+    /// Where our nodes are; without a slash at its end, and so empty for the root.
+    pub(super) base: String,
+    pub(super) login: Option<Login>,
+    pub(super) access: Access,
+    pub(super) tls: Option<Tls>,
+    /// One session for each claim, instead of one for all of the same TTL.
+    pub(super) own_sessions: bool,
+    /// The timeout of all sessions; as long as the TTL otherwise.
+    pub(super) session_timeout: Option<Duration>,
+    pub(super) connect_timeout: Duration,
+    /// The URL without secrets.
+    pub(super) shown: String,
+}
+
+impl Config {
+    pub(crate) fn read(url: &EngineUrl) -> Result<Self> {
+        url.only_options(&OPTIONS)?;
+        let servers = servers(url)?;
+        let hosts: Vec<String> = servers.iter().map(|(host, port)| address(host, *port)).collect();
+        let login = login(url)?;
+        let own_sessions = match url.option("session") {
+            None | Some("shared") => false,
+            Some("own") => true,
+            Some(other) => return Err(bad(format!("session is `shared` or `own`, and not {other:?}"))),
+        };
+        let access = match (url.option("acl"), &login, tls(url)?.is_some_and(|tls| tls.identity.is_some())) {
+            (Some("open"), _, _) | (None, None, false) => Access::Open,
+            (None, _, _) | (Some("creator"), Some(_), _) | (Some("creator"), _, true) => Access::Creator,
+            (Some("readable"), Some(_), _) | (Some("readable"), _, true) => Access::Readable,
+            (Some("creator" | "readable"), None, false) => {
+                return Err(bad(
+                    "acl=creator and acl=readable need to know who we are: user:password@host, or cert=".into()
+                ));
+            }
+            (Some(other), _, _) => {
+                return Err(bad(format!("acl is `open`, `creator` or `readable`, and not {other:?}")));
+            }
+        };
+        let session_timeout = url.duration("session-timeout")?;
+        if session_timeout.is_some_and(|timeout| timeout < super::MIN_TTL) {
+            return Err(bad(format!("session-timeout is {:?} at least", super::MIN_TTL)));
+        }
+        let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(5));
+        if connect_timeout < Duration::from_millis(10) {
+            return Err(bad("connect-timeout is 10 ms at least".into()));
+        }
+        Ok(Self {
+            shown_hosts: hosts.join(","),
+            hosts: hosts.join(","),
+            servers,
+            base: base(&url.path)?,
+            login,
+            access,
+            tls: tls(url)?,
+            own_sessions,
+            session_timeout,
+            connect_timeout,
+            shown: url.to_string(),
+        })
+    }
+}
+
+pub(super) fn address(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
+fn bad(message: String) -> Error {
+    Error::new(ErrorKind::InvalidUrl, message)
+}
+
+fn servers(url: &EngineUrl) -> Result<Vec<(String, u16)>> {
+    if url.hosts.is_empty() {
+        return Ok(vec![("127.0.0.1".to_owned(), PORT)]);
+    }
+    url.hosts.iter().map(|text| host_and_port(text, PORT, "zk1.example")).collect()
+}
+
+/// The path, as ZooKeeper allows it.
+fn base(path: &str) -> Result<String> {
+    if path.is_empty() {
+        return Ok(BASE.to_owned());
+    }
+    let path = path.trim_end_matches('/');
+    let wrong = |part: &str| {
+        part.is_empty()
+            || part == "."
+            || part == ".."
+            || part.chars().any(|c| c.is_control() || ('\u{e000}'..='\u{f8ff}').contains(&c) || c >= '\u{fff0}')
+    };
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    if parts.iter().any(|part| wrong(part)) || parts.first() == Some(&"zookeeper") {
+        return Err(bad(format!("{path:?} is no path for our nodes; it is like /locks or /apps/billing")));
+    }
+    Ok(path.to_owned())
+}
+
+fn login(url: &EngineUrl) -> Result<Option<Login>> {
+    let scheme = match url.option("auth") {
+        None | Some("digest") => Scheme::Digest,
+        Some("sasl") => Scheme::Sasl,
+        Some(other) => return Err(bad(format!("auth is `digest` or `sasl`, and not {other:?}"))),
+    };
+    match (&url.user, &url.password) {
+        (Some(user), Some(password)) => Ok(Some(Login { scheme, user: user.clone(), password: password.clone() })),
+        (None, None) if url.option("auth").is_none() => Ok(None),
+        _ => Err(bad("a login is a user and a password: zookeeper://user:password@host".into())),
+    }
+}
+
+fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
+    let file = |key| url.option(key).map(PathBuf::from);
+    let on = match url.option("tls") {
+        Some("" | "true" | "on") => true,
+        Some("false" | "off") => false,
+        None => file("ca").is_some(),
+        Some(other) => return Err(bad(format!("tls is `on` or `off`, and not {other:?}"))),
+    };
+    let identity = match (file("cert"), file("cert-key")) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        _ => return Err(bad("cert and cert-key come together, both PEM files".into())),
+    };
+    if !on {
+        if identity.is_some() || file("ca").is_some() {
+            return Err(bad("ca, cert and cert-key are for TLS: tls=on".into()));
+        }
+        return Ok(None);
+    }
+    let ca =
+        file("ca").ok_or_else(|| bad("TLS needs ca=, the PEM file of the authority that signed the servers".into()))?;
+    Ok(Some(Tls { ca, identity }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<Config> {
+        Config::read(&EngineUrl::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_url_says_where_and_who_and_how() {
+        let config =
+            read("zookeeper://u:p%40@h1,h2:99,[::1]/apps/locks?session-timeout=10s&session=own&auth=sasl").unwrap();
+        assert_eq!((config.hosts.as_str(), config.base.as_str()), ("h1:2181,h2:99,[::1]:2181", "/apps/locks"));
+        assert_eq!((config.session_timeout, config.own_sessions), (Some(Duration::from_secs(10)), true));
+        assert_eq!(
+            config.login.as_ref().map(|login| (login.scheme, login.password.as_str())),
+            Some((Scheme::Sasl, "p@"))
+        );
+        assert_eq!(config.access, Access::Creator, "who logs in does not leave locks to everybody");
+        assert!(!format!("{config:?}").contains("p@"));
+        let config = read("zookeeper:").unwrap();
+        assert_eq!(
+            (config.hosts.as_str(), config.base.as_str(), config.access),
+            ("127.0.0.1:2181", "/leasehold", Access::Open)
+        );
+        assert_eq!(read("zookeeper://h/").unwrap().base, "");
+        assert_eq!(read("zookeeper://h/a/").unwrap().base, "/a");
+        assert_eq!(read("zookeeper://u:p@h?acl=readable").unwrap().access, Access::Readable);
+        assert_eq!(read("zookeeper://h?tls=on&ca=/c").unwrap().tls, Some(Tls { ca: "/c".into(), identity: None }));
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for (url, says) in [
+            ("zookeeper://h?sesion=own", "session-timeout"),
+            ("zookeeper://h?session=mine", "`own`"),
+            ("zookeeper://h?session-timeout=soon", "30s"),
+            ("zookeeper://h?session-timeout=10ms", "at least"),
+            ("zookeeper://h:x", "zk1.example:2181"),
+            ("zookeeper://h//a", "/apps/billing"),
+            ("zookeeper://h/a/../b", "/apps/billing"),
+            ("zookeeper://h/zookeeper/quota", "/apps/billing"),
+            ("zookeeper://user@h", "user:password@host"),
+            ("zookeeper://h?auth=sasl", "user:password@host"),
+            ("zookeeper://u:p@h?auth=kerberos", "`sasl`"),
+            ("zookeeper://h?acl=creator", "user:password@host"),
+            ("zookeeper://u:p@h?acl=me", "`readable`"),
+            ("zookeeper://h?tls=on", "ca="),
+            ("zookeeper://h?tls=off&ca=/c", "tls=on"),
+            ("zookeeper://h?tls=on&ca=/c&cert=/d", "cert-key"),
+        ] {
+            let error = read(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{url}");
+            assert!(error.to_string().contains(says), "{url}: {error}");
+        }
+    }
+}

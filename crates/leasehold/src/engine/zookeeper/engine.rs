@@ -1,0 +1,364 @@
+//! The engine: which session a claim is on, and what each call does.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use zookeeper_client::MultiWriteError;
+
+use super::config::Config;
+use super::seats::{Own, Seat, Seats, Stage};
+use super::session::Session;
+use super::steps::Look;
+use super::{error, inspect, steps};
+use crate::claim::{Claim, ClaimId};
+use crate::clock::{Clock, Moment};
+use crate::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Released, Renewal, Step,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locks::DEFAULT_TTL;
+use crate::logic::lease::Validity;
+use crate::name::LockName;
+
+/// How many folders are remembered as being there.
+const FOLDERS: usize = 4096;
+
+/// Sessions by their timeout.
+type Slot = Arc<tokio::sync::Mutex<Option<Arc<Session>>>>;
+
+/// Claims that hold on one session: which of those asked about, and the path of its node.
+type Held = Vec<(usize, String)>;
+
+/// Locks in a ZooKeeper ensemble.
+#[derive(Debug)]
+pub struct ZookeeperEngine {
+    pub(super) config: Config,
+    pub(super) clock: Clock,
+    can: Capabilities,
+    board: Arc<LossBoard>,
+    pub(super) seats: Arc<Seats>,
+    sessions: Mutex<HashMap<Duration, Slot>>,
+    /// Sessions live on the runtime that opened the engine.
+    runtime: tokio::runtime::Handle,
+    folders: Mutex<HashSet<LockName>>,
+}
+
+impl ZookeeperEngine {
+    /// Opens a first session, so that what is wrong is known at once.
+    pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
+        let engine = Arc::new(Self {
+            clock: clock.clone(),
+            can: super::CAPABILITIES,
+            board: Arc::default(),
+            seats: Arc::default(),
+            sessions: Mutex::default(),
+            runtime: tokio::runtime::Handle::current(),
+            folders: Mutex::default(),
+            config,
+        });
+        engine.any_session().await?;
+        Ok(engine)
+    }
+
+    /// A session for what no claim is part of.
+    pub(super) async fn any_session(&self) -> Result<Arc<Session>> {
+        self.shared_session(self.config.session_timeout.unwrap_or(DEFAULT_TTL)).await
+    }
+
+    /// The session for claims of this TTL.
+    async fn session_for(&self, claim: &Claim) -> Result<Arc<Session>> {
+        let ttl = claim.terms.ttl;
+        let timeout = self.config.session_timeout.unwrap_or(ttl);
+        let session = if timeout > ttl {
+            Err(timeout)
+        } else if self.config.own_sessions {
+            Ok(self.new_session(timeout).await?)
+        } else {
+            Ok(self.shared_session(timeout).await?)
+        };
+        let longer = match session {
+            Ok(session) if session.timeout <= ttl => return Ok(session),
+            Ok(session) => session.timeout,
+            Err(timeout) => timeout,
+        };
+        let whose =
+            if self.config.session_timeout.is_some() { "session-timeout" } else { "the server's shortest session" };
+        let message = format!(
+            "{whose} is {longer:?}, and a dead holder's lock is free only then: a TTL of {ttl:?} cannot be kept; ask for {longer:?} or more"
+        );
+        Err(Error::new(ErrorKind::InvalidOption, message).at_engine(error::NAME))
+    }
+
+    async fn shared_session(&self, timeout: Duration) -> Result<Arc<Session>> {
+        let slot = {
+            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(sessions.entry(timeout).or_default())
+        };
+        let mut slot = slot.lock().await;
+        if let Some(session) = slot.as_ref().filter(|session| !session.is_over()) {
+            return Ok(Arc::clone(session));
+        }
+        let session = self.new_session(timeout).await?;
+        *slot = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    async fn new_session(&self, timeout: Duration) -> Result<Arc<Session>> {
+        let (config, clock) = (self.config.clone(), self.clock.clone());
+        let (board, seats) = (Arc::clone(&self.board), Arc::clone(&self.seats));
+        let opening = async move { Session::open(&config, timeout, &clock, &board, &seats).await };
+        let opened = self.runtime.spawn(opening).await;
+        opened.unwrap_or_else(|_| {
+            let message = "the runtime that opened this engine has ended";
+            Err(Error::new(ErrorKind::Closed, message).at_engine(error::NAME))
+        })
+    }
+
+    /// The folder of a lock.
+    pub(super) fn folder(&self, name: &LockName) -> String {
+        format!("{}/{}", self.config.base, super::wire::escaped(name.as_str()))
+    }
+
+    /// Whether the folder of this lock was there lately.
+    pub(super) fn knows_folder(&self, name: &LockName) -> bool {
+        self.folders.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
+    }
+
+    pub(super) fn note_folder(&self, name: &LockName, there: bool) {
+        let mut folders = self.folders.lock().unwrap_or_else(PoisonError::into_inner);
+        if !there {
+            folders.remove(name);
+        } else if !folders.contains(name) {
+            if folders.len() >= FOLDERS {
+                folders.clear();
+            }
+            folders.insert(name.clone());
+        }
+    }
+
+    pub(super) fn failed(&self, cause: zookeeper_client::Error) -> Error {
+        error::step(&self.config, cause)
+    }
+
+    /// The claim's seat, on a session that lives.
+    async fn seat(&self, claim: &Claim) -> Result<Arc<Seat>> {
+        if let Some(seat) = self.seats.find(claim.id) {
+            if !seat.session.is_over() {
+                return Ok(seat);
+            }
+            self.seats.leave(&seat);
+        }
+        let session = self.session_for(claim).await?;
+        Ok(self.seats.take(claim.id, &session))
+    }
+
+    async fn do_attempt(&self, claim: &Claim, queue: bool, sent: Moment) -> Result<Answer> {
+        let seat = self.seat(claim).await?;
+        let mut place = seat.place.lock().await;
+        let look = steps::ask(self, &seat, claim, &mut place).await?;
+        match look {
+            Look::Holds => Ok(self.grant(claim, &seat, &mut place, sent, false)),
+            Look::Waits(ahead) if queue => Ok(Answer::Queued { ahead, recheck: None }),
+            Look::Waits(_) => {
+                steps::leave(self, &seat, claim, &mut place).await?;
+                Ok(Answer::Busy { recheck: None })
+            }
+            Look::Refused(refusal) => {
+                steps::leave(self, &seat, claim, &mut place).await?;
+                Ok(Answer::Refused(refusal))
+            }
+        }
+    }
+
+    /// Takes all, one round trip for all of them, or none.
+    async fn do_attempt_all(&self, claims: &[Arc<Claim>], sent: Moment) -> Result<Option<Vec<Grant>>> {
+        let answers = try_join_all(claims.iter().map(|claim| self.do_attempt(claim, false, sent))).await?;
+        let grants: Option<Vec<Grant>> = answers
+            .iter()
+            .map(|answer| match answer {
+                Answer::Granted(grant) => Some(*grant),
+                _ => None,
+            })
+            .collect();
+        if grants.is_none() {
+            try_join_all(claims.iter().map(|claim| self.do_release(claim))).await?;
+        }
+        Ok(grants)
+    }
+
+    async fn do_wait(&self, claim: &Claim, patience: Duration, sent: Moment) -> Result<Answer> {
+        // Whoever is not in the queue is not let in: the caller asks anew.
+        let absent = Answer::Busy { recheck: None };
+        let Some(seat) = self.seats.find(claim.id).filter(|seat| !seat.is_gone()) else { return Ok(absent) };
+        let mut place = seat.place.lock().await;
+        if seat.is_held() {
+            return Ok(self.grant(claim, &seat, &mut place, sent, false));
+        }
+        match steps::wait(self, &seat, claim, &mut place, sent.after(patience)).await? {
+            Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
+            Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None }),
+            Some(Look::Refused(_)) | None => Ok(absent),
+        }
+    }
+
+    /// The claim holds. How long it surely does, is counted from when the caller asked.
+    fn grant(
+        &self,
+        claim: &Claim,
+        seat: &Arc<Seat>,
+        place: &mut super::seats::Place,
+        sent: Moment,
+        waited: bool,
+    ) -> Answer {
+        let Stage::In(own) = &place.stage else { return Answer::Busy { recheck: None } };
+        let own: Own = own.clone();
+        let path = format!("{}/{}", self.folder(claim.name()), own.node);
+        place.armed = None;
+        let event = place.own.take();
+        let session = &seat.session;
+        if !seat.set_held(Some(path.clone())) {
+            session.guard(claim.id, path.clone(), event);
+            if waited && (own.stand.owner.is_some() || matches!(own.stand.mode, crate::claim::Mode::Permits { .. })) {
+                steps::announce(Arc::clone(session), path, claim);
+            }
+        }
+        let left = session.until().since(sent);
+        if left < session.timeout / 8 {
+            // Too little is known for too long: ask again when more is.
+            return Answer::Busy { recheck: Some(session.timeout / 8) };
+        }
+        Answer::Granted(Grant { token: own.token(), validity: Validity::FromSend(left) })
+    }
+
+    async fn do_renew(&self, claims: &[Arc<Claim>], sent: Moment) -> Result<Vec<Renewal>> {
+        let mut answers = vec![Renewal::Lost; claims.len()];
+        let mut by_session: Vec<(Arc<Session>, Held)> = Vec::new();
+        for (index, claim) in claims.iter().enumerate() {
+            let Some(seat) = self.seats.find(claim.id).filter(|seat| !seat.is_gone()) else { continue };
+            let Some(path) = seat.held_path() else { continue };
+            match by_session.iter_mut().find(|(session, _)| Arc::ptr_eq(session, &seat.session)) {
+                Some((_, held)) => held.push((index, path)),
+                None => by_session.push((Arc::clone(&seat.session), vec![(index, path)])),
+            }
+        }
+        let checks = by_session.iter().map(|(session, held)| self.check(session, held, sent));
+        let checked = futures_util::future::join_all(checks).await;
+        let mut failed = None;
+        for ((_, held), result) in by_session.iter().zip(checked) {
+            match result {
+                Ok(renewals) => {
+                    for ((index, _), renewal) in held.iter().zip(renewals) {
+                        answers[*index] = renewal;
+                    }
+                }
+                Err(error) => {
+                    held.iter().for_each(|(index, _)| answers[*index] = Renewal::Unknown);
+                    failed = Some(error);
+                }
+            }
+        }
+        match failed {
+            Some(error) if by_session.len() == 1 && by_session[0].1.len() == claims.len() => Err(error),
+            _ => Ok(answers),
+        }
+    }
+
+    /// One transaction that checks all nodes; those that are gone are left out of the next.
+    async fn check(&self, session: &Arc<Session>, held: &Held, sent: Moment) -> Result<Vec<Renewal>> {
+        let mut there: Vec<usize> = (0..held.len()).collect();
+        let mut answers = vec![Renewal::Lost; held.len()];
+        while !there.is_empty() {
+            let asked = session.now();
+            let mut checks = session.client.new_multi_writer();
+            for index in &there {
+                checks.add_check_version(&held[*index].1, -1).map_err(|cause| self.failed(cause))?;
+            }
+            let result = checks.commit().await;
+            session.wrote(asked, &result);
+            match result {
+                Ok(_) => {
+                    let lasts = Validity::FromSend(session.until().since(sent));
+                    there.drain(..).for_each(|index| answers[index] = Renewal::Renewed(lasts));
+                }
+                Err(MultiWriteError::OperationFailed { index, source: zookeeper_client::Error::NoNode }) => {
+                    there.remove(index);
+                }
+                Err(other) => return Err(self.failed(error::cause(other))),
+            }
+        }
+        Ok(answers)
+    }
+
+    async fn do_release(&self, claim: &Claim) -> Result<Released> {
+        let Some(seat) = self.seats.find(claim.id) else { return Ok(Released::Absent) };
+        let mut place = seat.place.lock().await;
+        let held = seat.is_held();
+        let there = steps::leave(self, &seat, claim, &mut place).await?;
+        Ok(match (there, held) {
+            (false, _) => Released::Absent,
+            (true, true) => Released::Released,
+            (true, false) => Released::LeftQueue,
+        })
+    }
+}
+
+impl Engine for ZookeeperEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.can
+    }
+
+    fn url(&self) -> String {
+        self.config.shown.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        let sent = self.clock.now();
+        Step::new(async move { self.do_attempt(&claim, queue, sent).await })
+    }
+
+    fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        let sent = self.clock.now();
+        Step::new(async move { self.do_attempt_all(&claims, sent).await })
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        let sent = self.clock.now();
+        Step::new(async move { self.do_wait(&claim, patience, sent).await })
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        let sent = self.clock.now();
+        Step::new(async move { self.do_renew(&claims, sent).await })
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        Step::new(async move { self.do_release(&claim).await })
+    }
+
+    fn losses(&self) -> Losses {
+        self.board.listen()
+    }
+
+    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+        Step::new(async move { inspect::changed(&self, &name, patience).await })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        Step::new(async move { inspect::one(&self, &name).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        Step::new(async move { inspect::list(&self, &prefix).await })
+    }
+
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+        Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}

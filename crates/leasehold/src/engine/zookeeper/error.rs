@@ -1,0 +1,74 @@
+//! What went wrong, in the library's words.
+
+use zookeeper_client::{Error as Cause, MultiWriteError};
+
+use super::config::Config;
+use crate::error::{Error, ErrorKind};
+
+/// The engine's name in errors.
+pub(super) const NAME: &str = "zookeeper";
+
+/// A request that failed. Whatever is not surely refused may have been done.
+pub(super) fn step(config: &Config, cause: Cause) -> Error {
+    let hosts = &config.shown_hosts;
+    let (kind, said) = match &cause {
+        Cause::NoAuth => {
+            (ErrorKind::Denied, format!("{hosts} does not let us do that below {}: {NO_AUTH}", config.base))
+        }
+        Cause::AuthFailed => (ErrorKind::Denied, format!("{hosts} refused the user or the password")),
+        Cause::InvalidAcl => (ErrorKind::Denied, format!("{hosts} refused the ACL: {INVALID_ACL}")),
+        Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", config.base)),
+        Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
+        Cause::BadArguments(what) => (ErrorKind::InvalidUrl, format!("{hosts}: {what}")),
+        Cause::UnmarshalError { .. } | Cause::MarshallingError | Cause::Unimplemented => {
+            (ErrorKind::Unavailable, format!("{hosts} does not speak as ZooKeeper 3.5 or later does: {cause}"))
+        }
+        Cause::SessionExpired | Cause::SessionMoved | Cause::ClientClosed => (
+            ErrorKind::Unavailable,
+            format!("the session with {hosts} has ended; a new one is opened with the next try"),
+        ),
+        other => (ErrorKind::Unavailable, format!("{hosts}: {other}")),
+    };
+    let refused = matches!(
+        cause,
+        Cause::NoAuth
+            | Cause::AuthFailed
+            | Cause::InvalidAcl
+            | Cause::QuotaExceeded
+            | Cause::NotReadOnly
+            | Cause::BadArguments(_)
+            | Cause::Throttled
+            | Cause::NoNode
+            | Cause::NodeExists
+            | Cause::BadVersion
+    );
+    let error = Error::new(kind, said).at_engine(NAME).caused_by(cause);
+    let error = if refused { error } else { error.effect_unknown() };
+    if kind == ErrorKind::Unavailable { error.retryable() } else { error }
+}
+
+const NO_AUTH: &str = "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it";
+const INVALID_ACL: &str = "acl=creator and acl=readable need a login that the server knows";
+
+/// The cause of a failed transaction.
+pub(super) fn cause(error: MultiWriteError) -> Cause {
+    error.into()
+}
+
+/// Nobody could be reached.
+pub(super) fn unreachable(config: &Config, cause: Cause) -> Error {
+    if matches!(cause, Cause::AuthFailed) {
+        return step(config, cause);
+    }
+    let tls =
+        if config.tls.is_some() { "; do they speak TLS on this port, with a certificate of the named CA?" } else { "" };
+    let said = match &cause {
+        Cause::NoHosts | Cause::Timeout | Cause::ConnectionLoss => {
+            format!("no server of {} could be reached, or none has a majority{tls}", config.shown_hosts)
+        }
+        other => format!("no session with {}: {other}{tls}", config.shown_hosts),
+    };
+    let kind = if matches!(cause, Cause::BadArguments(_)) { ErrorKind::InvalidUrl } else { ErrorKind::Unavailable };
+    let error = Error::new(kind, said).at_engine(NAME).caused_by(cause);
+    if kind == ErrorKind::Unavailable { error.retryable() } else { error }
+}

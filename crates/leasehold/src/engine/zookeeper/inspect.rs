@@ -1,0 +1,131 @@
+//! What others may see, and putting a claim out.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::{join_all, try_join_all};
+use zookeeper_client::{Error as Cause, Stat};
+
+use super::engine::ZookeeperEngine;
+use super::session::Session;
+use super::{steps, wire};
+use crate::claim::{ClaimId, Token};
+use crate::engine::{Evicted, LockView, PartyView};
+use crate::error::Result;
+use crate::logic::line::Stand;
+use crate::name::LockName;
+
+/// How many locks are looked at together.
+const AT_ONCE: usize = 64;
+
+/// One lock.
+pub(super) async fn one(engine: &ZookeeperEngine, name: &LockName) -> Result<LockView> {
+    let session = engine.any_session().await?;
+    view(engine, &session, name).await
+}
+
+async fn view(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> Result<LockView> {
+    let folder = engine.folder(name);
+    let (line, nodes) = steps::read_line(engine, session, &folder).await?;
+    let found = line.stands().iter().map(|stand| async {
+        let Some(node) = wire::node_of(&nodes, stand.claim) else { return Ok(None) };
+        match session.client.get_data(&format!("{folder}/{node}")).await {
+            Ok((data, stat)) => Ok(Some((data, stat))),
+            // It has left meanwhile.
+            Err(Cause::NoNode) => Ok(None),
+            Err(cause) => Err(engine.failed(cause)),
+        }
+    });
+    let found = try_join_all(found).await?;
+    let holders = line.holders();
+    let mut view = LockView::free(name.clone());
+    for (at, (stand, found)) in line.stands().iter().zip(found).enumerate() {
+        let Some((data, stat)) = found else { continue };
+        let party = party(stand, &data, &stat, at < holders);
+        view.last_token = view.last_token.max(party.token);
+        if at < holders { view.holders.push(party) } else { view.waiters.push(party) }
+    }
+    Ok(view)
+}
+
+fn token(stand: &Stand, stat: &Stat) -> Token {
+    Token(stand.ride.map_or(stat.czxid.cast_unsigned(), |ride| ride.token))
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the server's clock against ours, only for people to read: nothing is decided by it"
+)]
+fn party(stand: &Stand, data: &[u8], stat: &Stat, holds: bool) -> PartyView {
+    let (holder, ttl) = wire::read_record(data);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let age = now.saturating_sub(Duration::from_millis(stat.ctime.max(0).cast_unsigned()));
+    PartyView::new(stand.claim, stand.mode, holds.then(|| token(stand, stat)), holder, age, ttl)
+}
+
+/// All locks that somebody holds or waits for.
+pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockView>> {
+    let session = engine.any_session().await?;
+    let base = if engine.config.base.is_empty() { "/" } else { &engine.config.base };
+    let _ = session.client.sync(base).await;
+    let nodes = match session.client.list_children(base).await {
+        Ok(nodes) => nodes,
+        Err(Cause::NoNode) => return Ok(Vec::new()),
+        Err(cause) => return Err(engine.failed(cause)),
+    };
+    let ours = |node: &String| wire::unescaped(node).filter(|name| name.as_str().starts_with(prefix));
+    let mut names: Vec<LockName> = nodes.iter().filter_map(ours).collect();
+    names.sort();
+    let mut views = Vec::new();
+    for some in names.chunks(AT_ONCE) {
+        views.extend(try_join_all(some.iter().map(|name| view(engine, &session, name))).await?);
+    }
+    views.retain(|view| !view.holders.is_empty() || !view.waiters.is_empty());
+    Ok(views)
+}
+
+/// Deletes a claim's node. The next token is one above the evicted one's, and not above any that comes later.
+pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
+    let session = engine.any_session().await?;
+    let before = view(engine, &session, name).await?;
+    let party = before.holders.iter().chain(&before.waiters).find(|party| party.claim == claim).cloned();
+    let folder = engine.folder(name);
+    let (_, nodes) = steps::read_line(engine, &session, &folder).await?;
+    let own = nodes.iter().filter(|node| wire::stand(node).is_some_and(|stand| stand.claim == claim));
+    let deleted = join_all(own.map(|node| {
+        let path = format!("{folder}/{node}");
+        let session = &session;
+        async move { session.client.delete(&path, None).await }
+    }));
+    let mut there = false;
+    for result in deleted.await {
+        match result {
+            Ok(()) => there = true,
+            Err(Cause::NoNode) => {}
+            Err(cause) => return Err(engine.failed(cause)),
+        }
+    }
+    let party = party.filter(|_| there);
+    if party.is_some() {
+        tracing::info!(%name, ?claim, reason, "put out");
+    }
+    let token = party.as_ref().and_then(|party| party.token).or(before.last_token).unwrap_or_default();
+    Ok(Evicted::new(party, Token(token.0 + 1)))
+}
+
+/// Waits until somebody comes or goes.
+pub(super) async fn changed(engine: &ZookeeperEngine, name: &LockName, patience: Duration) -> Result<()> {
+    let session = engine.any_session().await?;
+    let folder = engine.folder(name);
+    let event = match session.client.list_and_watch_children(&folder).await {
+        Ok((_, watcher)) => watcher,
+        Err(Cause::NoNode) => match session.client.check_and_watch_stat(&folder).await {
+            // It was made meanwhile.
+            Ok((Some(_), _)) => return Ok(()),
+            Ok((None, watcher)) => watcher,
+            Err(cause) => return Err(engine.failed(cause)),
+        },
+        Err(cause) => return Err(engine.failed(cause)),
+    };
+    let _ = tokio::time::timeout(patience, event.changed()).await;
+    Ok(())
+}

@@ -1,0 +1,95 @@
+//! ZooKeeper: a fair queue of ephemeral nodes, where each waiter watches one other.
+//!
+//! # The protocol
+//! A lock is a folder; a claim is an ephemeral, sequential node in it. Who holds is read from the names alone
+//! ([`line`](crate::logic::line)), by everybody alike: the longest start of the list that fits together.
+//!
+//! - **Take.** One transaction makes the node *and* touches the folder. Its answer has the number of nodes in the folder: if ours
+//!   is the only one, the lock is held, after one request and one round trip, without a list. Otherwise the list is read, and
+//!   whoever is not among the first that fit waits. A folder that is not known to be there is made in the same transaction.
+//! - **Wait.** A waiter watches one node ahead of it (the one just ahead; readers the nearest writer; the first who waits for permits
+//!   the folder), and its own. Those ahead can only become fewer: when the watched one goes and nobody else is known to be ahead,
+//!   the lock is held, without another request. If somebody else is, that one is watched next; there is no second list.
+//! - **Give back.** The node is deleted: one request. One waiter is woken.
+//! - **Token.** The number of the transaction that made the node (czxid): it rises in the order of the queue, over all locks, over
+//!   the folder's end and the sequence's wrap-around, and as long as the ensemble keeps its data.
+//! - **Re-entry.** A further claim of an owner stands *with* its first one (a rider): a transaction makes its node, named after
+//!   the place and token of the first, and changes the data of that, which tells the waiter behind it to look again.
+//! - **Permits and owners.** Somebody who has waited for permits, or has an owner, changes its own node's data when let in: that
+//!   tells the one behind, who may fit, too.
+//!
+//! # How long a lock is surely held
+//! As long as its session. The leader ends a session that it has not heard of for the session's timeout; our own deadline must
+//! come earlier. *That a request was answered does not show that the leader has heard of us*: followers answer reads by themselves,
+//! also when they have just been cut off, and report to the leader whom they have heard of only twice a tick. So leases are
+//! renewed by a **write** (a transaction that checks the nodes of all claims), which only the leader can take; and what is counted from
+//! is not that write, but the last request that was answered a quarter of the timeout before it, of which the leader had been
+//! told by then ([`Proof`](crate::logic::session::Proof)). Between renewals, a read every sixth of the timeout keeps that fresh.
+//!
+//! A claim's TTL is the timeout of its session: claims of one TTL share one session (`session=own`: each has its own). A server that
+//! allows only shorter sessions gives shorter ones, which are renewed more often; a TTL below its shortest is refused, because a
+//! dead holder's lock would not be free in time.
+//!
+//! # What if
+//! | | |
+//! |---|---|
+//! | the answer to a take is lost | the claim's own number is in the node's name: the next try finds it, after a `sync` |
+//! | ... and the caller has given up | the node is looked for and deleted until that is confirmed or the session is over |
+//! | the answer to a give-back is lost | it is deleted again; another's node has another name |
+//! | the connection breaks | leases run down; the library goes to another server; all claims are then checked by a write before they count again |
+//! | the session ends | all its claims are lost at once (their deadlines were over before); nothing is taken again by itself |
+//! | the client stops | its deadline is over before the leader ends the session; the token tells later |
+//! | the leader dies | no answers until there is another, who gives all sessions their full timeout again |
+//! | a follower is cut off | its reads prove nothing; without writes the lease runs down, before the leader ends the session |
+//! | somebody deletes our node | our own watch tells: lost; a waiter goes to the end of the queue |
+//! | an event is seen after a broken connection | it is not trusted: the list is read again |
+//! | the folder vanishes | it is made again; tokens go on |
+//! | the sequence wraps around | places are compared by their wrapped difference |
+//! | somebody re-enters while we wait | the data of the node that we watch, or will watch, changes: the list is read again |
+//! | a clock jumps | nothing: only our own monotonic clock and the leader's count |
+//!
+//! # What is assumed
+//! The leader's clock does not run faster than ours by more than 1 %, and it hears its followers' reports at least four times
+//! within a session's timeout (they come twice a tick, and a session is at least two ticks long unless the server was told otherwise).
+
+mod config;
+mod engine;
+mod error;
+mod inspect;
+mod seats;
+mod session;
+mod steps;
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::engine::ZookeeperEngine;
+
+use self::config::Config;
+use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
+use crate::clock::Clock;
+use crate::error::Result;
+
+/// The shortest TTL: a session of two ticks that may miss a beat.
+const MIN_TTL: Duration = Duration::from_secs(1);
+
+/// What it can do.
+pub const CAPABILITIES: Capabilities = Capabilities {
+    shared: true,
+    permits: true,
+    reentry: true,
+    fairness: Fairness::Fifo,
+    fencing: Fencing::Durable,
+    inspection: true,
+    eviction: true,
+    min_ttl: MIN_TTL,
+    survives: "any client's crash, cut or pause; the death or cut of any minority of its servers, the leader too",
+    breaks: "a leader whose clock runs more than 1 % fast, a server told to allow sessions shorter than two ticks",
+    ..Capabilities::exclusive_only("zookeeper")
+};
+
+/// Opens what the URL names.
+pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
+    Ok(ZookeeperEngine::open(Config::read(url)?, clock).await?)
+}

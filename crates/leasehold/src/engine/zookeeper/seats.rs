@@ -1,0 +1,165 @@
+//! Which claims this client has at the servers, and how each stands.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use zookeeper_client::StateWatcher;
+
+use super::session::{Event, Session};
+use crate::claim::{ClaimId, Token};
+use crate::logic::line::{Line, Stand, Watch};
+
+/// All claims of one client.
+#[derive(Debug, Default)]
+pub(super) struct Seats(Mutex<HashMap<ClaimId, Arc<Seat>>>);
+
+/// One claim, on its session.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) claim: ClaimId,
+    pub(super) session: Arc<Session>,
+    /// One step at a time.
+    pub(super) place: tokio::sync::Mutex<Place>,
+    /// The path of its node while it holds.
+    held: Mutex<Option<String>>,
+    gone: AtomicBool,
+}
+
+/// How a claim stands.
+#[derive(Default)]
+pub(super) struct Place {
+    pub(super) stage: Stage,
+    /// Who was ahead when it last looked, less those who have left.
+    pub(super) line: Line,
+    pub(super) armed: Option<Armed>,
+    /// The watch on its own node, while it waits.
+    pub(super) own: Option<Event>,
+}
+
+/// What the servers have of a claim.
+#[derive(Debug, Default)]
+pub(super) enum Stage {
+    /// Nothing.
+    #[default]
+    New,
+    /// Perhaps a node: it was asked for, and the answer has not come.
+    Sent,
+    /// A node.
+    In(Own),
+}
+
+/// A claim's node.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    /// Its name, in the lock's folder.
+    pub(super) node: String,
+    pub(super) stand: Stand,
+    /// The transaction that made it.
+    pub(super) czxid: u64,
+}
+
+impl Own {
+    /// Its own, or that of the claim with which it re-entered.
+    pub(super) fn token(&self) -> Token {
+        Token(self.stand.ride.map_or(self.czxid, |ride| ride.token))
+    }
+}
+
+/// Whom a waiter watches.
+pub(super) struct Armed {
+    pub(super) watch: Watch,
+    pub(super) event: Event,
+    states: StateWatcher,
+}
+
+impl Armed {
+    pub(super) fn new(watch: Watch, event: Event, mut states: StateWatcher) -> Self {
+        states.state();
+        Self { watch, event, states }
+    }
+
+    /// Whether the line has been up all the time: only then do events come in order.
+    pub(super) fn is_steady(&mut self) -> bool {
+        self.states.changed().now_or_never().is_none()
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("stage", &self.stage).finish_non_exhaustive()
+    }
+}
+
+impl Seat {
+    pub(super) fn new(claim: ClaimId, session: Arc<Session>) -> Self {
+        Self { claim, session, place: Default::default(), held: Mutex::default(), gone: AtomicBool::new(false) }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<String>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It holds from now on, by this node; or does not any more. `true`: it held before.
+    pub(super) fn set_held(&self, path: Option<String>) -> bool {
+        std::mem::replace(&mut *self.held(), path).is_some()
+    }
+
+    /// The path of its node, if it holds.
+    pub(super) fn held_path(&self) -> Option<String> {
+        self.held().clone()
+    }
+
+    pub(super) fn is_held(&self) -> bool {
+        self.held().is_some()
+    }
+
+    /// Whether its session has ended, and the claim with it.
+    pub(super) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+}
+
+impl Seats {
+    fn all(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Seat>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn find(&self, claim: ClaimId) -> Option<Arc<Seat>> {
+        self.all().get(&claim).cloned()
+    }
+
+    /// The claim's seat; on `session` if it has none.
+    pub(super) fn take(&self, claim: ClaimId, session: &Arc<Session>) -> Arc<Seat> {
+        Arc::clone(self.all().entry(claim).or_insert_with(|| Arc::new(Seat::new(claim, Arc::clone(session)))))
+    }
+
+    pub(super) fn leave(&self, seat: &Arc<Seat>) {
+        let mut all = self.all();
+        if all.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat)) {
+            all.remove(&seat.claim);
+        }
+    }
+
+    /// Whether a claim holds by this node.
+    pub(super) fn holds(&self, claim: ClaimId, path: &str) -> bool {
+        self.find(claim).is_some_and(|seat| seat.held().as_deref() == Some(path))
+    }
+
+    /// Empties the seats of a session that is over; those who held.
+    pub(super) fn clear(&self, session: &Arc<Session>) -> Vec<ClaimId> {
+        let mut held = Vec::new();
+        self.all().retain(|claim, seat| {
+            let stays = !Arc::ptr_eq(&seat.session, session);
+            if !stays {
+                seat.gone.store(true, Ordering::Release);
+                if seat.is_held() {
+                    held.push(*claim);
+                }
+            }
+            stays
+        });
+        held
+    }
+}

@@ -1,0 +1,282 @@
+//! One session with the ensemble: opening it, knowing how long it surely lives, and noticing when it does not.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use zookeeper_client::{Client, Error as Cause, EventType, SessionState, WatchedEvent};
+
+use super::config::{Config, Scheme};
+use super::error;
+use super::seats::Seats;
+use crate::claim::ClaimId;
+use crate::clock::{Clock, Moment};
+use crate::engine::LossBoard;
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::session::Proof;
+
+/// An event that is waited for.
+pub(super) type Event = BoxFuture<'static, WatchedEvent>;
+
+/// How long a lock is held before its own node is watched: most are given back sooner, and need no watch.
+const SETTLED: Duration = Duration::from_millis(200);
+
+/// The longest time without an answer after which another server is tried.
+const SILENCE: Duration = Duration::from_secs(3);
+
+/// One session.
+pub(super) struct Session {
+    pub(super) client: Client,
+    /// How long it outlives its client, as the server has it.
+    pub(super) timeout: Duration,
+    clock: Clock,
+    proof: Mutex<Proof>,
+    over: AtomicBool,
+    guarded: UnboundedSender<Guarded>,
+}
+
+/// A held claim's own node, and its watch if there is one already.
+struct Guarded {
+    claim: ClaimId,
+    path: String,
+    event: Option<Event>,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({}, {:?})", self.client.session_id(), self.timeout)
+    }
+}
+
+impl Session {
+    /// Opens a session that outlives its client by `timeout`, or as near to that as the server allows.
+    pub(super) async fn open(
+        config: &Config,
+        timeout: Duration,
+        clock: &Clock,
+        board: &Arc<LossBoard>,
+        seats: &Arc<Seats>,
+    ) -> Result<Arc<Self>> {
+        let asked = clock.now();
+        let connecting = connect(config, timeout);
+        let client = tokio::time::timeout(config.connect_timeout, connecting).await;
+        let client = client.unwrap_or(Err(Cause::Timeout).map_err(|cause| error::unreachable(config, cause)))?;
+        let timeout = client.session_timeout();
+        // By default a session is at least two ticks long, and a follower reports twice a tick.
+        let proof = Proof::new(asked, timeout, timeout / 4);
+        let (guarded, requests) = unbounded_channel();
+        let (proof, over) = (Mutex::new(proof), AtomicBool::new(false));
+        let session = Arc::new(Self { client, timeout, clock: clock.clone(), proof, over, guarded });
+        let care = Care { session: Arc::downgrade(&session), seats: Arc::downgrade(seats), board: Arc::clone(board) };
+        tokio::spawn(care.run(clock.clone(), requests, session.client.state_watcher(), timeout));
+        Ok(session)
+    }
+
+    /// Whether nothing can be asked any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) || self.client.state().is_terminated()
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn proof(&self) -> MutexGuard<'_, Proof> {
+        self.proof.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A read that was sent at `sent` has ended.
+    pub(super) fn read<T>(&self, sent: Moment, result: &std::result::Result<T, Cause>) {
+        if result.is_ok() {
+            self.proof().heard(sent, self.clock.now());
+        }
+    }
+
+    /// A write that was sent at `sent` has ended.
+    pub(super) fn wrote<T, E>(&self, sent: Moment, result: &std::result::Result<T, E>) {
+        if result.is_ok() {
+            self.proof().committed(sent, self.clock.now());
+        }
+    }
+
+    /// The session surely lives until then.
+    pub(super) fn until(&self) -> Moment {
+        self.proof().until()
+    }
+
+    /// Has a held claim's own node watched.
+    pub(super) fn guard(&self, claim: ClaimId, path: String, event: Option<Event>) {
+        // Nobody listens when the session is over; its claims are lost anyway.
+        let _ = self.guarded.send(Guarded { claim, path, event });
+    }
+}
+
+async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
+    let mut connector =
+        Client::connector().with_session_timeout(timeout).with_connection_timeout((timeout * 2 / 5).min(SILENCE));
+    if config.servers.len() == 1 {
+        // There is nobody else to try: what is wrong is said at once.
+        connector = connector.with_fail_eagerly();
+    }
+    if let Some(login) = &config.login {
+        connector = match login.scheme {
+            Scheme::Digest => connector.with_auth("digest", format!("{}:{}", login.user, login.password).as_bytes()),
+            Scheme::Sasl => {
+                let options = zookeeper_client::SaslOptions::digest_md5(login.user.clone(), login.password.clone());
+                connector.with_sasl(options)
+            }
+        };
+    }
+    let connected = match &config.tls {
+        None => connector.connect(&config.hosts).await,
+        Some(tls) => {
+            let read = |path: &std::path::Path| {
+                std::fs::read_to_string(path).map_err(|cause| {
+                    let message = format!("{} cannot be read: {cause}", path.display());
+                    Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
+                })
+            };
+            let bad = |path: &std::path::Path, cause: Cause| {
+                let message = format!("{} is no PEM file of this kind: {cause}", path.display());
+                Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
+            };
+            let options = zookeeper_client::TlsOptions::new();
+            let mut options = options.with_pem_ca(&read(&tls.ca)?).map_err(|cause| bad(&tls.ca, cause))?;
+            if let Some((cert, key)) = &tls.identity {
+                options = options.with_pem_identity(&read(cert)?, &read(key)?).map_err(|cause| bad(cert, cause))?;
+            }
+            // The client library takes the process's provider; whichever was first is fine.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+            connector.with_tls(options).secure_connect(&config.hosts).await
+        }
+    };
+    connected.map_err(|cause| error::unreachable(config, cause))
+}
+
+/// Looks after a session for as long as somebody has it.
+struct Care {
+    session: Weak<Session>,
+    seats: Weak<Seats>,
+    board: Arc<LossBoard>,
+}
+
+/// What became of a held claim's own node: gone, or still there and to be watched on.
+type Fate = (ClaimId, String, Option<Option<Event>>);
+
+impl Care {
+    async fn run(
+        self,
+        clock: Clock,
+        mut requests: UnboundedReceiver<Guarded>,
+        mut states: zookeeper_client::StateWatcher,
+        timeout: Duration,
+    ) {
+        let mut watched: FuturesUnordered<BoxFuture<'static, Fate>> = FuturesUnordered::new();
+        let mut waiting: VecDeque<(Moment, Guarded)> = VecDeque::new();
+        let mut beat: Option<BoxFuture<'static, ()>> = None;
+        let mut next_beat = clock.now().after(timeout / 6);
+        loop {
+            let alarm = waiting.front().map_or(next_beat, |(at, _)| (*at).min(next_beat));
+            tokio::select! {
+                biased;
+                state = states.changed() => match state {
+                    SessionState::Disconnected => {}
+                    state if state.is_terminated() => break,
+                    // Whatever happened meanwhile: look whether all is still ours.
+                    _ => self.board.doubt(),
+                },
+                request = requests.recv() => match request {
+                    None => return,
+                    Some(Guarded { claim, path, event: Some(event) }) => {
+                        watched.push(async move { (claim, path, happened(event.await)) }.boxed());
+                    }
+                    Some(guarded) => waiting.push_back((clock.now().after(SETTLED), guarded)),
+                },
+                Some((claim, path, fate)) = watched.next(), if !watched.is_empty() => match fate {
+                    None => self.lost(claim, &path),
+                    // It was changed, not deleted: watch on.
+                    Some(None) => waiting.push_back((clock.now(), Guarded { claim, path, event: None })),
+                    Some(Some(event)) => {
+                        watched.push(async move { (claim, path, happened(event.await)) }.boxed());
+                    }
+                },
+                () = async { if let Some(beat) = &mut beat { beat.await } }, if beat.is_some() => beat = None,
+                () = clock.sleep_until(alarm) => {
+                    let now = clock.now();
+                    while waiting.front().is_some_and(|(at, _)| *at <= now) {
+                        let Some((_, guarded)) = waiting.pop_front() else { break };
+                        if self.holds(guarded.claim, &guarded.path) {
+                            watched.push(arm(self.session.clone(), guarded).boxed());
+                        }
+                    }
+                    if now >= next_beat {
+                        next_beat = now.after(timeout / 6);
+                        beat.get_or_insert_with(|| look(self.session.clone()).boxed());
+                    }
+                }
+            }
+        }
+        self.end();
+    }
+
+    fn holds(&self, claim: ClaimId, path: &str) -> bool {
+        self.seats.upgrade().is_some_and(|seats| seats.holds(claim, path))
+    }
+
+    fn lost(&self, claim: ClaimId, path: &str) {
+        if self.holds(claim, path) {
+            self.board.post(claim);
+        }
+    }
+
+    /// The session is over, and so are its claims.
+    fn end(&self) {
+        let Some(session) = self.session.upgrade() else { return };
+        session.over.store(true, Ordering::Release);
+        let Some(seats) = self.seats.upgrade() else { return };
+        for claim in seats.clear(&session) {
+            self.board.post(claim);
+        }
+    }
+}
+
+/// What an event at an own node means: `None` that it is gone.
+fn happened(event: WatchedEvent) -> Option<Option<Event>> {
+    match event.event_type {
+        EventType::NodeDeleted => None,
+        // The end of the session is told otherwise.
+        EventType::Session => Some(Some(futures_util::future::pending().boxed())),
+        _ => Some(None),
+    }
+}
+
+/// Watches an own node from now on.
+async fn arm(session: Weak<Session>, guarded: Guarded) -> Fate {
+    let Guarded { claim, path, .. } = guarded;
+    let never = || futures_util::future::pending().boxed();
+    let Some(session) = session.upgrade() else { return (claim, path, Some(Some(never()))) };
+    let sent = session.now();
+    let result = session.client.check_and_watch_stat(&path).await;
+    session.read(sent, &result);
+    let fate = match result {
+        Ok((Some(_), watcher)) => Some(Some(watcher.changed().boxed())),
+        Ok((None, _)) => None,
+        // The line broke: all claims are looked at when it is back.
+        Err(_) => Some(Some(never())),
+    };
+    (claim, path, fate)
+}
+
+/// Shows that we are there, and hears that the server is.
+async fn look(session: Weak<Session>) {
+    let Some(session) = session.upgrade() else { return };
+    let sent = session.now();
+    let result = session.client.check_stat("/").await;
+    session.read(sent, &result);
+}

@@ -1,0 +1,548 @@
+//! The steps of one claim: into the folder, up the line, and out again.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::join;
+use zookeeper_client::{CreateMode, Error as Cause, EventType, MultiWriteError, MultiWriteResult};
+
+use super::engine::ZookeeperEngine;
+use super::seats::{Armed, Own, Place, Seat, Stage};
+use super::session::Session;
+use super::{error, wire};
+use crate::claim::{Claim, ClaimId};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::line::{Line, Ride, Standing, Watch};
+use crate::logic::table::Refusal;
+
+/// How often a step that others disturb is begun again.
+const TRIES: usize = 64;
+
+/// How a claim stands.
+#[derive(Debug)]
+pub(super) enum Look {
+    Holds,
+    Waits(usize),
+    Refused(Refusal),
+}
+
+fn disturbed() -> Error {
+    let message = "others change this lock so fast that it could not be read; try again";
+    Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine(error::NAME)
+}
+
+/// A claim asks for the lock, for the first time or again.
+pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, place: &mut Place) -> Result<Look> {
+    for _ in 0..TRIES {
+        match &place.stage {
+            Stage::New => {
+                if enter(engine, seat, claim, place).await? {
+                    return Ok(Look::Holds);
+                }
+                if let Some(look) = look(engine, seat, claim, place, true).await? {
+                    return Ok(look);
+                }
+            }
+            Stage::Sent => find(engine, seat, claim, place).await?,
+            Stage::In(own) => {
+                // A retry: whatever was told may have been lost, and the node itself, too.
+                if confirm(engine, &seat.session, &path(engine, claim, own)).await? {
+                    let known =
+                        if seat.is_held() { Some(Look::Holds) } else { look(engine, seat, claim, place, true).await? };
+                    if let Some(look) = known {
+                        return Ok(look);
+                    }
+                }
+            }
+        }
+        if matches!(place.stage, Stage::In(_)) {
+            // Somebody has deleted it: it comes anew.
+            forget(seat, place);
+        }
+    }
+    Err(disturbed())
+}
+
+fn forget(seat: &Seat, place: &mut Place) {
+    seat.set_held(None);
+    *place = Place::default();
+}
+
+fn path(engine: &ZookeeperEngine, claim: &Claim, own: &Own) -> String {
+    format!("{}/{}", engine.folder(claim.name()), own.node)
+}
+
+/// Makes the claim's node. `true`: it is the only one.
+async fn enter(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place) -> Result<bool> {
+    let (session, terms) = (&seat.session, &claim.terms);
+    let (folder, name) = (engine.folder(claim.name()), claim.name().as_str().as_bytes());
+    let prefix = wire::prefix(claim.id, terms.mode, wire::owner(terms.owner), None);
+    let record = wire::record(&terms.holder, terms.ttl);
+    let acls = engine.config.access.acls();
+    let (container, ephemeral) =
+        (CreateMode::Container.with_acls(acls), CreateMode::EphemeralSequential.with_acls(acls));
+    for _ in 0..TRIES {
+        let cold = !engine.knows_folder(claim.name());
+        let sent = session.now();
+        let mut all = session.client.new_multi_writer();
+        let mut added = if cold { all.add_create(&folder, name, &container) } else { Ok(()) };
+        added = added.and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
+        added = added.and_then(|()| all.add_set_data(&folder, name, None));
+        added.map_err(|cause| engine.failed(cause))?;
+        place.stage = Stage::Sent;
+        let result = all.commit().await;
+        session.wrote(sent, &result);
+        match result {
+            Ok(done) => {
+                engine.note_folder(claim.name(), true);
+                let [.., MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] = &done[..] else {
+                    return Err(odd(&format!("{done:?}")));
+                };
+                place.stage = Stage::In(own(path, stat.mzxid)?);
+                return Ok(stat.num_children == 1);
+            }
+            Err(MultiWriteError::OperationFailed { index: 0, source: Cause::NodeExists }) if cold => {
+                engine.note_folder(claim.name(), true);
+            }
+            Err(MultiWriteError::OperationFailed { source: Cause::NoNode, .. }) if cold => {
+                place.stage = Stage::New;
+                make_base(engine, session).await?;
+            }
+            Err(MultiWriteError::OperationFailed { source: Cause::NoNode, .. }) => {
+                engine.note_folder(claim.name(), false);
+            }
+            Err(MultiWriteError::OperationFailed { source, .. }) => {
+                place.stage = Stage::New;
+                return Err(engine.failed(source));
+            }
+            Err(other) => return Err(engine.failed(error::cause(other))),
+        }
+        place.stage = Stage::New;
+    }
+    Err(disturbed())
+}
+
+fn own(path: &str, zxid: i64) -> Result<Own> {
+    let node = path.rsplit('/').next().unwrap_or_default();
+    let stand = wire::stand(node).ok_or_else(|| odd(path))?;
+    Ok(Own { node: node.to_owned(), stand, czxid: zxid.cast_unsigned() })
+}
+
+fn odd(what: &str) -> Error {
+    Error::new(ErrorKind::Corrupt, format!("the server answered what nobody asked for: {what}")).at_engine(error::NAME)
+}
+
+/// Makes the node under which all locks are, and its parents.
+async fn make_base(engine: &ZookeeperEngine, session: &Session) -> Result<()> {
+    let options = CreateMode::Persistent.with_acls(engine.config.access.acls());
+    let sent = session.now();
+    let result = session.client.mkdir(&engine.config.base, &options).await;
+    session.wrote(sent, &result);
+    result.map_err(|cause| engine.failed(cause))
+}
+
+/// Looks whether a node whose making was not confirmed is there.
+async fn find(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place) -> Result<()> {
+    let session = &seat.session;
+    for node in nodes_of(engine, session, claim).await? {
+        let path = format!("{}/{node}", engine.folder(claim.name()));
+        let stat = session.client.check_stat(&path).await.map_err(|cause| engine.failed(cause))?;
+        match stat {
+            // Of an earlier session of ours: it would go with that, but others wait for it meanwhile. Or a second one.
+            Some(stat)
+                if stat.ephemeral_owner != session.client.session_id().0 || matches!(place.stage, Stage::In(_)) =>
+            {
+                delete(engine, session, &path).await?;
+            }
+            Some(stat) => place.stage = Stage::In(own(&path, stat.czxid)?),
+            None => {}
+        }
+    }
+    if !matches!(place.stage, Stage::In(_)) {
+        place.stage = Stage::New;
+    }
+    Ok(())
+}
+
+/// All nodes of a claim, as of now; the first one first.
+async fn nodes_of(engine: &ZookeeperEngine, session: &Session, claim: &Claim) -> Result<Vec<String>> {
+    let folder = engine.folder(claim.name());
+    // The server may be behind: it catches up first.
+    let (synced, listed) = join(session.client.sync(&folder), session.client.list_children(&folder)).await;
+    let nodes = match synced.and(listed) {
+        Ok(nodes) => nodes,
+        Err(Cause::NoNode) => Vec::new(),
+        Err(cause) => return Err(engine.failed(cause)),
+    };
+    let own = |node: &&String| wire::stand(node).is_some_and(|stand| stand.claim == claim.id);
+    let mut own: Vec<String> = nodes.iter().filter(own).cloned().collect();
+    own.sort_by_key(|node| wire::stand(node).map_or(0, |stand| stand.seq));
+    Ok(own)
+}
+
+/// `true`: it was there.
+async fn delete(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<bool> {
+    let sent = session.now();
+    let result = session.client.delete(path, None).await;
+    session.wrote(sent, &result);
+    match result {
+        Ok(()) => Ok(true),
+        Err(Cause::NoNode) => Ok(false),
+        Err(cause) => Err(engine.failed(cause)),
+    }
+}
+
+/// By a write, which only the leader can take: whether a node is there.
+async fn confirm(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<bool> {
+    let sent = session.now();
+    let mut check = session.client.new_multi_writer();
+    check.add_check_version(path, -1).map_err(|cause| engine.failed(cause))?;
+    let result = check.commit().await;
+    session.wrote(sent, &result);
+    match result {
+        Ok(_) => Ok(true),
+        Err(MultiWriteError::OperationFailed { source: Cause::NoNode, .. }) => Ok(false),
+        Err(other) => Err(engine.failed(error::cause(other))),
+    }
+}
+
+/// Reads the list and finds the claim's place in it; if it waits, watches are set. `None`: its node is gone.
+async fn look(
+    engine: &ZookeeperEngine,
+    seat: &Arc<Seat>,
+    claim: &Claim,
+    place: &mut Place,
+    new: bool,
+) -> Result<Option<Look>> {
+    let (session, folder) = (&seat.session, engine.folder(claim.name()));
+    let mut all = false;
+    for _ in 0..TRIES {
+        let Stage::In(own) = &place.stage else { return Ok(None) };
+        let sent = session.now();
+        let (nodes, event) = if all {
+            let result = session.client.list_and_watch_children(&folder).await;
+            session.read(sent, &result);
+            match result {
+                Ok((nodes, watcher)) => (nodes, Some(watcher.changed().boxed())),
+                Err(Cause::NoNode) => return Ok(None),
+                Err(cause) => return Err(engine.failed(cause)),
+            }
+        } else {
+            let result = session.client.list_children(&folder).await;
+            session.read(sent, &result);
+            match result {
+                Ok(nodes) => (nodes, None),
+                Err(Cause::NoNode) => return Ok(None),
+                Err(cause) => return Err(engine.failed(cause)),
+            }
+        };
+        if !nodes.contains(&own.node) {
+            return Ok(None);
+        }
+        place.line = wire::line(&nodes);
+        match place.line.standing(claim.id, new) {
+            Standing::Holds => return Ok(Some(Look::Holds)),
+            Standing::Refused(refusal) => return Ok(Some(Look::Refused(refusal))),
+            Standing::Absent => return Ok(None),
+            Standing::MayRide(host) => {
+                if ride(engine, seat, claim, place, &nodes, host).await? {
+                    return Ok(Some(Look::Holds));
+                }
+            }
+            Standing::Waits { ahead, watch: Watch::All } => match event {
+                Some(event) => {
+                    place.armed = Some(Armed::new(Watch::All, event, session.client.state_watcher()));
+                    return Ok(watch_own(engine, seat, claim, place).await?.then_some(Look::Waits(ahead)));
+                }
+                None => all = true,
+            },
+            Standing::Waits { ahead, watch } => {
+                let armed = place.armed.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_steady());
+                // If the list was read after the watch was set, nothing can be missed.
+                if armed {
+                    return Ok(watch_own(engine, seat, claim, place).await?.then_some(Look::Waits(ahead)));
+                }
+                if arm(engine, seat, claim, place, watch).await? == Target::Untouched {
+                    return Ok(Some(Look::Waits(ahead)));
+                }
+            }
+        }
+    }
+    Err(disturbed())
+}
+
+/// The node that is to be watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// There, and as it was made.
+    Untouched,
+    /// There, but changed since it was made: somebody may have joined it after our list.
+    Changed,
+    /// Not there, or ours is not.
+    Gone,
+}
+
+/// Watches one claim ahead, and our own node.
+async fn arm(
+    engine: &ZookeeperEngine,
+    seat: &Arc<Seat>,
+    claim: &Claim,
+    place: &mut Place,
+    watch: Watch,
+) -> Result<Target> {
+    let session = &seat.session;
+    let Watch::One(target) = watch else { return Ok(Target::Gone) };
+    let Some(stand) = place.line.find(target) else { return Ok(Target::Gone) };
+    let node = format!("{}{:010}", wire::prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq);
+    let path = format!("{}/{node}", engine.folder(claim.name()));
+    place.armed = None;
+    let states = session.client.state_watcher();
+    let sent = session.now();
+    let watching = session.client.check_and_watch_stat(&path);
+    // Both are sent before either is answered.
+    let (result, own) = join(watching, watch_own(engine, seat, claim, place)).await;
+    session.read(sent, &result);
+    if !own? {
+        return Ok(Target::Gone);
+    }
+    match result {
+        Ok((Some(stat), watcher)) => {
+            place.armed = Some(Armed::new(watch, watcher.changed().boxed(), states));
+            Ok(if stat.version == 0 { Target::Untouched } else { Target::Changed })
+        }
+        Ok((None, _)) => Ok(Target::Gone),
+        Err(cause) => Err(engine.failed(cause)),
+    }
+}
+
+/// Watches the claim's own node, unless it is watched already. `false`: it is gone.
+async fn watch_own(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place) -> Result<bool> {
+    let Stage::In(own) = &place.stage else { return Ok(false) };
+    if place.own.is_some() {
+        return Ok(true);
+    }
+    let result = seat.session.client.check_and_watch_stat(&path(engine, claim, own)).await;
+    match result {
+        Ok((Some(_), watcher)) => {
+            place.own = Some(watcher.changed().boxed());
+            Ok(true)
+        }
+        Ok((None, _)) => Ok(false),
+        Err(cause) => Err(engine.failed(cause)),
+    }
+}
+
+/// Stands with a claim of the same owner that holds. `false`: that one is gone, or changed meanwhile.
+async fn ride(
+    engine: &ZookeeperEngine,
+    seat: &Seat,
+    claim: &Claim,
+    place: &mut Place,
+    nodes: &[String],
+    host: ClaimId,
+) -> Result<bool> {
+    let (Stage::In(own_node), Some(node)) = (&place.stage, wire::node_of(nodes, host)) else { return Ok(false) };
+    let (session, terms, folder) = (&seat.session, &claim.terms, engine.folder(claim.name()));
+    let Some(stand) = wire::stand(node) else { return Ok(false) };
+    let host = format!("{folder}/{node}");
+    let (data, stat) = match session.client.get_data(&host).await {
+        Ok(found) => found,
+        Err(Cause::NoNode) => return Ok(false),
+        Err(cause) => return Err(engine.failed(cause)),
+    };
+    let token = stand.ride.map_or(stat.czxid.cast_unsigned(), |ride| ride.token);
+    let ride = Ride { under: stand.place(), token };
+    let prefix = wire::prefix(claim.id, terms.mode, wire::owner(terms.owner), Some(ride));
+    let record = wire::record(&terms.holder, terms.ttl);
+    let ephemeral = CreateMode::EphemeralSequential.with_acls(engine.config.access.acls());
+    let sent = session.now();
+    let mut all = session.client.new_multi_writer();
+    // Whoever watches the host looks again.
+    let added = all
+        .add_set_data(&host, &data, Some(stat.version))
+        .and_then(|()| all.add_delete(&path(engine, claim, own_node), None))
+        .and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
+    added.map_err(|cause| engine.failed(cause))?;
+    place.armed = None;
+    place.own = None;
+    let result = all.commit().await;
+    session.wrote(sent, &result);
+    match result {
+        Ok(done) => {
+            let [MultiWriteResult::SetData { stat }, _, MultiWriteResult::Create { path, .. }] = &done[..] else {
+                return Err(odd(&format!("{done:?}")));
+            };
+            place.stage = Stage::In(own(path, stat.mzxid)?);
+            Ok(true)
+        }
+        Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => Ok(false),
+        Err(MultiWriteError::OperationFailed { source, .. }) => Err(engine.failed(source)),
+        Err(other) => {
+            place.stage = Stage::Sent;
+            Err(engine.failed(error::cause(other)))
+        }
+    }
+}
+
+/// Waits until the claim holds, or `until`. `None`: its node is gone.
+pub(super) async fn wait(
+    engine: &ZookeeperEngine,
+    seat: &Arc<Seat>,
+    claim: &Claim,
+    place: &mut Place,
+    until: Moment,
+) -> Result<Option<Look>> {
+    let found = waited(engine, seat, claim, place, until).await;
+    if matches!(found, Ok(None)) {
+        forget(seat, place);
+        engine.seats.leave(seat);
+    }
+    found
+}
+
+async fn waited(
+    engine: &ZookeeperEngine,
+    seat: &Arc<Seat>,
+    claim: &Claim,
+    place: &mut Place,
+    until: Moment,
+) -> Result<Option<Look>> {
+    loop {
+        let Stage::In(own) = &place.stage else { return Ok(None) };
+        let node = path(engine, claim, own);
+        let (Some(armed), Some(own)) = (&mut place.armed, &mut place.own) else {
+            // Not there yet, or the last step broke off.
+            match look(engine, seat, claim, place, false).await? {
+                Some(Look::Waits(_)) => continue,
+                other => return Ok(other),
+            }
+        };
+        let event = tokio::select! {
+            biased;
+            // What happened to us comes first: whoever was put out is not next.
+            event = own.as_mut() => {
+                place.own = None;
+                match event.event_type {
+                    EventType::NodeDeleted | EventType::Session => return Ok(None),
+                    _ => continue,
+                }
+            }
+            event = armed.event.as_mut() => event,
+            () = engine.clock.sleep_until(until) => {
+                // Shows that we are alive, and that the leader knows.
+                if !confirm(engine, &seat.session, &node).await? {
+                    return Ok(None);
+                }
+                let ahead = match place.line.standing(claim.id, false) {
+                    Standing::Waits { ahead, .. } => ahead,
+                    _ => 0,
+                };
+                return Ok(Some(Look::Waits(ahead)));
+            }
+        };
+        let (steady, watch) = (armed.is_steady(), armed.watch);
+        place.armed = None;
+        let found = match (event.event_type, watch) {
+            (EventType::Session, _) => return Ok(None),
+            // Everything since our list came to us, and in order: that one has left, and nobody has joined it.
+            (EventType::NodeDeleted, Watch::One(left)) if steady => {
+                place.line.remove(left);
+                move_up(engine, seat, claim, place).await?
+            }
+            _ => look(engine, seat, claim, place, false).await?,
+        };
+        match found {
+            Some(Look::Waits(_)) => {}
+            other => return Ok(other),
+        }
+    }
+}
+
+/// The one ahead has left: without another list, whether we are next, or whom to watch now.
+async fn move_up(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, place: &mut Place) -> Result<Option<Look>> {
+    match place.line.standing(claim.id, false) {
+        Standing::Holds => Ok(Some(Look::Holds)),
+        Standing::Waits { ahead, watch: watch @ Watch::One(_) } => {
+            if arm(engine, seat, claim, place, watch).await? == Target::Untouched {
+                return Ok(Some(Look::Waits(ahead)));
+            }
+            look(engine, seat, claim, place, false).await
+        }
+        _ => look(engine, seat, claim, place, false).await,
+    }
+}
+
+/// Takes the claim out, whether it holds or waits. `true`: it was there.
+pub(super) async fn leave(
+    engine: &ZookeeperEngine,
+    seat: &Arc<Seat>,
+    claim: &Claim,
+    place: &mut Place,
+) -> Result<bool> {
+    let session = &seat.session;
+    let there = if seat.is_gone() {
+        false
+    } else {
+        match &place.stage {
+            Stage::New => false,
+            Stage::In(own) => {
+                let path = path(engine, claim, own);
+                // Not ours any more, whatever comes: our own watch must not take it for a loss.
+                let held = seat.held_path();
+                seat.set_held(None);
+                match delete(engine, session, &path).await {
+                    Ok(there) => there,
+                    Err(error) => {
+                        seat.set_held(held);
+                        return Err(error);
+                    }
+                }
+            }
+            Stage::Sent => {
+                let mut there = false;
+                for node in nodes_of(engine, session, claim).await? {
+                    there |= delete(engine, session, &format!("{}/{node}", engine.folder(claim.name()))).await?;
+                }
+                there
+            }
+        }
+    };
+    forget(seat, place);
+    engine.seats.leave(seat);
+    Ok(there)
+}
+
+/// Tells the one behind that we were let in: it may fit, too. Until that is done, or the session is over.
+pub(super) fn announce(session: Arc<Session>, path: String, claim: &Claim) {
+    let record = wire::record(&claim.terms.holder, claim.terms.ttl);
+    let session = Arc::downgrade(&session);
+    tokio::spawn(async move {
+        loop {
+            let Some(session) = session.upgrade().filter(|session| !session.is_over()) else { return };
+            let sent = session.now();
+            let result = session.client.set_data(&path, record.as_bytes(), None).await;
+            session.wrote(sent, &result);
+            match result {
+                Ok(_) | Err(Cause::NoNode) => return,
+                Err(cause) => tracing::debug!(%cause, "telling the next in line again"),
+            }
+            drop(session);
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+    });
+}
+
+/// The line of a lock, and the nodes as they are called.
+pub(super) async fn read_line(
+    engine: &ZookeeperEngine,
+    session: &Session,
+    folder: &str,
+) -> Result<(Line, Vec<String>)> {
+    let (synced, listed) = join(session.client.sync(folder), session.client.list_children(folder)).await;
+    match synced.and(listed) {
+        Ok(nodes) => Ok((wire::line(&nodes), nodes)),
+        Err(Cause::NoNode) => Ok((Line::default(), Vec::new())),
+        Err(cause) => Err(engine.failed(cause)),
+    }
+}

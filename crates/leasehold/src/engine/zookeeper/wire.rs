@@ -1,0 +1,181 @@
+//! Every node and its data.
+//!
+//! | node | type | what |
+//! |---|---|---|
+//! | `<base>` | persistent | where all locks are; its parents are made, too |
+//! | `<base>/<name>` | container | one lock; vanishes when nobody has used it for a while. Its data is the lock's name |
+//! | `<base>/<name>/<claim>-<mode>-<owner>-<ride>-<sequence>` | ephemeral, sequential | a claim; its data says whose |
+//!
+//! All that decides is in the names, so that one list of them is enough.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use crate::claim::{ClaimId, Holder, Mode, Owner};
+use crate::logic::line::{Line, Ride, Stand};
+use crate::name::LockName;
+
+/// What stands for nobody, or nothing.
+const NONE: &str = "0";
+
+/// A lock name as a node's name: letters, digits and a few signs stay; of everything else each byte is written as `%` and two
+/// digits. No two names meet, and no name is one that a server refuses or keeps for itself.
+pub(super) fn escaped(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for (at, byte) in name.bytes().enumerate() {
+        let plain = byte.is_ascii_alphanumeric() || b"-_:@+=,~".contains(&byte) || (byte == b'.' && at > 0);
+        if plain && !(at == 0 && name == "zookeeper") {
+            text.push(byte.into());
+        } else {
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+/// The lock behind a node's name; `None` if it is not ours.
+pub(super) fn unescaped(node: &str) -> Option<LockName> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(node.len()), node.as_bytes());
+    while let Some((&first, tail)) = rest.split_first() {
+        if first == b'%' {
+            let digits = std::str::from_utf8(tail.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &tail[2..];
+        } else {
+            bytes.push(first);
+            rest = tail;
+        }
+    }
+    let name = LockName::new(String::from_utf8(bytes).ok()?).ok()?;
+    // What we would have written otherwise is somebody else's.
+    (escaped(name.as_str()) == node).then_some(name)
+}
+
+/// An owner as names show it: others must not be able to re-enter because they have seen it.
+pub(super) fn owner(owner: Option<Owner>) -> Option<u64> {
+    use sha2::{Digest, Sha256};
+    let digest = Sha256::digest(owner?.bits().to_be_bytes());
+    let mut bits = [0; 8];
+    bits.copy_from_slice(&digest[..8]);
+    Some(u64::from_be_bytes(bits))
+}
+
+/// What a claim's node is called, up to the number that the server adds.
+pub(super) fn prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Option<Ride>) -> String {
+    let mode = match mode {
+        Mode::Exclusive => "x".to_owned(),
+        Mode::Shared => "s".to_owned(),
+        Mode::Permits { n, limit } => format!("p{n}.{limit}"),
+    };
+    let owner = owner.map_or(NONE.to_owned(), |owner| format!("{owner:016x}"));
+    let ride = ride.map_or(NONE.to_owned(), |ride| format!("{:08x}.{:x}", ride.under, ride.token));
+    format!("{:032x}-{mode}-{owner}-{ride}-", claim.bits())
+}
+
+/// The claim behind a node's name; `None` if it is not ours.
+pub(super) fn stand(node: &str) -> Option<Stand> {
+    let mut parts = node.splitn(5, '-');
+    let mut part = || parts.next();
+    let (claim, mode, owner, ride, seq) = (part()?, part()?, part()?, part()?, part()?);
+    let mode = match mode {
+        "x" => Mode::Exclusive,
+        "s" => Mode::Shared,
+        other => {
+            let (n, limit) = other.strip_prefix('p')?.split_once('.')?;
+            Mode::Permits { n: n.parse().ok()?, limit: limit.parse().ok()? }
+        }
+    };
+    let owner = if owner == NONE { None } else { Some(u64::from_str_radix(owner, 16).ok()?) };
+    let ride = if ride == NONE {
+        None
+    } else {
+        let (under, token) = ride.split_once('.')?;
+        let under = u32::from_str_radix(under, 16).ok()?.cast_signed();
+        Some(Ride { under, token: u64::from_str_radix(token, 16).ok()? })
+    };
+    let claim = ClaimId::from_bits(u128::from_str_radix(claim, 16).ok()?);
+    Some(Stand { claim, mode, owner, ride, seq: seq.parse().ok()? })
+}
+
+/// The line that a list of nodes makes.
+pub(super) fn line(nodes: &[String]) -> Line {
+    Line::new(nodes.iter().filter_map(|node| stand(node)).collect())
+}
+
+/// The node of a claim in a list.
+pub(super) fn node_of(nodes: &[String], claim: ClaimId) -> Option<&String> {
+    let id = format!("{:032x}-", claim.bits());
+    nodes.iter().find(|node| node.starts_with(&id))
+}
+
+/// What a claim's node says of it.
+pub(super) fn record(holder: &Holder, ttl: Duration) -> String {
+    format!(
+        "host={}\npid={}\nprogram={}\nttl-ms={}\ntext={}\n",
+        line_of(&holder.host),
+        holder.pid,
+        line_of(&holder.program),
+        ttl.as_millis(),
+        line_of(&holder.text)
+    )
+}
+
+/// Reads a record; what is missing stays empty.
+pub(super) fn read_record(data: &[u8]) -> (Holder, Duration) {
+    let text = String::from_utf8_lossy(data);
+    let value = |key: &str| {
+        let found = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+        found.unwrap_or_default().replace("%0A", "\n").replace("%0D", "\r").replace("%25", "%")
+    };
+    let pid = value("pid").parse().unwrap_or_default();
+    let ttl = Duration::from_millis(value("ttl-ms").parse().unwrap_or_default());
+    (Holder::new(&value("host"), pid, &value("program"), &value("text")), ttl)
+}
+
+fn line_of(text: &str) -> String {
+    text.replace('%', "%25").replace('\n', "%0A").replace('\r', "%0D")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn names_come_back_and_never_meet(one in "[^\\p{Cc}]{1,40}", other in "[^\\p{Cc}]{1,40}") {
+            let node = escaped(&one);
+            prop_assert!(node.is_ascii() && !node.contains('/') && node != "." && node != ".." && node != "zookeeper");
+            prop_assert_eq!(unescaped(&node).map(|name| name.as_str().to_owned()), Some(one.clone()));
+            prop_assert_eq!(one == other, node == escaped(&other));
+        }
+
+        #[test]
+        fn claims_come_back(
+            claim: u128, seq: i32, owner: Option<u64>, ride: Option<(i32, u64)>, mode in 0u8..3, n: u32, limit: u32,
+        ) {
+            let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { n, limit }][usize::from(mode)];
+            let ride = ride.map(|(under, token)| Ride { under, token });
+            let claim = ClaimId::from_bits(claim);
+            // As the server writes it.
+            let node = format!("{}{seq:010}", prefix(claim, mode, owner, ride));
+            prop_assert_eq!(stand(&node), Some(Stand { claim, mode, owner, ride, seq }));
+            let nodes = ["other".into(), node.clone()];
+            prop_assert_eq!(node_of(&nodes, claim), Some(&node));
+        }
+
+        #[test]
+        fn records_come_back(host in ".{0,20}", pid: u32, program in ".{0,20}", text in "(?s).{0,40}", ms in 0u64..1 << 50) {
+            let holder = Holder::new(&host.replace(['\n', '\r'], ""), pid, &program.replace(['\n', '\r'], ""), &text);
+            let ttl = Duration::from_millis(ms);
+            prop_assert_eq!(read_record(record(&holder, ttl).as_bytes()), (holder, ttl));
+        }
+    }
+
+    #[test]
+    fn strangers_are_not_ours() {
+        for node in ["", "lock-0000000001", "_c_0-x-0-0-1", "zookeeper", "00-q-0-0-1", "%2", "a/b", "%zz"] {
+            assert_eq!((stand(node), unescaped(node).filter(|name| name.as_str() != node)), (None, None), "{node}");
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The line before a lock, as every client reads it from the same list: who holds, who waits, and whom each watches.
+//!
+//! For engines that keep one ordered list of claims and nothing else. Everybody who has the list comes to the same conclusion:
+//! 1. The longest start of the list that fits together holds. Whoever comes later stands at the end, and whoever leaves only
+//!    shortens it: who holds once goes on holding.
+//! 2. An owner that re-enters stands with its first claim, as a *rider*, whoever waits behind that.
+//! 3. A waiter watches one party ahead of it. When that one leaves, it knows without asking whether it is next: the list
+//!    ahead of it can only have become shorter.
+
+use super::admission::{covers, fits_owned, other_limit};
+use super::table::Refusal;
+use crate::claim::{ClaimId, Mode};
+
+/// One claim in the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stand {
+    /// Which claim.
+    pub claim: ClaimId,
+    /// How it holds, or wants to.
+    pub mode: Mode,
+    /// Who may re-enter, as a number that only they have.
+    pub owner: Option<u64>,
+    /// With whom it stands, if it re-entered.
+    pub ride: Option<Ride>,
+    /// The order of arrival; wraps around.
+    pub seq: i32,
+}
+
+/// Where a re-entered claim stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ride {
+    /// The place of the owner's first claim.
+    pub under: i32,
+    /// The owner's token.
+    pub token: u64,
+}
+
+impl Stand {
+    /// Its place: its own, or that of the claim with which it stands.
+    pub fn place(&self) -> i32 {
+        self.ride.map_or(self.seq, |ride| ride.under)
+    }
+}
+
+/// How a claim stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It holds.
+    Holds,
+    /// Its owner holds by this claim: it may stand with it.
+    MayRide(ClaimId),
+    /// It waits behind so many other waiters.
+    Waits {
+        /// How many of them.
+        ahead: usize,
+        /// Whom it watches.
+        watch: Watch,
+    },
+    /// It can never hold beside what is there.
+    Refused(Refusal),
+    /// It is not in the list.
+    Absent,
+}
+
+/// Whom a waiter watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// This one.
+    One(ClaimId),
+    /// All of them: the next in line for permits, who may be freed by any holder.
+    All,
+}
+
+/// The list, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line(Vec<Stand>);
+
+impl Line {
+    /// Puts claims in order. Their places lie less than half of all numbers apart, so that the order holds where they wrap around.
+    pub fn new(mut stands: Vec<Stand>) -> Self {
+        let base = stands.first().map_or(0, Stand::place);
+        let after = |place: i32| place.wrapping_sub(base);
+        stands.sort_by_key(|stand| (after(stand.place()), stand.ride.is_some(), after(stand.seq)));
+        Self(stands)
+    }
+
+    /// Everybody, in order.
+    pub fn stands(&self) -> &[Stand] {
+        &self.0
+    }
+
+    /// One of them.
+    pub fn find(&self, claim: ClaimId) -> Option<&Stand> {
+        self.0.iter().find(|stand| stand.claim == claim)
+    }
+
+    /// One has left.
+    pub fn remove(&mut self, claim: ClaimId) {
+        self.0.retain(|stand| stand.claim != claim);
+    }
+
+    /// How many of them hold, from the first on.
+    pub fn holders(&self) -> usize {
+        let mut count = 0;
+        for stand in &self.0 {
+            let held = &self.0[..count];
+            let holds_already = stand.owner.is_some() && held.iter().any(|other| other.owner == stand.owner);
+            let enters = stand.ride.is_some()
+                || (!holds_already && fits_owned(stand.mode, held.iter().map(|held| (held.owner, held.mode))));
+            if !enters {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// How a claim stands; `new` if it has just come.
+    pub fn standing(&self, claim: ClaimId, new: bool) -> Standing {
+        let Some(at) = self.0.iter().position(|stand| stand.claim == claim) else { return Standing::Absent };
+        let (me, ahead) = (&self.0[at], &self.0[..at]);
+        if me.ride.is_some() {
+            return Standing::Holds;
+        }
+        let holders = self.holders();
+        let own = || self.0[..holders.min(at)].iter().filter(|held| me.owner.is_some() && held.owner == me.owner);
+        let host = own().find(|held| covers(held.mode, me.mode));
+        if new {
+            if let Some(limit) = ahead.iter().find_map(|other| other_limit(me.mode, other.mode)) {
+                return Standing::Refused(Refusal::OtherLimit(limit));
+            }
+            if let (None, Some(held)) = (host, own().next()) {
+                return Standing::Refused(Refusal::Upgrade(held.mode));
+            }
+        }
+        if at < holders {
+            return Standing::Holds;
+        }
+        if let Some(host) = host.filter(|_| new || at == holders) {
+            return Standing::MayRide(host.claim);
+        }
+        Standing::Waits { ahead: at - holders, watch: watch(me.mode, ahead, holders) }
+    }
+}
+
+/// Whom one in this mode watches, of those ahead, of whom the first ones hold.
+fn watch(mode: Mode, ahead: &[Stand], holders: usize) -> Watch {
+    let last = |stands: &[Stand]| stands.last().map_or(Watch::All, |stand| Watch::One(stand.claim));
+    let kin = |stand: &&Stand| match mode {
+        Mode::Exclusive => false,
+        Mode::Shared => stand.mode == Mode::Shared,
+        Mode::Permits { .. } => matches!(stand.mode, Mode::Permits { .. }),
+    };
+    match ahead.iter().rev().find(|stand| !kin(stand)) {
+        Some(stranger) => Watch::One(stranger.claim),
+        // Permits only: the one just ahead tells when it is let in, or any holder lets the first waiter in.
+        None if ahead.len() > holders => last(ahead),
+        None => Watch::All,
+    }
+}
+
+#[cfg(test)]
+#[path = "line_tests.rs"]
+mod tests;

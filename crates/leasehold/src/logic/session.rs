@@ -1,0 +1,181 @@
+//! How long a session surely lives, for engines whose locks end with one.
+//!
+//! The leader of an ensemble ends a session that it has not heard of for the session's timeout. A client mostly talks to a
+//! follower, which tells the leader who has been heard of only now and then; so that a request was answered does not show that
+//! the leader knows. A follower that was cut off from its leader answers reads for many seconds more.
+//!
+//! What does show it is a *write* that was answered: the leader has taken it, on the same ordered line on which the follower
+//! had reported before. Whatever was answered some time (`lag`) before that write was sent is known to the leader by then.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// What is known of a session's life, on our own clock.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    timeout: Duration,
+    lag: Duration,
+    /// Requests that were answered, and are not proven to be known to the leader: when each was sent, and when answered.
+    heard: VecDeque<(Moment, Moment)>,
+    /// The leader has heard of us at this moment, or later.
+    proven: Moment,
+}
+
+impl Proof {
+    /// A session with this timeout, which the leader began after `asked`. A follower's reports are at most `lag` apart.
+    pub fn new(asked: Moment, timeout: Duration, lag: Duration) -> Self {
+        Self { timeout, lag, heard: VecDeque::new(), proven: asked }
+    }
+
+    /// A request that was sent at `sent` was answered at `now`, by whatever server.
+    pub fn heard(&mut self, sent: Moment, now: Moment) {
+        // A few of them within a lag are enough.
+        let apart = self.heard.back().is_none_or(|(last, _)| sent.since(*last) >= self.lag / 8);
+        if sent > self.proven && apart {
+            self.heard.push_back((sent, now));
+        }
+    }
+
+    /// A write that was sent at `sent` was answered at `now`.
+    pub fn committed(&mut self, sent: Moment, now: Moment) {
+        let known = sent.before(self.lag);
+        while let Some((first, answered)) = self.heard.front().copied() {
+            if answered > known {
+                break;
+            }
+            self.proven = self.proven.max(first);
+            self.heard.pop_front();
+        }
+        self.heard(sent, now);
+    }
+
+    /// The leader does not end the session before this moment.
+    pub fn until(&self) -> Moment {
+        self.proven.after(self.timeout)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const T: u64 = 8_000;
+
+    /// What happens, in ms after what happened before.
+    #[derive(Clone, Debug)]
+    enum Event {
+        /// The client asks something, and is answered after so long. A write needs the leader.
+        Ask { write: bool, takes: u64 },
+        /// The follower is cut off from its leader, and goes on answering reads.
+        CutOff,
+        /// The client pauses.
+        Pause(u64),
+    }
+
+    fn event() -> impl Strategy<Value = Event> {
+        prop_oneof![
+            8 => (any::<bool>(), 1u64..300).prop_map(|(write, takes)| Event::Ask { write, takes }),
+            1 => Just(Event::CutOff),
+            4 => (1u64..4_000).prop_map(Event::Pause),
+        ]
+    }
+
+    /// The leader's side: the follower reports every `tick`, whom it has heard of since.
+    struct Servers {
+        tick: u64,
+        reported: u64,
+        heard: bool,
+        last: u64,
+        cut: bool,
+    }
+
+    impl Servers {
+        /// Time passes until `now`; `false`: the session ended.
+        fn pass(&mut self, now: u64) -> bool {
+            while self.reported + self.tick <= now {
+                self.reported += self.tick;
+                if self.reported > self.last + T {
+                    return false;
+                }
+                if self.heard && !self.cut {
+                    self.last = self.reported;
+                    self.heard = false;
+                }
+            }
+            now <= self.last + T
+        }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_nanos(ms * 1_000_000)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+        /// Whatever is asked and whenever the follower is cut off: the leader never ends the session before `until`.
+        #[test]
+        fn the_leader_never_ends_what_is_proven(events in prop::collection::vec(event(), 0..60), tick in 1u64..T / 4, offset in 0u64..T / 4) {
+            let mut now = 10_000;
+            let mut proof = Proof::new(at(now), Duration::from_millis(T), Duration::from_millis(T / 4));
+            let mut servers = Servers { tick, reported: now - offset.min(tick), heard: false, last: now, cut: false };
+            for event in events {
+                let alive = match event {
+                    Event::Pause(ms) => {
+                        now += ms;
+                        servers.pass(now)
+                    }
+                    Event::CutOff => {
+                        servers.cut = true;
+                        true
+                    }
+                    Event::Ask { write, takes } => {
+                        let sent = now;
+                        // It arrives half way.
+                        let arrives = servers.pass(now + takes / 2);
+                        servers.heard = true;
+                        now += takes;
+                        let answered = arrives && servers.pass(now) && !(write && servers.cut);
+                        if answered && write {
+                            proof.committed(at(sent), at(now));
+                        } else if answered {
+                            proof.heard(at(sent), at(now));
+                        }
+                        servers.pass(now)
+                    }
+                };
+                if !alive {
+                    prop_assert!(at(servers.last + T) >= proof.until(), "ended at {} before {:?}", servers.last + T, proof.until());
+                    return Ok(());
+                }
+            }
+        }
+
+        /// With a read every sixth and a write every third of the timeout, more than half of it is always left after a write.
+        #[test]
+        fn a_session_that_is_looked_after_never_runs_low(rounds in 3u64..30, jitter in 0u64..100) {
+            let mut proof = Proof::new(at(0), Duration::from_millis(T), Duration::from_millis(T / 4));
+            for round in 1..=rounds {
+                let sent = round * T / 6 + jitter;
+                if round % 2 == 1 {
+                    proof.heard(at(sent), at(sent + 1));
+                } else {
+                    proof.committed(at(sent), at(sent + 1));
+                    prop_assert!(proof.until() >= at(sent + T / 2));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_write_alone_proves_nothing_new() {
+        let mut proof = Proof::new(at(0), Duration::from_secs(8), Duration::from_secs(2));
+        proof.committed(at(7_000), at(7_001));
+        assert_eq!(proof.until(), at(8_000), "the follower may die before it reports");
+        proof.committed(at(9_001), at(9_002));
+        assert_eq!(proof.until(), at(15_000));
+    }
+}
