@@ -20,7 +20,8 @@ pub(super) struct Steps<'a> {
     wishes: &'a [Wish],
     claims: Vec<Arc<Claim>>,
     /// Which token of the subject stands for which of the model, by lock.
-    tokens: HashMap<char, HashMap<Token, Token>>,
+    /// The model's token, the engine's, and whether it is an eviction's.
+    tokens: HashMap<char, HashMap<Token, (Token, bool)>>,
     /// Who was seen to hold.
     holding: HashSet<ClaimId>,
     story: String,
@@ -139,13 +140,16 @@ impl<'a> Steps<'a> {
         }
         let (Some(ours), Some(theirs)) = (model.1, subject.1) else { return Ok(()) };
         let known = self.tokens.entry(lock).or_default();
-        for (before, stands_for) in known.iter() {
-            if before.cmp(&ours) != stands_for.cmp(&theirs) {
+        for (before, (stands_for, evicted)) in known.iter() {
+            // Whoever waited while somebody was put out may have had its number before.
+            let at_least = *evicted && *before < ours && *stands_for == theirs;
+            if before.cmp(&ours) != stands_for.cmp(&theirs) && !at_least {
                 let order = if *before == ours { "the same" } else { "a higher one" };
                 return Err(format!("token {theirs} after token {stands_for}: it should be {order}"));
             }
         }
-        known.insert(ours, theirs);
+        let evicted = ["put out", "nobody"].contains(&subject.0.as_str());
+        known.insert(ours, (theirs, evicted));
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::line::{Line, Ride, Standing, Watch};
 use crate::logic::table::Refusal;
+use crate::name::LockName;
 
 /// How often a step that others disturb is begun again.
 const TRIES: usize = 64;
@@ -34,32 +35,33 @@ fn disturbed() -> Error {
 
 /// A claim asks for the lock, for the first time or again.
 pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, place: &mut Place) -> Result<Look> {
+    // What can never be granted is refused at once, and not when a claim that waits asks again.
+    let mut new = !matches!(place.stage, Stage::In(_));
     for _ in 0..TRIES {
-        match &place.stage {
+        let found = match &place.stage {
             Stage::New => {
                 if enter(engine, seat, claim, place).await? {
                     return Ok(Look::Holds);
                 }
-                if let Some(look) = look(engine, seat, claim, place, true).await? {
-                    return Ok(look);
-                }
+                look(engine, seat, claim, place, new).await?
             }
-            Stage::Sent => find(engine, seat, place).await?,
-            Stage::In(own) => {
-                // A retry: whatever was told may have been lost, and the node itself, too.
-                if confirm(engine, &seat.session, &seat.path(own)).await? {
-                    let known =
-                        if seat.is_held() { Some(Look::Holds) } else { look(engine, seat, claim, place, true).await? };
-                    if let Some(look) = known {
-                        return Ok(look);
-                    }
-                }
+            Stage::Sent => {
+                find(engine, seat, place).await?;
+                continue;
             }
+            // A retry: whatever was told may have been lost, and the node itself, too.
+            Stage::In(own) => match confirm(engine, &seat.session, &seat.path(own)).await? {
+                true if seat.is_held() => Some(Look::Holds),
+                true => look(engine, seat, claim, place, new).await?,
+                false => None,
+            },
+        };
+        if let Some(look) = found {
+            return Ok(look);
         }
-        if matches!(place.stage, Stage::In(_)) {
-            // Somebody has deleted it: it comes anew.
-            forget(seat, place);
-        }
+        // Somebody has deleted it: it comes anew.
+        forget(seat, place);
+        new = true;
     }
     Err(disturbed())
 }
@@ -127,6 +129,16 @@ fn own(path: &str, zxid: i64) -> Result<Own> {
 
 fn odd(what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the server answered what nobody asked for: {what}")).at_engine(error::NAME)
+}
+
+/// Makes the folder of a lock, unless it is there.
+pub(super) async fn make_folder(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> Result<()> {
+    let options = CreateMode::Container.with_acls(engine.config.access.acls());
+    match session.client.create(&engine.folder(name), name.as_str().as_bytes(), &options).await {
+        Ok(_) | Err(Cause::NodeExists) => Ok(()),
+        Err(Cause::NoNode) => make_base(engine, session).await,
+        Err(cause) => Err(engine.failed(cause)),
+    }
 }
 
 /// Makes the node under which all locks are, and its parents.
