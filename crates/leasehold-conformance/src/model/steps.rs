@@ -182,7 +182,13 @@ impl<'a> Steps<'a> {
                 |party: &PartyView| self.claims.iter().position(|claim| claim.id == party.claim).map_or('?', letter);
             parties.iter().map(of).collect()
         };
-        let show = |view: &LockView| format!("held by [{}], [{}] wait", letters(&view.holders), letters(&view.waiters));
+        // First granted first; where an owner's further claims stand among the others is the engine's choice.
+        let by_token = |view: &LockView| {
+            let mut holders = view.holders.clone();
+            holders.sort_by_key(|party| (party.token, party.claim));
+            letters(&holders)
+        };
+        let show = |view: &LockView| format!("held by [{}], [{}] wait", by_token(view), letters(&view.waiters));
         let (ours, theirs) = (show(model), show(subject));
         if ours != theirs {
             return Err(format!("{ours}, says the model; the engine: {theirs}"));

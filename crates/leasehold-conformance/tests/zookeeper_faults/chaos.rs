@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use leasehold::clock::{Clock, Moment};
 use leasehold::Token;
+use leasehold::clock::{Clock, Moment};
 use leasehold_testbed::Data;
 use leasehold_testbed::zookeeper::ZooKeeper;
 use tokio::task::JoinSet;

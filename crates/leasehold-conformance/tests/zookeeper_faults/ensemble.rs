@@ -44,7 +44,8 @@ async fn a_killed_leader_takes_no_lock_away() {
 async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
     // It answers for long: longer than a session lasts.
     let (mut servers, _turn) = ensemble(&ZooKeeper::new().peer_silence(Duration::from_secs(10))).await;
-    let (leader, follower) = (servers.leader().await.expect("a leader"), servers.followers().await.expect("followers")[0]);
+    let (leader, follower) =
+        (servers.leader().await.expect("a leader"), servers.followers().await.expect("followers")[0]);
     let holder = locks(&format!("zookeeper://{}/e", servers.addr(follower)), SHORT).await;
     let other = locks(&format!("zookeeper://{}/e", servers.addr(leader)), SHORT).await;
     let guard = holder.mutex("a").lock().await.expect("a lock");
@@ -60,7 +61,8 @@ async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
     let (lost, granted) = (mourner(&guard), contender(&other, "a"));
     servers.cut_off(follower);
     let (lost_at, reason) = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
-    let (granted_at, second) = tokio::time::timeout(SOON, granted).await.expect("a grant in time").expect("a contender");
+    let (granted_at, second) =
+        tokio::time::timeout(SOON, granted).await.expect("a grant in time").expect("a contender");
     println!("lost ({reason:?}) {:?} before another was let in", granted_at.since(lost_at));
     assert!(lost_at < granted_at, "two at once for {:?}", lost_at.since(granted_at));
     assert!(second.token() > guard.token());
@@ -70,7 +72,8 @@ async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
         if there { Err("the leader has not ended it yet".to_owned()) } else { Ok(()) }
     })
     .await;
-    let says = tokio::time::timeout(Duration::from_secs(1), naive.check_stat("/naive")).await.expect("an answer at once");
+    let says =
+        tokio::time::timeout(Duration::from_secs(1), naive.check_stat("/naive")).await.expect("an answer at once");
     assert!(says.expect("an answer").is_some(), "the cut-off follower knows better than we thought");
 }
 

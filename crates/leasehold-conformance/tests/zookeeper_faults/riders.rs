@@ -1,9 +1,9 @@
 //! An owner enters again, from another client, and outlives its first claim.
 
+use leasehold::clock::Clock;
 use leasehold::{Mode, Owner};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::Proxy;
-use leasehold::clock::Clock;
 
 use crate::site::{LONG, SHORT, Site, ask, claim, contender};
 

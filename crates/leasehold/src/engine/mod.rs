@@ -199,7 +199,7 @@ pub struct PartyView {
 pub struct LockView {
     /// Which lock.
     pub name: LockName,
-    /// Who holds it, first granted first.
+    /// Who holds it, first granted first; an owner's further claims may stand with its first.
     pub holders: Vec<PartyView>,
     /// Who waits, next in line first.
     pub waiters: Vec<PartyView>,
