@@ -183,12 +183,13 @@ impl<'a> Steps<'a> {
             parties.iter().map(of).collect()
         };
         // First granted first; where an owner's further claims stand among the others is the engine's choice.
-        let by_token = |view: &LockView| {
-            let mut holders = view.holders.clone();
-            holders.sort_by_key(|party| (party.token, party.claim));
-            letters(&holders)
+        let in_order = |view: &LockView| {
+            let mut view = view.clone();
+            view.holders.sort_by_key(|party| (party.token, party.claim));
+            view
         };
-        let show = |view: &LockView| format!("held by [{}], [{}] wait", by_token(view), letters(&view.waiters));
+        let (model, subject) = (&in_order(model), &in_order(subject));
+        let show = |view: &LockView| format!("held by [{}], [{}] wait", letters(&view.holders), letters(&view.waiters));
         let (ours, theirs) = (show(model), show(subject));
         if ours != theirs {
             return Err(format!("{ours}, says the model; the engine: {theirs}"));

@@ -115,8 +115,9 @@ impl Line {
         count
     }
 
-    /// Whether a claim holds as soon as that other one has left.
-    pub fn is_next(&self, claim: ClaimId, other: ClaimId) -> bool {
+    /// Whether a claim holds as soon as the one that it watches has left.
+    pub fn is_next_after(&self, claim: ClaimId, watch: Watch) -> bool {
+        let Watch::One(other) = watch else { return false };
         let mut without = self.clone();
         without.remove(other);
         without.standing(claim, false) == Standing::Holds

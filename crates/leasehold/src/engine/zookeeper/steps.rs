@@ -269,7 +269,8 @@ async fn look(
                 let armed = place.armed.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_steady());
                 // If the list was read after the watch was set, nothing can be missed.
                 if armed || arm(engine, seat, place, watch).await? == Target::Untouched {
-                    return Ok(Some(Look::Waits(ahead)));
+                    let there = !place.line.is_next_after(claim.id, watch) || watch_own(engine, seat, place).await?;
+                    return Ok(there.then_some(Look::Waits(ahead)));
                 }
             }
         }
@@ -296,7 +297,7 @@ async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watc
     let node = format!("{}{:010}", wire::prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq);
     let path = format!("{}/{node}", seat.folder);
     place.armed = None;
-    let next = place.line.is_next(seat.claim, target);
+    let next = place.line.is_next_after(seat.claim, watch);
     let states = session.client.state_watcher();
     let sent = session.now();
     // Unlike `exists`, this leaves no watch behind where there is no node.
@@ -449,8 +450,8 @@ async fn waited(
         match (event.event_type, watch) {
             (EventType::Session, _) => return Ok(None),
             // Everything since our list came to us, and in order: that one has left, nobody has joined it, and we are there.
-            (EventType::NodeDeleted, Watch::One(left))
-                if steady && place.own.is_some() && place.line.is_next(claim.id, left) =>
+            (EventType::NodeDeleted, Watch::One(_))
+                if steady && place.own.is_some() && place.line.is_next_after(claim.id, watch) =>
             {
                 return Ok(Some(Look::Holds));
             }
