@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`process`] | [`Server`]: a server in its own folder on its own port; killed, paused, restarted; gone when the test is |
 //! | [`redis`] | Redis alone, with TLS, with Sentinels or as a cluster, and [`redis::Resp`] to ask it by hand |
+//! | [`zookeeper`] | ZooKeeper alone, with TLS, with users or as an ensemble whose members can be cut off from each other |
 //! | [`proxy`] | [`Proxy`]: stands between client and server and cuts, freezes, delays, swallows and doubles |
 //! | [`actor`] | [`Actor`]: a child process that speaks JSON lines and can be stopped and killed |
 //! | [`eventually()`] | waits for a condition, with a bound |
@@ -27,11 +28,13 @@
 //! ```
 
 pub mod actor;
+mod certificates;
 mod error;
 mod eventually;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+pub mod zookeeper;
 
 pub use actor::Actor;
 pub use error::{Error, Result};

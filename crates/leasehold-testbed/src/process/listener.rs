@@ -2,7 +2,7 @@
 
 use std::{fs, io, os::unix::fs::MetadataExt};
 
-use rustix::process::{Pid, geteuid};
+use rustix::process::{Pid, geteuid, getpid};
 
 use super::tree;
 
@@ -25,6 +25,11 @@ pub(super) fn belongs_to(root: Pid, port: u16) -> Result<(), String> {
     } else {
         Err(format!("port {port} was taken by another process"))
     }
+}
+
+/// Whether anybody listens on `port`; nobody is disturbed by the question.
+pub(crate) fn is_heard(port: u16) -> bool {
+    !listeners(getpid(), port).is_empty()
 }
 
 fn listeners(pid: Pid, port: u16) -> Vec<Listener> {

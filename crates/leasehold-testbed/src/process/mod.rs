@@ -24,6 +24,8 @@ mod tree;
 mod user;
 
 pub(crate) use child::Child;
+pub(crate) use listener::is_heard;
 pub use place::Place;
+pub(crate) use place::reserve;
 pub use recipe::{Binary, Probe, Recipe, Step};
 pub use server::{Data, Server};

@@ -107,7 +107,8 @@ impl Place {
     }
 }
 
-fn reserve() -> io::Result<TcpSocket> {
+/// A port on 127.0.0.1 that nobody else is handed while this lives; a server may listen there.
+pub(crate) fn reserve() -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;

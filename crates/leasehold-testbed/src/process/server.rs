@@ -68,6 +68,11 @@ impl Server {
         self.site.place().addr()
     }
 
+    /// The ports asked for by [`Recipe::extra_ports`]; the same over all restarts.
+    pub fn extra_ports(&self) -> &[u16] {
+        self.site.place().extra_ports()
+    }
+
     /// The URL by which clients find it.
     pub fn url(&self) -> String {
         self.site.url()

@@ -151,25 +151,24 @@ impl ZookeeperEngine {
             self.seats.leave(&seat);
         }
         let session = self.session_for(claim).await?;
-        Ok(self.seats.take(claim.id, &session))
+        Ok(self.seats.take(claim, self.folder(claim.name()), &session))
     }
 
     async fn do_attempt(&self, claim: &Claim, queue: bool, sent: Moment) -> Result<Answer> {
         let seat = self.seat(claim).await?;
         let mut place = seat.place.lock().await;
+        // Who is in the queue stays there.
+        let queued = queue || matches!(place.stage, Stage::In(_));
+        seat.show();
         let look = steps::ask(self, &seat, claim, &mut place).await?;
-        match look {
-            Look::Holds => Ok(self.grant(claim, &seat, &mut place, sent, false)),
-            Look::Waits(ahead) if queue => Ok(Answer::Queued { ahead, recheck: None }),
-            Look::Waits(_) => {
-                steps::leave(self, &seat, claim, &mut place).await?;
-                Ok(Answer::Busy { recheck: None })
-            }
-            Look::Refused(refusal) => {
-                steps::leave(self, &seat, claim, &mut place).await?;
-                Ok(Answer::Refused(refusal))
-            }
-        }
+        let answer = match look {
+            Look::Holds => return Ok(self.grant(claim, &seat, &mut place, sent, false)),
+            Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None }),
+            Look::Waits(_) => Answer::Busy { recheck: None },
+            Look::Refused(refusal) => Answer::Refused(refusal),
+        };
+        steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
+        Ok(answer)
     }
 
     /// Takes all, one round trip for all of them, or none.
@@ -193,10 +192,13 @@ impl ZookeeperEngine {
         let absent = Answer::Busy { recheck: None };
         let Some(seat) = self.seats.find(claim.id).filter(|seat| !seat.is_gone()) else { return Ok(absent) };
         let mut place = seat.place.lock().await;
+        seat.show();
         if seat.is_held() {
             return Ok(self.grant(claim, &seat, &mut place, sent, false));
         }
-        match steps::wait(self, &seat, claim, &mut place, sent.after(patience)).await? {
+        let found = steps::wait(self, &seat, claim, &mut place, sent.after(patience)).await?;
+        seat.show();
+        match found {
             Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
             Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None }),
             Some(Look::Refused(_)) | None => Ok(absent),
@@ -214,7 +216,7 @@ impl ZookeeperEngine {
     ) -> Answer {
         let Stage::In(own) = &place.stage else { return Answer::Busy { recheck: None } };
         let own: Own = own.clone();
-        let path = format!("{}/{}", self.folder(claim.name()), own.node);
+        let path = seat.path(&own);
         place.armed = None;
         let event = place.own.take();
         let session = &seat.session;
@@ -238,6 +240,7 @@ impl ZookeeperEngine {
         for (index, claim) in claims.iter().enumerate() {
             let Some(seat) = self.seats.find(claim.id).filter(|seat| !seat.is_gone()) else { continue };
             let Some(path) = seat.held_path() else { continue };
+            seat.show();
             match by_session.iter_mut().find(|(session, _)| Arc::ptr_eq(session, &seat.session)) {
                 Some((_, held)) => held.push((index, path)),
                 None => by_session.push((Arc::clone(&seat.session), vec![(index, path)])),
@@ -295,7 +298,7 @@ impl ZookeeperEngine {
         let Some(seat) = self.seats.find(claim.id) else { return Ok(Released::Absent) };
         let mut place = seat.place.lock().await;
         let held = seat.is_held();
-        let there = steps::leave(self, &seat, claim, &mut place).await?;
+        let there = steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
         Ok(match (there, held) {
             (false, _) => Released::Absent,
             (true, true) => Released::Released,

@@ -1,14 +1,15 @@
 //! Which claims this client has at the servers, and how each stands.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use futures_util::FutureExt;
 use zookeeper_client::StateWatcher;
 
 use super::session::{Event, Session};
-use crate::claim::{ClaimId, Token};
+use crate::claim::{Claim, ClaimId, Token};
 use crate::logic::line::{Line, Stand, Watch};
 
 /// All claims of one client.
@@ -20,6 +21,11 @@ pub(super) struct Seats(Mutex<HashMap<ClaimId, Arc<Seat>>>);
 pub(super) struct Seat {
     pub(super) claim: ClaimId,
     pub(super) session: Arc<Session>,
+    /// The lock's folder.
+    pub(super) folder: String,
+    ttl: Duration,
+    /// When the claim, or its place, ends unless it shows itself again: in nanoseconds.
+    until: AtomicU64,
     /// One step at a time.
     pub(super) place: tokio::sync::Mutex<Place>,
     /// The path of its node while it holds.
@@ -93,8 +99,34 @@ impl std::fmt::Debug for Place {
 }
 
 impl Seat {
-    pub(super) fn new(claim: ClaimId, session: Arc<Session>) -> Self {
-        Self { claim, session, place: Default::default(), held: Mutex::default(), gone: AtomicBool::new(false) }
+    fn new(claim: &Claim, folder: String, session: Arc<Session>) -> Self {
+        let seat = Self {
+            claim: claim.id,
+            session,
+            folder,
+            ttl: claim.terms.ttl,
+            until: AtomicU64::new(0),
+            place: Default::default(),
+            held: Mutex::default(),
+            gone: AtomicBool::new(false),
+        };
+        seat.show();
+        seat
+    }
+
+    /// Somebody still wants it.
+    pub(super) fn show(&self) {
+        self.until.store(self.session.now().after(self.ttl).as_nanos(), Ordering::Release);
+    }
+
+    /// Whether nobody has shown for a TTL that it is still wanted.
+    pub(super) fn is_stale(&self) -> bool {
+        self.session.now().as_nanos() >= self.until.load(Ordering::Acquire)
+    }
+
+    /// The path of its node.
+    pub(super) fn path(&self, own: &Own) -> String {
+        format!("{}/{}", self.folder, own.node)
     }
 
     fn held(&self) -> MutexGuard<'_, Option<String>> {
@@ -131,8 +163,15 @@ impl Seats {
     }
 
     /// The claim's seat; on `session` if it has none.
-    pub(super) fn take(&self, claim: ClaimId, session: &Arc<Session>) -> Arc<Seat> {
-        Arc::clone(self.all().entry(claim).or_insert_with(|| Arc::new(Seat::new(claim, Arc::clone(session)))))
+    pub(super) fn take(&self, claim: &Claim, folder: String, session: &Arc<Session>) -> Arc<Seat> {
+        let new = || Arc::new(Seat::new(claim, folder, Arc::clone(session)));
+        Arc::clone(self.all().entry(claim.id).or_insert_with(new))
+    }
+
+    /// Claims of a session that nobody wants any more.
+    pub(super) fn stale(&self, session: &Weak<Session>) -> Vec<Arc<Seat>> {
+        let here = |seat: &&Arc<Seat>| std::ptr::eq(Arc::as_ptr(&seat.session), session.as_ptr()) && seat.is_stale();
+        self.all().values().filter(here).cloned().collect()
     }
 
     pub(super) fn leave(&self, seat: &Arc<Seat>) {

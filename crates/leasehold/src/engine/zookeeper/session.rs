@@ -13,8 +13,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use zookeeper_client::{Client, Error as Cause, EventType, SessionState, WatchedEvent};
 
 use super::config::{Config, Scheme};
-use super::error;
 use super::seats::Seats;
+use super::{error, steps};
 use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
 use crate::engine::LossBoard;
@@ -216,6 +216,7 @@ impl Care {
                         }
                     }
                     if now >= next_beat {
+                        self.reap();
                         next_beat = now.after(timeout / 6);
                         beat.get_or_insert_with(|| look(self.session.clone()).boxed());
                     }
@@ -232,6 +233,27 @@ impl Care {
     fn lost(&self, claim: ClaimId, path: &str) {
         if self.holds(claim, path) {
             self.board.post(claim);
+        }
+    }
+
+    /// Takes out claims that nobody wants any more: their TTL is over, though the session lives.
+    fn reap(&self) {
+        let Some(seats) = self.seats.upgrade() else { return };
+        for seat in seats.stale(&self.session) {
+            let (seats, board) = (Arc::clone(&seats), Arc::clone(&self.board));
+            tokio::spawn(async move {
+                let mut place = seat.place.lock().await;
+                if !seat.is_stale() {
+                    return;
+                }
+                if seat.is_held() {
+                    board.post(seat.claim);
+                }
+                if let Err(cause) = steps::leave(&seats, &seat, &mut place).await {
+                    // Tried again with the next beat.
+                    tracing::debug!(%cause, "a claim whose time is over could not be deleted yet");
+                }
+            });
         }
     }
 

@@ -7,7 +7,7 @@ use futures_util::future::join;
 use zookeeper_client::{CreateMode, Error as Cause, EventType, MultiWriteError, MultiWriteResult};
 
 use super::engine::ZookeeperEngine;
-use super::seats::{Armed, Own, Place, Seat, Stage};
+use super::seats::{Armed, Own, Place, Seat, Seats, Stage};
 use super::session::Session;
 use super::{error, wire};
 use crate::claim::{Claim, ClaimId};
@@ -44,10 +44,10 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
                     return Ok(look);
                 }
             }
-            Stage::Sent => find(engine, seat, claim, place).await?,
+            Stage::Sent => find(engine, seat, place).await?,
             Stage::In(own) => {
                 // A retry: whatever was told may have been lost, and the node itself, too.
-                if confirm(engine, &seat.session, &path(engine, claim, own)).await? {
+                if confirm(engine, &seat.session, &seat.path(own)).await? {
                     let known =
                         if seat.is_held() { Some(Look::Holds) } else { look(engine, seat, claim, place, true).await? };
                     if let Some(look) = known {
@@ -69,14 +69,10 @@ fn forget(seat: &Seat, place: &mut Place) {
     *place = Place::default();
 }
 
-fn path(engine: &ZookeeperEngine, claim: &Claim, own: &Own) -> String {
-    format!("{}/{}", engine.folder(claim.name()), own.node)
-}
-
 /// Makes the claim's node. `true`: it is the only one.
 async fn enter(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place) -> Result<bool> {
     let (session, terms) = (&seat.session, &claim.terms);
-    let (folder, name) = (engine.folder(claim.name()), claim.name().as_str().as_bytes());
+    let (folder, name) = (&seat.folder, claim.name().as_str().as_bytes());
     let prefix = wire::prefix(claim.id, terms.mode, wire::owner(terms.owner), None);
     let record = wire::record(&terms.holder, terms.ttl);
     let acls = engine.config.access.acls();
@@ -86,9 +82,9 @@ async fn enter(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut
         let cold = !engine.knows_folder(claim.name());
         let sent = session.now();
         let mut all = session.client.new_multi_writer();
-        let mut added = if cold { all.add_create(&folder, name, &container) } else { Ok(()) };
+        let mut added = if cold { all.add_create(folder, name, &container) } else { Ok(()) };
         added = added.and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
-        added = added.and_then(|()| all.add_set_data(&folder, name, None));
+        added = added.and_then(|()| all.add_set_data(folder, name, None));
         added.map_err(|cause| engine.failed(cause))?;
         place.stage = Stage::Sent;
         let result = all.commit().await;
@@ -143,17 +139,17 @@ async fn make_base(engine: &ZookeeperEngine, session: &Session) -> Result<()> {
 }
 
 /// Looks whether a node whose making was not confirmed is there.
-async fn find(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place) -> Result<()> {
+async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Result<()> {
     let session = &seat.session;
-    for node in nodes_of(engine, session, claim).await? {
-        let path = format!("{}/{node}", engine.folder(claim.name()));
+    for node in nodes_of(seat).await.map_err(|cause| engine.failed(cause))? {
+        let path = format!("{}/{node}", seat.folder);
         let stat = session.client.check_stat(&path).await.map_err(|cause| engine.failed(cause))?;
         match stat {
             // Of an earlier session of ours: it would go with that, but others wait for it meanwhile. Or a second one.
             Some(stat)
                 if stat.ephemeral_owner != session.client.session_id().0 || matches!(place.stage, Stage::In(_)) =>
             {
-                delete(engine, session, &path).await?;
+                delete(session, &path).await.map_err(|cause| engine.failed(cause))?;
             }
             Some(stat) => place.stage = Stage::In(own(&path, stat.czxid)?),
             None => {}
@@ -166,30 +162,30 @@ async fn find(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut 
 }
 
 /// All nodes of a claim, as of now; the first one first.
-async fn nodes_of(engine: &ZookeeperEngine, session: &Session, claim: &Claim) -> Result<Vec<String>> {
-    let folder = engine.folder(claim.name());
+async fn nodes_of(seat: &Seat) -> std::result::Result<Vec<String>, Cause> {
+    let client = &seat.session.client;
     // The server may be behind: it catches up first.
-    let (synced, listed) = join(session.client.sync(&folder), session.client.list_children(&folder)).await;
+    let (synced, listed) = join(client.sync(&seat.folder), client.list_children(&seat.folder)).await;
     let nodes = match synced.and(listed) {
         Ok(nodes) => nodes,
         Err(Cause::NoNode) => Vec::new(),
-        Err(cause) => return Err(engine.failed(cause)),
+        Err(cause) => return Err(cause),
     };
-    let own = |node: &&String| wire::stand(node).is_some_and(|stand| stand.claim == claim.id);
+    let own = |node: &&String| wire::stand(node).is_some_and(|stand| stand.claim == seat.claim);
     let mut own: Vec<String> = nodes.iter().filter(own).cloned().collect();
     own.sort_by_key(|node| wire::stand(node).map_or(0, |stand| stand.seq));
     Ok(own)
 }
 
 /// `true`: it was there.
-async fn delete(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<bool> {
+async fn delete(session: &Session, path: &str) -> std::result::Result<bool, Cause> {
     let sent = session.now();
     let result = session.client.delete(path, None).await;
     session.wrote(sent, &result);
     match result {
         Ok(()) => Ok(true),
         Err(Cause::NoNode) => Ok(false),
-        Err(cause) => Err(engine.failed(cause)),
+        Err(cause) => Err(cause),
     }
 }
 
@@ -215,13 +211,13 @@ async fn look(
     place: &mut Place,
     new: bool,
 ) -> Result<Option<Look>> {
-    let (session, folder) = (&seat.session, engine.folder(claim.name()));
+    let (session, folder) = (&seat.session, &seat.folder);
     let mut all = false;
     for _ in 0..TRIES {
         let Stage::In(own) = &place.stage else { return Ok(None) };
         let sent = session.now();
         let (nodes, event) = if all {
-            let result = session.client.list_and_watch_children(&folder).await;
+            let result = session.client.list_and_watch_children(folder).await;
             session.read(sent, &result);
             match result {
                 Ok((nodes, watcher)) => (nodes, Some(watcher.changed().boxed())),
@@ -229,7 +225,7 @@ async fn look(
                 Err(cause) => return Err(engine.failed(cause)),
             }
         } else {
-            let result = session.client.list_children(&folder).await;
+            let result = session.client.list_children(folder).await;
             session.read(sent, &result);
             match result {
                 Ok(nodes) => (nodes, None),
@@ -253,7 +249,7 @@ async fn look(
             Standing::Waits { ahead, watch: Watch::All } => match event {
                 Some(event) => {
                     place.armed = Some(Armed::new(Watch::All, event, session.client.state_watcher()));
-                    return Ok(watch_own(engine, seat, claim, place).await?.then_some(Look::Waits(ahead)));
+                    return Ok(watch_own(engine, seat, place).await?.then_some(Look::Waits(ahead)));
                 }
                 None => all = true,
             },
@@ -261,9 +257,9 @@ async fn look(
                 let armed = place.armed.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_steady());
                 // If the list was read after the watch was set, nothing can be missed.
                 if armed {
-                    return Ok(watch_own(engine, seat, claim, place).await?.then_some(Look::Waits(ahead)));
+                    return Ok(watch_own(engine, seat, place).await?.then_some(Look::Waits(ahead)));
                 }
-                if arm(engine, seat, claim, place, watch).await? == Target::Untouched {
+                if arm(engine, seat, place, watch).await? == Target::Untouched {
                     return Ok(Some(Look::Waits(ahead)));
                 }
             }
@@ -284,24 +280,18 @@ enum Target {
 }
 
 /// Watches one claim ahead, and our own node.
-async fn arm(
-    engine: &ZookeeperEngine,
-    seat: &Arc<Seat>,
-    claim: &Claim,
-    place: &mut Place,
-    watch: Watch,
-) -> Result<Target> {
+async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watch: Watch) -> Result<Target> {
     let session = &seat.session;
     let Watch::One(target) = watch else { return Ok(Target::Gone) };
     let Some(stand) = place.line.find(target) else { return Ok(Target::Gone) };
     let node = format!("{}{:010}", wire::prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq);
-    let path = format!("{}/{node}", engine.folder(claim.name()));
+    let path = format!("{}/{node}", seat.folder);
     place.armed = None;
     let states = session.client.state_watcher();
     let sent = session.now();
     let watching = session.client.check_and_watch_stat(&path);
     // Both are sent before either is answered.
-    let (result, own) = join(watching, watch_own(engine, seat, claim, place)).await;
+    let (result, own) = join(watching, watch_own(engine, seat, place)).await;
     session.read(sent, &result);
     if !own? {
         return Ok(Target::Gone);
@@ -317,12 +307,12 @@ async fn arm(
 }
 
 /// Watches the claim's own node, unless it is watched already. `false`: it is gone.
-async fn watch_own(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place) -> Result<bool> {
+async fn watch_own(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Result<bool> {
     let Stage::In(own) = &place.stage else { return Ok(false) };
     if place.own.is_some() {
         return Ok(true);
     }
-    let result = seat.session.client.check_and_watch_stat(&path(engine, claim, own)).await;
+    let result = seat.session.client.check_and_watch_stat(&seat.path(own)).await;
     match result {
         Ok((Some(_), watcher)) => {
             place.own = Some(watcher.changed().boxed());
@@ -343,7 +333,7 @@ async fn ride(
     host: ClaimId,
 ) -> Result<bool> {
     let (Stage::In(own_node), Some(node)) = (&place.stage, wire::node_of(nodes, host)) else { return Ok(false) };
-    let (session, terms, folder) = (&seat.session, &claim.terms, engine.folder(claim.name()));
+    let (session, terms, folder) = (&seat.session, &claim.terms, &seat.folder);
     let Some(stand) = wire::stand(node) else { return Ok(false) };
     let host = format!("{folder}/{node}");
     let (data, stat) = match session.client.get_data(&host).await {
@@ -361,7 +351,7 @@ async fn ride(
     // Whoever watches the host looks again.
     let added = all
         .add_set_data(&host, &data, Some(stat.version))
-        .and_then(|()| all.add_delete(&path(engine, claim, own_node), None))
+        .and_then(|()| all.add_delete(&seat.path(own_node), None))
         .and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
     added.map_err(|cause| engine.failed(cause))?;
     place.armed = None;
@@ -410,7 +400,7 @@ async fn waited(
 ) -> Result<Option<Look>> {
     loop {
         let Stage::In(own) = &place.stage else { return Ok(None) };
-        let node = path(engine, claim, own);
+        let node = seat.path(own);
         let (Some(armed), Some(own)) = (&mut place.armed, &mut place.own) else {
             // Not there yet, or the last step broke off.
             match look(engine, seat, claim, place, false).await? {
@@ -434,11 +424,7 @@ async fn waited(
                 if !confirm(engine, &seat.session, &node).await? {
                     return Ok(None);
                 }
-                let ahead = match place.line.standing(claim.id, false) {
-                    Standing::Waits { ahead, .. } => ahead,
-                    _ => 0,
-                };
-                return Ok(Some(Look::Waits(ahead)));
+                return look(engine, seat, claim, place, false).await;
             }
         };
         let (steady, watch) = (armed.is_steady(), armed.watch);
@@ -464,7 +450,7 @@ async fn move_up(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, plac
     match place.line.standing(claim.id, false) {
         Standing::Holds => Ok(Some(Look::Holds)),
         Standing::Waits { ahead, watch: watch @ Watch::One(_) } => {
-            if arm(engine, seat, claim, place, watch).await? == Target::Untouched {
+            if arm(engine, seat, place, watch).await? == Target::Untouched {
                 return Ok(Some(Look::Waits(ahead)));
             }
             look(engine, seat, claim, place, false).await
@@ -474,42 +460,29 @@ async fn move_up(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, plac
 }
 
 /// Takes the claim out, whether it holds or waits. `true`: it was there.
-pub(super) async fn leave(
-    engine: &ZookeeperEngine,
-    seat: &Arc<Seat>,
-    claim: &Claim,
-    place: &mut Place,
-) -> Result<bool> {
-    let session = &seat.session;
-    let there = if seat.is_gone() {
-        false
-    } else {
-        match &place.stage {
-            Stage::New => false,
-            Stage::In(own) => {
-                let path = path(engine, claim, own);
-                // Not ours any more, whatever comes: our own watch must not take it for a loss.
-                let held = seat.held_path();
-                seat.set_held(None);
-                match delete(engine, session, &path).await {
-                    Ok(there) => there,
-                    Err(error) => {
-                        seat.set_held(held);
-                        return Err(error);
-                    }
-                }
+pub(super) async fn leave(seats: &Seats, seat: &Arc<Seat>, place: &mut Place) -> std::result::Result<bool, Cause> {
+    let there = match &place.stage {
+        _ if seat.is_gone() => false,
+        Stage::New => false,
+        Stage::In(own) => {
+            let path = seat.path(own);
+            // Not ours any more, whatever comes: our own watch must not take it for a loss.
+            let held = seat.held_path();
+            seat.set_held(None);
+            delete(&seat.session, &path).await.inspect_err(|_| {
+                seat.set_held(held);
+            })?
+        }
+        Stage::Sent => {
+            let mut there = false;
+            for node in nodes_of(seat).await? {
+                there |= delete(&seat.session, &format!("{}/{node}", seat.folder)).await?;
             }
-            Stage::Sent => {
-                let mut there = false;
-                for node in nodes_of(engine, session, claim).await? {
-                    there |= delete(engine, session, &format!("{}/{node}", engine.folder(claim.name()))).await?;
-                }
-                there
-            }
+            there
         }
     };
     forget(seat, place);
-    engine.seats.leave(seat);
+    seats.leave(seat);
     Ok(there)
 }
 

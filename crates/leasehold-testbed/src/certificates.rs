@@ -9,24 +9,26 @@ use rcgen::{
 
 use crate::{Error, Result};
 
-pub(super) const CA: &str = "ca.pem";
-pub(super) const SERVER_CERTIFICATE: &str = "server.pem";
-pub(super) const SERVER_KEY: &str = "server.key";
-pub(super) const CLIENT_CERTIFICATE: &str = "client.pem";
-pub(super) const CLIENT_KEY: &str = "client.key";
+pub(crate) const CA: &str = "ca.pem";
+pub(crate) const SERVER_CERTIFICATE: &str = "server.pem";
+pub(crate) const SERVER_KEY: &str = "server.key";
+/// The server's key and certificate in one file, as Java wants them.
+pub(crate) const SERVER_BOTH: &str = "server.both.pem";
+pub(crate) const CLIENT_CERTIFICATE: &str = "client.pem";
+pub(crate) const CLIENT_KEY: &str = "client.key";
 
 /// File names, and what belongs in the files. Made once, so that they survive a wipe.
 #[derive(Clone)]
-pub(super) struct Certificates(Vec<(&'static str, String)>);
+pub(crate) struct Certificates(Vec<(&'static str, String)>);
 
 impl Certificates {
     /// An authority, a server at 127.0.0.1 and localhost, and a client.
-    pub(super) fn make() -> Result<Self> {
+    pub(crate) fn make() -> Result<Self> {
         make().map(Self).map_err(|error| Error::Protocol { peer: "rcgen".to_owned(), problem: error.to_string() })
     }
 
     /// Writes those that are not there.
-    pub(super) fn write(&self, folder: &Path) -> Result<()> {
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         for (name, text) in &self.0 {
             let file = folder.join(name);
             if !file.exists() {
@@ -56,6 +58,7 @@ fn make() -> std::result::Result<Vec<(&'static str, String)>, rcgen::Error> {
 
     Ok(vec![
         (CA, authority.pem()),
+        (SERVER_BOTH, server_key.serialize_pem() + &server.pem()),
         (SERVER_CERTIFICATE, server.pem()),
         (SERVER_KEY, server_key.serialize_pem()),
         (CLIENT_CERTIFICATE, client.pem()),

@@ -1,7 +1,5 @@
 //! A Redis that speaks only TLS.
 
-mod certificates;
-
 use std::path::PathBuf;
 
 use tokio::net::TcpStream;
@@ -9,9 +7,9 @@ use tokio::net::TcpStream;
 use super::Redis;
 use crate::{
     Result, Server,
+    certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_CERTIFICATE, SERVER_KEY},
     process::{Binary, Place, Probe, Recipe},
 };
-use certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_CERTIFICATE, SERVER_KEY};
 
 /// What Redis prints at each start, first and last.
 const STARTING: &str = "Redis is starting";

@@ -1,0 +1,23 @@
+//! The suite on `zookeeper:`: one server for all cases, each instance with a folder of its own.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use leasehold_conformance::{Instance, Subject, suite};
+use leasehold_testbed::Server;
+use leasehold_testbed::zookeeper::ZooKeeper;
+use tokio::sync::OnceCell;
+
+/// A folder on a server that all cases share.
+struct Zookeeper;
+
+impl Subject for Zookeeper {
+    async fn instance(&self) -> Instance {
+        static SERVER: OnceCell<Server> = OnceCell::const_new();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let server = SERVER.get_or_init(|| async { ZooKeeper::new().start().await.expect("a server") }).await;
+        Instance::at(format!("zookeeper://{}/cases/{}", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+    }
+}
+
+suite!(zookeeper, Zookeeper);

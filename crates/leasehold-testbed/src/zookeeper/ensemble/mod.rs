@@ -1,0 +1,124 @@
+//! Servers that elect a leader and vote on each write.
+
+mod network;
+mod recipe;
+mod router;
+mod watch;
+
+use std::{net::SocketAddr, time::Duration};
+
+use futures_util::future::try_join_all;
+
+use super::ZooKeeper;
+use crate::{Error, Result, Server, process::reserve};
+use network::{Network, Ports};
+use recipe::Member;
+
+/// How long an ensemble may take to elect its first leader. Only a failing test waits this long.
+const START_BOUND: Duration = Duration::from_secs(60);
+
+/// Servers that elect a leader; more than half of them must be there to write anything.
+///
+/// They are numbered from 0, and ZooKeeper counts from 1: server 0 has `myid` 1. All that they say
+/// to each other goes through [`Proxy`](crate::Proxy)s, so that one can be cut off from the others
+/// while its clients still reach it:
+///
+/// ```no_run
+/// # async fn example() -> leasehold_testbed::Result<()> {
+/// use leasehold_testbed::zookeeper::Ensemble;
+///
+/// let mut ensemble = Ensemble::start(3).await?;
+/// let old = ensemble.leader().await?;
+/// ensemble.cut_off(old);
+/// let new = ensemble.leader().await?;
+/// assert_ne!(old, new);
+/// ensemble.heal(old);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Ensemble {
+    // The servers go before the network: fields drop in this order.
+    servers: Vec<Server>,
+    network: Network,
+}
+
+impl Ensemble {
+    /// Starts so many servers, three as a rule, and waits until they have a leader and all serve.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`]; [`Error::TimedOut`] if they elect nobody.
+    pub async fn start(count: usize) -> Result<Self> {
+        Self::of(count, &ZooKeeper::new()).await
+    }
+
+    /// Like [`Ensemble::start`], with settings that all of them have.
+    ///
+    /// # Errors
+    ///
+    /// As [`Ensemble::start`].
+    pub async fn of(count: usize, each: &ZooKeeper) -> Result<Self> {
+        let reserving = || Error::io("reserving ports for an ensemble");
+        let mut ports = Vec::new();
+        for _ in 0..count {
+            let (quorum, election) = (reserve().map_err(reserving())?, reserve().map_err(reserving())?);
+            ports.push(Ports { quorum, election });
+        }
+        let network = Network::start(ports).await?;
+        let starting = (0..count).map(|index| {
+            let entries = network.entries();
+            Server::start(Member { zookeeper: each.clone(), index, entries, router: network.router(index) })
+        });
+        let servers = try_join_all(starting).await?;
+        let ensemble = Self { servers, network };
+        ensemble.settled(START_BOUND).await?;
+        Ok(ensemble)
+    }
+
+    /// The connect string of all of them: `127.0.0.1:2181,127.0.0.1:2182,…`
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.servers.iter().map(|server| server.addr().to_string()).collect();
+        hosts.join(",")
+    }
+
+    /// Where clients find one of them.
+    pub fn addr(&self, at: usize) -> SocketAddr {
+        self.servers[at].addr()
+    }
+
+    /// One of them, to look at.
+    pub fn server(&self, at: usize) -> &Server {
+        &self.servers[at]
+    }
+
+    /// One of them, to kill, pause or restart.
+    ///
+    /// A restart only waits until it answers, since it may be the only one that is up;
+    /// [`Ensemble::settled`] waits until it serves.
+    pub fn server_mut(&mut self, at: usize) -> &mut Server {
+        &mut self.servers[at]
+    }
+
+    /// All of them.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Cuts a server off from the others, and only from them: its clients still reach it. Nobody
+    /// is told: nothing arrives any more, in either direction, as when a network fails.
+    pub fn cut_off(&mut self, at: usize) {
+        self.network.cut_off(at);
+    }
+
+    /// Lets a server that was cut off reach the others again, on new connections: what was held
+    /// back is lost.
+    pub fn heal(&mut self, at: usize) {
+        self.network.heal(at);
+    }
+
+    /// Delays all that two servers say to each other, in each direction.
+    pub fn delay(&self, one: usize, other: usize, delay: Duration) {
+        self.network.delay(one, other, delay);
+    }
+}

@@ -1,0 +1,124 @@
+//! What lies between the members: a proxy for each way from one to another.
+
+use std::{
+    collections::HashMap,
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use tokio::net::TcpSocket;
+
+use super::router::Router;
+use crate::{Error, Proxy, Result};
+
+/// The ports on which one member listens for the others.
+#[derive(Debug)]
+pub(super) struct Ports {
+    pub(super) quorum: TcpSocket,
+    pub(super) election: TcpSocket,
+}
+
+/// All ways from one member to another. Each member is sent on its way by a router of its own,
+/// which it uses for all that it connects to.
+///
+/// Other addresses in each member's configuration would not do: the members tell each other where
+/// they listen, and connect to there.
+#[derive(Debug)]
+pub(super) struct Network {
+    routers: Vec<Router>,
+    ways: Vec<Way>,
+    cut_off: Vec<bool>,
+    addrs: Vec<[SocketAddr; 2]>,
+    /// Kept for the members, whether they are up or not.
+    _reserved: Vec<Ports>,
+}
+
+#[derive(Debug)]
+struct Way {
+    from: usize,
+    to: usize,
+    proxy: Proxy,
+    /// How many connections had been made when it was last healed: they are gone.
+    ended: u64,
+}
+
+impl Network {
+    pub(super) async fn start(ports: Vec<Ports>) -> Result<Self> {
+        let addr = |socket: &TcpSocket| socket.local_addr().map_err(Error::io("looking at a reserved port"));
+        let addrs = ports
+            .iter()
+            .map(|ports| Ok([addr(&ports.quorum)?, addr(&ports.election)?]))
+            .collect::<Result<Vec<[SocketAddr; 2]>>>()?;
+        let (mut routers, mut ways) = (Vec::new(), Vec::new());
+        for from in 0..addrs.len() {
+            let mut routes = HashMap::new();
+            for (to, targets) in addrs.iter().enumerate().filter(|(to, _)| *to != from) {
+                for &target in targets {
+                    let proxy = Proxy::start(target).await?;
+                    routes.insert(target, proxy.addr());
+                    ways.push(Way { from, to, proxy, ended: 0 });
+                }
+            }
+            routers.push(Router::start(routes)?);
+        }
+        Ok(Self { routers, ways, cut_off: vec![false; addrs.len()], addrs, _reserved: ports })
+    }
+
+    /// The members as each configuration lists them.
+    pub(super) fn entries(&self) -> Vec<(String, String)> {
+        let entry = |(index, [quorum, election]): (usize, &[SocketAddr; 2])| {
+            let ports = format!("{}:{}:{}", Ipv4Addr::LOCALHOST, quorum.port(), election.port());
+            (format!("server.{}", index + 1), ports)
+        };
+        self.addrs.iter().enumerate().map(entry).collect()
+    }
+
+    /// The port of the router that sends a member on its way.
+    pub(super) fn router(&self, of: usize) -> u16 {
+        self.routers[of].port()
+    }
+
+    pub(super) fn is_cut_off(&self, at: usize) -> bool {
+        self.cut_off[at]
+    }
+
+    pub(super) fn cut_off(&mut self, at: usize) {
+        self.cut_off[at] = true;
+        for way in self.ways_of(at) {
+            way.proxy.freeze(true);
+        }
+    }
+
+    pub(super) fn heal(&mut self, at: usize) {
+        if !self.cut_off[at] {
+            return;
+        }
+        self.cut_off[at] = false;
+        let cut_off = &self.cut_off;
+        let healed = |way: &&mut Way| (way.from == at || way.to == at) && !cut_off[way.from] && !cut_off[way.to];
+        for way in self.ways.iter_mut().filter(healed) {
+            // None may be made until the old ones are counted.
+            way.proxy.refuse(true);
+            way.proxy.cut();
+            way.ended = way.proxy.counts().accepted;
+            way.proxy.freeze(false);
+            way.proxy.refuse(false);
+        }
+    }
+
+    /// Whether a member has connected to the leader since they could last not reach each other.
+    pub(super) fn follows(&self, member: usize, leader: usize) -> bool {
+        let mut quorum = self.ways.iter().filter(|way| (way.from, way.to) == (member, leader));
+        quorum.next().is_some_and(|way| way.proxy.counts().accepted > way.ended)
+    }
+
+    pub(super) fn delay(&self, one: usize, other: usize, delay: Duration) {
+        for way in self.ways_of(one).filter(|way| way.from == other || way.to == other) {
+            way.proxy.delay(delay);
+        }
+    }
+
+    fn ways_of(&self, at: usize) -> impl Iterator<Item = &Way> {
+        self.ways.iter().filter(move |way| way.from == at || way.to == at)
+    }
+}

@@ -1,0 +1,129 @@
+//! A ZooKeeper with a port for TLS.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+};
+
+use super::{ZooKeeper, recipe::check_standalone};
+use crate::{
+    Result, Server,
+    certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_BOTH},
+    process::{Binary, Place, Probe, Recipe},
+};
+
+/// A ZooKeeper with TLS to be started; see [`ZooKeeper::tls`].
+#[derive(Clone, Debug)]
+pub struct Tls {
+    zookeeper: ZooKeeper,
+    demands_certificates: bool,
+}
+
+/// A ZooKeeper with a port for TLS, and the files that its clients need.
+///
+/// Each has an authority of its own: the file of another one is a wrong one. The files stay the
+/// same over all restarts.
+#[derive(Debug)]
+pub struct TlsZooKeeper {
+    /// The server; its port speaks only TLS.
+    pub server: Server,
+    /// Another port, without TLS: for four-letter words and to look at nodes by hand.
+    pub plain: SocketAddr,
+    /// The certificate of the authority that clients must trust, as PEM.
+    pub ca: PathBuf,
+    /// A certificate that a client may show, as PEM.
+    pub client_certificate: PathBuf,
+    /// The key for it, as PEM.
+    pub client_key: PathBuf,
+}
+
+impl ZooKeeper {
+    /// Has it speak TLS, as 127.0.0.1 and localhost.
+    ///
+    /// ```no_run
+    /// # async fn example() -> leasehold_testbed::Result<()> {
+    /// use leasehold_testbed::zookeeper::ZooKeeper;
+    ///
+    /// let zookeeper = ZooKeeper::new().tls().demand_certificates().start().await?;
+    /// println!("{} is certified by {}", zookeeper.server.url(), zookeeper.ca.display());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn tls(self) -> Tls {
+        Tls { zookeeper: self, demands_certificates: false }
+    }
+}
+
+impl Tls {
+    /// Refuses clients that do not show a certificate of our authority.
+    #[must_use]
+    pub fn demand_certificates(mut self) -> Self {
+        self.demands_certificates = true;
+        self
+    }
+
+    /// Makes the certificates, starts it, and waits until it serves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub async fn start(self) -> Result<TlsZooKeeper> {
+        let certificates = Certificates::make()?;
+        let server = Server::start(TlsRecipe { tls: self, certificates }).await?;
+        let plain = plain(server.extra_ports());
+        let file = |name| server.dir().join(name);
+        let (ca, client_certificate, client_key) = (file(CA), file(CLIENT_CERTIFICATE), file(CLIENT_KEY));
+        Ok(TlsZooKeeper { server, plain, ca, client_certificate, client_key })
+    }
+}
+
+struct TlsRecipe {
+    tls: Tls,
+    certificates: Certificates,
+}
+
+impl Recipe for TlsRecipe {
+    fn binary(&self) -> Binary {
+        self.tls.zookeeper.binary()
+    }
+
+    fn arguments(&self, _place: &Place) -> Vec<String> {
+        self.tls.zookeeper.java_arguments(&[])
+    }
+
+    fn url(&self, place: &Place) -> String {
+        self.tls.zookeeper.url(place)
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        self.certificates.write(place.dir())?;
+        let file = |name| place.dir().join(name).display().to_string();
+        let demand = if self.tls.demands_certificates { "need" } else { "none" };
+        let settings = [
+            ("secureClientPort", place.port().to_string()),
+            ("secureClientPortAddress", "127.0.0.1".to_owned()),
+            ("serverCnxnFactory", "org.apache.zookeeper.server.NettyServerCnxnFactory".to_owned()),
+            ("ssl.keyStore.location", file(SERVER_BOTH)),
+            ("ssl.keyStore.type", "PEM".to_owned()),
+            ("ssl.trustStore.location", file(CA)),
+            ("ssl.trustStore.type", "PEM".to_owned()),
+            ("ssl.clientAuth", demand.to_owned()),
+        ];
+        let settings = settings.map(|(key, value)| (key.to_owned(), value));
+        self.tls.zookeeper.write_files(plain(place.extra_ports()).port(), place.dir(), &settings)
+    }
+
+    /// Both ports are open once one of them serves; that our process has the other has been seen.
+    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+        Box::pin(check_standalone(plain(place.extra_ports())))
+    }
+
+    fn extra_ports(&self) -> usize {
+        1
+    }
+}
+
+fn plain(extra_ports: &[u16]) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, extra_ports[0]).into()
+}
