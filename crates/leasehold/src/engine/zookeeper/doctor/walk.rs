@@ -53,9 +53,9 @@ pub(super) struct Nodes {
     /// The node with the longest list, and how many bytes that has.
     pub(super) longest: Option<(String, usize)>,
     /// Empty folders, and the transaction that took the last node out.
-    empty: Vec<(String, i64)>,
+    pub(super) empty: Vec<(String, i64)>,
     /// Transactions and the leader's time at them.
-    marks: Vec<(i64, i64)>,
+    pub(super) marks: Vec<(i64, i64)>,
 }
 
 impl Nodes {
