@@ -294,6 +294,13 @@ pub(super) struct Facts {
     pub(super) inside: Result<Inside, Error>,
 }
 
+impl Facts {
+    /// Whether something was written by us.
+    pub(super) fn wrote(&self) -> bool {
+        self.inside.as_ref().is_ok_and(|inside| inside.probe.is_ok())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::rules::sample;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use zookeeper_client::{Client, Error as Cause};
+use zookeeper_client::{Acl, Client, Error as Cause};
 
 use super::super::config::{Access, Config, Tls, address};
 use super::super::session::Session;
@@ -38,6 +38,7 @@ pub(super) async fn all(config: &Config, ttl: Duration) -> Result<Facts> {
         Ok(session) => {
             let inside = inside(config, &aim, &session.client, &mut servers).await;
             close(session).await;
+            recount(config, &mut servers).await;
             Ok(inside)
         }
         Err(error) if error.kind() == ErrorKind::InvalidUrl => return Err(error),
@@ -56,6 +57,16 @@ async fn server(config: &Config, host: &str, port: u16) -> Server {
     };
     let visit = Err(No::Missing("no session was opened".into()));
     Server { address: address(host, port), places: places.unwrap_or_default(), srvr, mntr, conf, visit }
+}
+
+/// Asks for the figures again: now there were writes.
+async fn recount(config: &Config, servers: &mut [Server]) {
+    let asked = servers.iter_mut().filter(|server| server.mntr.is_ok()).map(|server| async {
+        if let Ok(figures) = words::figures(&server.places, config.connect_timeout).await {
+            server.mntr = Ok(figures);
+        }
+    });
+    join_all(asked).await;
 }
 
 async fn open(config: &Config, timeout: Duration) -> Result<Arc<Session>> {
@@ -89,7 +100,8 @@ async fn inside(config: &Config, aim: &Aim, client: &Client, servers: &mut [Serv
     }
     let folder = probe.as_ref().ok().map(|probe| probe.folder.as_str());
     let nodes = walk::look(client, &config.base, folder, now).await;
-    let acls = acls(client, aim, folder).await;
+    let new_base = probe.as_ref().is_ok_and(Probe::made_base);
+    let acls = acls(client, aim, folder, new_base).await;
     if let Ok(probe) = probe {
         probe.remove(client).await;
     }
@@ -152,11 +164,12 @@ async fn refused(config: &Config, probe: &Probe) -> Known<bool> {
 }
 
 /// Who may do what with the node under which all locks are, with some locks and with a new one.
-async fn acls(client: &Client, aim: &Aim, folder: Option<&str>) -> Vec<(String, Known<Vec<zookeeper_client::Acl>>)> {
+async fn acls(client: &Client, aim: &Aim, folder: Option<&str>, new_base: bool) -> Vec<(String, Known<Vec<Acl>>)> {
     let names = ask(client.list_children(aim.shown_base())).await.unwrap_or_default();
     let locks = names.iter().filter(|name| super::super::wire::unescaped(name).is_some());
     let locks = locks.map(|name| format!("{}/{name}", aim.base)).filter(|path| Some(path.as_str()) != folder);
-    let paths: Vec<String> = [aim.shown_base().to_owned()].into_iter().chain(locks.take(ACLS)).collect();
+    let base = (!new_base).then(|| aim.shown_base().to_owned());
+    let paths: Vec<String> = base.into_iter().chain(locks.take(ACLS)).collect();
     let mut found = Vec::new();
     for path in paths {
         match ask(client.get_acl(&path)).await {

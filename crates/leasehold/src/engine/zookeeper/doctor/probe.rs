@@ -58,6 +58,11 @@ impl Probe {
         }
     }
 
+    /// Whether the node under which all locks are was not there.
+    pub(super) fn made_base(&self) -> bool {
+        !self.made.is_empty()
+    }
+
     /// Writes to it a few times: how long that takes, and what time the leader has.
     pub(super) async fn write(&self, client: &Client) -> Known<Probed> {
         let clock = Clock::system();

@@ -66,6 +66,11 @@ fn heard(word: &'static str, said: String) -> Known<String> {
     }
 }
 
+/// `mntr`, as lines.
+pub(super) async fn figures(places: &[SocketAddr], connect: Duration) -> Known<Lines> {
+    ask(places, "mntr", connect).await.map(|text| Lines::read(&text, "\t"))
+}
+
 /// `srvr`, `mntr` and `conf`, as lines.
 pub(super) async fn all(places: &[SocketAddr], connect: Duration) -> [Known<Lines>; 3] {
     let one = |word, between| async move { ask(places, word, connect).await.map(|text| Lines::read(&text, between)) };
@@ -73,7 +78,7 @@ pub(super) async fn all(places: &[SocketAddr], connect: Duration) -> [Known<Line
     if let Err(no @ No::Lost(_)) = &srvr {
         return [srvr.clone(), Err(no.clone()), Err(no.clone())];
     }
-    let (mntr, conf) = futures_util::future::join(one("mntr", "\t"), one("conf", "=")).await;
+    let (mntr, conf) = futures_util::future::join(figures(places, connect), one("conf", "=")).await;
     [srvr, mntr, conf]
 }
 

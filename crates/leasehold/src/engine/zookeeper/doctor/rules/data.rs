@@ -2,7 +2,7 @@
 
 use super::super::facts::{Aim, Inside, Known, No, Role, Server};
 use super::{many, ok, size, unknown, warn};
-use crate::doctor::Finding;
+use crate::doctor::{Finding, Level};
 
 /// More make snapshots, starts and elections slow.
 const MOST_NODES: u64 = 1_000_000;
@@ -31,9 +31,11 @@ pub(super) fn set(servers: &[Server]) -> Finding {
         let no = servers.iter().find_map(|server| told(server).err()).unwrap_or_else(|| No::missing("it"));
         return match servers.iter().filter_map(count).max() {
             Some(nodes) if nodes > MOST_NODES => too_much(check, format!("{nodes} nodes"), means),
-            Some(nodes) => unknown(check, "", &No::Missing(format!("{nodes} nodes; their size: {no}")))
-                .fix(super::cure(&no))
-                .means(means),
+            Some(nodes) => {
+                Finding::new(Level::Unknown, check, "", format!("{nodes} nodes; their size is not known: {no}"))
+                    .means(means)
+                    .fix(super::cure(&no))
+            }
             None => unknown(check, "", &no).means(means),
         };
     };
@@ -57,8 +59,8 @@ pub(super) fn longest_list(inside: &Inside) -> Finding {
     match inside.nodes.as_ref().map(|nodes| nodes.longest.as_ref()) {
         Ok(Some((path, bytes))) if *bytes > LONG_LIST => warn(
             check,
-            path,
-            format!("a list of its nodes has {}", size(*bytes as u64)),
+            "",
+            format!("the list of the nodes in {path} has {}", size(*bytes as u64)),
         )
         .means(format!(
             "{means}; programs in Java, zkCli too, cannot read more than 1 MiB unless jute.maxbuffer says more"
@@ -67,22 +69,26 @@ pub(super) fn longest_list(inside: &Inside) -> Finding {
             "fewer who wait for one lock, or fewer locks below one path; a larger jute.maxbuffer for programs in Java",
         ),
         Ok(Some((path, bytes))) => {
-            ok(check, path, format!("a list of its nodes has {}", size(*bytes as u64))).means(means)
+            ok(check, "", format!("the list of the nodes in {path} has {}", size(*bytes as u64))).means(means)
         }
         Ok(None) => ok(check, "", "there is no list").means(means),
         Err(no) => unknown(check, "", no).means(means),
     }
 }
 
+/// What a server's files have together.
+pub(super) fn files(server: &Server) -> Known<u64> {
+    let (data, log) = (server.setting("dataDirSize")?, server.setting("dataLogSize")?);
+    let folder = |key| server.conf.as_ref().ok().and_then(|conf| conf.text(key).ok());
+    // If both are in one folder, both sizes are of all that is there.
+    Ok(if folder("dataDir") == folder("dataLogDir") { data.max(log) } else { data.saturating_add(log) })
+}
+
 /// Files that grow.
 pub(super) fn disk(server: &Server) -> Finding {
     let (check, at) = ("disk", &server.address);
-    let told = server.setting("dataDirSize").and_then(|data| Ok((data, server.setting("dataLogSize")?)));
-    let apart = |key| server.conf.as_ref().ok().and_then(|conf| conf.text(key).ok());
-    match told {
-        Ok((data, log)) => {
-            // If both are in one folder, both sizes are of all that is there.
-            let all = if apart("dataDir") == apart("dataLogDir") { data.max(log) } else { data.saturating_add(log) };
+    match files(server) {
+        Ok(all) => {
             let found = format!("snapshots and logs have {}", size(all));
             if all <= MOST_FILES {
                 return ok(check, at, found).means("old files do not fill its disk, so far");
@@ -138,7 +144,7 @@ mod tests {
         assert_level(&with("zk_approximate_data_size", "900000000"), Warn, "858.3 MiB");
         assert_level(&with("zk_watch_count", "1000001"), Warn, "1000001 watches");
         let quiet = Server { mntr: Err(No::Unlisted("mntr")), ..follower("h") };
-        assert_level(&set(std::slice::from_ref(&quiet)), Unknown, "5 nodes; their size");
+        assert_level(&set(std::slice::from_ref(&quiet)), Unknown, "5 nodes; their size is not known");
         assert_level(&set(&[quiet.clone().told("Node count", "1000001")]), Warn, "1000001 nodes");
         assert_level(&set(&[Server { srvr: Err(No::Secure), ..quiet }]), Unknown, "memory");
     }

@@ -9,31 +9,32 @@ pub(super) fn all(inside: &Inside, aim: &Aim) -> Vec<Finding> {
     let nodes = match &inside.nodes {
         Ok(nodes) => nodes,
         Err(no) => {
-            let finding = unknown(check, base, no);
+            let finding = unknown(check, "", no);
             return vec![finding.means("a claim that belongs to no session would block its lock for ever")];
         }
     };
     let mut findings = Vec::new();
     findings.extend(any(&nodes.immortal, "claim").map(|found| {
-        fail(check, base, format!("{found} without a session"))
+        fail(check, "", format!("{found} without a session"))
             .means("nobody will ever delete them: their locks are blocked for ever. Somebody restored or copied these nodes")
             .fix("delete them: `leasehold evict` on their locks, or delete in zkCli")
     }));
     findings.extend(any(&nodes.foreign, "node").map(|found| {
-        warn("foreign-nodes", base, format!("{found}, not ours"))
+        warn("foreign-nodes", "", format!("below {base}, {found}, not ours"))
             .means("another program uses our path. In a lock's folder they make each take slower, and the folder stays for ever")
             .fix("another path in the URL, for all who share the locks; or delete the nodes if nobody needs them")
     }));
     findings.extend(any(&nodes.lingering, "lock").map(|found| {
-        warn("empty-folders", base, format!("{found}, empty for more than 10 minutes"))
+        warn("empty-folders", "", format!("{found}, empty for more than 10 minutes"))
             .means("the leader removes empty containers every minute; these it does not, and they become ever more")
             .fix("delete them if they are no containers (made by hand or restored); look at znode.container.checkIntervalMs")
     }));
     let part = if nodes.all { String::new() } else { format!(", of {} in all", nodes.folders) };
-    let seen = format!("{} with {} looked at{part}", many(nodes.seen, "lock"), many(nodes.claims, "claim"));
+    let seen =
+        format!("below {base}, {} with {} looked at{part}", many(nodes.seen, "lock"), many(nodes.claims, "claim"));
     if findings.is_empty() {
         let means = if nodes.all { "nothing is left over" } else { "nothing is left over, as far as we looked" };
-        findings.push(ok(check, base, seen).means(means));
+        findings.push(ok(check, "", seen).means(means));
     }
     findings
 }

@@ -37,6 +37,7 @@ zk_quorum_size\t3
 zk_connection_rejected\t0
 zk_avg_fsynctime\t0.0
 zk_max_fsynctime\t0
+zk_cnt_fsynctime\t3
 ";
 
 const CONF: &str = "clientPort=29473
@@ -64,12 +65,7 @@ server.3=h3:29483:29493:participant
 version=0";
 
 pub(super) fn aim() -> Aim {
-    Aim {
-        ttl: Duration::from_secs(30),
-        session_timeout: None,
-        own_sessions: false,
-        base: "/leasehold".into(),
-    }
+    Aim { ttl: Duration::from_secs(30), session_timeout: None, own_sessions: false, base: "/leasehold".into() }
 }
 
 fn trips() -> Trips {

@@ -141,8 +141,8 @@ pub(super) fn failover(facts: &Facts) -> Option<Finding> {
         let enough = Duration::from_secs((takes * 24 / 7).as_secs() + 1);
         warn(check, "", found)
             .means(format!(
-                "a leader that ends is missed at once; one that is cut off, or whose machine dies, only after {}. Leases may \
-                have no more than {} left, then end, and their holders are told that they lost them",
+                "a leader that ends is missed at once; one that is cut off, or whose machine dies, only after {}, and the \
+                election comes on top. Leases may have no more than {} left, then end, and their holders are told that they lost them",
                 short(silence),
                 short(left)
             ))

@@ -101,7 +101,7 @@ pub(super) fn latency(server: &Server, facts: &Facts) -> Finding {
 }
 
 /// `Latency min/avg/max: 0/0.5/12`
-fn told_latency(server: &Server) -> Known<(Duration, Duration)> {
+pub(super) fn told_latency(server: &Server) -> Known<(Duration, Duration)> {
     let text = server.srvr.as_ref().map_err(No::clone)?.text("Latency min/avg/max")?;
     let mut parts = text.split('/').map(str::parse::<f64>);
     match (parts.next(), parts.next(), parts.next()) {
@@ -134,6 +134,15 @@ pub(super) fn fsync(server: &Server, facts: &Facts) -> Finding {
     let (check, at) = ("fsync", &server.address);
     let told = server.figure("zk_max_fsynctime").and_then(|most| Ok((server.figure("zk_avg_fsynctime")?, most)));
     match told {
+        // It was asked after we had written.
+        Ok(_) if facts.wrote() && server.figure("zk_cnt_fsynctime") == Ok(0) => {
+            warn(check, at, "it has not waited for its disk once, although there were writes")
+                .means(
+                    "what it has not written when its machine fails is forgotten: if a majority forgets a grant, two may hold one \
+                    lock",
+                )
+                .fix("forceSync=yes (zookeeper.forceSync) on all servers, which is the default")
+        }
         Ok((mean, longest)) => {
             let (mean, longest) = (Duration::from_millis(mean), Duration::from_millis(longest));
             let found = format!("the disk takes {} on average, and took {} at most", short(mean), short(longest));
@@ -199,6 +208,11 @@ mod tests {
         assert_level(&load(&Server { srvr: Err(No::Secure), ..follower("h") }), Unknown, "plain port");
         assert_level(&fsync(&follower("h").with_figure("zk_max_fsynctime", "40"), &facts), Good, "40 ms at most");
         assert_level(&fsync(&follower("h").with_figure("zk_max_fsynctime", "1500"), &facts), Warn, "1.5 s at most");
+        let careless = follower("h").with_figure("zk_cnt_fsynctime", "0");
+        assert_level(&fsync(&careless, &facts), Warn, "forceSync=yes");
+        let unwritten = Inside { probe: Err(No::missing("it")), ..inside(0, 1) };
+        let unwritten = Facts { inside: Ok(unwritten), ..three() };
+        assert_level(&fsync(&careless, &unwritten), Good, "on average");
         let quiet = Server { mntr: Err(No::Unlisted("mntr")), ..follower("h") };
         assert_level(&fsync(&quiet, &facts), Unknown, "4lw.commands.whitelist");
     }
