@@ -39,7 +39,7 @@ fn warnings(report: &Value) -> Vec<String> {
     let mut all = checks(report, "warn");
     all.retain(|check| {
         let slow = ["latency", "load", "write-trip", "round-trip"].contains(&check.as_str());
-        !slow && !(check == "fsync" && !says(of(report, check)[0], "fix").contains("forceSync"))
+        !slow && (check != "fsync" || says(of(report, check)[0], "fix").contains("forceSync"))
     });
     all.dedup();
     all
@@ -65,8 +65,7 @@ async fn leasehold(args: &[&str]) -> common::Ran {
 #[tokio::test]
 async fn three_servers_and_a_login_are_as_it_should_be_and_nothing_is_left_behind() {
     let ensemble = Ensemble::of(3, &durable()).await.unwrap();
-    let url = url(ANN, &ensemble.url());
-    let (_, report) = report(&url).await;
+    let (_, report) = report(&url(ANN, &format!("{}/apps/billing", ensemble.url()))).await;
     assert_eq!(warnings(&report), [""; 0], "{report:#}");
     assert_eq!(checks(&report, "fail").len() + checks(&report, "unknown").len(), 0, "{report:#}");
     assert!(says(found(&report, "ensemble", "ok"), "means").contains("1 failure is survived"));
@@ -109,6 +108,16 @@ async fn who_is_away_matters_as_soon_as_the_majority_is() {
     let mut ensemble = Ensemble::of(3, &durable()).await.unwrap();
     let url = url(ANN, &ensemble.url());
     let away = ensemble.addr(1).to_string();
+    // One that is there and says nothing is no better than one that is not.
+    ensemble.server_mut(1).pause().unwrap();
+    let silent = eventually(Duration::from_secs(60), || async {
+        let (code, report) = report(&url).await;
+        if checks(&report, "fail").is_empty() { Ok((code, report)) } else { Err(format!("{report:#}")) }
+    });
+    let (code, silent) = silent.await;
+    assert_eq!((code, subjects(&silent, "reachable", "warn")), (1, vec![away.clone()]), "{silent:#}");
+    let finding = of(&silent, "reachable").into_iter().find(|finding| finding["level"] == "warn").unwrap();
+    assert_eq!(says(finding, "found"), "it does not answer");
     ensemble.server_mut(1).kill().unwrap();
     // If it was the leader, there is another soon; and the leader must have noticed.
     let one = eventually(Duration::from_secs(60), || async {
@@ -177,6 +186,13 @@ async fn what_everybody_may_delete_and_who_may_not_take_locks() {
     assert!(of(&world, "acl-enforced").is_empty(), "there is nothing to keep");
     let (_, readable) = report(&format!("{ours}/readable?acl=readable")).await;
     found(&readable, "acl", "ok");
+
+    let known = durable().user("ann", "opensesame").start().await.unwrap();
+    let (_, well) = report(&format!("{}?auth=sasl", url(ANN, &known.url()))).await;
+    found(&well, "acl-enforced", "ok");
+    let (code, wrong) = report(&format!("{}?auth=sasl", url("ann:hunter2@", &known.url()))).await;
+    assert_eq!((code, checks(&wrong, "fail")), (2, vec!["login".to_owned()]), "{wrong:#}");
+    assert!(!wrong.to_string().contains("hunter2"));
 
     let careless = durable().property("zookeeper.skipACL", "yes").start().await.unwrap();
     let (code, skipped) = report(&url(ANN, &careless.url())).await;
@@ -261,6 +277,19 @@ async fn over_tls_there_are_no_words_but_sessions_tell_enough() {
     for check in ["reachable", "lock-nodes", "acl", "acl-enforced", "session-timeout", "clock", "orphans"] {
         found(&report, check, "ok");
     }
+}
+
+#[tokio::test]
+async fn servers_that_say_nothing_do_not_hide_one_that_does() {
+    let server = durable().start().await.unwrap();
+    let silent = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [one, other] = silent.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
+    let (code, report) = report(&url(ANN, &format!("{one},{other},{}", server.addr()))).await;
+    assert_eq!((code, subjects(&report, "reachable", "warn")), (1, vec![one, other]), "{report:#}");
+    for check in ["quorum", "lock-nodes", "acl", "acl-enforced"] {
+        found(&report, check, "ok");
+    }
+    found(&report, "same-ensemble", "unknown");
 }
 
 #[tokio::test]

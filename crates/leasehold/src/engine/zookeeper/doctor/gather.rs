@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use zookeeper_client::{Acl, Client, Error as Cause};
 
 use super::super::config::{Access, Config, Tls, address};
@@ -32,9 +32,8 @@ pub(super) async fn all(config: &Config, ttl: Duration) -> Result<Facts> {
         base: config.base.clone(),
     };
     let timeout = config.session_timeout.unwrap_or(DEFAULT_TTL);
-    let told = join_all(config.servers.iter().map(|(host, port)| server(config, host, *port)));
-    let (mut servers, session) = join(told, open(config, timeout)).await;
-    let inside = match session {
+    let mut servers = join_all(config.servers.iter().map(|(host, port)| server(config, host, *port))).await;
+    let inside = match open(&there(config, &servers), timeout).await {
         Ok(session) => {
             let inside = inside(config, &aim, &session.client, &mut servers).await;
             close(session).await;
@@ -73,6 +72,26 @@ async fn open(config: &Config, timeout: Duration) -> Result<Arc<Session>> {
     Session::open(config, timeout, &Clock::system(), &Arc::default(), &Arc::default()).await
 }
 
+fn is_away(server: &Server) -> bool {
+    matches!(server.srvr, Err(No::Lost(_) | No::Idle))
+}
+
+/// The same, without those who are known to be away: nobody need wait for them.
+fn there(config: &Config, servers: &[Server]) -> Config {
+    only(config, servers, |server| !is_away(server))
+}
+
+/// The same, with only some servers; with all, if none is left.
+fn only(config: &Config, servers: &[Server], keep: impl Fn(&Server) -> bool) -> Config {
+    let kept = servers.iter().zip(&config.servers).filter(|(server, _)| keep(server));
+    let (hosts, servers): (Vec<_>, Vec<_>) =
+        kept.map(|(server, place)| (server.address.clone(), place.clone())).unzip();
+    if servers.is_empty() {
+        return config.clone();
+    }
+    Config { hosts: hosts.join(","), shown_hosts: hosts.join(","), servers, ..config.clone() }
+}
+
 /// Ends a session, so that the servers need not wait for its timeout.
 async fn close(session: Arc<Session>) {
     let mut states = session.client.state_watcher();
@@ -89,7 +108,8 @@ async fn inside(config: &Config, aim: &Aim, client: &Client, servers: &mut [Serv
         Ok(probe) => {
             let probed = probe.write(client).await;
             let visits = visits(config, aim, servers, Ok(probe)).await;
-            let refused = if config.access == Access::Open { None } else { Some(refused(config, probe).await) };
+            let refused =
+                if config.access == Access::Open { None } else { Some(refused(&there(config, servers), probe).await) };
             let now = ask(client.check_stat(&probe.claim)).await.ok().flatten();
             (probed, visits, refused, now.map(|stat| (stat.mzxid, stat.mtime)))
         }
@@ -115,16 +135,11 @@ async fn visits(
     servers: &[Server],
     probe: std::result::Result<&Probe, &No>,
 ) -> Vec<Known<Visit>> {
-    let each = servers.iter().zip(&config.servers).map(|(server, (host, port))| async move {
-        if let Err(no @ (No::Lost(_) | No::Idle)) = &server.srvr {
+    let each = servers.iter().map(|server| async move {
+        if let (true, Err(no)) = (is_away(server), &server.srvr) {
             return Err(no.clone());
         }
-        let alone = Config {
-            hosts: server.address.clone(),
-            shown_hosts: server.address.clone(),
-            servers: vec![(host.clone(), *port)],
-            ..config.clone()
-        };
+        let alone = only(config, servers, |one| one.address == server.address);
         let session = open(&alone, aim.asked()).await.map_err(|error| No::Lost(error.said()))?;
         let visit = visit(&session, probe).await;
         close(session).await;

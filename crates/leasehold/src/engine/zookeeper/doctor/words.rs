@@ -1,6 +1,6 @@
 //! Four-letter words: one plain connection each, which the server ends after its answer.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -29,8 +29,12 @@ pub(super) async fn ask(places: &[SocketAddr], word: &'static str, connect: Dura
     let whole = connect.saturating_add(PATIENCE);
     let said = match tokio::time::timeout(whole, asking).await {
         Ok(Ok(Ok(said))) => said,
+        // So a read that takes too long ends.
+        Ok(Ok(Err(cause))) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            return Err(No::Lost("it does not answer".into()));
+        }
         Ok(Ok(Err(cause))) => return Err(No::Lost(format!("it cannot be reached: {cause}"))),
-        _ => return Err(No::Lost(format!("no answer within {whole:?}"))),
+        _ => return Err(No::Lost("it does not answer".into())),
     };
     heard(word, said)
 }
