@@ -7,6 +7,8 @@
 //! which loads (`one`, `many`, `turns`, `handover`, `held`; all if none), and `--peers`: other people's locks, too.
 //!
 //! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `far`, `contended` and `down`.
+//!
+//! `zookeeper` measures locks in a ZooKeeper server; its loads are `cycle`, `handoff` and `herd`.
 
 mod cycle;
 mod floor;
@@ -15,6 +17,7 @@ mod held;
 mod redis;
 mod redlock;
 mod report;
+mod zookeeper;
 
 use report::Report;
 
@@ -23,10 +26,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (what, loads): (&str, &[&str]) = match arguments.first().map(String::as_str) {
         Some("redis") => ("redis", &redis::LOADS),
         Some("redlock") => ("redlock", &redlock::LOADS),
+        Some("zookeeper") => ("zookeeper", &zookeeper::LOADS),
         _ => ("", &[]),
     };
     let known = match what {
-        "" => vec!["redis", "redlock", "--json", "--quick"],
+        "" => vec!["redis", "redlock", "zookeeper", "--json", "--quick"],
         what => [&[what, "--json", "--quick", "--peers"][..], loads].concat(),
     };
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
@@ -41,7 +45,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let peers = has("--peers");
         let run = match what {
             "redis" => runtime.block_on(redis::run(&mut report, scale, &chosen, peers)),
-            _ => runtime.block_on(redlock::run(&mut report, scale, &chosen, peers)),
+            "redlock" => runtime.block_on(redlock::run(&mut report, scale, &chosen, peers)),
+            _ => runtime.block_on(zookeeper::run(&mut report, scale, &chosen, peers)),
         };
         run.map_err(|error| error as Box<dyn std::error::Error>)?;
         return report.finish();

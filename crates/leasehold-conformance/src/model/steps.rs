@@ -20,7 +20,8 @@ pub(super) struct Steps<'a> {
     wishes: &'a [Wish],
     claims: Vec<Arc<Claim>>,
     /// Which token of the subject stands for which of the model, by lock.
-    tokens: HashMap<char, HashMap<Token, Token>>,
+    /// The model's token, the engine's, and whether it is an eviction's.
+    tokens: HashMap<char, HashMap<Token, (Token, bool)>>,
     /// Who was seen to hold.
     holding: HashSet<ClaimId>,
     story: String,
@@ -139,13 +140,16 @@ impl<'a> Steps<'a> {
         }
         let (Some(ours), Some(theirs)) = (model.1, subject.1) else { return Ok(()) };
         let known = self.tokens.entry(lock).or_default();
-        for (before, stands_for) in known.iter() {
-            if before.cmp(&ours) != stands_for.cmp(&theirs) {
+        for (before, (stands_for, evicted)) in known.iter() {
+            // Whoever waited while somebody was put out may have had its number before.
+            let at_least = *evicted && *before < ours && *stands_for == theirs;
+            if before.cmp(&ours) != stands_for.cmp(&theirs) && !at_least {
                 let order = if *before == ours { "the same" } else { "a higher one" };
                 return Err(format!("token {theirs} after token {stands_for}: it should be {order}"));
             }
         }
-        known.insert(ours, theirs);
+        let evicted = ["put out", "nobody"].contains(&subject.0.as_str());
+        known.insert(ours, (theirs, evicted));
         Ok(())
     }
 
@@ -178,7 +182,13 @@ impl<'a> Steps<'a> {
                 |party: &PartyView| self.claims.iter().position(|claim| claim.id == party.claim).map_or('?', letter);
             parties.iter().map(of).collect()
         };
-        let show = |view: &LockView| format!("held by [{}], [{}] wait", letters(&view.holders), letters(&view.waiters));
+        // First granted first; where an owner's further claims stand among the others is the engine's choice.
+        let by_token = |view: &LockView| {
+            let mut holders = view.holders.clone();
+            holders.sort_by_key(|party| (party.token, party.claim));
+            letters(&holders)
+        };
+        let show = |view: &LockView| format!("held by [{}], [{}] wait", by_token(view), letters(&view.waiters));
         let (ours, theirs) = (show(model), show(subject));
         if ours != theirs {
             return Err(format!("{ours}, says the model; the engine: {theirs}"));

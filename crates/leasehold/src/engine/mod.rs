@@ -199,7 +199,7 @@ pub struct PartyView {
 pub struct LockView {
     /// Which lock.
     pub name: LockName,
-    /// Who holds it, first granted first.
+    /// Who holds it, first granted first; an owner's further claims may stand with its first.
     pub holders: Vec<PartyView>,
     /// Who waits, next in line first.
     pub waiters: Vec<PartyView>,
@@ -243,7 +243,8 @@ impl LockView {
 pub struct Evicted {
     /// Who was put out; `None` if the claim was not there any more.
     pub party: Option<PartyView>,
-    /// A token above all that were granted: write it to the resource, and the evicted holder is refused there.
+    /// A token above all that were granted, and not above any that will be: write it to the resource, and the evicted holder is
+    /// refused there, and nobody else.
     pub token: Token,
 }
 

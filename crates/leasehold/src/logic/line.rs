@@ -115,6 +115,13 @@ impl Line {
         count
     }
 
+    /// Whether a claim holds as soon as that other one has left.
+    pub fn is_next(&self, claim: ClaimId, other: ClaimId) -> bool {
+        let mut without = self.clone();
+        without.remove(other);
+        without.standing(claim, false) == Standing::Holds
+    }
+
     /// How a claim stands; `new` if it has just come.
     pub fn standing(&self, claim: ClaimId, new: bool) -> Standing {
         let Some(at) = self.0.iter().position(|stand| stand.claim == claim) else { return Standing::Absent };

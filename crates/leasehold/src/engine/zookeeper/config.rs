@@ -127,7 +127,7 @@ impl Config {
         if session_timeout.is_some_and(|timeout| timeout < super::MIN_TTL) {
             return Err(bad(format!("session-timeout is {:?} at least", super::MIN_TTL)));
         }
-        let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(5));
+        let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(10));
         if connect_timeout < Duration::from_millis(10) {
             return Err(bad("connect-timeout is 10 ms at least".into()));
         }

@@ -9,7 +9,7 @@ use zookeeper_client::MultiWriteError;
 
 use super::config::Config;
 use super::seats::{Own, Seat, Seats, Stage};
-use super::session::Session;
+use super::session::{Guarded, Session};
 use super::steps::Look;
 use super::{error, inspect, steps};
 use crate::claim::{Claim, ClaimId};
@@ -157,10 +157,11 @@ impl ZookeeperEngine {
     async fn do_attempt(&self, claim: &Claim, queue: bool, sent: Moment) -> Result<Answer> {
         let seat = self.seat(claim).await?;
         let mut place = seat.place.lock().await;
-        // Who is in the queue stays there.
-        let queued = queue || matches!(place.stage, Stage::In(_));
+        let known = place.node().map(str::to_owned);
         seat.show();
         let look = steps::ask(self, &seat, claim, &mut place).await?;
+        // Who is in the queue stays there.
+        let queued = queue || (known.is_some() && known.as_deref() == place.node());
         let answer = match look {
             Look::Holds => return Ok(self.grant(claim, &seat, &mut place, sent, false)),
             Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None }),
@@ -221,10 +222,10 @@ impl ZookeeperEngine {
         let event = place.own.take();
         let session = &seat.session;
         if !seat.set_held(Some(path.clone())) {
-            session.guard(claim.id, path.clone(), event);
-            if waited && (own.stand.owner.is_some() || matches!(own.stand.mode, crate::claim::Mode::Permits { .. })) {
-                steps::announce(Arc::clone(session), path, claim);
-            }
+            let news = waited.then(|| super::wire::record(&claim.terms.holder, claim.terms.ttl));
+            // For somebody behind who may fit, too, it is told at once.
+            let soon = own.stand.owner.is_some() || matches!(own.stand.mode, crate::claim::Mode::Permits { .. });
+            session.guard(Guarded { claim: claim.id, path, event, news, soon: waited && soon });
         }
         let left = session.until().since(sent);
         if left < session.timeout / 8 {

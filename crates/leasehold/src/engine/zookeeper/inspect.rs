@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use futures_util::future::{join_all, try_join_all};
-use zookeeper_client::{Error as Cause, Stat};
+use futures_util::future::{join, try_join_all};
+use zookeeper_client::{Error as Cause, MultiWriteError, MultiWriteResult, Stat};
 
 use super::engine::ZookeeperEngine;
 use super::session::Session;
-use super::{steps, wire};
+use super::{error, steps, wire};
 use crate::claim::{ClaimId, Token};
 use crate::engine::{Evicted, LockView, PartyView};
 use crate::error::Result;
@@ -83,33 +83,66 @@ pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<L
     Ok(views)
 }
 
-/// Deletes a claim's node. The next token is one above the evicted one's, and not above any that comes later.
+/// Deletes a claim's node. The token is above all that were granted, and not above any that will be: that of the first who waits
+/// (tokens are in the order of the queue, and nobody who waits has had its turn), or the transaction's own, if nobody does.
 pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let session = engine.any_session().await?;
-    let before = view(engine, &session, name).await?;
-    let party = before.holders.iter().chain(&before.waiters).find(|party| party.claim == claim).cloned();
-    let folder = engine.folder(name);
-    let (_, nodes) = steps::read_line(engine, &session, &folder).await?;
-    let own = nodes.iter().filter(|node| wire::stand(node).is_some_and(|stand| stand.claim == claim));
-    let deleted = join_all(own.map(|node| {
-        let path = format!("{folder}/{node}");
-        let session = &session;
-        async move { session.client.delete(&path, None).await }
-    }));
-    let mut there = false;
-    for result in deleted.await {
-        match result {
-            Ok(()) => there = true,
-            Err(Cause::NoNode) => {}
+    let (client, folder) = (&session.client, engine.folder(name));
+    loop {
+        let (synced, listed) = join(client.sync(&folder), client.get_children(&folder)).await;
+        let (nodes, seen) = match synced.and(listed) {
+            Ok(found) => found,
+            Err(Cause::NoNode) => {
+                steps::make_folder(engine, &session, name).await?;
+                continue;
+            }
             Err(cause) => return Err(engine.failed(cause)),
+        };
+        let line = wire::line(&nodes);
+        let holders = line.holders();
+        let (mut party, mut first) = (None, None);
+        for (at, stand) in line.stands().iter().enumerate() {
+            let Some(node) = wire::node_of(&nodes, stand.claim).filter(|_| stand.claim == claim || at >= holders)
+            else {
+                continue;
+            };
+            let path = format!("{folder}/{node}");
+            match client.get_data(&path).await {
+                Ok((data, stat)) if stand.claim == claim => {
+                    party = Some((path, self::party(stand, &data, &stat, at < holders)));
+                }
+                Ok((_, stat)) => {
+                    first = first.or(Some(stat.czxid));
+                }
+                Err(Cause::NoNode) => {}
+                Err(cause) => return Err(engine.failed(cause)),
+            }
+            if party.is_some() && first.is_some() {
+                break;
+            }
         }
+        let mut all = client.new_multi_writer();
+        // Only if nobody has come since the list was read: whoever comes changes the folder.
+        let mut added = if first.is_none() {
+            all.add_set_data(&folder, name.as_str().as_bytes(), Some(seen.version))
+        } else {
+            Ok(())
+        };
+        if let Some((path, _)) = &party {
+            added = added.and_then(|()| all.add_delete(path, None));
+        }
+        added.map_err(|cause| engine.failed(cause))?;
+        let zxid = match all.commit().await.as_deref() {
+            Ok([MultiWriteResult::SetData { stat }, ..]) => stat.mzxid,
+            Ok(_) => first.unwrap_or_default(),
+            Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => continue,
+            Err(other) => return Err(engine.failed(error::cause(other.clone()))),
+        };
+        if party.is_some() {
+            tracing::info!(%name, ?claim, reason, "put out");
+        }
+        return Ok(Evicted::new(party.map(|(_, party)| party), Token(zxid.cast_unsigned())));
     }
-    let party = party.filter(|_| there);
-    if party.is_some() {
-        tracing::info!(%name, ?claim, reason, "put out");
-    }
-    let token = party.as_ref().and_then(|party| party.token).or(before.last_token).unwrap_or_default();
-    Ok(Evicted::new(party, Token(token.0 + 1)))
 }
 
 /// Waits until somebody comes or goes.

@@ -71,6 +71,7 @@ use self::config::Config;
 use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::logic::lease::Drift;
 
 /// The shortest TTL: a session of two ticks that may miss a beat.
 const MIN_TTL: Duration = Duration::from_secs(1);
@@ -85,6 +86,8 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     inspection: true,
     eviction: true,
     min_ttl: MIN_TTL,
+    // What clocks may run apart within a session is taken off by the engine: a session may be shorter than the TTL.
+    drift: Drift { ppm: 0, fixed: Duration::from_millis(2) },
     survives: "any client's crash, cut or pause; the death or cut of any minority of its servers, the leader too",
     breaks: "a leader whose clock runs more than 1 % fast, a server told to allow sessions shorter than two ticks",
     ..Capabilities::exclusive_only("zookeeper")

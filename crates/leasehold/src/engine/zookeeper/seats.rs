@@ -44,6 +44,16 @@ pub(super) struct Place {
     pub(super) own: Option<Event>,
 }
 
+impl Place {
+    /// The name of its node, if it surely has one.
+    pub(super) fn node(&self) -> Option<&str> {
+        match &self.stage {
+            Stage::In(own) => Some(&own.node),
+            Stage::New | Stage::Sent => None,
+        }
+    }
+}
+
 /// What the servers have of a claim.
 #[derive(Debug, Default)]
 pub(super) enum Stage {

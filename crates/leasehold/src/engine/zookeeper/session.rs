@@ -24,11 +24,11 @@ use crate::logic::session::Proof;
 /// An event that is waited for.
 pub(super) type Event = BoxFuture<'static, WatchedEvent>;
 
-/// How long a lock is held before its own node is watched: most are given back sooner, and need no watch.
-const SETTLED: Duration = Duration::from_millis(200);
+/// How long a lock is held before its own node is watched, and the one behind is told: most are given back sooner, and need neither.
+const SETTLED: Duration = Duration::from_millis(50);
 
 /// The longest time without an answer after which another server is tried.
-const SILENCE: Duration = Duration::from_secs(3);
+const SILENCE: Duration = Duration::from_secs(4);
 
 /// One session.
 pub(super) struct Session {
@@ -41,11 +41,16 @@ pub(super) struct Session {
     guarded: UnboundedSender<Guarded>,
 }
 
-/// A held claim's own node, and its watch if there is one already.
-struct Guarded {
-    claim: ClaimId,
-    path: String,
-    event: Option<Event>,
+/// A held claim's own node.
+pub(super) struct Guarded {
+    pub(super) claim: ClaimId,
+    pub(super) path: String,
+    /// The watch on it, if there is one already.
+    pub(super) event: Option<Event>,
+    /// What to write to it, so that the one behind hears that it was let in.
+    pub(super) news: Option<String>,
+    /// Whether that cannot wait.
+    pub(super) soon: bool,
 }
 
 impl fmt::Debug for Session {
@@ -105,15 +110,15 @@ impl Session {
         }
     }
 
-    /// The session surely lives until then.
+    /// The session surely lives until then, also if the leader's clock runs 1 % faster than ours.
     pub(super) fn until(&self) -> Moment {
-        self.proof().until()
+        self.proof().until().before(self.timeout / 100)
     }
 
     /// Has a held claim's own node watched.
-    pub(super) fn guard(&self, claim: ClaimId, path: String, event: Option<Event>) {
+    pub(super) fn guard(&self, guarded: Guarded) {
         // Nobody listens when the session is over; its claims are lost anyway.
-        let _ = self.guarded.send(Guarded { claim, path, event });
+        let _ = self.guarded.send(guarded);
     }
 }
 
@@ -166,8 +171,17 @@ struct Care {
     board: Arc<LossBoard>,
 }
 
-/// What became of a held claim's own node: gone, or still there and to be watched on.
-type Fate = (ClaimId, String, Option<Option<Event>>);
+/// A held claim's own node, and what became of it.
+type Told = (Guarded, Fate);
+
+enum Fate {
+    /// It is gone.
+    Gone,
+    /// It is there, and this is the watch on it.
+    Watched(Event),
+    /// It is there, and must be looked at again.
+    Changed,
+}
 
 impl Care {
     async fn run(
@@ -177,7 +191,7 @@ impl Care {
         mut states: zookeeper_client::StateWatcher,
         timeout: Duration,
     ) {
-        let mut watched: FuturesUnordered<BoxFuture<'static, Fate>> = FuturesUnordered::new();
+        let mut watched: FuturesUnordered<BoxFuture<'static, Told>> = FuturesUnordered::new();
         let mut waiting: VecDeque<(Moment, Guarded)> = VecDeque::new();
         let mut beat: Option<BoxFuture<'static, ()>> = None;
         let mut next_beat = clock.now().after(timeout / 6);
@@ -193,25 +207,23 @@ impl Care {
                 },
                 request = requests.recv() => match request {
                     None => return,
-                    Some(Guarded { claim, path, event: Some(event) }) => {
-                        watched.push(async move { (claim, path, happened(event.await)) }.boxed());
-                    }
+                    Some(guarded) if guarded.soon => watched.push(arm(self.session.clone(), guarded).boxed()),
                     Some(guarded) => waiting.push_back((clock.now().after(SETTLED), guarded)),
                 },
-                Some((claim, path, fate)) = watched.next(), if !watched.is_empty() => match fate {
-                    None => self.lost(claim, &path),
-                    // It was changed, not deleted: watch on.
-                    Some(None) => waiting.push_back((clock.now(), Guarded { claim, path, event: None })),
-                    Some(Some(event)) => {
-                        watched.push(async move { (claim, path, happened(event.await)) }.boxed());
+                Some((guarded, fate)) = watched.next(), if !watched.is_empty() => match fate {
+                    Fate::Gone => self.lost(&guarded),
+                    Fate::Changed if self.holds(&guarded) => {
+                        watched.push(arm(self.session.clone(), guarded).boxed());
                     }
+                    Fate::Changed => {}
+                    Fate::Watched(event) => watched.push(watch(guarded, event).boxed()),
                 },
                 () = async { if let Some(beat) = &mut beat { beat.await } }, if beat.is_some() => beat = None,
                 () = clock.sleep_until(alarm) => {
                     let now = clock.now();
                     while waiting.front().is_some_and(|(at, _)| *at <= now) {
                         let Some((_, guarded)) = waiting.pop_front() else { break };
-                        if self.holds(guarded.claim, &guarded.path) {
+                        if self.holds(&guarded) {
                             watched.push(arm(self.session.clone(), guarded).boxed());
                         }
                     }
@@ -226,13 +238,13 @@ impl Care {
         self.end();
     }
 
-    fn holds(&self, claim: ClaimId, path: &str) -> bool {
-        self.seats.upgrade().is_some_and(|seats| seats.holds(claim, path))
+    fn holds(&self, guarded: &Guarded) -> bool {
+        self.seats.upgrade().is_some_and(|seats| seats.holds(guarded.claim, &guarded.path))
     }
 
-    fn lost(&self, claim: ClaimId, path: &str) {
-        if self.holds(claim, path) {
-            self.board.post(claim);
+    fn lost(&self, guarded: &Guarded) {
+        if self.holds(guarded) {
+            self.board.post(guarded.claim);
         }
     }
 
@@ -268,31 +280,50 @@ impl Care {
     }
 }
 
-/// What an event at an own node means: `None` that it is gone.
-fn happened(event: WatchedEvent) -> Option<Option<Event>> {
-    match event.event_type {
-        EventType::NodeDeleted => None,
+/// Waits for what happens to an own node.
+async fn watch(guarded: Guarded, event: Event) -> Told {
+    let fate = match event.await.event_type {
+        EventType::NodeDeleted => Fate::Gone,
         // The end of the session is told otherwise.
-        EventType::Session => Some(Some(futures_util::future::pending().boxed())),
-        _ => Some(None),
+        EventType::Session => Fate::Watched(futures_util::future::pending().boxed()),
+        _ => Fate::Changed,
+    };
+    (guarded, fate)
+}
+
+/// Tells the one behind a holder, if that is to be done, and watches the holder's own node from now on.
+async fn arm(session: Weak<Session>, mut guarded: Guarded) -> Told {
+    let Some(session) = session.upgrade() else {
+        return (guarded, Fate::Watched(futures_util::future::pending().boxed()));
+    };
+    if let Some(news) = &guarded.news {
+        let sent = session.now();
+        let result = session.client.set_data(&guarded.path, news.as_bytes(), None).await;
+        session.wrote(sent, &result);
+        match result {
+            Ok(_) => guarded.news = None,
+            Err(Cause::NoNode) => return (guarded, Fate::Gone),
+            // The line broke: once more.
+            Err(_) => return again(&session, guarded).await,
+        }
+    }
+    if let Some(event) = guarded.event.take() {
+        return (guarded, Fate::Watched(event));
+    }
+    let sent = session.now();
+    let result = session.client.get_and_watch_data(&guarded.path).await;
+    session.read(sent, &result);
+    match result {
+        Ok((_, _, watcher)) => (guarded, Fate::Watched(watcher.changed().boxed())),
+        Err(Cause::NoNode) => (guarded, Fate::Gone),
+        Err(_) => again(&session, guarded).await,
     }
 }
 
-/// Watches an own node from now on.
-async fn arm(session: Weak<Session>, guarded: Guarded) -> Fate {
-    let Guarded { claim, path, .. } = guarded;
-    let never = || futures_util::future::pending().boxed();
-    let Some(session) = session.upgrade() else { return (claim, path, Some(Some(never()))) };
-    let sent = session.now();
-    let result = session.client.check_and_watch_stat(&path).await;
-    session.read(sent, &result);
-    let fate = match result {
-        Ok((Some(_), watcher)) => Some(Some(watcher.changed().boxed())),
-        Ok((None, _)) => None,
-        // The line broke: all claims are looked at when it is back.
-        Err(_) => Some(Some(never())),
-    };
-    (claim, path, fate)
+/// After a pause, since what failed once at once would do so again.
+async fn again(session: &Session, guarded: Guarded) -> Told {
+    session.clock.sleep_until(session.clock.now().after(SETTLED)).await;
+    (guarded, Fate::Changed)
 }
 
 /// Shows that we are there, and hears that the server is.

@@ -15,6 +15,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::line::{Line, Ride, Standing, Watch};
 use crate::logic::table::Refusal;
+use crate::name::LockName;
 
 /// How often a step that others disturb is begun again.
 const TRIES: usize = 64;
@@ -34,32 +35,33 @@ fn disturbed() -> Error {
 
 /// A claim asks for the lock, for the first time or again.
 pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, place: &mut Place) -> Result<Look> {
+    // What can never be granted is refused at once, and not when a claim that waits asks again.
+    let mut new = !matches!(place.stage, Stage::In(_));
     for _ in 0..TRIES {
-        match &place.stage {
+        let found = match &place.stage {
             Stage::New => {
                 if enter(engine, seat, claim, place).await? {
                     return Ok(Look::Holds);
                 }
-                if let Some(look) = look(engine, seat, claim, place, true).await? {
-                    return Ok(look);
-                }
+                look(engine, seat, claim, place, new).await?
             }
-            Stage::Sent => find(engine, seat, place).await?,
-            Stage::In(own) => {
-                // A retry: whatever was told may have been lost, and the node itself, too.
-                if confirm(engine, &seat.session, &seat.path(own)).await? {
-                    let known =
-                        if seat.is_held() { Some(Look::Holds) } else { look(engine, seat, claim, place, true).await? };
-                    if let Some(look) = known {
-                        return Ok(look);
-                    }
-                }
+            Stage::Sent => {
+                find(engine, seat, place).await?;
+                continue;
             }
+            // A retry: whatever was told may have been lost, and the node itself, too.
+            Stage::In(own) => match confirm(engine, &seat.session, &seat.path(own)).await? {
+                true if seat.is_held() => Some(Look::Holds),
+                true => look(engine, seat, claim, place, new).await?,
+                false => None,
+            },
+        };
+        if let Some(look) = found {
+            return Ok(look);
         }
-        if matches!(place.stage, Stage::In(_)) {
-            // Somebody has deleted it: it comes anew.
-            forget(seat, place);
-        }
+        // Somebody has deleted it: it comes anew.
+        forget(seat, place);
+        new = true;
     }
     Err(disturbed())
 }
@@ -127,6 +129,16 @@ fn own(path: &str, zxid: i64) -> Result<Own> {
 
 fn odd(what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the server answered what nobody asked for: {what}")).at_engine(error::NAME)
+}
+
+/// Makes the folder of a lock, unless it is there.
+pub(super) async fn make_folder(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> Result<()> {
+    let options = CreateMode::Container.with_acls(engine.config.access.acls());
+    match session.client.create(&engine.folder(name), name.as_str().as_bytes(), &options).await {
+        Ok(_) | Err(Cause::NodeExists) => Ok(()),
+        Err(Cause::NoNode) => make_base(engine, session).await,
+        Err(cause) => Err(engine.failed(cause)),
+    }
 }
 
 /// Makes the node under which all locks are, and its parents.
@@ -249,17 +261,14 @@ async fn look(
             Standing::Waits { ahead, watch: Watch::All } => match event {
                 Some(event) => {
                     place.armed = Some(Armed::new(Watch::All, event, session.client.state_watcher()));
-                    return Ok(watch_own(engine, seat, place).await?.then_some(Look::Waits(ahead)));
+                    return Ok(Some(Look::Waits(ahead)));
                 }
                 None => all = true,
             },
             Standing::Waits { ahead, watch } => {
                 let armed = place.armed.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_steady());
                 // If the list was read after the watch was set, nothing can be missed.
-                if armed {
-                    return Ok(watch_own(engine, seat, place).await?.then_some(Look::Waits(ahead)));
-                }
-                if arm(engine, seat, place, watch).await? == Target::Untouched {
+                if armed || arm(engine, seat, place, watch).await? == Target::Untouched {
                     return Ok(Some(Look::Waits(ahead)));
                 }
             }
@@ -279,7 +288,7 @@ enum Target {
     Gone,
 }
 
-/// Watches one claim ahead, and our own node.
+/// Watches one claim ahead; and our own node, if we are next: then nothing more will be asked before we hold the lock.
 async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watch: Watch) -> Result<Target> {
     let session = &seat.session;
     let Watch::One(target) = watch else { return Ok(Target::Gone) };
@@ -287,22 +296,22 @@ async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watc
     let node = format!("{}{:010}", wire::prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq);
     let path = format!("{}/{node}", seat.folder);
     place.armed = None;
+    let next = place.line.is_next(seat.claim, target);
     let states = session.client.state_watcher();
     let sent = session.now();
-    let watching = session.client.check_and_watch_stat(&path);
+    // Unlike `exists`, this leaves no watch behind where there is no node.
+    let watching = session.client.get_and_watch_data(&path);
     // Both are sent before either is answered.
-    let (result, own) = join(watching, watch_own(engine, seat, place)).await;
+    let (result, own) =
+        join(watching, async { if next { watch_own(engine, seat, place).await } else { Ok(true) } }).await;
     session.read(sent, &result);
-    if !own? {
-        return Ok(Target::Gone);
-    }
-    match result {
-        Ok((Some(stat), watcher)) => {
+    match (result, own?) {
+        (_, false) | (Err(Cause::NoNode), _) => Ok(Target::Gone),
+        (Ok((_, stat, watcher)), true) => {
             place.armed = Some(Armed::new(watch, watcher.changed().boxed(), states));
             Ok(if stat.version == 0 { Target::Untouched } else { Target::Changed })
         }
-        Ok((None, _)) => Ok(Target::Gone),
-        Err(cause) => Err(engine.failed(cause)),
+        (Err(cause), true) => Err(engine.failed(cause)),
     }
 }
 
@@ -312,13 +321,12 @@ async fn watch_own(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> 
     if place.own.is_some() {
         return Ok(true);
     }
-    let result = seat.session.client.check_and_watch_stat(&seat.path(own)).await;
-    match result {
-        Ok((Some(_), watcher)) => {
+    match seat.session.client.get_and_watch_data(&seat.path(own)).await {
+        Ok((_, _, watcher)) => {
             place.own = Some(watcher.changed().boxed());
             Ok(true)
         }
-        Ok((None, _)) => Ok(false),
+        Err(Cause::NoNode) => Ok(false),
         Err(cause) => Err(engine.failed(cause)),
     }
 }
@@ -401,21 +409,30 @@ async fn waited(
     loop {
         let Stage::In(own) = &place.stage else { return Ok(None) };
         let node = seat.path(own);
-        let (Some(armed), Some(own)) = (&mut place.armed, &mut place.own) else {
+        let Some(armed) = &mut place.armed else {
             // Not there yet, or the last step broke off.
             match look(engine, seat, claim, place, false).await? {
                 Some(Look::Waits(_)) => continue,
                 other => return Ok(other),
             }
         };
+        let put_out = async {
+            match &mut place.own {
+                Some(own) => own.await,
+                None => std::future::pending().await,
+            }
+        };
         let event = tokio::select! {
             biased;
             // What happened to us comes first: whoever was put out is not next.
-            event = own.as_mut() => {
+            event = put_out => {
                 place.own = None;
                 match event.event_type {
                     EventType::NodeDeleted | EventType::Session => return Ok(None),
-                    _ => continue,
+                    _ => {
+                        place.armed = None;
+                        continue;
+                    }
                 }
             }
             event = armed.event.as_mut() => event,
@@ -429,33 +446,24 @@ async fn waited(
         };
         let (steady, watch) = (armed.is_steady(), armed.watch);
         place.armed = None;
-        let found = match (event.event_type, watch) {
+        match (event.event_type, watch) {
             (EventType::Session, _) => return Ok(None),
-            // Everything since our list came to us, and in order: that one has left, and nobody has joined it.
-            (EventType::NodeDeleted, Watch::One(left)) if steady => {
-                place.line.remove(left);
-                move_up(engine, seat, claim, place).await?
+            // Everything since our list came to us, and in order: that one has left, nobody has joined it, and we are there.
+            (EventType::NodeDeleted, Watch::One(left))
+                if steady && place.own.is_some() && place.line.is_next(claim.id, left) =>
+            {
+                return Ok(Some(Look::Holds));
             }
-            _ => look(engine, seat, claim, place, false).await?,
-        };
-        match found {
+            // It has been let in, or somebody has joined it: watch on first, and then read the list.
+            (EventType::NodeDataChanged, Watch::One(_)) => {
+                arm(engine, seat, place, watch).await?;
+            }
+            _ => {}
+        }
+        match look(engine, seat, claim, place, false).await? {
             Some(Look::Waits(_)) => {}
             other => return Ok(other),
         }
-    }
-}
-
-/// The one ahead has left: without another list, whether we are next, or whom to watch now.
-async fn move_up(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, place: &mut Place) -> Result<Option<Look>> {
-    match place.line.standing(claim.id, false) {
-        Standing::Holds => Ok(Some(Look::Holds)),
-        Standing::Waits { ahead, watch: watch @ Watch::One(_) } => {
-            if arm(engine, seat, place, watch).await? == Target::Untouched {
-                return Ok(Some(Look::Waits(ahead)));
-            }
-            look(engine, seat, claim, place, false).await
-        }
-        _ => look(engine, seat, claim, place, false).await,
     }
 }
 
@@ -484,26 +492,6 @@ pub(super) async fn leave(seats: &Seats, seat: &Arc<Seat>, place: &mut Place) ->
     forget(seat, place);
     seats.leave(seat);
     Ok(there)
-}
-
-/// Tells the one behind that we were let in: it may fit, too. Until that is done, or the session is over.
-pub(super) fn announce(session: Arc<Session>, path: String, claim: &Claim) {
-    let record = wire::record(&claim.terms.holder, claim.terms.ttl);
-    let session = Arc::downgrade(&session);
-    tokio::spawn(async move {
-        loop {
-            let Some(session) = session.upgrade().filter(|session| !session.is_over()) else { return };
-            let sent = session.now();
-            let result = session.client.set_data(&path, record.as_bytes(), None).await;
-            session.wrote(sent, &result);
-            match result {
-                Ok(_) | Err(Cause::NoNode) => return,
-                Err(cause) => tracing::debug!(%cause, "telling the next in line again"),
-            }
-            drop(session);
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-    });
 }
 
 /// The line of a lock, and the nodes as they are called.

@@ -1,0 +1,12 @@
+//! What `zookeeper:` survives, on real servers: leaders that die, followers that are cut off, lines that break, answers that are lost,
+//! nodes that somebody deletes. The behaviour itself is the suite's.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+mod chaos;
+mod ensemble;
+mod fencing;
+mod lines;
+mod nodes;
+mod requests;
+mod riders;
+mod site;

@@ -1,0 +1,142 @@
+//! Servers, clients, and a look at the nodes by hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::clock::{Clock, Moment};
+use leasehold::engine::{Answer, Engine};
+use leasehold::{Claim, Guard, Holder, LockName, Locks, LostReason, Mode, Owner, Terms, Token};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::zookeeper::{self, Ensemble, ZooKeeper};
+use leasehold_testbed::{Proxy, Server, eventually};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+use tokio::task::JoinHandle;
+use zookeeper_client::Client;
+
+/// A session that a test outlives.
+pub(crate) const SHORT: Duration = Duration::from_secs(2);
+/// A session that no test outlives.
+pub(crate) const LONG: Duration = Duration::from_secs(40);
+
+/// One server for all tests that do not harm it; each has a folder of its own.
+pub(crate) struct Site {
+    addr: std::net::SocketAddr,
+    base: String,
+    pub(crate) client: Client,
+}
+
+impl Site {
+    pub(crate) async fn new() -> Self {
+        static SERVER: OnceCell<Server> = OnceCell::const_new();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let server = SERVER.get_or_init(|| async { zookeeper::start().await.expect("a server") }).await;
+        Self::at(server.addr(), &format!("/site-{}", MADE.fetch_add(1, Ordering::Relaxed))).await
+    }
+
+    pub(crate) async fn at(addr: std::net::SocketAddr, base: &str) -> Self {
+        let client = by_hand(&addr.to_string()).await;
+        Self { addr, base: base.to_owned(), client }
+    }
+
+    pub(crate) fn client_addr(&self) -> std::net::SocketAddr {
+        self.addr
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("zookeeper://{}{}", self.addr, self.base)
+    }
+
+    pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
+        locks(&self.url(), ttl).await
+    }
+
+    /// A client whose line can be tampered with.
+    pub(crate) async fn proxied(&self, ttl: Duration) -> (Locks, Proxy) {
+        let proxy = Proxy::start(self.addr).await.expect("a proxy");
+        (locks(&format!("zookeeper://{}{}", proxy.addr(), self.base), ttl).await, proxy)
+    }
+
+    /// An engine without a keeper: nothing is asked but what the test asks.
+    pub(crate) async fn engine(&self) -> Arc<dyn Engine> {
+        leasehold::engine::open(&self.url(), &Clock::system()).await.expect("an engine")
+    }
+
+    pub(crate) fn folder(&self, name: &str) -> String {
+        format!("{}/{name}", self.base)
+    }
+
+    /// The nodes of a lock, by their number.
+    pub(crate) async fn nodes(&self, name: &str) -> Vec<String> {
+        let folder = self.folder(name);
+        self.client.sync(&folder).await.expect("a sync");
+        let mut nodes = match self.client.list_children(&folder).await {
+            Ok(nodes) => nodes,
+            Err(zookeeper_client::Error::NoNode) => Vec::new(),
+            Err(error) => panic!("a list of {folder}: {error}"),
+        };
+        nodes.sort_by_key(|node| node.rsplit('-').next().map(str::to_owned));
+        nodes.into_iter().map(|node| format!("{folder}/{node}")).collect()
+    }
+
+    pub(crate) async fn until_nodes(&self, name: &str, count: usize) {
+        eventually(SOON, || async {
+            let nodes = self.nodes(name).await;
+            if nodes.len() == count { Ok(()) } else { Err(format!("{count} nodes: {nodes:?}")) }
+        })
+        .await;
+    }
+
+    /// A figure of the server's.
+    pub(crate) async fn figure(&self, key: &str) -> u64 {
+        let facts = zookeeper::facts(self.addr).await.expect("facts");
+        facts.get(key).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key}: {facts:?}"))
+    }
+}
+
+pub(crate) async fn by_hand(hosts: &str) -> Client {
+    Client::connector().with_session_timeout(LONG).connect(hosts).await.expect("a client by hand")
+}
+
+pub(crate) async fn locks(url: &str, ttl: Duration) -> Locks {
+    Locks::builder().ttl(ttl).open(url).await.expect("a client")
+}
+
+pub(crate) fn claim(name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
+    let (name, holder) = (LockName::new(name).expect("a name"), Arc::new(Holder::this_process()));
+    Arc::new(Claim::new(Arc::new(Terms::new(name, mode, owner, ttl, holder))))
+}
+
+/// Asks the engine once, and says the token if it grants.
+pub(crate) async fn ask(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Option<Token> {
+    match Arc::clone(engine).attempt(Arc::clone(claim), true).await.expect("an answer") {
+        Answer::Granted(grant) => Some(grant.token),
+        Answer::Queued { .. } => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Three servers; only one test has any at a time.
+pub(crate) async fn ensemble(each: &ZooKeeper) -> (Ensemble, MutexGuard<'static, ()>) {
+    static ONE: Mutex<()> = Mutex::const_new(());
+    let turn = ONE.lock().await;
+    (Ensemble::of(3, each).await.expect("an ensemble"), turn)
+}
+
+/// Somebody who waits for a lock elsewhere: when it had it.
+pub(crate) fn contender(locks: &Locks, name: &'static str) -> JoinHandle<(Moment, Guard)> {
+    let locks = locks.clone();
+    tokio::spawn(async move {
+        let guard = locks.mutex(name).wait(Duration::from_secs(60)).lock().await.expect("the lock, in the end");
+        (Clock::system().now(), guard)
+    })
+}
+
+/// Somebody who hears of a loss: when.
+pub(crate) fn mourner(guard: &Guard) -> JoinHandle<(Moment, LostReason)> {
+    let watch = guard.watch();
+    tokio::spawn(async move {
+        let reason = watch.lost().await;
+        (Clock::system().now(), reason)
+    })
+}
