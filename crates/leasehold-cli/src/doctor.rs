@@ -30,13 +30,15 @@ Examples:
   leasehold doctor --engine redis+sentinel://s1,s2,s3/mymaster --ttl 10s
   leasehold doctor --engine redis+cluster://n1,n2,n3 --json
   leasehold doctor --engine 'redlock://h1,h2,h3,h4,h5?strict=30s'
+  leasehold doctor --engine zookeeper://user:secret@zk1,zk2,zk3
   leasehold doctor || mail -s 'locks are not safe' ops@example.org
 
 Levels:
   fail      locks do not work, or two may hold one
   warn      locks work, and are lost or late when something else goes wrong
   unknown   the server does not tell, for example because CONFIG is not
-            allowed; it may be either, and is never taken for ok
+            allowed, or mntr not in 4lw.commands.whitelist; it may be either,
+            and is never taken for ok
   ok        as it should be
 
 Exit codes:
@@ -49,7 +51,9 @@ Exit codes:
 What it does there:
   It reads settings and figures, sends 100 pings, and looks at 2000 of our keys
   at most. It does once what a lock does: scripts, keys and
-  a message under a name that nobody has, removed in the same moment.";
+  a message under a name that nobody has, removed in the same moment.
+  ZooKeeper: a session with each server, and a lock of a name that nobody has,
+  removed at the end; it looks at 1000 locks at most.";
 
 /// Check whether a deployment is fit for locks
 ///

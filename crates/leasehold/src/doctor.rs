@@ -166,6 +166,8 @@ async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
         }
         #[cfg(feature = "redis")]
         "redlock" => engine::redlock::doctor::examine(url, options.ttl).await,
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => engine::zookeeper::doctor::examine(url, options.ttl).await,
         scheme => {
             let _ = options;
             Err(engine::unknown(scheme))

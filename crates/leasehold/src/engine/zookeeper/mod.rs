@@ -53,6 +53,7 @@
 //! within a session's timeout (they come twice a tick, and a session is at least two ticks long unless the server was told otherwise).
 
 mod config;
+pub(crate) mod doctor;
 mod engine;
 mod error;
 mod inspect;

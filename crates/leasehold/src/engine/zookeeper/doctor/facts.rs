@@ -1,0 +1,344 @@
+//! What is known of an ensemble: plain data, which the rules judge.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use zookeeper_client::{Acl, Error as Cause};
+
+use super::walk::Nodes;
+use crate::error::Error;
+
+/// Why something is not known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum No {
+    /// The server does not answer this word.
+    Unlisted(&'static str),
+    /// Words are not spoken over TLS.
+    Secure,
+    /// The server runs, and serves nobody.
+    Idle,
+    /// It cannot be reached, or did not answer.
+    Lost(String),
+    /// It does not tell this.
+    Missing(String),
+    /// It answered a request so.
+    Said(Cause),
+}
+
+impl No {
+    pub(super) fn missing(what: &str) -> Self {
+        Self::Missing(format!("it does not tell {what}"))
+    }
+}
+
+impl fmt::Display for No {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unlisted(word) => write!(f, "{word} is not in its 4lw.commands.whitelist"),
+            Self::Secure => f.write_str("four-letter words are not asked over TLS"),
+            Self::Idle => f.write_str("it runs, and is not serving requests"),
+            Self::Lost(why) | Self::Missing(why) => f.write_str(why),
+            Self::Said(cause) => write!(f, "{cause}"),
+        }
+    }
+}
+
+/// A fact, or why it is not known.
+pub(super) type Known<T> = Result<T, No>;
+
+/// What the user wants of the ensemble.
+#[derive(Clone, Debug)]
+pub(super) struct Aim {
+    pub(super) ttl: Duration,
+    /// `session-timeout=`.
+    pub(super) session_timeout: Option<Duration>,
+    pub(super) own_sessions: bool,
+    pub(super) base: String,
+}
+
+impl Aim {
+    /// The timeout that a session is asked for.
+    pub(super) fn asked(&self) -> Duration {
+        self.session_timeout.unwrap_or(self.ttl).max(super::super::MIN_TTL)
+    }
+
+    /// The node under which all locks are, as people write it.
+    pub(super) fn shown_base(&self) -> &str {
+        if self.base.is_empty() { "/" } else { &self.base }
+    }
+}
+
+/// What a server is at present.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Standalone,
+    Leader,
+    Follower,
+    Observer,
+    ReadOnly,
+    Other(String),
+}
+
+impl Role {
+    fn read(text: &str) -> Self {
+        match text {
+            "standalone" => Self::Standalone,
+            "leader" => Self::Leader,
+            "follower" => Self::Follower,
+            "observer" => Self::Observer,
+            "read-only" => Self::ReadOnly,
+            other => Self::Other(other.to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Standalone => "standalone",
+            Self::Leader => "leader",
+            Self::Follower => "follower",
+            Self::Observer => "observer",
+            Self::ReadOnly => "read-only",
+            Self::Other(text) => text,
+        })
+    }
+}
+
+/// The lines of an answer: `key: value` (srvr), `key<tab>value` (mntr) or `key=value` (conf).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Lines(pub(super) HashMap<String, String>);
+
+impl Lines {
+    pub(super) fn read(text: &str, between: &str) -> Self {
+        let pairs = text.lines().filter_map(|line| line.split_once(between));
+        Self(pairs.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned())).collect())
+    }
+
+    pub(super) fn text(&self, key: &str) -> Known<&str> {
+        self.0.get(key).map(String::as_str).ok_or_else(|| No::missing(key))
+    }
+
+    /// A number; of one with a fraction, the whole part. `-1` stands for nothing.
+    pub(super) fn number(&self, key: &str) -> Known<u64> {
+        let text = self.text(key)?;
+        text.split('.').next().unwrap_or_default().parse().map_err(|_| No::missing(key))
+    }
+}
+
+/// How far the leader's clock is from ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ClockGap {
+    /// Milliseconds that it is ahead of ours.
+    pub(super) ahead: i64,
+    /// How wrong that may be: half of a round trip, and what a server's millisecond hides.
+    pub(super) error: Duration,
+}
+
+/// How long requests took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Trips {
+    pub(super) count: usize,
+    pub(super) median: Duration,
+    pub(super) longest: Duration,
+}
+
+impl Trips {
+    pub(super) fn of(mut times: Vec<Duration>) -> Option<Self> {
+        times.sort_unstable();
+        let (median, longest) = (times.get(times.len() / 2)?, times.last()?);
+        Some(Self { count: times.len(), median: *median, longest: *longest })
+    }
+}
+
+/// A session with one server alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Visit {
+    /// The number of the server that opened it, which is the first byte of its id.
+    pub(super) server: u8,
+    /// What it made of the timeout that was asked for.
+    pub(super) timeout: Duration,
+    pub(super) reads: Known<Trips>,
+    /// Whether our lock of nobody's name is there, too.
+    pub(super) sees: Known<bool>,
+}
+
+/// One server of the URL.
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) address: String,
+    /// Where its name leads to.
+    pub(super) places: Vec<SocketAddr>,
+    pub(super) srvr: Known<Lines>,
+    pub(super) mntr: Known<Lines>,
+    pub(super) conf: Known<Lines>,
+    pub(super) visit: Known<Visit>,
+}
+
+impl Server {
+    /// A figure of `mntr`.
+    pub(super) fn figure(&self, key: &str) -> Known<u64> {
+        self.mntr.as_ref().map_err(No::clone)?.number(key)
+    }
+
+    /// A number in `conf`.
+    pub(super) fn setting(&self, key: &str) -> Known<u64> {
+        self.conf.as_ref().map_err(No::clone)?.number(key)
+    }
+
+    pub(super) fn role(&self) -> Known<Role> {
+        let told = self.srvr.as_ref().map_err(No::clone).and_then(|srvr| srvr.text("Mode"));
+        let told = told.or_else(|no| match &self.mntr {
+            Ok(mntr) => mntr.text("zk_server_state"),
+            Err(_) => Err(no),
+        });
+        told.map(Role::read)
+    }
+
+    /// `3.8.0`, and its numbers.
+    pub(super) fn version(&self) -> Known<(String, [u32; 3])> {
+        let told = self.srvr.as_ref().map_err(No::clone).and_then(|srvr| srvr.text("Zookeeper version"));
+        let told = told.or_else(|no| match &self.mntr {
+            Ok(mntr) => mntr.text("zk_version"),
+            Err(_) => Err(no),
+        });
+        let text = told?;
+        let text = text.split(['-', ',', ' ']).next().unwrap_or_default();
+        let mut numbers = text.split('.').map(str::parse);
+        let mut number = || numbers.next().and_then(Result::ok);
+        match (number(), number(), number()) {
+            (Some(major), Some(minor), patch) => Ok((text.to_owned(), [major, minor, patch.unwrap_or(0)])),
+            _ => Err(No::missing("its version")),
+        }
+    }
+
+    /// Whether it serves, as far as anybody can tell.
+    pub(super) fn serves(&self) -> Known<()> {
+        match (&self.srvr, self.role(), &self.visit) {
+            (Err(no @ (No::Idle | No::Lost(_))), _, _) => Err(no.clone()),
+            (_, Ok(Role::ReadOnly), _) => Err(No::Missing("it is read-only".into())),
+            (_, _, Ok(_)) | (Ok(_), _, _) => Ok(()),
+            (Err(_), _, Err(no)) => Err(no.clone()),
+        }
+    }
+}
+
+/// A member of the ensemble, as its configuration names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub(super) id: String,
+    /// Its host; where there are several, as they are written.
+    pub(super) host: String,
+    pub(super) votes: bool,
+}
+
+/// All members.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Members {
+    pub(super) all: Vec<Member>,
+    /// Whether votes are counted by groups or weights.
+    pub(super) weighted: bool,
+}
+
+impl Members {
+    /// Reads `server.1=h1:2888:3888:participant;0.0.0.0:2181` and the like.
+    pub(super) fn read(text: &str) -> Self {
+        let mut members = Self::default();
+        for (key, value) in text.lines().filter_map(|line| line.trim().split_once('=')) {
+            if key.starts_with("group.") || key.starts_with("weight.") {
+                members.weighted = true;
+            }
+            let Some(id) = key.strip_prefix("server.") else { continue };
+            let peer = value.split(';').next().unwrap_or_default();
+            let votes = !peer.to_ascii_lowercase().ends_with(":observer");
+            let host = match peer.strip_prefix('[') {
+                Some(rest) => rest.split(']').next(),
+                None => peer.split(':').next(),
+            };
+            members.all.push(Member { id: id.to_owned(), host: host.unwrap_or_default().to_owned(), votes });
+        }
+        members
+    }
+
+    pub(super) fn voters(&self) -> usize {
+        self.all.iter().filter(|member| member.votes).count()
+    }
+}
+
+/// A lock of nobody's name, while it was there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Probed {
+    pub(super) writes: Trips,
+    pub(super) clock: ClockGap,
+}
+
+/// What a session with all of them shows.
+#[derive(Clone, Debug)]
+pub(super) struct Inside {
+    pub(super) members: Known<Members>,
+    pub(super) probe: Known<Probed>,
+    pub(super) nodes: Known<Nodes>,
+    /// Who may do what: of the node under which all locks are, of some locks, and of a new one.
+    pub(super) acls: Vec<(String, Known<Vec<Acl>>)>,
+    /// Whether somebody who has not logged in was refused; `None` where everybody may do everything.
+    pub(super) refuses_strangers: Option<Known<bool>>,
+}
+
+/// Everything.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) aim: Aim,
+    pub(super) servers: Vec<Server>,
+    pub(super) inside: Result<Inside, Error>,
+}
+
+impl Facts {
+    /// Whether something was written by us.
+    pub(super) fn wrote(&self) -> bool {
+        self.inside.as_ref().is_ok_and(|inside| inside.probe.is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rules::sample;
+    use super::*;
+
+    #[test]
+    fn answers_are_read() {
+        let server = sample::follower("h");
+        assert_eq!(server.role(), Ok(Role::Follower));
+        assert_eq!(server.version(), Ok(("3.8.0".into(), [3, 8, 0])));
+        assert_eq!(server.figure("zk_znode_count"), Ok(5));
+        assert_eq!(server.figure("zk_avg_latency"), Ok(0));
+        assert_eq!(server.figure("zk_last_client_response_size"), Err(No::missing("zk_last_client_response_size")));
+        assert_eq!(server.setting("tickTime"), Ok(500));
+        // Whoever does not answer `srvr` may answer `mntr`.
+        let server = Server { srvr: Err(No::Unlisted("srvr")), ..server };
+        assert_eq!((server.role(), server.version().map(|(text, _)| text)), (Ok(Role::Follower), Ok("3.8.0".into())));
+        let mute = Server { mntr: Err(No::Unlisted("mntr")), ..server };
+        assert_eq!(mute.role(), Err(No::Unlisted("srvr")));
+    }
+
+    #[test]
+    fn members_are_read_in_all_their_shapes() {
+        let text = "server.1=127.0.0.1:29481:29491:participant\nserver.2=h2:2888:3888;2181\n\
+            server.3=[::1]:2888:3888:observer;0.0.0.0:2181\nserver.4=h4:2888:3888:PARTICIPANT;[::]:2181\nversion=100000000";
+        let members = Members::read(text);
+        let seen: Vec<_> = members.all.iter().map(|one| (one.id.as_str(), one.host.as_str(), one.votes)).collect();
+        assert_eq!(seen, [("1", "127.0.0.1", true), ("2", "h2", true), ("3", "::1", false), ("4", "h4", true)]);
+        assert_eq!((members.voters(), members.weighted), (3, false));
+        assert!(Members::read("server.1=a:1:2\ngroup.1=1\nweight.1=2").weighted);
+        assert_eq!(Members::read(""), Members::default());
+    }
+
+    #[test]
+    fn the_middle_and_the_end_of_some_times() {
+        let times: Vec<_> = [5, 1, 3, 2, 4].map(Duration::from_millis).into();
+        let trips = Trips::of(times).unwrap();
+        assert_eq!((trips.median, trips.longest), (Duration::from_millis(3), Duration::from_millis(5)));
+        assert_eq!(Trips::of(vec![]), None);
+    }
+}

@@ -1,0 +1,182 @@
+//! What a lock does, done once under a name that nobody has. Nothing is left behind.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use zookeeper_client::{Client, CreateMode, Error as Cause, MultiWriteResult};
+
+use super::super::config::Config;
+use super::super::{error, wire};
+use super::facts::{ClockGap, Known, No, Probed, Trips};
+use crate::claim::{ClaimId, Holder, Mode};
+use crate::clock::Clock;
+
+/// A small question that is not answered within this is not answered.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How many reads or writes are measured, and how long that may take together.
+const SAMPLES: usize = 10;
+const MOST: Duration = Duration::from_secs(3);
+
+/// Waits for an answer, within bounds.
+pub(super) async fn ask<T>(asking: impl Future<Output = Result<T, Cause>>) -> Known<T> {
+    match tokio::time::timeout(PATIENCE, asking).await {
+        Ok(answer) => answer.map_err(No::Said),
+        Err(_) => Err(No::Lost(format!("no answer within {PATIENCE:?}"))),
+    }
+}
+
+/// A lock that nobody else knows.
+#[derive(Debug)]
+pub(super) struct Probe {
+    pub(super) folder: String,
+    pub(super) claim: String,
+    /// The transaction that made it.
+    pub(super) czxid: i64,
+    record: String,
+    /// Parents that were not there, the outermost first.
+    made: Vec<String>,
+}
+
+impl Probe {
+    /// Makes it as the engine makes a lock: its folder and a claim in it, in one transaction.
+    pub(super) async fn place(client: &Client, config: &Config) -> Known<Self> {
+        let made = match parents(client, config).await {
+            Ok(made) => made,
+            Err((made, no)) => {
+                remove(client, &made).await;
+                return Err(no);
+            }
+        };
+        let name = format!("leasehold-doctor-{:032x}", crate::random::bits());
+        let folder = format!("{}/{}", config.base, wire::escaped(&name));
+        let record = wire::record(&Holder::this_process().with_text("leasehold doctor"), Duration::ZERO);
+        match claim(client, config, &folder, &name, &record).await {
+            Ok((claim, czxid)) => Ok(Self { folder, claim, czxid, record, made }),
+            Err(no) => {
+                remove(client, &made).await;
+                Err(no)
+            }
+        }
+    }
+
+    /// Whether the node under which all locks are was not there.
+    pub(super) fn made_base(&self) -> bool {
+        !self.made.is_empty()
+    }
+
+    /// Writes to it a few times: how long that takes, and what time the leader has.
+    pub(super) async fn write(&self, client: &Client) -> Known<Probed> {
+        let clock = Clock::system();
+        let start = clock.now();
+        let mut times = Vec::with_capacity(SAMPLES);
+        let mut best: Option<ClockGap> = None;
+        while times.len() < SAMPLES && (times.len() < 3 || clock.now().since(start) < MOST) {
+            let (ours, before) = (wall(), clock.now());
+            let stat = ask(client.set_data(&self.claim, self.record.as_bytes(), None)).await?;
+            let took = clock.now().since(before);
+            times.push(took);
+            let gap = gap(stat.mtime, ours, took);
+            if best.is_none_or(|best| gap.error < best.error) {
+                best = Some(gap);
+            }
+        }
+        let writes = Trips::of(times).ok_or_else(|| No::missing("how long a write takes"))?;
+        let clock = best.ok_or_else(|| No::missing("the time"))?;
+        Ok(Probed { writes, clock })
+    }
+
+    /// Removes it, and the parents that were made for it unless somebody uses them by now.
+    pub(super) async fn remove(self, client: &Client) {
+        remove(client, &[self.folder, self.claim]).await;
+        remove(client, &self.made).await;
+    }
+}
+
+/// Reads a little a few times: how long that takes.
+pub(super) async fn reads(client: &Client) -> Known<Trips> {
+    let clock = Clock::system();
+    let start = clock.now();
+    let mut times = Vec::with_capacity(SAMPLES);
+    while times.len() < SAMPLES && (times.len() < 3 || clock.now().since(start) < MOST) {
+        let before = clock.now();
+        ask(client.check_stat("/")).await?;
+        times.push(clock.now().since(before));
+    }
+    Trips::of(times).ok_or_else(|| No::missing("how long a read takes"))
+}
+
+/// A server's time (in ms) against ours when it was asked (in µs); it was read somewhere on the way.
+fn gap(theirs: i64, ours: i64, took: Duration) -> ClockGap {
+    let half = took / 2;
+    let middle = ours.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX)) / 1000;
+    ClockGap { ahead: theirs.saturating_sub(middle), error: half + Duration::from_millis(1) }
+}
+
+/// Our own wall clock, in microseconds since 1970. No lock rests on it; it is only compared.
+#[allow(clippy::disallowed_methods, reason = "it is what the leader's clock is compared with")]
+fn wall() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Makes the node under which all locks are, and its parents; which of them were not there.
+async fn parents(client: &Client, config: &Config) -> Result<Vec<String>, (Vec<String>, No)> {
+    let mut made = Vec::new();
+    let options = CreateMode::Persistent.with_acls(config.access.acls());
+    let ends = config.base.match_indices('/').skip(1).map(|(at, _)| at).chain([config.base.len()]);
+    for path in ends.map(|end| &config.base[..end]).filter(|path| !path.is_empty()) {
+        match ask(client.check_stat(path)).await {
+            Ok(Some(_)) => continue,
+            Ok(None) => {}
+            Err(no) => return Err((made, no)),
+        }
+        match ask(client.create(path, b"", &options)).await {
+            Ok(_) => made.push(path.to_owned()),
+            Err(No::Said(Cause::NodeExists)) => {}
+            Err(no) => return Err((made, no)),
+        }
+    }
+    Ok(made)
+}
+
+async fn claim(client: &Client, config: &Config, folder: &str, name: &str, record: &str) -> Known<(String, i64)> {
+    let acls = config.access.acls();
+    let prefix = wire::prefix(ClaimId::random(), Mode::Exclusive, None, None);
+    let mut all = client.new_multi_writer();
+    let added = all
+        .add_create(folder, name.as_bytes(), &CreateMode::Container.with_acls(acls))
+        .and_then(|()| {
+            let ephemeral = CreateMode::EphemeralSequential.with_acls(acls);
+            all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral)
+        })
+        .and_then(|()| all.add_set_data(folder, name.as_bytes(), None));
+    added.map_err(No::Said)?;
+    let done = ask(async { all.commit().await.map_err(error::cause) }).await?;
+    match &done[..] {
+        [_, MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] => {
+            Ok(((*path).to_owned(), stat.mzxid))
+        }
+        _ => Err(No::missing("what it has made")),
+    }
+}
+
+/// Deletes these, the last first. One that somebody uses by now stays.
+async fn remove(client: &Client, paths: &[String]) {
+    for path in paths.iter().rev() {
+        if let Err(no) = ask(client.delete(path, None)).await {
+            tracing::debug!(path, %no, "a probe's node was not deleted");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_compared_with_the_middle_of_the_way() {
+        let gap = |theirs, ours, took| super::gap(theirs, ours, Duration::from_millis(took));
+        assert_eq!(gap(1_005, 1_000_000, 10), ClockGap { ahead: 0, error: Duration::from_millis(6) });
+        assert_eq!(gap(61_001, 1_000_000, 2).ahead, 60_000);
+        assert_eq!(gap(1, 60_000_000, 2).ahead, -60_000);
+    }
+}

@@ -1,0 +1,148 @@
+//! What we may do, and what others may.
+
+use zookeeper_client::{Acl, Error as Cause, Permission};
+
+use super::super::facts::{Aim, Inside, Known, No};
+use super::{fail, ok, unknown, warn};
+use crate::doctor::Finding;
+
+/// Whether a lock can be made.
+pub(super) fn lock_nodes(inside: &Inside, aim: &Aim) -> Finding {
+    let (check, base) = ("lock-nodes", aim.shown_base());
+    let refused = |found: String, fix: String| fail(check, "", found).means("no lock can be taken").fix(fix);
+    match &inside.probe {
+        Ok(_) => ok(check, "", format!("below {base}, a lock was made, written to and removed"))
+            .means("what a lock does is allowed"),
+        Err(no @ No::Said(cause)) => refused(
+            format!("below {base}, a lock cannot be made: {no}"),
+            match cause {
+                Cause::NoAuth => format!(
+                    "log in as who made {base}: zookeeper://user:password@host; or have its ACL allow create, delete, write and read"
+                ),
+                Cause::InvalidAcl => "a login that the server knows; acl=creator and acl=readable need one".into(),
+                Cause::QuotaExceeded => format!("a larger quota for {base} (setquota), or fewer nodes there"),
+                Cause::NoChildrenForEphemerals => format!("another path in the URL: {base} is an ephemeral node"),
+                Cause::Unimplemented | Cause::UnmarshalError { .. } => "ZooKeeper 3.5.3 or newer".into(),
+                _ => "do what the server asks for, and examine it again".into(),
+            },
+        ),
+        Err(no) => unknown(check, "", no).means("whether a lock can be taken is not known"),
+    }
+}
+
+/// What everybody may do with a node beside reading it, in zkCli's letters.
+fn open_to_all(acls: &[Acl]) -> String {
+    let world = acls.iter().filter(|acl| acl.scheme() == "world" && acl.id() == "anyone");
+    let all = world.fold(Permission::NONE, |all, acl| all | acl.permission());
+    let letters =
+        [(Permission::CREATE, 'c'), (Permission::DELETE, 'd'), (Permission::WRITE, 'w'), (Permission::ADMIN, 'a')];
+    letters.iter().filter(|(permission, _)| all.has(*permission)).map(|(_, letter)| letter).collect()
+}
+
+/// Nodes that everybody may change. The root is not ours.
+pub(super) fn acl(inside: &Inside, aim: &Aim) -> Vec<Finding> {
+    let check = "acl";
+    let seen: Vec<&(String, Known<Vec<Acl>>)> = inside.acls.iter().filter(|(path, _)| path != "/").collect();
+    let open: Vec<String> = seen
+        .iter()
+        .filter_map(|(path, acls)| {
+            let letters = open_to_all(acls.as_ref().ok()?);
+            (!letters.is_empty()).then(|| format!("{path} ({letters})"))
+        })
+        .collect();
+    let mut findings = Vec::new();
+    if !open.is_empty() {
+        let more = if open.len() > 3 { ", …" } else { "" };
+        let some: Vec<_> = open.iter().take(3).map(String::as_str).collect();
+        let fix = format!(
+            "zookeeper://user:password@host?acl=creator for all who share the locks (or acl=readable); and for what is there \
+            already, in zkCli: setAcl -R {} auth::cdrwa after addauth digest user:password",
+            aim.shown_base()
+        );
+        findings.push(
+            warn(check, "", format!("world:anyone may change {}{more}", some.join(", ")))
+                .means("whoever reaches the servers can delete a holder's node, and so take its lock away, or block all locks")
+                .fix(fix),
+        );
+    }
+    let untold = seen.iter().find_map(|(path, acls)| Some((path, acls.as_ref().err()?)));
+    if let Some((path, no)) = untold {
+        findings.push(unknown(check, path, no).means("if everybody may change it, everybody can take a lock away"));
+    } else if seen.is_empty() {
+        let finding = unknown(check, "", &No::missing("who may do what"));
+        findings.push(finding.means("if everybody may change them, everybody can take a lock away"));
+    } else if open.is_empty() {
+        let found = format!("of {} nodes, none can be changed by everybody", seen.len());
+        findings.push(ok(check, "", found).means("a stranger cannot take a lock away"));
+    }
+    findings
+}
+
+/// Whether the servers care about ACLs at all.
+pub(super) fn enforced(inside: &Inside) -> Option<Finding> {
+    let check = "acl-enforced";
+    Some(match inside.refuses_strangers.as_ref()? {
+        Ok(true) => ok(check, "", "somebody without a login was refused").means("the ACLs of locks are kept"),
+        Ok(false) => fail(check, "", "somebody without a login could write to a lock that only we may write to")
+            .means("ACLs are not looked at: whoever reaches the servers can take a lock away")
+            .fix("skipACL=no (zookeeper.skipACL) on all servers"),
+        Err(no) => unknown(check, "", no)
+            .means("servers may be told not to look at ACLs (skipACL); who has not logged in could not be tried")
+            .fix("skipACL=no (zookeeper.skipACL) on all servers, which is the default"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::{aim, assert_level, three};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn inside() -> Inside {
+        three().inside.unwrap()
+    }
+
+    fn world(permission: Permission) -> Vec<Acl> {
+        vec![Acl::new_const(Permission::ALL, "auth", ""), Acl::new_const(permission, "world", "anyone")]
+    }
+
+    #[test]
+    fn refusals_have_their_cures() {
+        let with = |no| lock_nodes(&Inside { probe: Err(no), ..inside() }, &aim());
+        assert_level(&lock_nodes(&inside(), &aim()), Good, "/leasehold");
+        assert_level(&with(No::Said(Cause::NoAuth)), Fail, "user:password@host");
+        assert_level(&with(No::Said(Cause::QuotaExceeded)), Fail, "setquota");
+        assert_level(&with(No::Said(Cause::Unimplemented)), Fail, "3.5.3");
+        assert_level(&with(No::Said(Cause::InvalidAcl)), Fail, "acl=creator");
+        assert_level(&with(No::Lost("no answer".into())), Unknown, "no answer");
+    }
+
+    #[test]
+    fn what_everybody_may_do() {
+        let with = |acls: Vec<(&str, Known<Vec<Acl>>)>| {
+            let acls = acls.into_iter().map(|(path, acls)| (path.to_owned(), acls)).collect();
+            acl(&Inside { acls, ..inside() }, &aim())
+        };
+        assert_level(&acl(&inside(), &aim())[0], Good, "none can be changed");
+        assert_level(&with(vec![("/l", Ok(world(Permission::READ)))])[0], Good, "stranger");
+        assert_level(&with(vec![("/l", Ok(world(Permission::ALL)))])[0], Warn, "/l (cdwa)");
+        assert_level(&with(vec![("/l", Ok(world(Permission::READ | Permission::DELETE)))])[0], Warn, "/l (d)");
+        // The root is not ours.
+        let root = with(vec![("/", Ok(world(Permission::ALL))), ("/l", Ok(world(Permission::READ)))]);
+        assert_level(&root[0], Good, "of 1 nodes");
+        let no = || Err(No::Said(Cause::NoAuth));
+        let both = with(vec![("/l", Ok(world(Permission::WRITE))), ("/l/a", no())]);
+        assert_eq!(both.len(), 2);
+        assert_level(&both[1], Unknown, "not authorized");
+        assert_level(&with(vec![])[0], Unknown, "who may do what");
+    }
+
+    #[test]
+    fn servers_that_do_not_care() {
+        let with = |refused| enforced(&Inside { refuses_strangers: refused, ..inside() });
+        assert_level(&with(Some(Ok(true))).unwrap(), Good, "kept");
+        assert_level(&with(Some(Ok(false))).unwrap(), Fail, "skipACL");
+        assert_level(&with(Some(Err(No::Idle))).unwrap(), Unknown, "skipACL");
+        assert_eq!(with(None), None);
+    }
+}
