@@ -87,10 +87,11 @@ impl Site {
         .await;
     }
 
-    /// A figure of the server's.
-    pub(crate) async fn figure(&self, key: &str) -> u64 {
+    /// How many packets the server has received, and how many it has sent.
+    pub(crate) async fn packets(&self) -> (i64, i64) {
         let facts = zookeeper::facts(self.addr).await.expect("facts");
-        facts.get(key).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {key}: {facts:?}"))
+        let figure = |key| facts.get(key).and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("{facts:?}"));
+        (figure("zk_packets_received"), figure("zk_packets_sent"))
     }
 }
 
