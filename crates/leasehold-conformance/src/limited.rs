@@ -86,6 +86,10 @@ impl Engine for Limited {
         unsupported("eviction")
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Arc::clone(&self.inner).farewell()
+    }
+
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         self.inner.lifeline()
     }

@@ -254,7 +254,11 @@ impl Locks {
     /// As [`settle`](Self::settle).
     pub async fn close(self) -> Result<()> {
         self.shared.desk.refuse();
-        self.settle().await
+        self.settle().await?;
+        if self.held() > 0 {
+            return Ok(());
+        }
+        self.bounded(Arc::clone(&self.shared.desk.engine).farewell()).await
     }
 
     /// A descriptor whose last close ends our holds, where the kernel watches over them (`file:`). Hand it to a process

@@ -57,6 +57,10 @@ impl Engine for Flaky {
         self.pass(Method::Evict, move |inner| inner.evict(name, claim, reason))
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Arc::clone(&self.inner).farewell()
+    }
+
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         self.inner.lifeline()
     }

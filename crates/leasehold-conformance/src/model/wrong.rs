@@ -140,6 +140,10 @@ impl Engine for Wrong {
         self.inner().evict(name, claim, reason)
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        self.inner().farewell()
+    }
+
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         self.inner.lifeline()
     }

@@ -309,6 +309,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// [`Capabilities::eviction`].
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted>;
 
+    /// Takes leave of the servers, when nothing is held any more: nothing is asked after that. What would end by itself a little
+    /// later may be left to that.
+    fn farewell(self: Arc<Self>) -> Step<()>;
+
     /// A descriptor whose last close ends this client's holds, if it is the kernel that watches over them. Handed to a
     /// process that must be gone before the locks are free.
     #[cfg(unix)]

@@ -203,6 +203,10 @@ impl Engine for Spy {
         Arc::clone(&self.inner).evict(name, claim, reason)
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Arc::clone(&self.inner).farewell()
+    }
+
     #[cfg(unix)]
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         None

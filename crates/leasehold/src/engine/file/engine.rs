@@ -365,6 +365,10 @@ impl Engine for FileEngine {
         })
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::ready(Ok(()))
+    }
+
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         self.client.lifeline()
     }

@@ -356,6 +356,10 @@ impl Engine for MemoryEngine {
         done(evicted)
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::ready(Ok(()))
+    }
+
     #[cfg(unix)]
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         None

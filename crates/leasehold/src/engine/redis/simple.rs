@@ -163,6 +163,10 @@ impl Engine for SimpleEngine {
         unsupported("eviction")
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::ready(Ok(()))
+    }
+
     #[cfg(unix)]
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         None

@@ -470,6 +470,10 @@ impl Engine for RedlockEngine {
         Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::ready(Ok(()))
+    }
+
     #[cfg(unix)]
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         None

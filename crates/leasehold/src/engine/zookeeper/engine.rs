@@ -361,6 +361,22 @@ impl Engine for ZookeeperEngine {
         Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
     }
 
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::new(async move {
+            let slots: Vec<Slot> = {
+                let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+                sessions.drain().map(|(_, slot)| slot).collect()
+            };
+            for slot in slots {
+                let session = slot.lock().await.take();
+                if let Some(session) = session {
+                    session.close().await;
+                }
+            }
+            Ok(())
+        })
+    }
+
     #[cfg(unix)]
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         None

@@ -27,6 +27,9 @@ pub(super) type Event = BoxFuture<'static, WatchedEvent>;
 /// How long a lock is held before its own node is watched, and the one behind is told: most are given back sooner, and need neither.
 const SETTLED: Duration = Duration::from_millis(50);
 
+/// How long the end of a session is waited for: it would end by itself.
+const FAREWELL: Duration = Duration::from_millis(500);
+
 /// The longest time without an answer after which another server is tried.
 const SILENCE: Duration = Duration::from_secs(4);
 
@@ -81,6 +84,14 @@ impl Session {
         let care = Care { session: Arc::downgrade(&session), seats: Arc::downgrade(seats), board: Arc::clone(board) };
         tokio::spawn(care.run(clock.clone(), requests, session.client.state_watcher(), timeout));
         Ok(session)
+    }
+
+    /// Ends the session, unless somebody else still has it, and waits until the server has been told, but not for long.
+    pub(super) async fn close(self: Arc<Self>) {
+        let mut states = self.client.state_watcher();
+        drop(self);
+        let closed = async { while !states.changed().await.is_terminated() {} };
+        let _ = tokio::time::timeout(FAREWELL, closed).await;
     }
 
     /// Whether nothing can be asked any more.
