@@ -84,6 +84,11 @@ impl Line {
         Self(stands)
     }
 
+    /// Takes claims that are in order already.
+    pub fn in_order(stands: Vec<Stand>) -> Self {
+        Self(stands)
+    }
+
     /// Everybody, in order.
     pub fn stands(&self) -> &[Stand] {
         &self.0

@@ -2,7 +2,7 @@
 
 use zookeeper_client::{Error as Cause, MultiWriteError};
 
-use super::config::Config;
+use super::config::{Config, Scheme};
 use crate::error::{Error, ErrorKind};
 
 /// The engine's name in errors.
@@ -15,7 +15,7 @@ pub(super) fn step(config: &Config, cause: Cause) -> Error {
         Cause::NoAuth => {
             (ErrorKind::Denied, format!("{hosts} does not let us do that below {}: {NO_AUTH}", config.base))
         }
-        Cause::AuthFailed => (ErrorKind::Denied, format!("{hosts} refused the user or the password")),
+        Cause::AuthFailed => (ErrorKind::Denied, refused_login(config)),
         Cause::InvalidAcl => (ErrorKind::Denied, format!("{hosts} refused the ACL: {INVALID_ACL}")),
         Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", config.base)),
         Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
@@ -55,18 +55,41 @@ pub(super) fn cause(error: MultiWriteError) -> Cause {
     error.into()
 }
 
+/// What to do where one is not let in.
+fn refused_login(config: &Config) -> String {
+    let hosts = &config.shown_hosts;
+    match config.login.as_ref().map(|login| login.scheme) {
+        None => {
+            format!("{hosts} lets in only who logs in: user:password@, and auth=sasl if it knows its users by SASL")
+        }
+        Some(Scheme::Digest) => {
+            format!(
+                "{hosts} refused the user or the password of user:password@; if it knows its users by SASL: auth=sasl"
+            )
+        }
+        Some(Scheme::Sasl) => format!("{hosts} refused the user or the password"),
+    }
+}
+
 /// Nobody could be reached.
 pub(super) fn unreachable(config: &Config, cause: Cause) -> Error {
     if matches!(cause, Cause::AuthFailed) {
         return step(config, cause);
     }
-    let tls =
-        if config.tls.is_some() { "; do they speak TLS on this port, with a certificate of the named CA?" } else { "" };
+    let hint = match &config.tls {
+        None => "; if they speak TLS on this port: tls=on&ca=/path/to/ca.pem",
+        Some(tls) if tls.identity.is_some() => {
+            "; do they speak TLS on this port, with a certificate of the authority in ca=?"
+        }
+        Some(_) => {
+            "; do they speak TLS on this port, with a certificate of the authority in ca=, and demand none of us? Ours are cert= and cert-key="
+        }
+    };
     let said = match &cause {
         Cause::NoHosts | Cause::Timeout | Cause::ConnectionLoss => {
-            format!("no server of {} could be reached, or none has a majority{tls}", config.shown_hosts)
+            format!("no server of {} could be reached, or none has a majority{hint}", config.shown_hosts)
         }
-        other => format!("no session with {}: {other}{tls}", config.shown_hosts),
+        other => format!("no session with {}: {other}{hint}", config.shown_hosts),
     };
     let kind = if matches!(cause, Cause::BadArguments(_)) { ErrorKind::InvalidUrl } else { ErrorKind::Unavailable };
     let error = Error::new(kind, said).at_engine(NAME).caused_by(cause);

@@ -12,7 +12,7 @@
 //!   the lock is held, without another request. If somebody else is, that one is watched next; there is no second list.
 //! - **Give back.** The node is deleted: one request. One waiter is woken.
 //! - **Token.** The number of the transaction that made the node (czxid): it rises in the order of the queue, over all locks, over
-//!   the folder's end and the sequence's wrap-around, and as long as the ensemble keeps its data.
+//!   the end of the folder and of the sequence, and as long as the ensemble keeps its data.
 //! - **Re-entry.** A further claim of an owner stands *with* its first one (a rider): a transaction makes its node, named after
 //!   the place and token of the first, and changes the data of that, which tells the waiter behind it to look again.
 //! - **Permits and owners.** Somebody who has waited for permits, or has an owner, changes its own node's data when let in: that
@@ -44,7 +44,7 @@
 //! | somebody deletes our node | our own watch tells: lost; a waiter goes to the end of the queue |
 //! | an event is seen after a broken connection | it is not trusted: the list is read again |
 //! | the folder vanishes | it is made again; tokens go on |
-//! | the sequence wraps around | places are compared by their wrapped difference |
+//! | the sequence ends | the server gives its last number again and again: the transactions that made the nodes tell who came first, and whoever leaves the folder empty deletes it |
 //! | somebody re-enters while we wait | the data of the node that we watch, or will watch, changes: the list is read again |
 //! | a clock jumps | nothing: only our own monotonic clock and the leader's count |
 //!

@@ -9,6 +9,9 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use zookeeper_client::{Client, Error as Cause, EventType, SessionState, WatchedEvent};
 
@@ -165,7 +168,13 @@ async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
             let options = zookeeper_client::TlsOptions::new();
             let mut options = options.with_pem_ca(&read(&tls.ca)?).map_err(|cause| bad(&tls.ca, cause))?;
             if let Some((cert, key)) = &tls.identity {
-                options = options.with_pem_identity(&read(cert)?, &read(key)?).map_err(|cause| bad(cert, cause))?;
+                let (cert_text, key_text) = (read(cert)?, read(key)?);
+                belong_together(&cert_text, &key_text).map_err(|cause| {
+                    let files = format!("{} and {}", cert.display(), key.display());
+                    let message = format!("{files} are no PEM files of a certificate and its key: {cause}");
+                    Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
+                })?;
+                options = options.with_pem_identity(&cert_text, &key_text).map_err(|cause| bad(cert, cause))?;
             }
             // The client library takes the process's provider; whichever was first is fine.
             let _ = rustls::crypto::ring::default_provider().install_default();
@@ -173,6 +182,15 @@ async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
         }
     };
     connected.map_err(|cause| error::unreachable(config, cause))
+}
+
+/// Reads a certificate and its key; the client library would find only later that they are not.
+fn belong_together(cert: &str, key: &str) -> std::result::Result<(), String> {
+    let certs: std::result::Result<_, _> = CertificateDer::pem_slice_iter(cert.as_bytes()).collect();
+    let certs = certs.map_err(|cause| cause.to_string())?;
+    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|cause| cause.to_string())?;
+    let read = CertifiedKey::from_der(certs, key, &rustls::crypto::ring::default_provider());
+    read.map(drop).map_err(|cause| cause.to_string())
 }
 
 /// Looks after a session for as long as somebody has it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::join;
+use futures_util::future::{join, try_join_all};
 use zookeeper_client::{CreateMode, Error as Cause, EventType, MultiWriteError, MultiWriteResult};
 
 use super::engine::ZookeeperEngine;
@@ -248,7 +248,7 @@ async fn look(
         if !nodes.contains(&own.node) {
             return Ok(None);
         }
-        place.line = wire::line(&nodes);
+        place.line = line(session, folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
         match place.line.standing(claim.id, new) {
             Standing::Holds => return Ok(Some(Look::Holds)),
             Standing::Refused(refusal) => return Ok(Some(Look::Refused(refusal))),
@@ -294,8 +294,7 @@ async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watc
     let session = &seat.session;
     let Watch::One(target) = watch else { return Ok(Target::Gone) };
     let Some(stand) = place.line.find(target) else { return Ok(Target::Gone) };
-    let node = format!("{}{:010}", wire::prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq);
-    let path = format!("{}/{node}", seat.folder);
+    let path = format!("{}/{}", seat.folder, wire::node(stand));
     place.armed = None;
     let next = place.line.is_next_after(seat.claim, watch);
     let states = session.client.state_watcher();
@@ -478,9 +477,14 @@ pub(super) async fn leave(seats: &Seats, seat: &Arc<Seat>, place: &mut Place) ->
             // Not ours any more, whatever comes: our own watch must not take it for a loss.
             let held = seat.held_path();
             seat.set_held(None);
-            delete(&seat.session, &path).await.inspect_err(|_| {
+            let there = delete(&seat.session, &path).await.inspect_err(|_| {
                 seat.set_held(held);
-            })?
+            })?;
+            if !wire::is_in_order(&own.stand) {
+                // The next one makes the folder anew, and counts from 0; if there is somebody already, it stays.
+                let _ = delete(&seat.session, &seat.folder).await;
+            }
+            there
         }
         Stage::Sent => {
             let mut there = false;
@@ -502,9 +506,24 @@ pub(super) async fn read_line(
     folder: &str,
 ) -> Result<(Line, Vec<String>)> {
     let (synced, listed) = join(session.client.sync(folder), session.client.list_children(folder)).await;
-    match synced.and(listed) {
-        Ok(nodes) => Ok((wire::line(&nodes), nodes)),
+    let read = match synced.and(listed) {
+        Ok(nodes) => line(session, folder, &nodes).await.map(|line| (line, nodes)),
         Err(Cause::NoNode) => Ok((Line::default(), Vec::new())),
-        Err(cause) => Err(engine.failed(cause)),
+        Err(cause) => Err(cause),
+    };
+    read.map_err(|cause| engine.failed(cause))
+}
+
+/// The line that a list of nodes makes.
+async fn line(session: &Session, folder: &str, nodes: &[String]) -> std::result::Result<Line, Cause> {
+    let stands = wire::stands(nodes);
+    if stands.iter().all(wire::is_in_order) {
+        return Ok(Line::new(stands));
     }
+    let made = stands.into_iter().map(|stand| async move {
+        let stat = session.client.check_stat(&format!("{folder}/{}", wire::node(&stand))).await?;
+        Ok::<_, Cause>(stat.map(|stat| (stat.czxid, stand)))
+    });
+    // Whoever has left meanwhile is not in the line.
+    Ok(wire::line_of_transactions(try_join_all(made).await?.into_iter().flatten().collect()))
 }

@@ -94,12 +94,34 @@ pub(super) fn stand(node: &str) -> Option<Stand> {
         Some(Ride { under, token: u64::from_str_radix(token, 16).ok()? })
     };
     let claim = ClaimId::from_bits(u128::from_str_radix(claim, 16).ok()?);
-    Some(Stand { claim, mode, owner, ride, seq: seq.parse().ok()? })
+    let stand = Stand { claim, mode, owner, ride, seq: seq.parse().ok()? };
+    // What we would have written otherwise is somebody else's.
+    (self::node(&stand) == node).then_some(stand)
 }
 
-/// The line that a list of nodes makes.
-pub(super) fn line(nodes: &[String]) -> Line {
-    Line::new(nodes.iter().filter_map(|node| stand(node)).collect())
+/// What the node of a claim is called.
+pub(super) fn node(stand: &Stand) -> String {
+    format!("{}{:010}", prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq)
+}
+
+/// The claims in a list of nodes.
+pub(super) fn stands(nodes: &[String]) -> Vec<Stand> {
+    nodes.iter().filter_map(|node| stand(node)).collect()
+}
+
+/// Whether a claim's number tells who came before it. A server counts with 31 bits. When they are used up, it gives the last number
+/// again and again, and in between a negative one to whoever comes while another's is still being written.
+pub(super) fn is_in_order(stand: &Stand) -> bool {
+    (0..i32::MAX).contains(&stand.seq)
+}
+
+/// The line that claims make whose numbers do not tell who came first: each is here with the transaction that made its node.
+pub(super) fn line_of_transactions(mut stands: Vec<(i64, Stand)>) -> Line {
+    stands.sort_by_key(|(made, stand)| {
+        let made = made.cast_unsigned();
+        (stand.ride.map_or(made, |ride| ride.token), stand.ride.is_some(), made)
+    });
+    Line::in_order(stands.into_iter().map(|(_, stand)| stand).collect())
 }
 
 /// The node of a claim in a list.
@@ -173,8 +195,31 @@ mod tests {
     }
 
     #[test]
+    fn numbers_that_are_used_up_tell_nothing() {
+        let stand = |claim: u128, seq, ride| {
+            let (claim, mode) = (ClaimId::from_bits(claim), Mode::Exclusive);
+            Stand { claim, mode, owner: ride.map(|_| 7), ride, seq }
+        };
+        for (seq, tells) in [(0, true), (i32::MAX - 1, true), (i32::MAX, false), (i32::MIN, false), (-1, false)] {
+            assert_eq!(is_in_order(&stand(1, seq, None)), tells, "{seq}");
+        }
+        let ride = Ride { under: i32::MAX, token: 5 };
+        let line = line_of_transactions(vec![
+            (9, stand(1, i32::MAX, None)),
+            (11, stand(2, i32::MAX, Some(ride))),
+            (7, stand(3, i32::MIN, None)),
+            (5, stand(4, i32::MAX, None)),
+            (12, stand(5, i32::MIN, Some(ride))),
+        ]);
+        let order: Vec<u128> = line.stands().iter().map(|stand| stand.claim.bits()).collect();
+        assert_eq!(order, [4, 2, 5, 3, 1]);
+    }
+
+    #[test]
     fn strangers_are_not_ours() {
-        for node in ["", "lock-0000000001", "_c_0-x-0-0-1", "zookeeper", "00-q-0-0-1", "%2", "a/b", "%zz"] {
+        for node in
+            ["", "lock-0000000001", "_c_0-x-0-0-1", "zookeeper", "00-q-0-0-1", "1-x-0-0-0000000001", "%2", "a/b", "%zz"]
+        {
             assert_eq!((stand(node), unescaped(node).filter(|name| name.as_str() != node)), (None, None), "{node}");
         }
     }

@@ -1,0 +1,9 @@
+//! How one gets at `zookeeper:`, on real servers: TLS, logins and ACLs, sessions, bases, and hosts that are not there.
+#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+
+mod bases;
+mod hosts;
+mod logins;
+mod sessions;
+mod site;
+mod tls;

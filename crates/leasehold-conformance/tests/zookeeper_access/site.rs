@@ -1,0 +1,98 @@
+//! Clients, refusals, and nodes as one sees them by hand.
+
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, Locks, Outcome};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::{Server, eventually};
+use tokio::time::{Instant, timeout};
+use zookeeper_client::Client;
+
+/// The TTL where nothing depends on it.
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+/// How long a refusal may take on a busy machine; less than the five seconds that a connection may.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(4);
+
+/// What must never be seen again.
+pub(crate) const SECRET: &str = "opensesame";
+
+pub(crate) async fn open(url: &str) -> leasehold::Result<Locks> {
+    Locks::builder().ttl(TTL).open(url).await
+}
+
+pub(crate) async fn client(url: &str) -> Locks {
+    open(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+/// Takes and gives back.
+pub(crate) async fn works(locks: &Locks) {
+    let held = locks.mutex("works").lock().await.expect("a lock");
+    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
+}
+
+/// A client cannot be opened, which is known within `bound`, and no secret is in what is said about it.
+pub(crate) async fn refused_within(bound: Duration, url: &str) -> Error {
+    let start = Instant::now();
+    let opened = timeout(SOON, open(url)).await.unwrap_or_else(|_| panic!("{url} hangs"));
+    let error = opened.err().unwrap_or_else(|| panic!("{url} is refused"));
+    assert!(start.elapsed() < bound, "{url}: {error}, after {:?}", start.elapsed());
+    hides(&error);
+    error
+}
+
+/// As above, and at once.
+pub(crate) async fn refused(url: &str) -> Error {
+    refused_within(AT_ONCE, url).await
+}
+
+/// It is this kind of error, and says all of this.
+pub(crate) fn says(error: &Error, kind: ErrorKind, words: &[&str]) {
+    assert_eq!(error.kind(), kind, "{error}");
+    for word in words {
+        assert!(error.to_string().contains(word), "it should say {word:?}: {error}");
+    }
+}
+
+/// No secret is in it, however it is shown.
+pub(crate) fn hides(shown: &(impl std::fmt::Debug + ?Sized)) {
+    for text in [format!("{shown:?}"), format!("{shown:#?}")] {
+        assert!(!text.contains(SECRET), "{text}");
+    }
+}
+
+/// Somebody who looks at nodes by hand: `user:password`, or nobody.
+pub(crate) async fn hand(server: &Server, login: Option<&str>) -> Client {
+    let connector = Client::connector().with_session_timeout(TTL);
+    let connector = match login {
+        Some(login) => connector.with_auth("digest", login.as_bytes()),
+        None => connector,
+    };
+    connector.connect(&server.url()).await.expect("a session")
+}
+
+/// The paths of the nodes in a folder.
+pub(crate) async fn nodes(hand: &Client, folder: &str) -> Vec<String> {
+    hand.sync(folder).await.expect("a server that is up to date");
+    let nodes = hand.list_children(folder).await.expect("a list");
+    nodes.iter().map(|node| format!("{folder}/{node}")).collect()
+}
+
+/// The session whose node it is.
+pub(crate) async fn owner(hand: &Client, folder: &str) -> i64 {
+    let nodes = nodes(hand, folder).await;
+    assert_eq!(nodes.len(), 1, "{nodes:?}");
+    hand.check_stat(&nodes[0]).await.expect("an answer").expect("a node").ephemeral_owner
+}
+
+/// Waits until a lock is free, and takes it; how long that took.
+pub(crate) async fn until_free(locks: &Locks, name: &str) -> Duration {
+    let start = Instant::now();
+    eventually(SOON, || async {
+        match locks.mutex(name).try_lock().await {
+            Ok(Some(_)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    start.elapsed()
+}
