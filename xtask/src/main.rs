@@ -16,7 +16,7 @@ const PROGRAMS: [(&str, &str); 6] = [
 ];
 
 /// Each engine must build and lint alone, and the library without any.
-const FEATURES: [&str; 4] = ["", "memory", "file", "redis"];
+const FEATURES: [&str; 5] = ["", "memory", "file", "redis", "zookeeper"];
 
 type Done = Result<(), Box<dyn Error>>;
 
