@@ -98,7 +98,7 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
             }
             Err(cause) => return Err(engine.failed(cause)),
         };
-        let line = wire::line(&nodes);
+        let line = steps::line(&session, &folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
         let holders = line.holders();
         let (mut party, mut first) = (None, None);
         for (at, stand) in line.stands().iter().enumerate() {

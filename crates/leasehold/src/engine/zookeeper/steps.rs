@@ -515,7 +515,7 @@ pub(super) async fn read_line(
 }
 
 /// The line that a list of nodes makes.
-async fn line(session: &Session, folder: &str, nodes: &[String]) -> std::result::Result<Line, Cause> {
+pub(super) async fn line(session: &Session, folder: &str, nodes: &[String]) -> std::result::Result<Line, Cause> {
     let stands = wire::stands(nodes);
     if stands.iter().all(wire::is_in_order) {
         return Ok(Line::new(stands));
