@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn numbers_that_are_used_up_tell_nothing() {
-        let stand = |claim: u128, seq, ride| {
+        let stand = |claim: u128, seq, ride: Option<Ride>| {
             let (claim, mode) = (ClaimId::from_bits(claim), Mode::Exclusive);
             Stand { claim, mode, owner: ride.map(|_| 7), ride, seq }
         };
