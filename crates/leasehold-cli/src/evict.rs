@@ -38,6 +38,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
         return Ok(exit::CONFLICT);
     }
     let (gone, token) = put_out(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await?;
+    locks.close().await?;
     if gone.is_empty() {
         return nobody(&args, &view);
     }

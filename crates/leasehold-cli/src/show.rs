@@ -13,6 +13,7 @@ use crate::view::{self, LockJson};
 pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
     let locks = args.engine.open(DEFAULT_TTL).await?;
     let views = locks.list(&args.prefix).await?;
+    locks.close().await?;
     let text = if args.output.json {
         output::json(&views.iter().map(LockJson::new).collect::<Vec<_>>())
     } else {
@@ -76,6 +77,7 @@ pub(crate) async fn show(args: ShowArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
     let locks = args.engine.open(DEFAULT_TTL).await?;
     let view = locks.inspect(&name).await?;
+    locks.close().await?;
     let text = if args.output.json { output::json(&LockJson::new(&view)) } else { show_text(&view) };
     output::out(&text)?;
     Ok(say_troubles(std::slice::from_ref(&view)))

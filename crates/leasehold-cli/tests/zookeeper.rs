@@ -1,0 +1,84 @@
+//! The command on a ZooKeeper server: what it took, and its sessions, are gone when it has ended.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::time::Duration;
+
+use common::Place;
+use leasehold_testbed::{Server, eventually, zookeeper};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A figure of the server's.
+async fn figure(server: &Server, key: &str) -> u64 {
+    zookeeper::facts(server.addr()).await.unwrap()[key].parse().unwrap()
+}
+
+/// Runs it to its end: its exit code, and what it printed.
+async fn run(arguments: &[&str]) -> (i32, String) {
+    let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+    let done = tokio::task::spawn_blocking(move || Place::new().run(arguments)).await.unwrap();
+    (done.code(), format!("{}{}", done.out(), done.err()))
+}
+
+fn url(server: &Server) -> String {
+    format!("zookeeper://{}/cli", server.url())
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_the_command_has_ended() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    for _ in 0..5 {
+        assert_eq!(run(&["run", "--engine", &url, "job", "--", "true"]).await.0, 0);
+        assert_eq!(figure(&server, "zk_ephemerals_count").await, 0);
+        assert_eq!(run(&["run", "--engine", &url, "job", "--", "sh", "-c", "exit 7"]).await.0, 7);
+        assert_eq!(figure(&server, "zk_ephemerals_count").await, 0);
+        assert_eq!(run(&["ls", "--engine", &url]).await.0, 0);
+    }
+    // The sessions, too: they are not left to their timeout.
+    eventually(Duration::from_secs(5), || async {
+        let sessions = figure(&server, "zk_global_sessions").await;
+        if sessions == 0 { Ok(()) } else { Err(format!("{sessions} sessions are left")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn it_waits_gives_up_shows_evicts_and_enters_again() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
+    eventually(SOON, || async {
+        let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
+        if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    assert_eq!(run(&["run", "--engine", &url, "-n", "job", "--", "true"]).await.0, 1);
+    assert_eq!(run(&["run", "--engine", &url, "-w", "0.3", "job", "--", "true"]).await.0, 1);
+    assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
+    let (code, listed) = run(&["ls", "--engine", &url]).await;
+    assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
+    let (code, said) = run(&["evict", "--engine", &url, "job", "--yes"]).await;
+    assert!(code == 0 && said.contains("token raised to"), "{said}");
+    let ended = tokio::task::spawn_blocking(move || held.end()).await.unwrap();
+    assert!(ended.err().contains("lost"), "{}", ended.err());
+    let inner = format!("{} run --engine {url} -n job -- echo inside", env!("CARGO_BIN_EXE_leasehold"));
+    let (code, said) = run(&["run", "--engine", &url, "job", "-c", &inner]).await;
+    assert!(code == 0 && said.contains("inside"), "{said}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_in_words_that_help() {
+    let server =
+        zookeeper::ZooKeeper::new().sessions(Duration::from_secs(4), Duration::from_secs(40)).start().await.unwrap();
+    let url = url(&server);
+    let (code, said) = run(&["run", "--engine", &url, "--ttl", "2s", "job", "--", "true"]).await;
+    assert!(code != 0 && said.contains("4s"), "{code}: {said}");
+    let (code, said) = run(&["run", "--engine", "zookeeper://127.0.0.1:1", "job", "--", "true"]).await;
+    assert!(code == 69 && said.contains("127.0.0.1:1"), "{code}: {said}");
+    let (code, said) = run(&["run", "--engine", "zookeeper://h?sesion=own", "job", "--", "true"]).await;
+    assert!(code == 64 && said.contains("session-timeout"), "{code}: {said}");
+}
