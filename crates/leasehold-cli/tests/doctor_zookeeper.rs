@@ -227,24 +227,24 @@ async fn claims_without_a_session_block_their_lock_until_they_are_evicted() {
 #[tokio::test]
 async fn sessions_that_are_too_short_or_too_long() {
     let second = Duration::from_secs(1);
-    let server = durable().tick(second).sessions(second * 2, second * 20).start().await.unwrap();
+    let server = durable().tick(second).sessions(second * 3, second * 20).start().await.unwrap();
     let url = url(ANN, &server.url());
-    let (code, short) = report_with(&url, &["--ttl", "1s"]).await;
+    let (code, short) = report_with(&url, &["--ttl", "2s"]).await;
     assert_eq!(code, 2);
     let finding = found(&short, "session-timeout", "fail");
-    assert!(says(finding, "fix").contains("a TTL of 2 s or more"), "{finding}");
+    assert!(says(finding, "fix").contains("a TTL of 3 s or more"), "{finding}");
     // Just so, as a lock finds it.
-    leasehold(&["run", "--engine", &url, "--ttl", "1s", "a", "--", "true"]).await.failed(64, "");
+    leasehold(&["run", "--engine", &url, "--ttl", "2s", "a", "--", "true"]).await.failed(64, "");
     let (_, long) = report_with(&url, &["--ttl", "2m"]).await;
     assert!(says(found(&long, "session-timeout", "ok"), "found").contains("longest session is 20 s"));
     let (_, shorter) = report_with(&format!("{url}?session-timeout=10s"), &["--ttl", "5s"]).await;
     assert!(says(found(&shorter, "session-timeout", "fail"), "found").contains("session-timeout=10 s"));
 
     // Sessions of half a tick, of which the leader hears too late; and an even number of servers.
-    let each = durable().tick(second).sessions(second / 2, second * 60);
+    let each = durable().tick(second * 2).sessions(second / 2, second * 60);
     let two = Ensemble::of(2, &each).await.unwrap();
     let two_url = format!("zookeeper://{ANN}{}", two.url());
-    let (code, late) = report_with(&two_url, &["--ttl", "1s"]).await;
+    let (code, late) = report_with(&two_url, &["--ttl", "2s"]).await;
     assert_eq!(code, 2);
     assert!(says(found(&late, "tick-time", "fail"), "means").contains("two may hold one lock"));
     assert!(says(found(&late, "ensemble", "warn"), "means").contains("no failure is survived"));

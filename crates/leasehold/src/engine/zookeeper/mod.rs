@@ -8,15 +8,17 @@
 //!   is the only one, the lock is held, after one request and one round trip, without a list. Otherwise the list is read, and
 //!   whoever is not among the first that fit waits. A folder that is not known to be there is made in the same transaction.
 //! - **Wait.** A waiter watches one node ahead of it (the one just ahead; readers the nearest writer; the first who waits for permits
-//!   the folder), and its own. Those ahead can only become fewer: when the watched one goes and nobody else is known to be ahead,
-//!   the lock is held, without another request. If somebody else is, that one is watched next; there is no second list.
+//!   the folder). Those ahead can only become fewer: when the watched one goes and nobody else is known to be ahead, the lock is
+//!   held, without another request; for that, who is next watches its own node, too. Otherwise the list is read again.
+//!   Whoever was let in after waiting, and still holds it after 50 ms, changes its own node's data; the one behind then reads the
+//!   list, and knows that it is next long before it is woken.
 //! - **Give back.** The node is deleted: one request. One waiter is woken.
 //! - **Token.** The number of the transaction that made the node (czxid): it rises in the order of the queue, over all locks, over
 //!   the end of the folder and of the sequence, and as long as the ensemble keeps its data.
 //! - **Re-entry.** A further claim of an owner stands *with* its first one (a rider): a transaction makes its node, named after
 //!   the place and token of the first, and changes the data of that, which tells the waiter behind it to look again.
-//! - **Permits and owners.** Somebody who has waited for permits, or has an owner, changes its own node's data when let in: that
-//!   tells the one behind, who may fit, too.
+//! - **Permits and owners.** Somebody who has waited for permits, or has an owner, changes its own node's data as soon as it is let
+//!   in: the one behind may fit, too.
 //!
 //! # How long a lock is surely held
 //! As long as its session. The leader ends a session that it has not heard of for the session's timeout; our own deadline must
@@ -73,8 +75,8 @@ use crate::clock::Clock;
 use crate::error::Result;
 use crate::logic::lease::Drift;
 
-/// The shortest TTL: a session of two ticks that may miss a beat.
-const MIN_TTL: Duration = Duration::from_secs(1);
+/// The shortest TTL: shorter sessions end when a server's garbage is collected. By default servers allow none below 4 s.
+const MIN_TTL: Duration = Duration::from_secs(2);
 
 /// What it can do.
 pub const CAPABILITIES: Capabilities = Capabilities {
