@@ -82,3 +82,32 @@ async fn what_is_wrong_is_said_in_words_that_help() {
     let (code, said) = run(&["run", "--engine", "zookeeper://h?sesion=own", "job", "--", "true"]).await;
     assert!(code == 64 && said.contains("session-timeout"), "{code}: {said}");
 }
+
+#[tokio::test]
+async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
+    let sessions = (Duration::from_secs(2), Duration::from_secs(3));
+    let server = zookeeper::ZooKeeper::new().sessions(sessions.0, sessions.1).start().await.unwrap();
+    let url = url(&server);
+    // Its grace alone would be longer than a lease.
+    let (code, said) = run(&["run", "--engine", &url, "--ttl", "30s", "job", "--", "sleep", "5"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+    let (code, said) =
+        run(&["run", "--engine", &url, "--ttl", "6s", "--grace", "2.9s", "job", "--", "sleep", "5"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+}
+
+#[tokio::test]
+async fn whoever_has_waited_for_longer_than_a_ttl_keeps_the_lock() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "--ttl", "3s", "job", "--", "sleep", "4.5"]);
+    eventually(SOON, || async {
+        let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
+        if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    let (code, said) = run(&["run", "--engine", &url, "--ttl", "3s", "job", "--", "sleep", "4"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+    tokio::task::spawn_blocking(move || held.end()).await.unwrap();
+}
