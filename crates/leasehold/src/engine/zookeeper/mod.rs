@@ -9,7 +9,8 @@
 //!   whoever is not among the first that fit waits. A folder that is not known to be there is made in the same transaction.
 //! - **Wait.** A waiter watches one node ahead of it (the one just ahead; readers the nearest writer; the first who waits for permits
 //!   the folder), and its own. Those ahead can only become fewer: when the watched one goes and nobody else is known to be ahead,
-//!   the lock is held, without another request. If somebody else is, that one is watched next; there is no second list.
+//!   the lock is held, without another request. If somebody else may be, the list is read again. Whoever has waited and then holds for a
+//!   while changes its own node's data, so that the one behind reads the list then, and not when it is woken.
 //! - **Give back.** The node is deleted: one request. One waiter is woken.
 //! - **Token.** The number of the transaction that made the node (czxid): it rises in the order of the queue, over all locks, over
 //!   the end of the folder and of the sequence, and as long as the ensemble keeps its data.
