@@ -83,7 +83,8 @@ pub(crate) struct EngineArg {
     /// The engine that keeps the lock
     ///
     /// `file:` or `file:///folder` for the processes of this host, `redis://host:6379` for many machines,
-    /// `redlock://h1,h2,h3,h4,h5` for many machines and a majority of independent servers. `leasehold engines` lists all of them.
+    /// `redlock://h1,h2,h3,h4,h5` for many machines and a majority of independent servers,
+    /// `zookeeper://h1,h2,h3/locks` for many machines and a ZooKeeper ensemble. `leasehold engines` lists all of them.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:")]
     pub(crate) engine: String,
 }

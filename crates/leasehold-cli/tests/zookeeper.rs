@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::Place;
 use leasehold_testbed::{Server, eventually, zookeeper};
+use rustix::process::Signal;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -79,6 +80,70 @@ async fn what_is_wrong_is_said_in_words_that_help() {
     assert!(code != 0 && said.contains("4s"), "{code}: {said}");
     let (code, said) = run(&["run", "--engine", "zookeeper://127.0.0.1:1", "job", "--", "true"]).await;
     assert!(code == 69 && said.contains("127.0.0.1:1"), "{code}: {said}");
+    let secret = |login: &str| format!("zookeeper://{login}{}/secret", server.url());
+    assert_eq!(run(&["run", "--engine", &secret("ann:right@"), "job", "--", "true"]).await.0, 0);
+    let (code, said) = run(&["run", "--engine", &secret("ann:wrong@"), "job", "--", "true"]).await;
+    assert!(code == 69 && said.contains("another user or password") && !said.contains("wrong@"), "{code}: {said}");
+    let (code, said) = run(&["run", "--engine", &secret(""), "job", "--", "true"]).await;
+    assert!(code == 69 && said.contains("log in as user:password@"), "{code}: {said}");
     let (code, said) = run(&["run", "--engine", "zookeeper://h?sesion=own", "job", "--", "true"]).await;
     assert!(code == 64 && said.contains("session-timeout"), "{code}: {said}");
+}
+
+#[tokio::test]
+async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
+    let sessions = (Duration::from_secs(2), Duration::from_secs(3));
+    let server = zookeeper::ZooKeeper::new().sessions(sessions.0, sessions.1).start().await.unwrap();
+    let url = url(&server);
+    // Its grace alone would be longer than a lease.
+    let (code, said) = run(&["run", "--engine", &url, "--ttl", "30s", "job", "--", "sleep", "5"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+    let (code, said) =
+        run(&["run", "--engine", &url, "--ttl", "6s", "--grace", "2.9s", "job", "--", "sleep", "5"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+}
+
+/// Waits until so many claims are there.
+async fn claims(server: &Server, count: u64) {
+    eventually(SOON, || async {
+        let there = figure(server, "zk_ephemerals_count").await;
+        if there == count { Ok(()) } else { Err(format!("{there} claims")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_the_lock() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "--ttl", "4s", "job", "--", "sleep", "60"]);
+    claims(&server, 1).await;
+    let waiter = place.start(["run", "--engine", &url, "--ttl", "4s", "job", "--", "true"]);
+    claims(&server, 2).await;
+    waiter.signal(Signal::INT);
+    let interrupted = tokio::task::spawn_blocking(move || waiter.finish()).await.unwrap();
+    assert_eq!(interrupted.code(), 130, "{}", interrupted.err());
+    assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "only the holder's node is left");
+    held.signal(Signal::KILL);
+    // Nobody gives it back: it is free when the session ends.
+    let (code, said) = run(&["run", "--engine", &url, "--ttl", "4s", "-w", "15", "job", "--", "true"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+    tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_has_waited_for_longer_than_a_ttl_keeps_the_lock() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "--ttl", "3s", "job", "--", "sleep", "4.5"]);
+    eventually(SOON, || async {
+        let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
+        if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    let (code, said) = run(&["run", "--engine", &url, "--ttl", "3s", "job", "--", "sleep", "4"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+    tokio::task::spawn_blocking(move || held.end()).await.unwrap();
 }

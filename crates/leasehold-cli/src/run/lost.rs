@@ -6,6 +6,9 @@ use clap::ValueEnum;
 use leasehold::LostReason;
 use leasehold::clock::Moment;
 
+/// How long starting a command may take.
+const START: Duration = Duration::from_secs(1);
+
 /// What happens to the command when the lock is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
@@ -24,6 +27,24 @@ pub(crate) struct Rules {
     pub(crate) grace: Duration,
     /// How long before the end of the lease KILL is sent: the time that dying takes.
     pub(crate) margin: Duration,
+    pub(crate) ttl: Duration,
+}
+
+/// How long the lock is held unless it is renewed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) deadline: Moment,
+    /// How much of it there was when we first saw it. An engine may grant less than the TTL.
+    length: Duration,
+}
+
+impl Lease {
+    /// One that ends at `deadline`, as seen at `now`. One that ends at the `cap` of its hold is not renewed: it is used to its end.
+    pub(crate) fn new(deadline: Moment, now: Moment, cap: Moment) -> Self {
+        // Whoever granted it counted from a little earlier than we do.
+        let last = deadline.after(START) >= cap;
+        Self { deadline, length: if last { Duration::MAX } else { deadline.since(now) } }
+    }
 }
 
 /// When the group gets TERM and KILL.
@@ -62,18 +83,25 @@ pub(crate) fn rules(
             "--grace {grace:?} leaves nothing of --max-hold {most:?}: TERM is sent so long before its end"
         ));
     }
-    Ok(Rules { on_lost, grace, margin })
+    Ok(Rules { on_lost, grace, margin, ttl })
 }
 
 impl Rules {
-    /// The schedule for a lease that ends at `deadline` unless it is renewed.
-    pub(crate) fn before(&self, deadline: Moment) -> Schedule {
-        let kill_at = deadline.before(self.margin);
+    /// The schedule for a lease that ends at its deadline unless it is renewed.
+    pub(crate) fn before(&self, lease: Lease) -> Schedule {
+        let kill_at = lease.deadline.before(self.margin(lease));
         match self.on_lost {
-            OnLost::Term => Schedule { term_at: deadline.before(self.grace).min(kill_at), kill_at },
+            OnLost::Term => {
+                let grace = self.grace.min(renewable(lease.length, self.ttl));
+                Schedule { term_at: lease.deadline.before(grace).min(kill_at), kill_at }
+            }
             OnLost::Kill => Schedule { term_at: Moment::NEVER, kill_at },
             OnLost::Ignore => Schedule::NEVER,
         }
+    }
+
+    fn margin(&self, lease: Lease) -> Duration {
+        self.margin.min(renewable(lease.length, self.ttl) / 2)
     }
 
     /// The schedule after the lock was lost for this reason at `now`. Only who was evicted has a grace left; otherwise the
@@ -87,10 +115,16 @@ impl Rules {
     }
 
     /// The schedule for the warden, who steps in only if we do not, but still before the end.
-    pub(crate) fn for_warden(&self, schedule: Schedule) -> Schedule {
-        let later = self.margin / 2;
+    pub(crate) fn for_warden(&self, schedule: Schedule, lease: Lease) -> Schedule {
+        let later = self.margin(lease) / 2;
         Schedule { term_at: schedule.term_at.after(later), kill_at: schedule.kill_at.after(later) }
     }
+}
+
+/// What of a lease may be taken for its end: three quarters of what is left when it is renewed, which is after a third of the TTL or
+/// half of the lease, whichever comes first. Whoever began to end earlier would end commands whose lock is renewed in time.
+fn renewable(length: Duration, ttl: Duration) -> Duration {
+    length.saturating_sub(ttl / 3).max(length / 2) / 4 * 3
 }
 
 impl Schedule {
@@ -128,18 +162,49 @@ mod tests {
         Moment::from_nanos(0).after(SECOND * u32::try_from(seconds).unwrap())
     }
 
+    /// One of 30 s.
+    fn until(seconds: u64) -> Lease {
+        Lease::new(at(seconds), at(seconds - 30), Moment::NEVER)
+    }
+
     #[test]
     fn term_leaves_the_grace_and_kill_comes_before_the_end() {
         let rules = rules(OnLost::Term, None, SECOND * 30, None).unwrap();
-        let schedule = rules.before(at(100));
+        let schedule = rules.before(until(100));
         assert_eq!((rules.grace, schedule.term_at), (SECOND * 5, at(95)));
         assert!(schedule.kill_at > at(99) && schedule.kill_at < at(100));
-        let warden = rules.for_warden(schedule);
+        let warden = rules.for_warden(schedule, until(100));
         assert!(warden.term_at > schedule.term_at && warden.kill_at > schedule.kill_at && warden.kill_at < at(100));
         assert_eq!(schedule.due(at(94)), Due::Nothing);
         assert_eq!(schedule.due(at(95)), Due::Term);
         assert_eq!(schedule.termed().due(at(95)), Due::Nothing);
         assert_eq!(schedule.termed().due(at(100)), Due::Kill);
+    }
+
+    #[test]
+    fn a_lease_shorter_than_the_ttl_is_renewed_before_anything_ends() {
+        let milliseconds = Duration::from_millis;
+        for (ttl, grace, length) in [
+            (milliseconds(6_000), None, milliseconds(3_360)),
+            (SECOND * 30, None, milliseconds(5_800)),
+            (SECOND * 30, None, milliseconds(600)),
+            (SECOND * 10, Some(milliseconds(4_900)), milliseconds(5_800)),
+        ] {
+            let rules = rules(OnLost::Term, grace, ttl, None).unwrap();
+            let lease = Lease::new(at(100), at(100).before(length), Moment::NEVER);
+            let renewed = at(100).before(length).after((ttl / 3).min(length / 2));
+            let schedule = rules.before(lease);
+            let warden = rules.for_warden(schedule, lease);
+            let row = [renewed.after(length / 10), schedule.term_at, schedule.kill_at, warden.kill_at, at(100)];
+            assert!(row.is_sorted(), "{ttl:?}, {length:?}: {row:?}");
+            assert!(warden.term_at < warden.kill_at && warden.kill_at < at(100), "{ttl:?}, {length:?}: {warden:?}");
+        }
+        // A grace of nearly half of the TTL fits into a lease that lasts as long as the TTL.
+        let long = rules(OnLost::Term, Some(SECOND * 14), SECOND * 30, None).unwrap();
+        assert_eq!(long.before(until(100)).term_at, at(86));
+        // What is not renewed any more is used to its end.
+        let most = rules(OnLost::Term, Some(SECOND * 8), SECOND * 30, Some(SECOND * 10)).unwrap();
+        assert_eq!(most.before(Lease::new(at(100), at(90), at(100))).term_at, at(92));
     }
 
     #[test]
@@ -153,10 +218,10 @@ mod tests {
     #[test]
     fn the_other_policies_kill_at_once_or_never() {
         let kill = rules(OnLost::Kill, None, SECOND * 30, None).unwrap();
-        assert_eq!(kill.before(at(100)).term_at, Moment::NEVER);
+        assert_eq!(kill.before(until(100)).term_at, Moment::NEVER);
         assert_eq!(kill.after(LostReason::Taken, at(9)).due(at(9)), Due::Kill);
         let ignore = rules(OnLost::Ignore, None, SECOND * 30, None).unwrap();
-        assert_eq!(ignore.for_warden(ignore.before(at(100))), Schedule::NEVER);
+        assert_eq!(ignore.for_warden(ignore.before(until(100)), until(100)), Schedule::NEVER);
         assert_eq!(ignore.after(LostReason::Expired, at(9)), Schedule::NEVER);
     }
 
@@ -169,7 +234,7 @@ mod tests {
         assert!(rules(OnLost::Ignore, Some(SECOND * 15), SECOND * 30, None).is_ok());
         // A grace of nothing is a kill, just before the end.
         let none = rules(OnLost::Term, Some(Duration::ZERO), SECOND * 30, None).unwrap();
-        let schedule = none.before(at(100));
+        let schedule = none.before(until(100));
         assert_eq!(schedule.term_at, schedule.kill_at);
     }
 }

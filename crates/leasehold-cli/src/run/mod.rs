@@ -32,7 +32,7 @@ use leasehold::{Error, ErrorKind, Guard, Locks, Outcome, Owner};
 use self::acquire::{Acquired, acquire};
 use self::child::{Birth, Child};
 use self::held::Around;
-use self::lost::OnLost;
+use self::lost::{Lease, OnLost};
 pub(crate) use self::options::RunArgs;
 use self::parting::{close, release};
 use self::plan::{Patience, Plan};
@@ -143,7 +143,8 @@ async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<
     let mask = signals::prepare_mask().map_err(|error| Failure::system("cannot set the signal mask", error))?;
     let mut terminal = Terminal::find();
     let mut warden = Warden::start(run.locks.lifeline()).map_err(system("cannot start the warden"))?;
-    warden.tell(run.plan.rules.for_warden(run.plan.rules.before(guard.deadline())), clock.now());
+    let lease = Lease::new(guard.deadline(), clock.now(), run.plan.cap(clock.now()));
+    warden.tell(run.plan.rules.for_warden(run.plan.rules.before(lease), lease), clock.now());
     let birth = Birth {
         warden: warden.pipe().try_clone_to_owned().map_err(system("cannot reach the warden"))?,
         terminal: terminal.as_mut().filter(|terminal| terminal.is_lent_at_once()).and_then(Terminal::handle),
@@ -164,8 +165,19 @@ async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<
     run.report.started(child.group().as_raw_nonzero().get().unsigned_abs());
     let (plan, report, started) = (run.plan, run.report, clock.now());
     let (warden_for_it, state) = (&mut warden, State::default());
-    let supervisor =
-        Supervisor { plan, guard, clock, report, signals, child, warden: warden_for_it, terminal, started, state };
+    let supervisor = Supervisor {
+        plan,
+        guard,
+        clock,
+        report,
+        signals,
+        child,
+        warden: warden_for_it,
+        terminal,
+        started,
+        lease,
+        state,
+    };
     let end = supervisor.run().await;
     warden.gone(clock).await;
     Ok(end)

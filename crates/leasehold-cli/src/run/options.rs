@@ -46,6 +46,8 @@ When the lock is lost:
   TERM when only the grace is left of it, and KILL just before its end: it is
   gone before anybody else has the lock. If somebody evicts us, it gets TERM
   at once and KILL after the grace. --on-lost says otherwise.
+  An engine may grant leases shorter than the TTL (zookeeper: does): they are
+  renewed sooner, and the grace is shortened to what fits.
   Ctrl-Z stops the command and the renewals: the same happens if it is not
   continued in time.
 

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use leasehold::clock::Moment;
 use leasehold::{LockName, MAX_DESCRIPTION};
 
 use super::lost::{self, Rules};
@@ -79,6 +80,11 @@ impl Plan {
             command,
             conflict: args.conflict_exit_code,
         })
+    }
+
+    /// When the hold is over in any case, if it began at `started`.
+    pub(super) fn cap(&self, started: Moment) -> Moment {
+        self.max_hold.map_or(Moment::NEVER, |most| started.after(most))
     }
 }
 

@@ -37,7 +37,7 @@ impl Supervisor<'_> {
     fn stop_note(&self) -> String {
         let now = self.clock.now();
         let left = human(self.guard.deadline().since(now));
-        match self.plan.rules.before(self.guard.deadline()).next() {
+        match self.plan.rules.before(self.lease).next() {
             Moment::NEVER => format!("stopped; unless continued, the lock is kept for {left}"),
             end => {
                 let ends = human(end.since(now));

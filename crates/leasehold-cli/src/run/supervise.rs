@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use super::child::{Change, Child, Status};
 use super::group;
-use super::lost::{Due, OnLost, Schedule};
+use super::lost::{Due, Lease, OnLost, Schedule};
 use super::plan::Plan;
 use super::report::Report;
 use super::signals::{self, Signals};
@@ -31,6 +31,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) warden: &'a mut Warden,
     pub(super) terminal: Option<Terminal>,
     pub(super) started: Moment,
+    /// As it was when last seen.
+    pub(super) lease: Lease,
     pub(super) state: State,
 }
 
@@ -118,14 +120,23 @@ impl Supervisor<'_> {
     fn look(&mut self) {
         let now = self.clock.now();
         if !self.state.lost {
-            let schedule = self.plan.rules.before(self.guard.deadline());
+            self.see(now);
+            let schedule = self.plan.rules.before(self.lease);
             if schedule.due(now) == Due::Nothing {
-                self.warden.tell(self.plan.rules.for_warden(schedule), now);
+                self.warden.tell(self.plan.rules.for_warden(schedule, self.lease), now);
             } else {
                 self.begin(self.guard_reason(), schedule);
             }
         }
         self.act(now);
+    }
+
+    /// Looks whether the lease was renewed.
+    fn see(&mut self, now: Moment) {
+        let deadline = self.guard.deadline();
+        if deadline != self.lease.deadline {
+            self.lease = Lease::new(deadline, now, self.plan.cap(self.started));
+        }
     }
 
     /// The lock is lost.
@@ -162,7 +173,7 @@ impl Supervisor<'_> {
             }
         }
         if self.state.lost {
-            self.warden.tell(self.plan.rules.for_warden(*schedule), now);
+            self.warden.tell(self.plan.rules.for_warden(*schedule, self.lease), now);
         }
     }
 
@@ -172,7 +183,7 @@ impl Supervisor<'_> {
             return schedule.next();
         }
         let often = (self.plan.ttl / 10).max(Duration::from_millis(5));
-        let danger = self.plan.rules.before(self.guard.deadline()).next();
+        let danger = self.plan.rules.before(self.lease).next();
         self.clock.now().after(often).min(danger)
     }
 
@@ -188,7 +199,10 @@ impl Supervisor<'_> {
         if let Some(reason) = self.guard.lost_reason() {
             return reason;
         }
-        let cap = self.plan.max_hold.map_or(Moment::NEVER, |most| self.started.after(most));
-        if self.guard.deadline().after(self.plan.ttl / 2) >= cap { LostReason::MaxHold } else { LostReason::Expired }
+        if self.guard.deadline().after(self.plan.ttl / 2) >= self.plan.cap(self.started) {
+            LostReason::MaxHold
+        } else {
+            LostReason::Expired
+        }
     }
 }

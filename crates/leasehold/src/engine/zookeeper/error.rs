@@ -12,12 +12,13 @@ pub(super) const NAME: &str = "zookeeper";
 pub(super) fn step(config: &Config, cause: Cause) -> Error {
     let hosts = &config.shown_hosts;
     let (kind, said) = match &cause {
-        Cause::NoAuth => {
-            (ErrorKind::Denied, format!("{hosts} does not let us do that below {}: {NO_AUTH}", config.base))
-        }
+        Cause::NoAuth => (
+            ErrorKind::Denied,
+            format!("{hosts} does not let us do that below {}: {}", shown_base(config), no_auth(config)),
+        ),
         Cause::AuthFailed => (ErrorKind::Denied, refused_login(config)),
         Cause::InvalidAcl => (ErrorKind::Denied, format!("{hosts} refused the ACL: {INVALID_ACL}")),
-        Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", config.base)),
+        Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", shown_base(config))),
         Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
         Cause::BadArguments(what) => (ErrorKind::InvalidUrl, format!("{hosts}: {what}")),
         Cause::UnmarshalError { .. } | Cause::MarshallingError | Cause::Unimplemented => {
@@ -47,7 +48,23 @@ pub(super) fn step(config: &Config, cause: Cause) -> Error {
     if kind == ErrorKind::Unavailable { error.retryable() } else { error }
 }
 
-const NO_AUTH: &str = "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it";
+fn shown_base(config: &Config) -> &str {
+    if config.base.is_empty() { "/" } else { &config.base }
+}
+
+/// What to do where something is not allowed.
+fn no_auth(config: &Config) -> &'static str {
+    match config.login.as_ref().map(|login| login.scheme) {
+        None => "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it",
+        // The server takes any user and password, and compares them with the ACL only.
+        Some(Scheme::Digest) => {
+            "another user or password made it (with digest, a wrong password is noticed only here), or its ACL is to be changed; \
+             `leasehold doctor` shows it"
+        }
+        Some(Scheme::Sasl) => "another user made it, or its ACL is to be changed; `leasehold doctor` shows it",
+    }
+}
+
 const INVALID_ACL: &str = "acl=creator and acl=readable need a login that the server knows";
 
 /// The cause of a failed transaction.
