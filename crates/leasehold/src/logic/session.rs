@@ -34,6 +34,10 @@ impl Proof {
         // A few of them within a lag are enough.
         let apart = self.heard.back().is_none_or(|(last, _)| sent.since(*last) >= self.lag / 8);
         if sent > self.proven && apart {
+            // What is older than a session proves nothing any more.
+            while self.heard.front().is_some_and(|(first, _)| now.since(*first) > self.timeout) {
+                self.heard.pop_front();
+            }
             self.heard.push_back((sent, now));
         }
     }
