@@ -47,8 +47,8 @@ impl Stand {
 pub enum Standing {
     /// It holds.
     Holds,
-    /// Its owner holds by this claim: it may stand with it.
-    MayRide(ClaimId),
+    /// Its owner holds by the claim with this number: it may stand with it.
+    MayRide(i32),
     /// It waits behind so many other waiters.
     Waits {
         /// How many of them.
@@ -65,13 +65,14 @@ pub enum Standing {
 /// Whom a waiter watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// This one.
-    One(ClaimId),
+    /// The one with this number.
+    One(i32),
     /// All of them: the next in line for permits, who may be freed by any holder.
     All,
 }
 
-/// The list, in order.
+/// The list, in order. Who is who is told by the numbers: a claim may stand there twice, while a session that its client has given up
+/// is not over yet, and the first of the two is not its own any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line(Vec<Stand>);
 
@@ -90,13 +91,18 @@ impl Line {
     }
 
     /// One of them.
-    pub fn find(&self, claim: ClaimId) -> Option<&Stand> {
-        self.0.iter().find(|stand| stand.claim == claim)
+    pub fn find(&self, seq: i32) -> Option<&Stand> {
+        self.0.iter().find(|stand| stand.seq == seq)
     }
 
     /// One has left.
-    pub fn remove(&mut self, claim: ClaimId) {
-        self.0.retain(|stand| stand.claim != claim);
+    pub fn remove(&mut self, seq: i32) {
+        self.0.retain(|stand| stand.seq != seq);
+    }
+
+    /// Whether somebody stands behind this one.
+    pub fn has_behind(&self, seq: i32) -> bool {
+        self.0.last().is_some_and(|last| last.seq != seq)
     }
 
     /// How many of them hold, from the first on.
@@ -116,16 +122,16 @@ impl Line {
     }
 
     /// Whether a claim holds as soon as the one that it watches has left.
-    pub fn is_next_after(&self, claim: ClaimId, watch: Watch) -> bool {
+    pub fn is_next_after(&self, seq: i32, watch: Watch) -> bool {
         let Watch::One(other) = watch else { return false };
         let mut without = self.clone();
         without.remove(other);
-        without.standing(claim, false) == Standing::Holds
+        without.standing(seq, false) == Standing::Holds
     }
 
     /// How a claim stands; `new` if it has just come.
-    pub fn standing(&self, claim: ClaimId, new: bool) -> Standing {
-        let Some(at) = self.0.iter().position(|stand| stand.claim == claim) else { return Standing::Absent };
+    pub fn standing(&self, seq: i32, new: bool) -> Standing {
+        let Some(at) = self.0.iter().position(|stand| stand.seq == seq) else { return Standing::Absent };
         let (me, ahead) = (&self.0[at], &self.0[..at]);
         if me.ride.is_some() {
             return Standing::Holds;
@@ -134,7 +140,9 @@ impl Line {
         let own = || self.0[..holders.min(at)].iter().filter(|held| me.owner.is_some() && held.owner == me.owner);
         let host = own().find(|held| covers(held.mode, me.mode));
         if new {
-            if let Some(limit) = ahead.iter().find_map(|other| other_limit(me.mode, other.mode)) {
+            // The first says what the limit is: whoever has another is about to be refused, too.
+            let first = ahead.iter().find(|other| matches!(other.mode, Mode::Permits { .. }));
+            if let Some(limit) = first.and_then(|first| other_limit(me.mode, first.mode)) {
                 return Standing::Refused(Refusal::OtherLimit(limit));
             }
             if let (None, Some(held)) = (host, own().next()) {
@@ -145,7 +153,7 @@ impl Line {
             return Standing::Holds;
         }
         if let Some(host) = host.filter(|_| new || at == holders) {
-            return Standing::MayRide(host.claim);
+            return Standing::MayRide(host.seq);
         }
         Standing::Waits { ahead: at - holders, watch: watch(me.mode, ahead, holders) }
     }
@@ -153,14 +161,14 @@ impl Line {
 
 /// Whom one in this mode watches, of those ahead, of whom the first ones hold.
 fn watch(mode: Mode, ahead: &[Stand], holders: usize) -> Watch {
-    let last = |stands: &[Stand]| stands.last().map_or(Watch::All, |stand| Watch::One(stand.claim));
+    let last = |stands: &[Stand]| stands.last().map_or(Watch::All, |stand| Watch::One(stand.seq));
     let kin = |stand: &&Stand| match mode {
         Mode::Exclusive => false,
         Mode::Shared => stand.mode == Mode::Shared,
         Mode::Permits { .. } => matches!(stand.mode, Mode::Permits { .. }),
     };
     match ahead.iter().rev().find(|stand| !kin(stand)) {
-        Some(stranger) => Watch::One(stranger.claim),
+        Some(stranger) => Watch::One(stranger.seq),
         // Permits only: the one just ahead tells when it is let in, or any holder lets the first waiter in.
         None if ahead.len() > holders => last(ahead),
         None => Watch::All,

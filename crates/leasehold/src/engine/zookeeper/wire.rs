@@ -72,6 +72,11 @@ pub(super) fn prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Optio
     format!("{:032x}-{mode}-{owner}-{ride}-", claim.bits())
 }
 
+/// What a claim's node is called.
+pub(super) fn node(stand: &Stand) -> String {
+    format!("{}{:010}", prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq)
+}
+
 /// The claim behind a node's name; `None` if it is not ours.
 pub(super) fn stand(node: &str) -> Option<Stand> {
     let mut parts = node.splitn(5, '-');
@@ -159,7 +164,9 @@ mod tests {
             let claim = ClaimId::from_bits(claim);
             // As the server writes it.
             let node = format!("{}{seq:010}", prefix(claim, mode, owner, ride));
-            prop_assert_eq!(stand(&node), Some(Stand { claim, mode, owner, ride, seq }));
+            let found = Stand { claim, mode, owner, ride, seq };
+            prop_assert_eq!(&self::node(&found), &node);
+            prop_assert_eq!(stand(&node), Some(found));
             let nodes = ["other".into(), node.clone()];
             prop_assert_eq!(node_of(&nodes, claim), Some(&node));
         }
