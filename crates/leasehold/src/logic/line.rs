@@ -35,7 +35,16 @@ pub struct Ride {
     pub token: u64,
 }
 
+/// Which node: a claim, and its number. Neither alone is enough: a claim may have two nodes for a while, and where a server's numbers
+/// are used up, many nodes have the same.
+pub type Id = (ClaimId, i32);
+
 impl Stand {
+    /// Which node it is.
+    pub fn id(&self) -> Id {
+        (self.claim, self.seq)
+    }
+
     /// Its place: its own, or that of the claim with which it stands.
     pub fn place(&self) -> i32 {
         self.ride.map_or(self.seq, |ride| ride.under)
@@ -47,8 +56,8 @@ impl Stand {
 pub enum Standing {
     /// It holds.
     Holds,
-    /// Its owner holds by this claim: it may stand with it.
-    MayRide(ClaimId),
+    /// Its owner holds by this one: it may stand with it.
+    MayRide(Id),
     /// It waits behind so many other waiters.
     Waits {
         /// How many of them.
@@ -66,12 +75,13 @@ pub enum Standing {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
     /// This one.
-    One(ClaimId),
+    One(Id),
     /// All of them: the next in line for permits, who may be freed by any holder.
     All,
 }
 
-/// The list, in order.
+/// The list, in order. A claim may stand there twice, while a session that its client has given up
+/// is not over yet, and the first of the two is not its own any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line(Vec<Stand>);
 
@@ -95,13 +105,18 @@ impl Line {
     }
 
     /// One of them.
-    pub fn find(&self, claim: ClaimId) -> Option<&Stand> {
-        self.0.iter().find(|stand| stand.claim == claim)
+    pub fn find(&self, id: Id) -> Option<&Stand> {
+        self.0.iter().find(|stand| stand.id() == id)
     }
 
     /// One has left.
-    pub fn remove(&mut self, claim: ClaimId) {
-        self.0.retain(|stand| stand.claim != claim);
+    pub fn remove(&mut self, id: Id) {
+        self.0.retain(|stand| stand.id() != id);
+    }
+
+    /// Whether somebody stands behind this one.
+    pub fn has_behind(&self, id: Id) -> bool {
+        self.0.last().is_some_and(|last| last.id() != id)
     }
 
     /// How many of them hold, from the first on.
@@ -121,16 +136,16 @@ impl Line {
     }
 
     /// Whether a claim holds as soon as the one that it watches has left.
-    pub fn is_next_after(&self, claim: ClaimId, watch: Watch) -> bool {
+    pub fn is_next_after(&self, id: Id, watch: Watch) -> bool {
         let Watch::One(other) = watch else { return false };
         let mut without = self.clone();
         without.remove(other);
-        without.standing(claim, false) == Standing::Holds
+        without.standing(id, false) == Standing::Holds
     }
 
     /// How a claim stands; `new` if it has just come.
-    pub fn standing(&self, claim: ClaimId, new: bool) -> Standing {
-        let Some(at) = self.0.iter().position(|stand| stand.claim == claim) else { return Standing::Absent };
+    pub fn standing(&self, id: Id, new: bool) -> Standing {
+        let Some(at) = self.0.iter().position(|stand| stand.id() == id) else { return Standing::Absent };
         let (me, ahead) = (&self.0[at], &self.0[..at]);
         if me.ride.is_some() {
             return Standing::Holds;
@@ -139,7 +154,9 @@ impl Line {
         let own = || self.0[..holders.min(at)].iter().filter(|held| me.owner.is_some() && held.owner == me.owner);
         let host = own().find(|held| covers(held.mode, me.mode));
         if new {
-            if let Some(limit) = ahead.iter().find_map(|other| other_limit(me.mode, other.mode)) {
+            // The first says what the limit is: whoever has another is about to be refused, too.
+            let first = ahead.iter().find(|other| matches!(other.mode, Mode::Permits { .. }));
+            if let Some(limit) = first.and_then(|first| other_limit(me.mode, first.mode)) {
                 return Standing::Refused(Refusal::OtherLimit(limit));
             }
             if let (None, Some(held)) = (host, own().next()) {
@@ -150,7 +167,7 @@ impl Line {
             return Standing::Holds;
         }
         if let Some(host) = host.filter(|_| new || at == holders) {
-            return Standing::MayRide(host.claim);
+            return Standing::MayRide(host.id());
         }
         Standing::Waits { ahead: at - holders, watch: watch(me.mode, ahead, holders) }
     }
@@ -158,14 +175,14 @@ impl Line {
 
 /// Whom one in this mode watches, of those ahead, of whom the first ones hold.
 fn watch(mode: Mode, ahead: &[Stand], holders: usize) -> Watch {
-    let last = |stands: &[Stand]| stands.last().map_or(Watch::All, |stand| Watch::One(stand.claim));
+    let last = |stands: &[Stand]| stands.last().map_or(Watch::All, |stand| Watch::One(stand.id()));
     let kin = |stand: &&Stand| match mode {
         Mode::Exclusive => false,
         Mode::Shared => stand.mode == Mode::Shared,
         Mode::Permits { .. } => matches!(stand.mode, Mode::Permits { .. }),
     };
     match ahead.iter().rev().find(|stand| !kin(stand)) {
-        Some(stranger) => Watch::One(stranger.claim),
+        Some(stranger) => Watch::One(stranger.id()),
         // Permits only: the one just ahead tells when it is let in, or any holder lets the first waiter in.
         None if ahead.len() > holders => last(ahead),
         None => Watch::All,

@@ -34,6 +34,10 @@ impl Proof {
         // A few of them within a lag are enough.
         let apart = self.heard.back().is_none_or(|(last, _)| sent.since(*last) >= self.lag / 8);
         if sent > self.proven && apart {
+            // What is older than a session proves nothing any more.
+            while self.heard.front().is_some_and(|(first, _)| now.since(*first) > self.timeout) {
+                self.heard.pop_front();
+            }
             self.heard.push_back((sent, now));
         }
     }
@@ -109,6 +113,85 @@ mod tests {
         }
     }
 
+    /// What the client takes for a sign that the leader knows of it.
+    #[derive(Clone, Copy, Debug)]
+    enum Believes {
+        /// A write, and what was answered so long before it.
+        Writes { lag: u64 },
+        /// Any answer.
+        Reads,
+    }
+
+    fn simulate(believes: Believes, events: &[Event], tick: u64, offset: u64) -> Result<(), TestCaseError> {
+        let mut now = 10_000;
+        let lag = if let Believes::Writes { lag } = believes { lag } else { 0 };
+        let mut proof = Proof::new(at(now), Duration::from_millis(T), Duration::from_millis(lag));
+        let mut servers = Servers { tick, reported: now - offset.min(tick), heard: false, last: now, cut: false };
+        for event in events {
+            let alive = match *event {
+                Event::Pause(ms) => {
+                    now += ms;
+                    servers.pass(now)
+                }
+                Event::CutOff => {
+                    servers.cut = true;
+                    true
+                }
+                Event::Ask { write, takes } => {
+                    let sent = now;
+                    // It arrives half way.
+                    let arrives = servers.pass(now + takes / 2);
+                    servers.heard = true;
+                    now += takes;
+                    let answered = arrives && servers.pass(now) && !(write && servers.cut);
+                    match (answered, believes) {
+                        (false, _) => {}
+                        (true, Believes::Reads) => proof.proven = proof.proven.max(at(sent)),
+                        (true, Believes::Writes { .. }) if write => proof.committed(at(sent), at(now)),
+                        (true, Believes::Writes { .. }) => proof.heard(at(sent), at(now)),
+                    }
+                    servers.pass(now)
+                }
+            };
+            if !alive {
+                let ended = servers.last + T;
+                prop_assert!(at(ended) >= proof.until(), "ended at {ended} before {:?}", proof.until());
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Controls: the simulation shows what each mistake leads to.
+    fn finds_the_mistake(believes: Believes) {
+        let config = ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() };
+        let inputs = (prop::collection::vec(event(), 0..60), 1u64..T / 4, 0u64..T / 4);
+        let found = proptest::test_runner::TestRunner::new(config)
+            .run(&inputs, |(events, tick, offset)| simulate(believes, &events, tick, offset));
+        assert!(found.is_err(), "{believes:?} went well");
+    }
+
+    #[test]
+    fn who_takes_answered_reads_for_a_sign_holds_on_too_long() {
+        finds_the_mistake(Believes::Reads);
+    }
+
+    #[test]
+    fn who_counts_from_the_last_answer_before_a_write_holds_on_too_long() {
+        finds_the_mistake(Believes::Writes { lag: 0 });
+    }
+
+    #[test]
+    fn an_idle_session_remembers_little() {
+        let mut proof = Proof::new(at(0), Duration::from_millis(T), Duration::from_millis(T / 4));
+        for beat in 1..10_000 {
+            proof.heard(at(beat * T / 6), at(beat * T / 6 + 1));
+        }
+        assert!(proof.heard.len() < 10, "{} answers", proof.heard.len());
+        proof.committed(at(10_000 * T / 6), at(10_000 * T / 6 + 1));
+        assert!(proof.until() > at(10_000 * T / 6 + T / 2), "and enough");
+    }
+
     fn at(ms: u64) -> Moment {
         Moment::from_nanos(ms * 1_000_000)
     }
@@ -119,39 +202,7 @@ mod tests {
         /// Whatever is asked and whenever the follower is cut off: the leader never ends the session before `until`.
         #[test]
         fn the_leader_never_ends_what_is_proven(events in prop::collection::vec(event(), 0..60), tick in 1u64..T / 4, offset in 0u64..T / 4) {
-            let mut now = 10_000;
-            let mut proof = Proof::new(at(now), Duration::from_millis(T), Duration::from_millis(T / 4));
-            let mut servers = Servers { tick, reported: now - offset.min(tick), heard: false, last: now, cut: false };
-            for event in events {
-                let alive = match event {
-                    Event::Pause(ms) => {
-                        now += ms;
-                        servers.pass(now)
-                    }
-                    Event::CutOff => {
-                        servers.cut = true;
-                        true
-                    }
-                    Event::Ask { write, takes } => {
-                        let sent = now;
-                        // It arrives half way.
-                        let arrives = servers.pass(now + takes / 2);
-                        servers.heard = true;
-                        now += takes;
-                        let answered = arrives && servers.pass(now) && !(write && servers.cut);
-                        if answered && write {
-                            proof.committed(at(sent), at(now));
-                        } else if answered {
-                            proof.heard(at(sent), at(now));
-                        }
-                        servers.pass(now)
-                    }
-                };
-                if !alive {
-                    prop_assert!(at(servers.last + T) >= proof.until(), "ended at {} before {:?}", servers.last + T, proof.until());
-                    return Ok(());
-                }
-            }
+            simulate(Believes::Writes { lag: T / 4 }, &events, tick, offset)?;
         }
 
         /// With a read every sixth and a write every third of the timeout, more than half of it is always left after a write.

@@ -45,6 +45,24 @@ pub struct ZookeeperEngine {
     folders: Mutex<HashSet<LockName>>,
 }
 
+/// A call that goes on while nobody polls it, and ends when it is dropped: it keeps others from a claim's place, also whoever clears
+/// that when its time is over.
+async fn on<T: Send + 'static>(
+    runtime: tokio::runtime::Handle,
+    call: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    let mut calls = tokio::task::JoinSet::new();
+    calls.spawn_on(call, &runtime);
+    match calls.join_next().await {
+        Some(Ok(result)) => result,
+        Some(Err(failed)) if failed.is_panic() => std::panic::resume_unwind(failed.into_panic()),
+        _ => {
+            let message = "the runtime that opened this engine has ended";
+            Err(Error::new(ErrorKind::Closed, message).at_engine(error::NAME))
+        }
+    }
+}
+
 impl ZookeeperEngine {
     /// Opens a first session, so that what is wrong is known at once.
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
@@ -109,11 +127,7 @@ impl ZookeeperEngine {
         let (config, clock) = (self.config.clone(), self.clock.clone());
         let (board, seats) = (Arc::clone(&self.board), Arc::clone(&self.seats));
         let opening = async move { Session::open(&config, timeout, &clock, &board, &seats).await };
-        let opened = self.runtime.spawn(opening).await;
-        opened.unwrap_or_else(|_| {
-            let message = "the runtime that opened this engine has ended";
-            Err(Error::new(ErrorKind::Closed, message).at_engine(error::NAME))
-        })
+        on(self.runtime.clone(), opening).await
     }
 
     /// The folder of a lock.
@@ -157,13 +171,24 @@ impl ZookeeperEngine {
     async fn do_attempt(&self, claim: &Claim, queue: bool, sent: Moment) -> Result<Answer> {
         let seat = self.seat(claim).await?;
         let mut place = seat.place.lock().await;
+        if !self.seats.has(&seat) {
+            // It was taken away meanwhile, because nobody had wanted it for a TTL: the caller asks anew.
+            return Ok(Answer::Busy { recheck: None });
+        }
         let known = place.node().map(str::to_owned);
         seat.show();
         let look = steps::ask(self, &seat, claim, &mut place).await?;
         // Who is in the queue stays there.
         let queued = queue || (known.is_some() && known.as_deref() == place.node());
         let answer = match look {
-            Look::Holds => return Ok(self.grant(claim, &seat, &mut place, sent, false)),
+            Look::Holds => {
+                // Others may have seen it wait.
+                let seen = known.is_some() || place.id().is_some_and(|id| place.line.has_behind(id));
+                match self.grant(claim, &seat, &mut place, sent, seen) {
+                    busy @ Answer::Busy { .. } if !queued => busy,
+                    answer => return Ok(answer),
+                }
+            }
             Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None }),
             Look::Waits(_) => Answer::Busy { recheck: None },
             Look::Refused(refusal) => Answer::Refused(refusal),
@@ -193,12 +218,20 @@ impl ZookeeperEngine {
         let absent = Answer::Busy { recheck: None };
         let Some(seat) = self.seats.find(claim.id).filter(|seat| !seat.is_gone()) else { return Ok(absent) };
         let mut place = seat.place.lock().await;
+        if !self.seats.has(&seat) {
+            return Ok(absent);
+        }
         seat.show();
         if seat.is_held() {
             return Ok(self.grant(claim, &seat, &mut place, sent, false));
         }
-        let found = steps::wait(self, &seat, claim, &mut place, sent.after(patience)).await?;
+        // A session may be shorter than the TTL: it must hear from the leader often enough.
+        let patience = patience.min(seat.session.timeout / 3);
+        let mut found = steps::wait(self, &seat, claim, &mut place, sent.after(patience)).await?;
         seat.show();
+        if matches!(found, Some(Look::Holds)) && seat.session.runs_low() {
+            found = Some(steps::ask(self, &seat, claim, &mut place).await?);
+        }
         match found {
             Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
             Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None }),
@@ -228,7 +261,7 @@ impl ZookeeperEngine {
             session.guard(Guarded { claim: claim.id, path, event, news, soon: waited && soon });
         }
         let left = session.until().since(sent);
-        if left < session.timeout / 8 {
+        if session.runs_low() {
             // Too little is known for too long: ask again when more is.
             return Answer::Busy { recheck: Some(session.timeout / 8) };
         }
@@ -319,7 +352,8 @@ impl Engine for ZookeeperEngine {
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
         let sent = self.clock.now();
-        Step::new(async move { self.do_attempt(&claim, queue, sent).await })
+        let runtime = self.runtime.clone();
+        Step::new(on(runtime, async move { self.do_attempt(&claim, queue, sent).await }))
     }
 
     fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
@@ -329,7 +363,8 @@ impl Engine for ZookeeperEngine {
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
         let sent = self.clock.now();
-        Step::new(async move { self.do_wait(&claim, patience, sent).await })
+        let runtime = self.runtime.clone();
+        Step::new(on(runtime, async move { self.do_wait(&claim, patience, sent).await }))
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {

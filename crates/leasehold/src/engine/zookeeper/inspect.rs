@@ -25,10 +25,9 @@ pub(super) async fn one(engine: &ZookeeperEngine, name: &LockName) -> Result<Loc
 
 async fn view(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> Result<LockView> {
     let folder = engine.folder(name);
-    let (line, nodes) = steps::read_line(engine, session, &folder).await?;
+    let line = steps::read_line(engine, session, &folder).await?;
     let found = line.stands().iter().map(|stand| async {
-        let Some(node) = wire::node_of(&nodes, stand.claim) else { return Ok(None) };
-        match session.client.get_data(&format!("{folder}/{node}")).await {
+        match session.client.get_data(&format!("{folder}/{}", wire::node(stand))).await {
             Ok((data, stat)) => Ok(Some((data, stat))),
             // It has left meanwhile.
             Err(Cause::NoNode) => Ok(None),
@@ -102,11 +101,10 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
         let holders = line.holders();
         let (mut party, mut first) = (None, None);
         for (at, stand) in line.stands().iter().enumerate() {
-            let Some(node) = wire::node_of(&nodes, stand.claim).filter(|_| stand.claim == claim || at >= holders)
-            else {
+            if stand.claim != claim && at < holders {
                 continue;
-            };
-            let path = format!("{folder}/{node}");
+            }
+            let path = format!("{folder}/{}", wire::node(stand));
             match client.get_data(&path).await {
                 Ok((data, stat)) if stand.claim == claim => {
                     party = Some((path, self::party(stand, &data, &stat, at < holders)));

@@ -10,7 +10,7 @@ use zookeeper_client::StateWatcher;
 
 use super::session::{Event, Session};
 use crate::claim::{Claim, ClaimId, Token};
-use crate::logic::line::{Line, Stand, Watch};
+use crate::logic::line::{Id, Line, Stand, Watch};
 
 /// All claims of one client.
 #[derive(Debug, Default)]
@@ -42,6 +42,8 @@ pub(super) struct Place {
     pub(super) armed: Option<Armed>,
     /// The watch on its own node, while it waits.
     pub(super) own: Option<Event>,
+    /// Whether it has found its place: it is not new any more.
+    pub(super) settled: bool,
 }
 
 impl Place {
@@ -50,6 +52,14 @@ impl Place {
         match &self.stage {
             Stage::In(own) => Some(&own.node),
             Stage::New | Stage::Sent => None,
+        }
+    }
+
+    /// Its node, if that has a place of its own.
+    pub(super) fn id(&self) -> Option<Id> {
+        match &self.stage {
+            Stage::In(own) if own.stand.ride.is_none() => Some(own.stand.id()),
+            _ => None,
         }
     }
 }
@@ -87,13 +97,21 @@ impl Own {
 pub(super) struct Armed {
     pub(super) watch: Watch,
     pub(super) event: Event,
+    /// Whether the list has been read so that this watch is enough. A step may break off before.
+    pub(super) enough: bool,
     states: StateWatcher,
 }
 
 impl Armed {
-    pub(super) fn new(watch: Watch, event: Event, mut states: StateWatcher) -> Self {
-        states.state();
-        Self { watch, event, states }
+    /// `states`: from before the watch was asked for.
+    pub(super) fn new(watch: Watch, event: Event, states: StateWatcher) -> Self {
+        Self { watch, event, enough: false, states }
+    }
+
+    /// The list was read with it.
+    pub(super) fn enough(mut self) -> Self {
+        self.enough = true;
+        self
     }
 
     /// Whether the line has been up all the time: only then do events come in order.
@@ -176,6 +194,11 @@ impl Seats {
     pub(super) fn take(&self, claim: &Claim, folder: String, session: &Arc<Session>) -> Arc<Seat> {
         let new = || Arc::new(Seat::new(claim, folder, Arc::clone(session)));
         Arc::clone(self.all().entry(claim.id).or_insert_with(new))
+    }
+
+    /// Whether this is the seat of its claim: it may have been taken away while somebody waited for its place.
+    pub(super) fn has(&self, seat: &Arc<Seat>) -> bool {
+        self.all().get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat))
     }
 
     /// Claims of a session that nobody wants any more.

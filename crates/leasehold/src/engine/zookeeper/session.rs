@@ -129,6 +129,11 @@ impl Session {
         self.proof().until().before(self.timeout / 100)
     }
 
+    /// Whether too little is left of what is known for a new grant.
+    pub(super) fn runs_low(&self) -> bool {
+        self.until().since(self.now()) < self.timeout / 8
+    }
+
     /// Has a held claim's own node watched.
     pub(super) fn guard(&self, guarded: Guarded) {
         // Nobody listens when the session is over; its claims are lost anyway.

@@ -10,10 +10,10 @@ use super::engine::ZookeeperEngine;
 use super::seats::{Armed, Own, Place, Seat, Seats, Stage};
 use super::session::Session;
 use super::{error, wire};
-use crate::claim::{Claim, ClaimId};
+use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::line::{Line, Ride, Standing, Watch};
+use crate::logic::line::{Id, Line, Ride, Standing, Watch};
 use crate::logic::table::Refusal;
 use crate::name::LockName;
 
@@ -35,9 +35,9 @@ fn disturbed() -> Error {
 
 /// A claim asks for the lock, for the first time or again.
 pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, place: &mut Place) -> Result<Look> {
-    // What can never be granted is refused at once, and not when a claim that waits asks again.
-    let mut new = !matches!(place.stage, Stage::In(_));
     for _ in 0..TRIES {
+        // What can never be granted is refused at once, and not when a claim that waits asks again.
+        let new = !place.settled;
         let found = match &place.stage {
             Stage::New => {
                 if enter(engine, seat, claim, place).await? {
@@ -57,11 +57,11 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
             },
         };
         if let Some(look) = found {
+            place.settled = !matches!(look, Look::Refused(_));
             return Ok(look);
         }
         // Somebody has deleted it: it comes anew.
         forget(seat, place);
-        new = true;
     }
     Err(disturbed())
 }
@@ -225,8 +225,14 @@ async fn look(
 ) -> Result<Option<Look>> {
     let (session, folder) = (&seat.session, &seat.folder);
     let mut all = false;
+    // Until the end of this it may be that it holds already, or watches the wrong one.
+    if let Some(armed) = &mut place.armed {
+        armed.enough = false;
+    }
     for _ in 0..TRIES {
         let Stage::In(own) = &place.stage else { return Ok(None) };
+        let id = own.stand.id();
+        let states = session.client.state_watcher();
         let sent = session.now();
         let (nodes, event) = if all {
             let result = session.client.list_and_watch_children(folder).await;
@@ -249,18 +255,18 @@ async fn look(
             return Ok(None);
         }
         place.line = line(session, folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
-        match place.line.standing(claim.id, new) {
+        match place.line.standing(id, new) {
             Standing::Holds => return Ok(Some(Look::Holds)),
             Standing::Refused(refusal) => return Ok(Some(Look::Refused(refusal))),
             Standing::Absent => return Ok(None),
             Standing::MayRide(host) => {
-                if ride(engine, seat, claim, place, &nodes, host).await? {
+                if ride(engine, seat, claim, place, host).await? {
                     return Ok(Some(Look::Holds));
                 }
             }
             Standing::Waits { ahead, watch: Watch::All } => match event {
                 Some(event) => {
-                    place.armed = Some(Armed::new(Watch::All, event, session.client.state_watcher()));
+                    place.armed = Some(Armed::new(Watch::All, event, states).enough());
                     return Ok(Some(Look::Waits(ahead)));
                 }
                 None => all = true,
@@ -269,7 +275,8 @@ async fn look(
                 let armed = place.armed.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_steady());
                 // If the list was read after the watch was set, nothing can be missed.
                 if armed || arm(engine, seat, place, watch).await? == Target::Untouched {
-                    let there = !place.line.is_next_after(claim.id, watch) || watch_own(engine, seat, place).await?;
+                    let there = !place.line.is_next_after(id, watch) || watch_own(engine, seat, place).await?;
+                    place.armed.iter_mut().for_each(|armed| armed.enough = true);
                     return Ok(there.then_some(Look::Waits(ahead)));
                 }
             }
@@ -292,11 +299,11 @@ enum Target {
 /// Watches one claim ahead; and our own node, if we are next: then nothing more will be asked before we hold the lock.
 async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watch: Watch) -> Result<Target> {
     let session = &seat.session;
-    let Watch::One(target) = watch else { return Ok(Target::Gone) };
+    let (Watch::One(target), Stage::In(own)) = (watch, &place.stage) else { return Ok(Target::Gone) };
     let Some(stand) = place.line.find(target) else { return Ok(Target::Gone) };
     let path = format!("{}/{}", seat.folder, wire::node(stand));
+    let next = place.line.is_next_after(own.stand.id(), watch);
     place.armed = None;
-    let next = place.line.is_next_after(seat.claim, watch);
     let states = session.client.state_watcher();
     let sent = session.now();
     // Unlike `exists`, this leaves no watch behind where there is no node.
@@ -332,25 +339,18 @@ async fn watch_own(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> 
 }
 
 /// Stands with a claim of the same owner that holds. `false`: that one is gone, or changed meanwhile.
-async fn ride(
-    engine: &ZookeeperEngine,
-    seat: &Seat,
-    claim: &Claim,
-    place: &mut Place,
-    nodes: &[String],
-    host: ClaimId,
-) -> Result<bool> {
-    let (Stage::In(own_node), Some(node)) = (&place.stage, wire::node_of(nodes, host)) else { return Ok(false) };
-    let (session, terms, folder) = (&seat.session, &claim.terms, &seat.folder);
-    let Some(stand) = wire::stand(node) else { return Ok(false) };
-    let host = format!("{folder}/{node}");
+async fn ride(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place, host: Id) -> Result<bool> {
+    let (Stage::In(first), Some(stand)) = (&place.stage, place.line.find(host)) else { return Ok(false) };
+    let (session, terms, folder, first) = (&seat.session, &claim.terms, &seat.folder, first.clone());
+    let host = format!("{folder}/{}", wire::node(stand));
+    let under = stand.place();
+    let token = stand.ride.map(|ride| ride.token);
     let (data, stat) = match session.client.get_data(&host).await {
         Ok(found) => found,
         Err(Cause::NoNode) => return Ok(false),
         Err(cause) => return Err(engine.failed(cause)),
     };
-    let token = stand.ride.map_or(stat.czxid.cast_unsigned(), |ride| ride.token);
-    let ride = Ride { under: stand.place(), token };
+    let ride = Ride { under, token: token.unwrap_or(stat.czxid.cast_unsigned()) };
     let prefix = wire::prefix(claim.id, terms.mode, wire::owner(terms.owner), Some(ride));
     let record = wire::record(&terms.holder, terms.ttl);
     let ephemeral = CreateMode::EphemeralSequential.with_acls(engine.config.access.acls());
@@ -359,13 +359,17 @@ async fn ride(
     // Whoever watches the host looks again.
     let added = all
         .add_set_data(&host, &data, Some(stat.version))
-        .and_then(|()| all.add_delete(&seat.path(own_node), None))
+        .and_then(|()| all.add_delete(&seat.path(&first), None))
         .and_then(|()| all.add_create(&format!("{folder}/{prefix}"), record.as_bytes(), &ephemeral));
     added.map_err(|cause| engine.failed(cause))?;
     place.armed = None;
     place.own = None;
+    place.stage = Stage::Sent;
     let result = all.commit().await;
     session.wrote(sent, &result);
+    if matches!(result, Err(MultiWriteError::OperationFailed { .. })) {
+        place.stage = Stage::In(first);
+    }
     match result {
         Ok(done) => {
             let [MultiWriteResult::SetData { stat }, _, MultiWriteResult::Create { path, .. }] = &done[..] else {
@@ -375,11 +379,7 @@ async fn ride(
             Ok(true)
         }
         Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => Ok(false),
-        Err(MultiWriteError::OperationFailed { source, .. }) => Err(engine.failed(source)),
-        Err(other) => {
-            place.stage = Stage::Sent;
-            Err(engine.failed(error::cause(other)))
-        }
+        Err(other) => Err(engine.failed(error::cause(other))),
     }
 }
 
@@ -407,9 +407,16 @@ async fn waited(
     until: Moment,
 ) -> Result<Option<Look>> {
     loop {
-        let Stage::In(own) = &place.stage else { return Ok(None) };
-        let node = seat.path(own);
-        let Some(armed) = &mut place.armed else {
+        let (node, id) = match &place.stage {
+            Stage::In(own) => (seat.path(own), own.stand.id()),
+            Stage::New => return Ok(None),
+            // The last step broke off: there is one node, or another.
+            Stage::Sent => {
+                find(engine, seat, place).await?;
+                continue;
+            }
+        };
+        let Some(armed) = place.armed.as_mut().filter(|armed| armed.enough) else {
             // Not there yet, or the last step broke off.
             match look(engine, seat, claim, place, false).await? {
                 Some(Look::Waits(_)) => continue,
@@ -446,11 +453,18 @@ async fn waited(
         };
         let (steady, watch) = (armed.is_steady(), armed.watch);
         place.armed = None;
+        // It may have come just after we looked for it, and before the other.
+        if let Some(event) = place.own.as_mut().and_then(FutureExt::now_or_never) {
+            place.own = None;
+            if matches!(event.event_type, EventType::NodeDeleted | EventType::Session) {
+                return Ok(None);
+            }
+        }
         match (event.event_type, watch) {
             (EventType::Session, _) => return Ok(None),
             // Everything since our list came to us, and in order: that one has left, nobody has joined it, and we are there.
             (EventType::NodeDeleted, Watch::One(_))
-                if steady && place.own.is_some() && place.line.is_next_after(claim.id, watch) =>
+                if steady && place.own.is_some() && place.line.is_next_after(id, watch) =>
             {
                 return Ok(Some(Look::Holds));
             }
@@ -499,16 +513,12 @@ pub(super) async fn leave(seats: &Seats, seat: &Arc<Seat>, place: &mut Place) ->
     Ok(there)
 }
 
-/// The line of a lock, and the nodes as they are called.
-pub(super) async fn read_line(
-    engine: &ZookeeperEngine,
-    session: &Session,
-    folder: &str,
-) -> Result<(Line, Vec<String>)> {
+/// The line of a lock, as of now.
+pub(super) async fn read_line(engine: &ZookeeperEngine, session: &Session, folder: &str) -> Result<Line> {
     let (synced, listed) = join(session.client.sync(folder), session.client.list_children(folder)).await;
     let read = match synced.and(listed) {
-        Ok(nodes) => line(session, folder, &nodes).await.map(|line| (line, nodes)),
-        Err(Cause::NoNode) => Ok((Line::default(), Vec::new())),
+        Ok(nodes) => line(session, folder, &nodes).await,
+        Err(Cause::NoNode) => Ok(Line::default()),
         Err(cause) => Err(cause),
     };
     read.map_err(|cause| engine.failed(cause))

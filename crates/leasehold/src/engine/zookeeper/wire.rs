@@ -72,6 +72,11 @@ pub(super) fn prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Optio
     format!("{:032x}-{mode}-{owner}-{ride}-", claim.bits())
 }
 
+/// What a claim's node is called.
+pub(super) fn node(stand: &Stand) -> String {
+    format!("{}{:010}", prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq)
+}
+
 /// The claim behind a node's name; `None` if it is not ours.
 pub(super) fn stand(node: &str) -> Option<Stand> {
     let mut parts = node.splitn(5, '-');
@@ -99,11 +104,6 @@ pub(super) fn stand(node: &str) -> Option<Stand> {
     (self::node(&stand) == node).then_some(stand)
 }
 
-/// What the node of a claim is called.
-pub(super) fn node(stand: &Stand) -> String {
-    format!("{}{:010}", prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq)
-}
-
 /// The claims in a list of nodes.
 pub(super) fn stands(nodes: &[String]) -> Vec<Stand> {
     nodes.iter().filter_map(|node| stand(node)).collect()
@@ -122,12 +122,6 @@ pub(super) fn line_of_transactions(mut stands: Vec<(i64, Stand)>) -> Line {
         (stand.ride.map_or(made, |ride| ride.token), stand.ride.is_some(), made)
     });
     Line::in_order(stands.into_iter().map(|(_, stand)| stand).collect())
-}
-
-/// The node of a claim in a list.
-pub(super) fn node_of(nodes: &[String], claim: ClaimId) -> Option<&String> {
-    let id = format!("{:032x}-", claim.bits());
-    nodes.iter().find(|node| node.starts_with(&id))
 }
 
 /// What a claim's node says of it.
@@ -181,9 +175,9 @@ mod tests {
             let claim = ClaimId::from_bits(claim);
             // As the server writes it.
             let node = format!("{}{seq:010}", prefix(claim, mode, owner, ride));
-            prop_assert_eq!(stand(&node), Some(Stand { claim, mode, owner, ride, seq }));
-            let nodes = ["other".into(), node.clone()];
-            prop_assert_eq!(node_of(&nodes, claim), Some(&node));
+            let found = Stand { claim, mode, owner, ride, seq };
+            prop_assert_eq!(&self::node(&found), &node);
+            prop_assert_eq!(stand(&node), Some(found));
         }
 
         #[test]
