@@ -213,13 +213,17 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
 }
 
 /// Buries the claims that the engine said are lost. What is not in the book is another client's, or ours in a moment: it is
-/// remembered for a while, and looked for again whenever the keeper wakes.
+/// remembered for a while, and looked for again whenever the keeper wakes. What was granted to a request that was sent after that is
+/// not meant: the claim has asked anew.
 fn bury_lost(desk: &Desk, early: &mut Vec<(Moment, ClaimId)>) {
     if early.is_empty() {
         return;
     }
     let lost: Vec<ClaimId> = early.iter().map(|(_, claim)| *claim).collect();
     for claim in desk.book.find(&lost) {
+        if early.iter().all(|(told, lost)| *lost != claim.id || *told < claim.lease.granted()) {
+            continue;
+        }
         claim.lease.take_away();
         chores::bury(desk, &claim);
         early.retain(|(_, lost)| *lost != claim.id);
@@ -233,4 +237,30 @@ fn bury_lost(desk: &Desk, early: &mut Vec<(Moment, ClaimId)>) {
 fn expired(desk: &Arc<Desk>, claim: &Arc<Claim>) -> Option<Chore> {
     claim.lease.expire();
     chores::bury(desk, claim).then(|| chores::give_back_lost(Arc::clone(desk), Arc::clone(claim)).boxed())
+}
+
+#[cfg(all(test, feature = "memory"))]
+mod tests {
+    use super::*;
+    use crate::claim::{Holder, Mode, Terms, Token};
+    use crate::name::LockName;
+
+    /// A claim lost what it held, asked anew, and was granted: what was told of the first hold does not end the second.
+    #[tokio::test]
+    async fn a_loss_that_was_told_before_the_claim_asked_again_is_not_meant() {
+        let clock = Clock::system();
+        let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
+        let desk = Desk::new(engine, clock.clone(), Gauges::default());
+        let name = LockName::new("a").expect("a name");
+        let ttl = Duration::from_secs(10);
+        let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
+        let (told, later) = (clock.now(), clock.now().after(Duration::from_millis(1)));
+        for (granted, lost) in [(later, false), (told, true)] {
+            let claim = Arc::new(Claim::on(clock.clone(), Arc::clone(&terms)));
+            claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
+            desk.keep(&claim, granted.after(ttl));
+            bury_lost(&desk, &mut vec![(told, claim.id)]);
+            assert_eq!(claim.lease.lost_reason().is_some(), lost);
+        }
+    }
 }

@@ -17,8 +17,8 @@
 //!   the end of the folder and of the sequence, and as long as the ensemble keeps its data.
 //! - **Re-entry.** A further claim of an owner stands *with* its first one (a rider): a transaction makes its node, named after
 //!   the place and token of the first, and changes the data of that, which tells the waiter behind it to look again.
-//! - **Permits and owners.** Somebody who has waited for permits, or has an owner, changes its own node's data as soon as it is let
-//!   in: the one behind may fit, too.
+//! - **Permits and owners.** Somebody whom others may have seen wait changes its own node's data when let in, at once if it has permits
+//!   or an owner: that tells the one behind, who may fit, too.
 //!
 //! # How long a lock is surely held
 //! As long as its session. The leader ends a session that it has not heard of for the session's timeout; our own deadline must
@@ -40,6 +40,8 @@
 //! | the answer to a give-back is lost | it is deleted again; another's node has another name |
 //! | the connection breaks | leases run down; the library goes to another server; all claims are then checked by a write before they count again |
 //! | the session ends | all its claims are lost at once (their deadlines were over before); nothing is taken again by itself |
+//! | ... only for its client: the servers were all away, and give it its full time again | the claim's old node is another's to it: it waits behind that |
+//! | nobody polls, or drops, a waiter's call | it is taken out of the queue after its TTL |
 //! | the client stops | its deadline is over before the leader ends the session; the token tells later |
 //! | the leader dies | no answers until there is another, who gives all sessions their full timeout again |
 //! | a follower is cut off | its reads prove nothing; without writes the lease runs down, before the leader ends the session |
@@ -53,6 +55,7 @@
 //! # What is assumed
 //! The leader's clock does not run faster than ours by more than 1 %, and it hears its followers' reports at least four times
 //! within a session's timeout (they come twice a tick, and a session is at least two ticks long unless the server was told otherwise).
+//! While a claim stands in a lock's folder, fewer than 2^31 others come to it.
 
 mod config;
 pub(crate) mod doctor;
