@@ -63,7 +63,12 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
 /// Opens the engine, for no longer than the lock itself may be waited for.
 async fn in_time(plan: &Plan, opening: impl Future<Output = Result<Locks, Failure>>) -> Result<Locks, Failure> {
     let Patience::For(wait) = plan.patience else { return opening.await };
-    let late = || Error::new(ErrorKind::Unavailable, format!("the engine could not be reached within {wait:?}"));
+    let late = || {
+        Error::new(
+            ErrorKind::Unavailable,
+            format!("the engine could not be reached within {wait:?}; `leasehold doctor` says why"),
+        )
+    };
     tokio::time::timeout(wait.max(LEAST_WAIT), opening).await.unwrap_or_else(|_| Err(late().into()))
 }
 

@@ -20,6 +20,23 @@ async fn a_holder_whose_node_is_deleted_is_told() {
     assert!(!guard.is_held());
 }
 
+/// The same while its line is down, so that nobody can tell it: it looks as soon as the line is back, and not only at its deadline.
+#[tokio::test]
+async fn a_holder_whose_node_is_deleted_while_its_line_is_down_is_told_when_it_is_back() {
+    let site = Site::new().await;
+    let (locks, proxy) = site.proxied(LONG).await;
+    let guard = locks.mutex("a").lock().await.expect("a lock");
+    let lost = mourner(&guard);
+    proxy.refuse(true);
+    proxy.cut();
+    site.client.delete(&site.nodes("a").await[0], None).await.expect("a deleted node");
+    proxy.refuse(false);
+    let (lost_at, reason) = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
+    assert_eq!(reason, LostReason::Taken);
+    assert!(lost_at < guard.deadline() && !guard.is_held());
+    assert_eq!(site.nodes("a").await.len(), 0, "nothing is taken again by itself");
+}
+
 /// A waiter whose node is deleted is not granted because the one ahead leaves: it stands at the end of the queue.
 #[tokio::test]
 async fn a_waiter_whose_node_is_deleted_goes_to_the_end() {

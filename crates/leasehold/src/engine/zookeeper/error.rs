@@ -58,10 +58,12 @@ fn no_auth(config: &Config) -> &'static str {
         None => "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it",
         // The server takes any user and password, and compares them with the ACL only.
         Some(Scheme::Digest) => {
-            "another user or password made it (with digest, a wrong password is noticed only here), or its ACL is to be changed; \
-             `leasehold doctor` shows it"
+            "another user or password than that of user:password@ made it (with digest, a wrong password is noticed only here); or have its \
+             ACL changed; `leasehold doctor` shows it"
         }
-        Some(Scheme::Sasl) => "another user made it, or its ACL is to be changed; `leasehold doctor` shows it",
+        Some(Scheme::Sasl) => {
+            "another user than that of user:password@ made it; or have its ACL changed; `leasehold doctor` shows it"
+        }
     }
 }
 
