@@ -9,7 +9,7 @@ use leasehold::engine::{Answer, Engine};
 use leasehold::{Claim, Guard, Holder, LockName, Locks, LostReason, Mode, Owner, Terms, Token};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::zookeeper::{self, Ensemble, ZooKeeper};
-use leasehold_testbed::{Proxy, Server, eventually};
+use leasehold_testbed::{Proxy, eventually};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinHandle;
 use zookeeper_client::Client;
@@ -19,7 +19,7 @@ pub(crate) const SHORT: Duration = Duration::from_secs(2);
 /// A session that no test outlives.
 pub(crate) const LONG: Duration = Duration::from_secs(40);
 
-/// One server for all tests that do not harm it; each has a folder of its own.
+/// A follower of one ensemble, for all tests that do not harm it; each has a folder of its own.
 pub(crate) struct Site {
     addr: std::net::SocketAddr,
     base: String,
@@ -28,10 +28,15 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) async fn new() -> Self {
-        static SERVER: OnceCell<Server> = OnceCell::const_new();
+        static SERVERS: OnceCell<(Ensemble, usize)> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let server = SERVER.get_or_init(|| async { zookeeper::start().await.expect("a server") }).await;
-        Self::at(server.addr(), &format!("/site-{}", MADE.fetch_add(1, Ordering::Relaxed))).await
+        let start = || async {
+            let servers = Ensemble::start(3).await.expect("an ensemble");
+            let follower = servers.followers().await.expect("followers")[0];
+            (servers, follower)
+        };
+        let (servers, follower) = SERVERS.get_or_init(start).await;
+        Self::at(servers.addr(*follower), &format!("/site-{}", MADE.fetch_add(1, Ordering::Relaxed))).await
     }
 
     pub(crate) async fn at(addr: std::net::SocketAddr, base: &str) -> Self {

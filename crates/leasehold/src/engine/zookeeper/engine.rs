@@ -177,7 +177,16 @@ impl ZookeeperEngine {
         }
         let known = place.node().map(str::to_owned);
         seat.show();
-        let look = steps::ask(self, &seat, claim, &mut place).await?;
+        let look = match steps::ask(self, &seat, claim, &mut place).await {
+            Ok(look) => look,
+            Err(error) => {
+                // Refused for good: it has nothing at the servers, and needs no session.
+                if matches!(place.stage, Stage::New) && !error.is_retryable() {
+                    self.seats.leave(&seat);
+                }
+                return Err(error);
+            }
+        };
         // Who is in the queue stays there.
         let queued = queue || (known.is_some() && known.as_deref() == place.node());
         let answer = match look {

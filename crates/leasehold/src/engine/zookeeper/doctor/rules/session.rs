@@ -201,7 +201,7 @@ mod tests {
         facts.aim.session_timeout = Some(Duration::from_secs(5));
         assert_level(&timeout(&facts), Good, "granted");
         facts.aim.ttl = Duration::from_millis(500);
-        assert_level(&timeout(&facts), Fail, "the shortest is 1 s");
+        assert_level(&timeout(&facts), Fail, "the shortest is 2 s");
         // From the settings: 1 s to 10 s.
         assert_level(&timeout(&unvisited(asked(30, 0))), Good, "longest session is 10 s");
         let mut blind = unvisited(asked(30, 0));
