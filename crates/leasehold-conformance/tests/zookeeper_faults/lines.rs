@@ -32,13 +32,15 @@ async fn a_caller_who_gives_up_leaves_nothing() {
     let (locks, proxy) = site.proxied(LONG).await;
     drop(locks.mutex("a").lock().await.expect("a lock"));
     site.until_nodes("a", 0).await;
+    // A stranger in the folder keeps it from vanishing meanwhile.
+    site.keep_folder("a").await;
     proxy.drop_replies(true);
     let error = locks.mutex("a").wait(Duration::from_millis(300)).lock().await.expect_err("no answer");
     assert!([ErrorKind::Unavailable, ErrorKind::Timeout].contains(&error.kind()), "{error}");
-    site.until_nodes("a", 1).await;
+    site.until_nodes("a", 2).await;
     proxy.drop_replies(false);
     proxy.cut();
-    site.until_nodes("a", 0).await;
+    site.until_nodes("a", 1).await;
     let free = site.locks(LONG).await.mutex("a").wait(SOON).lock().await.expect("a free lock");
     drop(free);
 }

@@ -84,6 +84,22 @@ impl Site {
         nodes.into_iter().map(|node| format!("{folder}/{node}")).collect()
     }
 
+    /// Puts a stranger into a lock's folder, so that it is not removed.
+    pub(crate) async fn keep_folder(&self, name: &str) {
+        let acls = zookeeper_client::Acls::anyone_all();
+        let (folder, container) = (self.folder(name), zookeeper_client::CreateMode::Container.with_acls(acls));
+        loop {
+            let stranger = zookeeper_client::CreateMode::Persistent.with_acls(acls);
+            match self.client.create(&format!("{folder}/stranger"), b"", &stranger).await {
+                Ok(_) => return,
+                Err(zookeeper_client::Error::NoNode) => {
+                    let _ = self.client.create(&folder, b"", &container).await;
+                }
+                Err(error) => panic!("a stranger in {folder}: {error}"),
+            }
+        }
+    }
+
     pub(crate) async fn until_nodes(&self, name: &str, count: usize) {
         eventually(SOON, || async {
             let nodes = self.nodes(name).await;
