@@ -4,7 +4,7 @@
 //! - [`admission`]: who may hold beside whom.
 //! - [`table`]: one lock's holders and queue, and every step on them: the specification of an engine.
 //! - [`queue`]: whom a waiter watches.
-//! - [`line`]: who holds and who waits, read from one ordered list by everybody alike.
+//! - [`mod@line`]: who holds and who waits, read from one ordered list by everybody alike.
 //! - [`session`]: how long a session surely lives.
 //! - [`fence`]: which token a resource accepts.
 //! - [`quorum`]: what a majority of independent nodes says; [`ballots`]: what each of them does.
