@@ -5,9 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use zookeeper_client::StateWatcher;
-
 use super::session::{Event, Session};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::logic::line::{Id, Line, Stand, Watch};
@@ -99,13 +96,14 @@ pub(super) struct Armed {
     pub(super) event: Event,
     /// Whether the list has been read so that this watch is enough. A step may break off before.
     pub(super) enough: bool,
-    states: StateWatcher,
+    /// The session's count of breaks, and what it was.
+    breaks: (Arc<AtomicU64>, u64),
 }
 
 impl Armed {
-    /// `states`: from before the watch was asked for.
-    pub(super) fn new(watch: Watch, event: Event, states: StateWatcher) -> Self {
-        Self { watch, event, enough: false, states }
+    /// `breaks`: from before the watch was asked for.
+    pub(super) fn new(watch: Watch, event: Event, breaks: (Arc<AtomicU64>, u64)) -> Self {
+        Self { watch, event, enough: false, breaks }
     }
 
     /// The list was read with it.
@@ -115,8 +113,8 @@ impl Armed {
     }
 
     /// Whether the line has been up all the time: only then do events come in order.
-    pub(super) fn is_steady(&mut self) -> bool {
-        self.states.changed().now_or_never().is_none()
+    pub(super) fn is_steady(&self) -> bool {
+        self.breaks.0.load(Ordering::Acquire) == self.breaks.1
     }
 }
 

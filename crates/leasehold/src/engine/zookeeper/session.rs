@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub(super) struct Session {
     clock: Clock,
     proof: Mutex<Proof>,
     over: AtomicBool,
+    /// How often the connection has changed.
+    breaks: Arc<AtomicU64>,
     guarded: UnboundedSender<Guarded>,
 }
 
@@ -83,18 +85,28 @@ impl Session {
         let proof = Proof::new(asked, timeout, timeout / 4);
         let (guarded, requests) = unbounded_channel();
         let (proof, over) = (Mutex::new(proof), AtomicBool::new(false));
-        let session = Arc::new(Self { client, timeout, clock: clock.clone(), proof, over, guarded });
+        let breaks = Arc::default();
+        let session = Arc::new(Self { client, timeout, clock: clock.clone(), proof, over, breaks, guarded });
         let care = Care { session: Arc::downgrade(&session), seats: Arc::downgrade(seats), board: Arc::clone(board) };
-        tokio::spawn(care.run(clock.clone(), requests, session.client.state_watcher(), timeout));
+        let (told, states) = unbounded_channel();
+        tokio::spawn(hear(session.client.state_watcher(), Arc::clone(&session.breaks), told));
+        tokio::spawn(care.run(clock.clone(), requests, states, timeout));
         Ok(session)
     }
 
     /// Ends the session, unless somebody else still has it, and waits until the server has been told, but not for long.
     pub(super) async fn close(self: Arc<Self>) {
-        let mut states = self.client.state_watcher();
+        let (states, clock) = (self.client.state_watcher(), self.clock.clone());
         drop(self);
-        let closed = async { while !states.changed().await.is_terminated() {} };
-        let _ = tokio::time::timeout(FAREWELL, closed).await;
+        let end = clock.now().after(FAREWELL);
+        while !states.peek_state().is_terminated() && clock.now() < end {
+            clock.sleep_until(clock.now().after(Duration::from_millis(2))).await;
+        }
+    }
+
+    /// How often the connection has changed, now and later.
+    pub(super) fn breaks(&self) -> (Arc<AtomicU64>, u64) {
+        (Arc::clone(&self.breaks), self.breaks.load(Ordering::Acquire))
     }
 
     /// Whether nothing can be asked any more.
@@ -198,6 +210,19 @@ fn belong_together(cert: &str, key: &str) -> std::result::Result<(), String> {
     read.map(drop).map_err(|cause| cause.to_string())
 }
 
+/// Hears of every change of a connection, to the end. The client library's own future must not be dropped while it waits: its place in a
+/// list is then read after it is gone.
+async fn hear(mut states: zookeeper_client::StateWatcher, breaks: Arc<AtomicU64>, told: UnboundedSender<SessionState>) {
+    loop {
+        let state = states.changed().await;
+        breaks.fetch_add(1, Ordering::AcqRel);
+        let _ = told.send(state);
+        if state.is_terminated() {
+            return;
+        }
+    }
+}
+
 /// Looks after a session for as long as somebody has it.
 struct Care {
     session: Weak<Session>,
@@ -222,7 +247,7 @@ impl Care {
         self,
         clock: Clock,
         mut requests: UnboundedReceiver<Guarded>,
-        mut states: zookeeper_client::StateWatcher,
+        mut states: UnboundedReceiver<SessionState>,
         timeout: Duration,
     ) {
         let mut watched: FuturesUnordered<BoxFuture<'static, Told>> = FuturesUnordered::new();
@@ -233,9 +258,10 @@ impl Care {
             let alarm = waiting.front().map_or(next_beat, |(at, _)| (*at).min(next_beat));
             tokio::select! {
                 biased;
-                state = states.changed() => match state {
-                    SessionState::Disconnected => {}
-                    state if state.is_terminated() => break,
+                state = states.recv() => match state {
+                    Some(SessionState::Disconnected) => {}
+                    None => break,
+                    Some(state) if state.is_terminated() => break,
                     // Whatever happened meanwhile: look whether all is still ours.
                     _ => self.board.doubt(),
                 },

@@ -232,7 +232,7 @@ async fn look(
     for _ in 0..TRIES {
         let Stage::In(own) = &place.stage else { return Ok(None) };
         let id = own.stand.id();
-        let states = session.client.state_watcher();
+        let breaks = session.breaks();
         let sent = session.now();
         let (nodes, event) = if all {
             let result = session.client.list_and_watch_children(folder).await;
@@ -266,7 +266,7 @@ async fn look(
             }
             Standing::Waits { ahead, watch: Watch::All } => match event {
                 Some(event) => {
-                    place.armed = Some(Armed::new(Watch::All, event, states).enough());
+                    place.armed = Some(Armed::new(Watch::All, event, breaks).enough());
                     return Ok(Some(Look::Waits(ahead)));
                 }
                 None => all = true,
@@ -304,7 +304,7 @@ async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watc
     let path = format!("{}/{}", seat.folder, wire::node(stand));
     let next = place.line.is_next_after(own.stand.id(), watch);
     place.armed = None;
-    let states = session.client.state_watcher();
+    let breaks = session.breaks();
     let sent = session.now();
     // Unlike `exists`, this leaves no watch behind where there is no node.
     let watching = session.client.get_and_watch_data(&path);
@@ -315,7 +315,7 @@ async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watc
     match (result, own?) {
         (_, false) | (Err(Cause::NoNode), _) => Ok(Target::Gone),
         (Ok((_, stat, watcher)), true) => {
-            place.armed = Some(Armed::new(watch, watcher.changed().boxed(), states));
+            place.armed = Some(Armed::new(watch, watcher.changed().boxed(), breaks));
             Ok(if stat.version == 0 { Target::Untouched } else { Target::Changed })
         }
         (Err(cause), true) => Err(engine.failed(cause)),

@@ -17,9 +17,6 @@ use crate::locks::DEFAULT_TTL;
 
 /// Of how many locks it is looked at who may do what.
 const ACLS: usize = 10;
-/// How long the end of a session is waited for.
-const FAREWELL: Duration = Duration::from_secs(1);
-
 /// Asks for everything.
 ///
 /// # Errors
@@ -94,10 +91,7 @@ fn only(config: &Config, servers: &[Server], keep: impl Fn(&Server) -> bool) -> 
 
 /// Ends a session, so that the servers need not wait for its timeout.
 async fn close(session: Arc<Session>) {
-    let mut states = session.client.state_watcher();
-    drop(session);
-    let end = async { while !states.changed().await.is_terminated() {} };
-    let _ = tokio::time::timeout(FAREWELL, end).await;
+    session.close().await;
 }
 
 /// What a session shows. Each server is visited while our probe is there.
