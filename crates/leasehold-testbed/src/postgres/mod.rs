@@ -4,6 +4,8 @@
 //! |---|---|
 //! | [`start`], [`Postgres`] | one server, with settings and a [clock](Postgres::clock) of its own |
 //! | [`Postgres::tls`] | a server that takes only TLS, and the certificates to trust and to show |
+//! | [`Postgres::replica_of`], [`promote`] | a standby that follows a server, and takes its place |
+//! | [`PgBouncer`] | stands in front of a server, so that many clients share few connections |
 //! | [`ask()`] | asks any of them by hand, as the one who may do everything |
 //! | [`connections`], [`kill_connection`] | who is connected, and the end of one of them, from the server's side |
 //!
@@ -14,10 +16,14 @@
 
 mod ask;
 mod leftovers;
+mod pgbouncer;
 mod recipe;
+mod standby;
 mod tls;
 
 pub use ask::{ask, connections, kill_connection};
+pub use pgbouncer::{PgBouncer, PoolMode};
+pub use standby::{Standby, promote};
 pub use tls::{Tls, TlsPostgres};
 
 pub use crate::connection::Connection;

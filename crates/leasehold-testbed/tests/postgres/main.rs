@@ -2,10 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod alone;
+mod bouncer;
 mod clock;
 #[path = "../common/mod.rs"]
 mod common;
 mod killed;
+mod standby;
 mod tls;
 
 use leasehold_testbed::{Server, postgres};
