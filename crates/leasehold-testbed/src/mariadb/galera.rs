@@ -197,6 +197,7 @@ impl Recipe for Member {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
+        self.mariadb.prepare(place)?;
         if !Path::new(PROVIDER).is_file() {
             return Err(Error::not_installed(PROVIDER, PACKAGE));
         }
@@ -214,6 +215,10 @@ impl Recipe for Member {
 
     fn init(&self, place: &Place) -> Vec<Step> {
         self.mariadb.init(place)
+    }
+
+    fn clean_up(&self, place: &Place) {
+        self.mariadb.clean_up(place);
     }
 
     fn environment(&self) -> Vec<(String, String)> {
