@@ -144,7 +144,7 @@ impl Versioned {
                 Err(_) => Tried::Failed,
             };
             let elapsed = clock.now().since(start);
-            match next(tried, tries, elapsed, &self.limits, random::unique() as u32) {
+            match next(tried, tries, elapsed, &self.limits, (random::bits() & u128::from(u32::MAX)) as u32) {
                 Next::Again(rest) => tokio::time::sleep(rest).await,
                 Next::TooContended => return Err(UpdateError::TooContended { tries }),
                 Next::Done | Next::Fail | Next::Unknown => {
