@@ -16,7 +16,13 @@ pub(crate) async fn fence<S: Site>(conn: &mut S::Conn) -> Table {
 }
 
 /// One transaction that does nothing but ask.
-async fn ask<S: Site>(conn: &mut S::Conn, fence: &Table, resource: &str, token: u64, level: Level) -> Result<(), AdmitError> {
+async fn ask<S: Site>(
+    conn: &mut S::Conn,
+    fence: &Table,
+    resource: &str,
+    token: u64,
+    level: Level,
+) -> Result<(), AdmitError> {
     let mut tx = S::begin(conn, level).await;
     let answer = fence.admit(&mut tx, resource, Token(token)).await;
     match &answer {

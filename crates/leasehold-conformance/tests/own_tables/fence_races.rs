@@ -18,7 +18,14 @@ async fn journal<S: Site>(conn: &mut S::Conn) -> String {
 }
 
 /// Writes a line in a transaction of its own, again if another was in the way. Whether it was let in.
-async fn write<S: Site>(conn: &mut S::Conn, fence: &Table, resource: &str, journal: &str, token: u64, level: Level) -> bool {
+async fn write<S: Site>(
+    conn: &mut S::Conn,
+    fence: &Table,
+    resource: &str,
+    journal: &str,
+    token: u64,
+    level: Level,
+) -> bool {
     loop {
         let mut tx = S::begin(conn, level).await;
         match fence.admit(&mut tx, resource, Token(token)).await {
@@ -87,7 +94,10 @@ async fn whoever_is_newer_waits_for_the_end_of_the_older<S: Site>(site: S) {
                 new
             }
         });
-        let start = fence.statements(<S::Conn as leasehold::database::Session>::DIALECT)[0].chars().take(30).collect::<String>();
+        let start = fence.statements(<S::Conn as leasehold::database::Session>::DIALECT)[0]
+            .chars()
+            .take(30)
+            .collect::<String>();
         while !S::waiting(&mut look, &start).await {
             tokio::task::yield_now().await;
         }

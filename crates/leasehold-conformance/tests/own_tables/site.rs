@@ -27,8 +27,8 @@ pub(crate) fn fresh(what: &str) -> String {
 }
 
 pub(crate) trait Site: Clone + Send + Sync + 'static {
-    type Row;
-    type Value;
+    type Row: Send + Sync;
+    type Value: Send + Sync;
     /// A number, as a value for this database: `i64`.
     type Number: IntoValue<Self::Value> + From<i64> + Send;
     type Conn: Connection<Row = Self::Row, Value = Self::Value> + Send + 'static;

@@ -47,7 +47,8 @@ async fn what_is_not_changed_keeps_its_version<S: Site>(site: S) {
     let mut conn = site.connect().await;
     let table = stock::<S>(&mut conn).await;
     let stock = Versioned::table(table.clone()).columns(["units"]);
-    let done = stock.update(&mut conn, S::Number::from(2), |row| Ok(Change::none().giving(S::field(row, "units")))).await;
+    let done =
+        stock.update(&mut conn, S::Number::from(2), |row| Ok(Change::none().giving(S::field(row, "units")))).await;
     let done = done.expect("read");
     assert_eq!((done.value, done.version, done.changed), (0, 0, false));
     let refused = stock.update::<_, ()>(&mut conn, S::Number::from(2), |_| Err("sold out".into())).await;
@@ -60,7 +61,8 @@ async fn what_cannot_be_is_told_as_what_it_is<S: Site>(site: S) {
     let table = stock::<S>(&mut conn).await;
     let stock = Versioned::table(table.clone());
     let mut tell = async |stock: &Versioned, key: i64, column: &'static str| {
-        let ended = stock.update(&mut conn, S::Number::from(key), |_| Ok(Change::set(column, S::Number::from(1)))).await;
+        let ended =
+            stock.update(&mut conn, S::Number::from(key), |_| Ok(Change::set(column, S::Number::from(1)))).await;
         ended.expect_err("not possible")
     };
     assert!(matches!(tell(&stock, 7, "units").await, UpdateError::NoRow));
@@ -89,7 +91,11 @@ async fn in_a_transaction_it_is_committed_or_not_with_all_the_rest<S: Site>(site
             let sell = |row: &S::Row| Ok(Change::set("sold", S::Number::from(S::field(row, "sold") + 1)));
             stock.update_in(&mut tx, S::Number::from(id), sell).await.expect("updated");
         }
-        if commits { S::commit(tx).await.expect("committed") } else { S::rollback(tx).await }
+        if commits {
+            S::commit(tx).await.expect("committed")
+        } else {
+            S::rollback(tx).await
+        }
         let times = i64::from(commits);
         assert_eq!(row::<S>(&mut conn, &table, 1).await, [100, times, times]);
         assert_eq!(row::<S>(&mut conn, &table, 2).await, [0, times, times]);

@@ -11,7 +11,8 @@ use crate::versioned::{row, stock};
 
 /// Sells one unit to somebody else, from a thread of its own: a caller's function may not wait.
 fn interfere<S: Site>(site: &S, table: &str) {
-    let (site, sql) = (site.clone(), format!("UPDATE {table} SET units = units - 1, version = version + 1 WHERE id = 1"));
+    let (site, sql) =
+        (site.clone(), format!("UPDATE {table} SET units = units - 1, version = version + 1 WHERE id = 1"));
     let other = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
@@ -37,7 +38,8 @@ async fn in_a_crowd_no_update_is_lost<S: Site>(site: S) {
             let stock = Versioned::table(table).tries(10_000).within(Duration::from_secs(300));
             let mut retries = 0;
             for _ in 0..10 {
-                retries += stock.update(&mut conn, S::Number::from(1), |row| Ok(sell::<S>(row))).await.expect("sold").retries;
+                retries +=
+                    stock.update(&mut conn, S::Number::from(1), |row| Ok(sell::<S>(row))).await.expect("sold").retries;
             }
             retries
         })
@@ -54,7 +56,8 @@ async fn a_conflict_is_tried_again_on_what_the_other_wrote<S: Site>(site: S) {
     let mut conn = site.connect().await;
     let table = stock::<S>(&mut conn).await;
     let mut times = 0;
-    let done = Versioned::table(table.clone()).update(&mut conn, S::Number::from(1), |row| {
+    let stock = Versioned::table(table.clone());
+    let done = stock.update(&mut conn, S::Number::from(1), |row| {
         times += 1;
         if times < 3 {
             interfere(&site, &table);
