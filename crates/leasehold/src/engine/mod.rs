@@ -16,6 +16,8 @@ pub mod memory;
 pub mod redis;
 #[cfg(feature = "redis")]
 pub mod redlock;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub mod sql;
 #[cfg(feature = "zookeeper")]
 pub mod zookeeper;
 

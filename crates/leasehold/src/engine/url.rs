@@ -2,7 +2,7 @@
 //! the usual URL readers do not fit.
 
 use std::fmt;
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -112,7 +112,7 @@ impl EngineUrl {
     }
 
     /// An option that is a length of time.
-    #[cfg(any(feature = "redis", feature = "zookeeper"))]
+    #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
     pub(crate) fn duration(&self, key: &str) -> Result<Option<Duration>> {
         let parse = |text: &str| {
             let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -141,7 +141,7 @@ impl EngineUrl {
 }
 
 /// Takes `host`, `host:port` or `[::1]:port` apart; `example` is a host for the error to show.
-#[cfg(any(feature = "redis", feature = "zookeeper"))]
+#[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(String, u16)> {
     // What follows a `:` without a host may be the start of a password: it is not repeated.
     let shown = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };

@@ -1,0 +1,308 @@
+//! The engine's URL: which servers, who we are to them, and how the lock is kept there.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::Dialect;
+use crate::engine::EngineUrl;
+use crate::engine::url::host_and_port;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What our tables' names begin with.
+const TABLE: &str = "leasehold";
+/// How many connections there are at most.
+const CONNECTIONS: usize = 10;
+/// How often a waiter looks by itself where nothing can wake it.
+const POLL: Duration = Duration::from_millis(100);
+
+/// The options that the URL may have.
+const OPTIONS: [&str; 13] = [
+    "technique",
+    "table",
+    "schema",
+    "connections",
+    "wake",
+    "poll",
+    "pooler",
+    "connect-timeout",
+    "clock-skew",
+    "tls",
+    "ca",
+    "cert",
+    "cert-key",
+];
+
+/// How the lock is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Technique {
+    /// A row of the lease table.
+    Row,
+    /// A row lock in an open transaction.
+    ForUpdate,
+    /// A named lock of the session: `GET_LOCK`, or an advisory lock.
+    Session,
+}
+
+impl Technique {
+    /// As the URL says it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Row => "row",
+            Self::ForUpdate => "for-update",
+            Self::Session => "session",
+        }
+    }
+}
+
+/// What wakes a waiter of the lease table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// A message or a bell where the server has them.
+    Auto,
+    /// Nothing: it looks by itself.
+    Poll,
+}
+
+/// A user and a password; `Debug` shows neither.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Login {
+    pub(crate) user: String,
+    pub(crate) password: Option<String>,
+}
+
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Login(***)")
+    }
+}
+
+/// How TLS is spoken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tls {
+    /// Whom to trust: a PEM file.
+    pub(crate) ca: PathBuf,
+    /// Our own certificate and its key, both PEM files.
+    pub(crate) identity: Option<(PathBuf, PathBuf)>,
+}
+
+/// Everything that the URL says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) dialect: Dialect,
+    pub(crate) servers: Vec<(String, u16)>,
+    pub(crate) login: Login,
+    pub(crate) database: String,
+    pub(crate) technique: Technique,
+    /// What our tables' names begin with; a schema may stand before it.
+    pub(crate) table: String,
+    pub(crate) schema: Option<String>,
+    /// How many connections there are at most.
+    pub(crate) connections: usize,
+    pub(crate) wake: Wake,
+    pub(crate) poll: Duration,
+    /// Whether a pooler between us and the server gives each transaction another session: then nothing is kept in one.
+    pub(crate) pooler: bool,
+    pub(crate) connect_timeout: Duration,
+    /// How far the clocks of servers that all take writes may be apart.
+    pub(crate) clock_skew: Duration,
+    pub(crate) tls: Option<Tls>,
+    /// The URL without secrets.
+    pub(crate) shown: String,
+}
+
+impl Config {
+    pub(crate) fn read(dialect: Dialect, url: &EngineUrl) -> Result<Self> {
+        if url.option("sslmode").is_some() || url.option("ssl-mode").is_some() {
+            return Err(bad(
+                "TLS is spoken with tls=on&ca=/path/to/ca.pem, and the server's name is always checked".into()
+            ));
+        }
+        url.only_options(&OPTIONS)?;
+        let technique = match url.option("technique") {
+            None | Some("row") => Technique::Row,
+            Some("for-update") => Technique::ForUpdate,
+            Some("session") => Technique::Session,
+            Some(other) => {
+                return Err(bad(format!("technique is `row`, `for-update` or `session`, and not {other:?}")));
+            }
+        };
+        let pooler = on_or_off(url, "pooler")?.unwrap_or(false);
+        let wake = match url.option("wake") {
+            None | Some("auto") if pooler => Wake::Poll,
+            None | Some("auto") => Wake::Auto,
+            Some("poll") => Wake::Poll,
+            Some(other) => return Err(bad(format!("wake is `auto` or `poll`, and not {other:?}"))),
+        };
+        if pooler && technique != Technique::Row {
+            let technique = technique.as_str();
+            return Err(bad(format!(
+                "technique={technique} keeps the lock in one session, and a pooler in transaction mode gives each transaction \
+                 another: use technique=row, or connect to the server itself"
+            )));
+        }
+        let connections = match url.option("connections") {
+            None => CONNECTIONS,
+            Some(text) => match text.parse() {
+                Ok(number @ 2..=1000) => number,
+                _ => return Err(bad(format!("connections is a number from 2 to 1000, and not {text:?}"))),
+            },
+        };
+        let poll = url.duration("poll")?.unwrap_or(POLL);
+        if poll < Duration::from_millis(1) {
+            return Err(bad("poll is 1 ms at least".into()));
+        }
+        let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(5));
+        if connect_timeout < Duration::from_millis(10) {
+            return Err(bad("connect-timeout is 10 ms at least".into()));
+        }
+        Ok(Self {
+            dialect,
+            servers: servers(dialect, url)?,
+            login: login(dialect, url)?,
+            database: database(dialect, url)?,
+            technique,
+            table: identifier(url, "table")?.unwrap_or_else(|| TABLE.to_owned()),
+            schema: schema(dialect, url)?,
+            connections,
+            wake,
+            poll,
+            pooler,
+            connect_timeout,
+            clock_skew: url.duration("clock-skew")?.unwrap_or(Duration::ZERO),
+            tls: tls(url)?,
+            shown: url.to_string(),
+        })
+    }
+}
+
+fn bad(message: String) -> Error {
+    Error::new(ErrorKind::InvalidUrl, message)
+}
+
+fn on_or_off(url: &EngineUrl, key: &str) -> Result<Option<bool>> {
+    match url.option(key) {
+        None => Ok(None),
+        Some("" | "on" | "true" | "transaction") => Ok(Some(true)),
+        Some("off" | "false" | "session") => Ok(Some(false)),
+        Some(other) => Err(bad(format!("{key} is `on` or `off`, and not {other:?}"))),
+    }
+}
+
+fn servers(dialect: Dialect, url: &EngineUrl) -> Result<Vec<(String, u16)>> {
+    if url.hosts.is_empty() {
+        return Ok(vec![("127.0.0.1".to_owned(), dialect.port())]);
+    }
+    url.hosts.iter().map(|text| host_and_port(text, dialect.port(), "db.example")).collect()
+}
+
+fn login(dialect: Dialect, url: &EngineUrl) -> Result<Login> {
+    let user = url.user.clone().ok_or_else(|| {
+        let scheme = dialect.name();
+        bad(format!("a database needs a user: {scheme}://user:password@host/database"))
+    })?;
+    Ok(Login { user, password: url.password.clone() })
+}
+
+fn database(dialect: Dialect, url: &EngineUrl) -> Result<String> {
+    let path = url.path.trim_matches('/');
+    if path.is_empty() || path.contains('/') {
+        let scheme = dialect.name();
+        return Err(bad(format!("name the database that our table is in: {scheme}://user:password@host/database")));
+    }
+    Ok(path.to_owned())
+}
+
+/// A name that needs no quoting anywhere.
+fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
+    let Some(text) = url.option(key) else { return Ok(None) };
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    // Others of our tables have a suffix, and PostgreSQL's names end at 63 bytes.
+    if text.is_empty() || text.len() > 40 || !text.chars().all(plain) || text.starts_with(|c: char| c.is_ascii_digit())
+    {
+        return Err(bad(format!("{key} is up to 40 lower-case letters, digits and `_`, and not {text:?}")));
+    }
+    Ok(Some(text.to_owned()))
+}
+
+fn schema(dialect: Dialect, url: &EngineUrl) -> Result<Option<String>> {
+    let schema = identifier(url, "schema")?;
+    if schema.is_some() && dialect == Dialect::MySql {
+        return Err(bad("a MySQL schema is the database itself: mysql://user:password@host/database".into()));
+    }
+    Ok(schema)
+}
+
+fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
+    let file = |key| url.option(key).map(PathBuf::from);
+    let on = on_or_off(url, "tls")?.unwrap_or_else(|| file("ca").is_some());
+    let identity = match (file("cert"), file("cert-key")) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        _ => return Err(bad("cert and cert-key come together, both PEM files".into())),
+    };
+    if !on {
+        if identity.is_some() || file("ca").is_some() {
+            return Err(bad("ca, cert and cert-key are for TLS: tls=on".into()));
+        }
+        return Ok(None);
+    }
+    let ca = file("ca").ok_or_else(|| {
+        bad("TLS needs ca=, the PEM file of the authority that signed the server's certificate".into())
+    })?;
+    Ok(Some(Tls { ca, identity }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(url: &str) -> Result<Config> {
+        let url = EngineUrl::parse(url)?;
+        Config::read(if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres }, &url)
+    }
+
+    #[test]
+    fn a_url_says_where_and_who_and_how() {
+        let config =
+            read("postgres://u:p%40@h1,h2:99/shop?technique=session&table=locks&schema=ops&connections=4").unwrap();
+        assert_eq!(config.servers, [("h1".to_owned(), 5432), ("h2".to_owned(), 99)]);
+        assert_eq!((config.database.as_str(), config.table.as_str()), ("shop", "locks"));
+        assert_eq!((config.schema.as_deref(), config.connections), (Some("ops"), 4));
+        assert_eq!((config.technique, config.login.password.as_deref()), (Technique::Session, Some("p@")));
+        assert!(!format!("{config:?}").contains("p@"));
+        let config = read("mysql://u@h/shop").unwrap();
+        assert_eq!((config.servers[0].1, config.technique, config.wake), (3306, Technique::Row, Wake::Auto));
+        assert_eq!(read("postgres://u@h/d?pooler=transaction").unwrap().wake, Wake::Poll);
+        assert!(read("postgres://u@h/d?ca=/c").unwrap().tls.is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        for (url, says) in [
+            ("mysql://h/d", "user:password@host"),
+            ("mysql://u@h", "name the database"),
+            ("mysql://u@h/a/b", "name the database"),
+            ("mysql://u@h:x/d", "db.example:3306"),
+            ("mysql://u@h/d?technique=magic", "`for-update`"),
+            ("mysql://u@h/d?tecnique=row", "technique"),
+            ("mysql://u@h/d?schema=a", "database itself"),
+            ("postgres://u@h/d?table=a-b", "lower-case"),
+            ("postgres://u@h/d?table=1a", "lower-case"),
+            ("postgres://u@h/d?connections=1", "from 2 to 1000"),
+            ("postgres://u@h/d?pooler=maybe", "`off`"),
+            ("postgres://u@h/d?pooler=on&technique=session", "technique=row"),
+            ("postgres://u@h/d?wake=never", "`poll`"),
+            ("postgres://u@h/d?poll=0ms", "at least"),
+            ("postgres://u@h/d?connect-timeout=1ms", "at least"),
+            ("postgres://u@h/d?sslmode=require", "tls=on"),
+            ("postgres://u@h/d?tls=on", "ca="),
+            ("postgres://u@h/d?tls=off&ca=/c", "tls=on"),
+            ("postgres://u@h/d?tls=on&ca=/c&cert=/d", "cert-key"),
+        ] {
+            let error = read(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{url}");
+            assert!(error.to_string().contains(says), "{url}: {error}");
+        }
+    }
+}

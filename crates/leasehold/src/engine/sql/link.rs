@@ -1,0 +1,145 @@
+//! One connection, to either database: a statement in, rows out.
+
+use super::config::Config;
+use super::error::Failure;
+
+/// A value that goes to the server with a statement, or comes back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Null,
+    Int(i64),
+    Text(String),
+}
+
+impl Value {
+    /// A whole number; anything else is none.
+    pub(super) fn int(&self) -> Option<i64> {
+        match self {
+            Self::Int(int) => Some(*int),
+            Self::Text(text) => text.parse().ok(),
+            Self::Null => None,
+        }
+    }
+
+    pub(super) fn text(&self) -> Option<&str> {
+        if let Self::Text(text) = self { Some(text) } else { None }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(int: i64) -> Self {
+        Self::Int(int)
+    }
+}
+
+/// What a statement gave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reply {
+    pub(super) rows: Vec<Vec<Value>>,
+    /// How many rows it changed.
+    pub(super) changed: u64,
+    /// MySQL only: what the statement said by `LAST_INSERT_ID(…)`.
+    pub(super) insert_id: u64,
+}
+
+impl Reply {
+    /// The first row.
+    pub(super) fn row(&self) -> Option<&[Value]> {
+        self.rows.first().map(Vec::as_slice)
+    }
+
+    /// The only value of the only row.
+    pub(super) fn value(&self) -> Option<&Value> {
+        self.row().and_then(<[Value]>::first)
+    }
+}
+
+/// A connection. One statement at a time; whoever drops a call must drop the connection, too.
+pub(super) enum Link {
+    #[cfg(feature = "mysql")]
+    MySql(super::mysql::MyLink),
+    #[cfg(feature = "postgres")]
+    Postgres(super::postgres::PgLink),
+}
+
+impl Link {
+    /// Connects to the first server that takes writes.
+    pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
+        match config.dialect {
+            #[cfg(feature = "mysql")]
+            super::Dialect::MySql => Ok(Self::MySql(super::mysql::MyLink::open(config).await?)),
+            #[cfg(feature = "postgres")]
+            super::Dialect::Postgres => Ok(Self::Postgres(super::postgres::PgLink::open(config).await?)),
+            #[cfg(not(all(feature = "mysql", feature = "postgres")))]
+            other => Err(Failure::Unreachable(format!("{} is not in this build", other.name()))),
+        }
+    }
+
+    /// Runs one statement; it is prepared once per connection, unless a pooler forbids that.
+    pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => link.run(sql, values).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.run(sql, values).await,
+        }
+    }
+
+    /// Runs statements that have no values and give no rows, one after the other in one message.
+    pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => link.script(sql).await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.script(sql).await,
+        }
+    }
+
+    /// The server's number of this connection.
+    pub(super) fn id(&self) -> i64 {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => link.id(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.id(),
+        }
+    }
+
+    /// Whether it is known to be gone.
+    pub(super) fn is_closed(&self) -> bool {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => link.is_closed(),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.is_closed(),
+        }
+    }
+
+    /// Says good-bye.
+    pub(super) async fn close(self) {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => link.close().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.close().await,
+        }
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Link({})", self.id())
+    }
+}

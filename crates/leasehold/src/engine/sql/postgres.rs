@@ -1,0 +1,187 @@
+//! A connection to PostgreSQL.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio_postgres::config::{SslMode, TargetSessionAttrs};
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{AsyncMessage, Client, Config as Options, Error as Native, Row, Statement};
+
+use super::config::Config;
+use super::error::Failure;
+use super::link::{Reply, Value};
+use super::tls::Tls;
+
+/// A connection, set up as our statements need it.
+pub(super) struct PgLink {
+    client: Client,
+    id: i64,
+    /// What was prepared; none behind a pooler.
+    prepared: Option<HashMap<String, Statement>>,
+    driver: JoinHandle<()>,
+    news: Option<UnboundedReceiver<String>>,
+}
+
+/// What every session is told first: statements that end by themselves, each of them a transaction of its own.
+const SETUP: &str = "SET SESSION lock_timeout = '5s'; SET SESSION default_transaction_isolation = 'read committed'; \
+    SET SESSION default_transaction_read_only = off";
+
+impl PgLink {
+    pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
+        let mut options = Options::new();
+        for (host, port) in &config.servers {
+            options.host(host).port(*port);
+        }
+        if config.servers.len() > 1 {
+            options.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        options
+            .user(&config.login.user)
+            .dbname(&config.database)
+            .application_name("leasehold")
+            .connect_timeout(config.connect_timeout)
+            .keepalives_idle(Duration::from_secs(10))
+            .ssl_mode(if config.tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        if let Some(password) = &config.login.password {
+            options.password(password);
+        }
+        let tls = Tls::new(config.tls.as_ref()).map_err(Failure::Unreachable)?;
+        let most = config.connect_timeout * u32::try_from(config.servers.len()).unwrap_or(1);
+        let connected = tokio::time::timeout(most, options.connect(tls)).await;
+        let late = || Failure::Unreachable(format!("no answer within {most:?}"));
+        let (client, mut connection) = connected.map_err(|_| late())?.map_err(unreachable)?;
+        let (sender, news) = unbounded_channel();
+        let driver = tokio::spawn(async move {
+            let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
+            drive(&mut messages, &sender).await;
+        });
+        let prepared = (!config.pooler).then(HashMap::new);
+        let mut link = Self { client, id: 0, prepared, driver, news: Some(news) };
+        if !config.pooler {
+            link.script(SETUP).await?;
+        }
+        let reply = link.run("SELECT pg_backend_pid()::bigint", &[]).await?;
+        link.id = reply.value().and_then(Value::int).unwrap_or(0);
+        Ok(link)
+    }
+
+    pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+        let cells: Vec<(&(dyn ToSql + Sync), Type)> = values
+            .iter()
+            .map(|value| match value {
+                Value::Null => (&None::<&str> as &(dyn ToSql + Sync), Type::TEXT),
+                Value::Int(int) => (int as &(dyn ToSql + Sync), Type::INT8),
+                Value::Text(text) => (text as &(dyn ToSql + Sync), Type::TEXT),
+            })
+            .collect();
+        let Some(prepared) = &mut self.prepared else {
+            return reply(self.client.query_typed(sql, &cells).await);
+        };
+        let statement = match prepared.get(sql) {
+            Some(statement) => statement.clone(),
+            None => {
+                let types: Vec<Type> = cells.iter().map(|(_, of)| of.clone()).collect();
+                let statement = self.client.prepare_typed(sql, &types).await.map_err(failed)?;
+                prepared.insert(sql.to_owned(), statement.clone());
+                statement
+            }
+        };
+        let cells: Vec<&(dyn ToSql + Sync)> = cells.iter().map(|(cell, _)| *cell).collect();
+        reply(self.client.query(&statement, &cells).await)
+    }
+
+    pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
+        self.client.batch_execute(sql).await.map_err(failed)
+    }
+
+    /// What is said on the channels that this connection listens to; once.
+    pub(super) fn news(&mut self) -> Option<UnboundedReceiver<String>> {
+        self.news.take()
+    }
+
+    pub(super) fn id(&self) -> i64 {
+        self.id
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.client.is_closed()
+    }
+
+    pub(super) async fn close(mut self) {
+        // The library says good-bye when the client is dropped, and its driver ends then; whoever does not take it is left.
+        let (client, driver) = (self.client, &mut self.driver);
+        drop(client);
+        let _ = tokio::time::timeout(Duration::from_secs(1), driver).await;
+    }
+}
+
+/// Moves messages until the connection ends.
+async fn drive<S>(messages: &mut S, news: &UnboundedSender<String>)
+where
+    S: futures_util::Stream<Item = Result<AsyncMessage, Native>> + Unpin,
+{
+    use futures_util::StreamExt;
+    while let Some(message) = messages.next().await {
+        match message {
+            Ok(AsyncMessage::Notification(note)) => {
+                // Nobody listens on most connections.
+                let _ = news.send(note.payload().to_owned());
+            }
+            Ok(AsyncMessage::Notice(notice)) => tracing::debug!(%notice, "PostgreSQL says"),
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(%error, "a connection to PostgreSQL ended");
+                return;
+            }
+        }
+    }
+}
+
+fn reply(result: Result<Vec<Row>, Native>) -> Result<Reply, Failure> {
+    let rows: Vec<Vec<Value>> = result.map_err(failed)?.iter().map(row).collect::<Result<_, _>>()?;
+    Ok(Reply { changed: rows.len() as u64, rows, insert_id: 0 })
+}
+
+fn row(row: &Row) -> Result<Vec<Value>, Failure> {
+    let cell = |(index, column): (usize, &tokio_postgres::Column)| {
+        let strange = |error: Native| Failure::Strange(error.to_string());
+        Ok(match *column.type_() {
+            Type::INT8 => row.try_get::<_, Option<i64>>(index).map_err(strange)?.map_or(Value::Null, Value::Int),
+            Type::INT4 => {
+                row.try_get::<_, Option<i32>>(index).map_err(strange)?.map_or(Value::Null, |int| Value::Int(int.into()))
+            }
+            Type::BOOL => row
+                .try_get::<_, Option<bool>>(index)
+                .map_err(strange)?
+                .map_or(Value::Null, |yes| Value::Int(yes.into())),
+            Type::VOID => Value::Null,
+            _ => row.try_get::<_, Option<String>>(index).map_err(strange)?.map_or(Value::Null, Value::Text),
+        })
+    };
+    row.columns().iter().enumerate().map(cell).collect()
+}
+
+fn failed(error: Native) -> Failure {
+    match error.as_db_error() {
+        Some(said) => Failure::refused(said.code().code(), said.message()),
+        None => Failure::Broken(plain(&error)),
+    }
+}
+
+fn unreachable(error: Native) -> Failure {
+    match error.as_db_error() {
+        Some(said) => Failure::refused(said.code().code(), said.message()),
+        None => Failure::Unreachable(plain(&error)),
+    }
+}
+
+/// The cause itself, without the library's own words around it.
+fn plain(error: &Native) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,118 @@
+//! TLS for the PostgreSQL client, which leaves that to others.
+
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream as Inner;
+
+use super::config;
+
+/// Speaks TLS as the URL says; without TLS it is never asked.
+#[derive(Clone)]
+pub(super) struct Tls(Option<TlsConnector>);
+
+impl Tls {
+    /// Reads the certificates. The error says which file is wrong.
+    pub(super) fn new(config: Option<&config::Tls>) -> Result<Self, String> {
+        let Some(tls) = config else { return Ok(Self(None)) };
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&tls.ca)? {
+            roots.add(certificate).map_err(|error| wrong(&tls.ca, &error))?;
+        }
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
+            .with_root_certificates(roots);
+        let client = match &tls.identity {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
+                builder.with_client_auth_cert(certificates(cert)?, secret).map_err(|error| wrong(cert, &error))?
+            }
+        };
+        Ok(Self(Some(TlsConnector::from(Arc::new(client)))))
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let read = CertificateDer::pem_file_iter(path).map_err(|error| wrong(path, &error))?;
+    let all: Vec<_> = read.collect::<Result<_, _>>().map_err(|error| wrong(path, &error))?;
+    if all.is_empty() { Err(format!("{} has no certificate in it", path.display())) } else { Ok(all) }
+}
+
+fn wrong(path: &Path, error: &dyn std::fmt::Display) -> String {
+    format!("{} cannot be used: {error}", path.display())
+}
+
+impl<S> MakeTlsConnect<S> for Tls
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Stream = Stream<S>;
+    type TlsConnect = Handshake;
+    type Error = io::Error;
+
+    fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
+        let connector = self.0.clone().ok_or_else(|| io::Error::other("TLS is off"))?;
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(Handshake { connector, name })
+    }
+}
+
+/// One handshake to come.
+pub(super) struct Handshake {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl<S> TlsConnect<S> for Handshake
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    type Stream = Stream<S>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
+
+    fn connect(self, stream: S) -> Self::Future {
+        Box::pin(async move { Ok(Stream(Box::new(self.connector.connect(self.name, stream).await?))) })
+    }
+}
+
+/// A connection under TLS.
+pub(super) struct Stream<S>(Box<Inner<S>>);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0).poll_shutdown(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream for Stream<S> {
+    fn channel_binding(&self) -> ChannelBinding {
+        ChannelBinding::none()
+    }
+}
