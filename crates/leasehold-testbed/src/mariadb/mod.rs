@@ -1,9 +1,10 @@
-//! A real MariaDB, and SQL by hand.
+//! A real MariaDB, alone or as a cluster, and SQL by hand.
 //!
 //! | | |
 //! |---|---|
 //! | [`start`], [`MariaDb`] | one server, with settings and a [clock](MariaDb::clock) of its own |
 //! | [`MariaDb::tls`] | a server that takes only TLS, and the certificates to trust and to show |
+//! | [`Galera`] | servers that all take writes; each can be cut off from the others, but not from its clients |
 //! | [`ask()`] | asks any of them by hand, as the one who may do everything |
 //! | [`connections`], [`kill_connection`] | who is connected, and the end of one of them, from the server's side |
 //!
@@ -13,10 +14,12 @@
 //! Written for MariaDB 10.11.
 
 mod ask;
+mod galera;
 mod recipe;
 mod tls;
 
 pub use ask::{ask, connections, kill_connection};
+pub use galera::Galera;
 pub use tls::{Tls, TlsMariaDb};
 
 pub use crate::connection::Connection;

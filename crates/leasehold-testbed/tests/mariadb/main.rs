@@ -3,6 +3,7 @@
 
 mod alone;
 mod clock;
+mod galera;
 mod tls;
 
 use leasehold_testbed::{Server, mariadb};
