@@ -58,3 +58,12 @@ pub use self::lease::LostReason;
 pub use self::locks::{Builder, DEFAULT_TTL, Locks};
 pub use self::name::{LockName, MAX_NAME};
 pub use self::primitives::{Mutex, RwLock, Semaphore};
+
+/// The code in the documents compiles.
+#[cfg(all(doctest, feature = "mysql", feature = "postgres", feature = "redis"))]
+mod documents {
+    #[doc = include_str!("../../../docs/fencing.md")]
+    mod fencing {}
+    #[doc = include_str!("../../../docs/versioned.md")]
+    mod versioned {}
+}
