@@ -175,7 +175,7 @@ pub async fn create_table<C: Connection>(conn: &mut C) -> Result<(), AdmitError>
     Table::default().create(conn).await
 }
 
-/// Lets the transaction write to `resource`, or refuses a stale token; [above](self#in-your-own-transaction) is how to use it. The
+/// Lets the transaction write to `resource`, or refuses a stale token; [there](crate::fence#in-your-own-transaction) is how to use it. The
 /// resource's name follows the rules of lock names, and is most often the lock's name.
 ///
 /// Until the transaction ends, others that ask for the same resource wait.
