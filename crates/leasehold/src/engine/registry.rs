@@ -55,6 +55,26 @@ pub fn entries() -> Vec<Entry> {
             "many machines, in a Redis Cluster"),
         entry!(redlock, "redis", "redlock", "redlock://h1,h2,h3,h4,h5",
             "many machines, in a majority of independent Redis servers"),
+        Entry {
+            scheme: "mysql",
+            feature: "mysql",
+            example: "mysql://user:password@host/database",
+            about: "many machines, in a MySQL or MariaDB database",
+            #[cfg(feature = "mysql")]
+            capabilities: Some(super::sql::MYSQL),
+            #[cfg(not(feature = "mysql"))]
+            capabilities: None,
+        },
+        Entry {
+            scheme: "postgres",
+            feature: "postgres",
+            example: "postgres://user:password@host/database",
+            about: "many machines, in a PostgreSQL database",
+            #[cfg(feature = "postgres")]
+            capabilities: Some(super::sql::POSTGRES),
+            #[cfg(not(feature = "postgres"))]
+            capabilities: None,
+        },
         entry!(zookeeper, "zookeeper", "zookeeper", "zookeeper://h1,h2,h3/locks",
             "many machines, in a ZooKeeper ensemble; fair, and no herd"),
     ]
@@ -75,6 +95,10 @@ pub async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
         "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => super::redis::open(&url, clock).await,
         #[cfg(feature = "redis")]
         "redlock" => super::redlock::open(&url, clock).await,
+        #[cfg(feature = "mysql")]
+        "mysql" => super::sql::open(&url, clock).await,
+        #[cfg(feature = "postgres")]
+        "postgres" => super::sql::open(&url, clock).await,
         #[cfg(feature = "zookeeper")]
         "zookeeper" => super::zookeeper::open(&url, clock).await,
         scheme => {

@@ -14,6 +14,14 @@ pub(super) enum Failure {
     Refused { code: String, said: String },
     /// The answer is not what the statement gives.
     Strange(String),
+    /// What is stored of a lock cannot be understood.
+    Damaged(String),
+    /// There is no room for more.
+    Full(String),
+    /// Others were quicker each time.
+    Contended(String),
+    /// The engine was closed.
+    Closed,
 }
 
 /// What a server's code means.
@@ -57,7 +65,8 @@ impl Failure {
     /// Whether nothing can be said on this connection any more.
     pub(super) fn is_end(&self, dialect: Dialect) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Broken(_) | Self::Strange(_) => true,
+            Self::Unreachable(_) | Self::Broken(_) | Self::Strange(_) | Self::Closed => true,
+            Self::Damaged(_) | Self::Full(_) | Self::Contended(_) => false,
             Self::Refused { .. } => {
                 matches!(
                     self.meaning(dialect),
@@ -76,6 +85,10 @@ impl Failure {
             Self::Broken(why) => {
                 later(Unavailable, format!("the connection to {server} was lost ({why})")).effect_unknown()
             }
+            Self::Damaged(what) => Error::new(Corrupt, what.clone()),
+            Self::Full(what) => Error::new(Full, what.clone()),
+            Self::Contended(what) => later(Unavailable, what.clone()),
+            Self::Closed => Error::new(ErrorKind::Closed, "this engine was closed"),
             Self::Strange(what) => {
                 Error::new(Corrupt, format!("{server} answered something that is not understood ({what})"))
                     .effect_unknown()

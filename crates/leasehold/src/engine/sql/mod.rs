@@ -3,6 +3,7 @@
 mod config;
 mod ddl;
 mod error;
+mod lease;
 mod link;
 #[cfg(feature = "mysql")]
 mod mysql;
@@ -11,6 +12,77 @@ mod pool;
 mod postgres;
 #[cfg(feature = "postgres")]
 mod tls;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::config::{Config, Technique};
+use self::error::{Failure, Meaning};
+use self::pool::Pooled;
+use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
+use crate::clock::Clock;
+use crate::error::Result;
+
+/// What the lease table can do in MySQL and MariaDB.
+pub const MYSQL: Capabilities = lease("mysql");
+/// What the lease table can do in PostgreSQL.
+pub const POSTGRES: Capabilities = lease("postgres");
+
+const fn lease(engine: &'static str) -> Capabilities {
+    Capabilities {
+        shared: true,
+        permits: true,
+        reentry: true,
+        fairness: Fairness::Fifo,
+        fencing: Fencing::Durable,
+        inspection: true,
+        eviction: true,
+        min_ttl: Duration::from_millis(200),
+        survives: "restarts and crashes of server and clients, broken connections, poolers, clocks that are set back",
+        breaks: "a fail-over that loses commits; the server's clock set forward while a lock is held",
+        ..Capabilities::exclusive_only(engine)
+    }
+}
+
+/// Opens `mysql:` or `postgres:`.
+pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
+    let dialect = if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres };
+    let config = Config::read(dialect, url)?;
+    let can = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
+    match config.technique {
+        Technique::Row => Ok(lease::LeaseEngine::open(config, can, clock).await?),
+        Technique::ForUpdate | Technique::Session => {
+            Err(crate::error::Error::new(crate::error::ErrorKind::Unsupported, "not yet"))
+        }
+    }
+}
+
+/// Makes the tables that are not there. Whoever may not make them can have them made: `leasehold engines --ddl`.
+async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> {
+    let tables = ddl::Tables::of(config);
+    let needed = match config.technique {
+        Technique::Row => vec![&tables.leases],
+        Technique::ForUpdate => vec![&tables.rows, &tables.tokens],
+        Technique::Session => vec![&tables.tokens],
+    };
+    for (table, statement) in needed.into_iter().zip(ddl::needed(config)) {
+        let there = format!("SELECT 1 FROM {table} WHERE name = 'none'");
+        for _ in 0..3 {
+            match link.script(&there).await {
+                Ok(()) => break,
+                Err(failure) if failure.meaning(config.dialect) == Some(Meaning::NoTable) => {}
+                Err(failure) => return Err(failure),
+            }
+            // Somebody else may make it at the same time, and PostgreSQL minds.
+            match link.script(&statement).await {
+                Err(failure)
+                    if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {}
+                result => result?,
+            }
+        }
+    }
+    Ok(())
+}
 
 /// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::config::Config;
 use super::error::Failure;
 use super::link::{Link, Reply, Value};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// The connections of one engine.
 #[derive(Debug)]
@@ -27,9 +27,14 @@ impl Pool {
         Arc::new(Self { config: Arc::clone(config), server: hosts.join(","), idle: Mutex::default(), room })
     }
 
-    /// A connection, as soon as one is free; those who wait are served in order.
+    /// As [`borrow`](Self::borrow), with an error in the library's words.
     pub(super) async fn take(self: &Arc<Self>) -> Result<Pooled> {
-        let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| closed())?;
+        self.borrow().await.map_err(|failure| self.tell(&failure))
+    }
+
+    /// A connection, as soon as one is free; those who wait are served in order.
+    pub(super) async fn borrow(self: &Arc<Self>) -> Result<Pooled, Failure> {
+        let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| Failure::Closed)?;
         let idle = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.retain(|link| !link.is_closed());
@@ -38,16 +43,19 @@ impl Pool {
         };
         let link = match idle {
             Some(link) => link,
-            None => Link::open(&self.config).await.map_err(|failure| self.tell(&failure))?,
+            None => Link::open(&self.config).await?,
         };
         Ok(Pooled { link: Some(link), pool: Arc::clone(self), _permit: permit, done: true })
     }
 
-    /// Runs one statement on any connection. An idle connection that the server ended meanwhile is no reason to fail, if the
-    /// statement may be run twice.
-    pub(super) async fn run(self: &Arc<Self>, sql: &str, values: &[Value]) -> Result<Reply, Broke> {
-        let mut link = self.take().await.map_err(Broke::Before)?;
-        link.run(sql, values).await.map_err(Broke::During)
+    /// Runs one statement on any connection.
+    pub(super) async fn run(self: &Arc<Self>, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+        self.borrow().await?.run(sql, values).await
+    }
+
+    /// Lets the idle connections go: one of them was dead.
+    pub(super) fn forget_idle(&self) {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     pub(super) fn tell(&self, failure: &Failure) -> Error {
@@ -62,28 +70,6 @@ impl Pool {
             link.close().await;
         }
     }
-}
-
-/// Where a statement failed.
-#[derive(Debug)]
-pub(super) enum Broke {
-    /// There was no connection.
-    Before(Error),
-    /// The statement itself.
-    During(Failure),
-}
-
-impl Broke {
-    pub(super) fn tell(self, pool: &Pool) -> Error {
-        match self {
-            Self::Before(error) => error,
-            Self::During(failure) => pool.tell(&failure),
-        }
-    }
-}
-
-fn closed() -> Error {
-    Error::new(ErrorKind::Closed, "this engine was closed")
 }
 
 /// A connection out of the pool; it goes back when dropped, unless it broke or a statement was left half-way.

@@ -1,0 +1,293 @@
+//! The trait, on the lease table.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::lot::{Lot, Reading, lock};
+use super::step::{Op, Out};
+use super::wire::Statements;
+use super::{inspect, news};
+use crate::claim::{Claim, ClaimId, Token};
+use crate::clock::{Clock, Moment};
+use crate::engine::sql::config::{Config, Wake};
+use crate::engine::sql::ddl::Tables;
+use crate::engine::sql::pool::Pool;
+use crate::engine::sql::{Dialect, make_tables};
+use crate::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Released, Renewal, Step,
+};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::lease::Validity;
+use crate::name::LockName;
+
+/// How long a step may take that no claim's TTL bounds.
+const UNHURRIED: Duration = Duration::from_secs(15);
+
+/// Locks in a table of leases.
+#[derive(Debug)]
+pub(crate) struct LeaseEngine {
+    pub(super) pool: Arc<Pool>,
+    pub(super) clock: Clock,
+    pub(super) sql: Statements,
+    can: Capabilities,
+    /// Which client we are, to others.
+    pub(super) inbox: Arc<str>,
+    /// Whether whoever is let in can be sent a message.
+    pub(super) sends: bool,
+    /// Whether no message would reach us at present.
+    is_deaf: AtomicBool,
+    pub(super) lots: Mutex<HashMap<LockName, Arc<Lot>>>,
+    pub(super) losses: LossBoard,
+    attendant: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LeaseEngine {
+    /// Connects, and makes the table if it is not there.
+    pub(crate) async fn open(config: Config, can: Capabilities, clock: &Clock) -> Result<Arc<Self>> {
+        let config = Arc::new(config);
+        let pool = Pool::new(&config);
+        let sql = Statements::new(config.dialect, &Tables::of(&config));
+        let mut link = pool.take().await?;
+        make_tables(&config, &mut link).await.map_err(|failure| pool.tell(&failure))?;
+        drop(link);
+        let sends = config.dialect == Dialect::Postgres;
+        let listens = sends && config.wake == Wake::Auto;
+        let inbox = format!("{:016x}", crate::random::bits() as u64);
+        let engine = Arc::new(Self {
+            pool,
+            clock: clock.clone(),
+            sql,
+            can,
+            inbox: inbox.into(),
+            sends,
+            is_deaf: AtomicBool::new(true),
+            lots: Mutex::default(),
+            losses: LossBoard::default(),
+            attendant: Mutex::default(),
+        });
+        if listens {
+            *lock(&engine.attendant) = Some(tokio::spawn(news::listen(Arc::downgrade(&engine))));
+        }
+        Ok(engine)
+    }
+
+    fn lot(&self, name: &LockName) -> Arc<Lot> {
+        let mut lots = lock(&self.lots);
+        Arc::clone(lots.entry(name.clone()).or_insert_with(|| Arc::new(Lot::new(name.clone()))))
+    }
+
+    /// A message says that a claim of ours was let in at `at` on the database's clock.
+    pub(super) fn told(&self, name: &LockName, claim: ClaimId, token: Token, at: Moment) {
+        let Some(lot) = lock(&self.lots).get(name).cloned() else { return };
+        let mut inside = lot.lock();
+        let reading = inside.row.take().map(|row| row.reading);
+        let Some(ear) = inside.ears.get(&claim) else { return };
+        // It was let in after it was last seen waiting; and no earlier than the message says, on the clock as we know it.
+        let first = ear.queued_at().after(ear.ttl);
+        let end = reading.map_or(first, |reading: Reading| first.min(reading.until(at.after(ear.ttl))));
+        ear.grant(token, end);
+    }
+
+    /// A message says that a claim of ours was put out.
+    pub(super) fn put_out(&self, name: &LockName, claim: ClaimId) {
+        if let Some(lot) = lock(&self.lots).get(name).cloned() {
+            let mut inside = lot.lock();
+            inside.row = None;
+            if let Some(ear) = inside.ears.get(&claim) {
+                ear.rung.notify_one();
+            }
+        }
+        self.losses.post(claim);
+    }
+
+    /// Messages do not reach us from now on, or do again.
+    pub(super) fn deaf(&self, deaf: bool) {
+        self.is_deaf.store(deaf, Ordering::SeqCst);
+        let lots: Vec<Arc<Lot>> = lock(&self.lots).values().cloned().collect();
+        for lot in lots {
+            let mut inside = lot.lock();
+            inside.row = None;
+            for ear in inside.ears.values() {
+                ear.rung.notify_one();
+            }
+        }
+        if !deaf {
+            // Whoever was put out meanwhile was not told.
+            self.losses.doubt();
+        }
+    }
+
+    async fn answer(self: &Arc<Self>, claim: &Arc<Claim>, op: Op) -> Result<Answer> {
+        let lot = self.lot(claim.name());
+        let (out, reading) = self.ask(&lot, op, claim.terms.ttl).await?;
+        match out {
+            Out::Granted(token, until) => {
+                Ok(Answer::Granted(Grant { token, validity: Validity::Until(reading.until(until)) }))
+            }
+            Out::Queued { ahead, recheck } => Ok(Answer::Queued { ahead, recheck }),
+            Out::Busy { recheck } => Ok(Answer::Busy { recheck }),
+            Out::Refused(refusal) => Ok(Answer::Refused(refusal)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How long a waiter sleeps at most where nobody can wake it: the next in line looks most often.
+    fn pace(&self, lot: &Lot, claim: ClaimId) -> Option<Duration> {
+        if !self.is_deaf.load(Ordering::SeqCst) {
+            return None;
+        }
+        let inside = lot.lock();
+        let ahead = inside.row.as_ref().and_then(|row| row.table.position(claim)).unwrap_or(0);
+        Some(self.pool.config.poll * u32::try_from(ahead.min(15) + 1).unwrap_or(1))
+    }
+
+    async fn renew_one(self: &Arc<Self>, claim: &Claim) -> Renewal {
+        let lot = self.lot(claim.name());
+        match self.ask(&lot, Op::Renew(claim.id), claim.terms.ttl).await {
+            Ok((Out::Renewed(Some(until)), reading)) => Renewal::Renewed(Validity::Until(reading.until(until))),
+            Ok(_) => Renewal::Lost,
+            Err(error) => {
+                tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed");
+                Renewal::Unknown
+            }
+        }
+    }
+}
+
+impl Drop for LeaseEngine {
+    fn drop(&mut self) {
+        if let Some(attendant) = lock(&self.attendant).take() {
+            attendant.abort();
+        }
+    }
+}
+
+fn unexpected(out: &Out) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
+}
+
+impl Engine for LeaseEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.can
+    }
+
+    fn url(&self) -> String {
+        self.pool.config.shown.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        Step::new(async move { self.answer(&claim, Op::Attempt { claim: Arc::clone(&claim), queue }).await })
+    }
+
+    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        Step::ready(Ok(None))
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        Step::new(async move {
+            let lot = self.lot(claim.name());
+            let ear = lot.lock().ears.get(&claim.id).cloned();
+            if let Some(ear) = ear {
+                let patience = self.pace(&lot, claim.id).map_or(patience, |pace| patience.min(pace));
+                let until = self.clock.now().after(patience);
+                if ear.granted().is_none() {
+                    tokio::select! {
+                        () = ear.rung.notified() => {}
+                        () = self.clock.sleep_until(until) => {}
+                    }
+                }
+                if let Some((token, end)) = ear.granted() {
+                    lot.lock().ears.remove(&claim.id);
+                    return Ok(Answer::Granted(Grant { token, validity: Validity::Until(end) }));
+                }
+            }
+            self.answer(&claim, Op::Look(claim.id)).await
+        })
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        Step::new(async move {
+            let renewals = claims.iter().map(|claim| self.renew_one(claim));
+            Ok(futures_util::future::join_all(renewals).await)
+        })
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        Step::new(async move {
+            let lot = self.lot(claim.name());
+            match self.ask(&lot, Op::Depart(claim.id), claim.terms.ttl).await?.0 {
+                Out::Departed(departure) => Ok(departure.into()),
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn losses(&self) -> Losses {
+        self.losses.listen()
+    }
+
+    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+        let engine = Arc::clone(&self);
+        let looked_up = name.clone();
+        // What it is now is read from the call on, not from the first poll.
+        let first = tokio::spawn(async move { engine.version(&looked_up).await });
+        Step::new(async move {
+            let until = self.clock.now().after(patience);
+            let first = first.await.map_err(ended)??;
+            loop {
+                let left = until.since(self.clock.now());
+                if left.is_zero() {
+                    return Ok(());
+                }
+                self.clock.sleep_until(self.clock.now().after(left.min(self.pool.config.poll))).await;
+                if self.version(&name).await? != first {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        Step::new(async move { inspect::one(&self, name).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        Step::new(async move { inspect::all(&self, &prefix).await })
+    }
+
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+        Step::new(async move {
+            let lot = self.lot(&name);
+            match self.ask(&lot, Op::Evict(claim), UNHURRIED).await?.0 {
+                Out::Evicted(party, token) => {
+                    tracing::warn!(%name, ?claim, %token, reason, "a claim was put out");
+                    Ok(Evicted { party, token })
+                }
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::new(async move {
+            if let Some(attendant) = lock(&self.attendant).take() {
+                attendant.abort();
+            }
+            self.pool.close().await;
+            Ok(())
+        })
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}
+
+fn ended(error: tokio::task::JoinError) -> Error {
+    Error::new(ErrorKind::Unavailable, "the runtime ended during a step").effect_unknown().caused_by(error)
+}

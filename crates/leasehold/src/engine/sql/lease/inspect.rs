@@ -1,0 +1,78 @@
+//! Who holds and who waits, for others to see.
+
+use super::engine::LeaseEngine;
+use super::round::{damaged, strange};
+use super::state::{self, moment};
+use super::step::view;
+use super::wire::{self, Stored};
+use crate::claim::Token;
+use crate::engine::LockView;
+use crate::engine::sql::error::Failure;
+use crate::engine::sql::link::Value;
+use crate::error::Result;
+use crate::name::LockName;
+use std::sync::Arc;
+
+/// One lock.
+pub(super) async fn one(engine: &Arc<LeaseEngine>, name: LockName) -> Result<LockView> {
+    let (sql, values) = engine.sql.read(name.as_str());
+    let reply = engine.statement(sql, &values).await?;
+    let Some(row) = reply.row() else { return Ok(LockView::free(name)) };
+    let stored = wire::stored(row).map_err(strange).map_err(|failure| engine.pool.tell(&failure))?;
+    shown(name, &stored).map_err(|failure| engine.pool.tell(&failure))
+}
+
+/// All whose names start with `prefix`; one that is damaged does not hide the others.
+pub(super) async fn all(engine: &Arc<LeaseEngine>, prefix: &str) -> Result<Vec<LockView>> {
+    let (sql, values) = engine.sql.list(prefix);
+    let reply = engine.statement(sql, &values).await?;
+    let mut views = Vec::new();
+    for row in &reply.rows {
+        let Some((Value::Text(name), rest)) = row.split_first() else { continue };
+        let Ok(name) = LockName::new(name) else { continue };
+        let view = wire::stored(rest).map_err(strange).and_then(|stored| shown(name.clone(), &stored));
+        let view = view.unwrap_or_else(|failure| {
+            let trouble = Some(engine.pool.tell(&failure).to_string());
+            LockView { trouble, ..LockView::free(name) }
+        });
+        if !view.holders.is_empty() || !view.waiters.is_empty() || view.trouble.is_some() {
+            views.push(view);
+        }
+    }
+    Ok(views)
+}
+
+/// A row, without those whose time is over.
+fn shown(name: LockName, stored: &Stored) -> Result<LockView, Failure> {
+    let now = moment(stored.now);
+    let table = state::read(&stored.state, now).map_err(|why| damaged(name.as_str(), why))?;
+    let holders = table.holders.iter().filter(|party| party.until > now).map(|party| view(party, now)).collect();
+    let waiters = table.waiters.iter().filter(|party| party.until > now).map(|party| view(party, now)).collect();
+    let mut shown = LockView::free(name);
+    (shown.holders, shown.waiters, shown.last_token) = (holders, waiters, Some(Token(stored.token)));
+    Ok(shown)
+}
+
+impl LeaseEngine {
+    /// One statement on any connection; what only reads is asked again if the connection was dead.
+    async fn statement(&self, sql: &str, values: &[Value]) -> Result<crate::engine::sql::link::Reply> {
+        let tell = |failure: Failure| self.pool.tell(&failure);
+        let mut link = self.pool.borrow().await.map_err(tell)?;
+        match self.run(&mut link, sql, values).await {
+            Err(Failure::Broken(_)) => {
+                drop(link);
+                self.pool.forget_idle();
+                let mut link = self.pool.borrow().await.map_err(tell)?;
+                self.run(&mut link, sql, values).await.map_err(tell)
+            }
+            result => result.map_err(tell),
+        }
+    }
+
+    /// The version of a lock's row; zero if there is none.
+    pub(super) async fn version(&self, name: &LockName) -> Result<i64> {
+        let (sql, values) = self.sql.read(name.as_str());
+        let reply = self.statement(sql, &values).await?;
+        Ok(reply.row().and_then(|row| row.first()).and_then(Value::int).unwrap_or(0))
+    }
+}

@@ -1,0 +1,161 @@
+//! One lock, as this client sees it: what is asked of it goes through one door, a round at a time, so that a round is one
+//! statement however many ask.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+
+use super::state::Parties;
+use super::step::{Op, Out};
+use crate::claim::{ClaimId, Token};
+use crate::clock::Moment;
+use crate::error::Error;
+use crate::name::LockName;
+
+/// What was read or written last, while nobody else has written since, as far as we know.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub(super) version: i64,
+    pub(super) token: u64,
+    pub(super) table: Parties,
+    pub(super) reading: Reading,
+}
+
+/// The database's clock beside ours: it showed `shown` at some moment between `sent` and `heard`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    pub(super) sent: Moment,
+    pub(super) heard: Moment,
+    pub(super) shown: Moment,
+}
+
+impl Reading {
+    /// What it shows at least, at `local`: never later than it really is, so that nobody is taken for gone too early.
+    pub(super) fn at_least(&self, local: Moment) -> Moment {
+        let since = local.since(self.heard);
+        // Clocks run up to a hundredth apart.
+        self.shown.after(since - since / 100)
+    }
+
+    /// Until when a lease may be relied on here that ends at `until` there.
+    pub(super) fn until(&self, until: Moment) -> Moment {
+        self.sent.after(until.since(self.shown))
+    }
+}
+
+/// An answer: what came of it, and the clock that its times are on.
+pub(super) type Answered = Result<(Out, Reading), Error>;
+
+/// Something asked, and who wants to know.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) op: Op,
+    /// How long a statement for it may take.
+    pub(super) within: Duration,
+    pub(super) tell: oneshot::Sender<Answered>,
+}
+
+/// One of our claims in the queue.
+#[derive(Debug)]
+pub(super) struct Ear {
+    pub(super) rung: Notify,
+    /// When the statement was sent that found it waiting last: a grant is later than that.
+    queued: Mutex<Moment>,
+    granted: Mutex<Option<(Token, Moment)>>,
+    pub(super) ttl: Duration,
+}
+
+impl Ear {
+    fn new(ttl: Duration, queued: Moment) -> Self {
+        Self { rung: Notify::new(), queued: Mutex::new(queued), granted: Mutex::default(), ttl }
+    }
+
+    /// It was let in; the lease lasts until `end` on our clock.
+    pub(super) fn grant(&self, token: Token, end: Moment) {
+        *lock(&self.granted) = Some((token, end));
+        self.rung.notify_one();
+    }
+
+    pub(super) fn granted(&self) -> Option<(Token, Moment)> {
+        *lock(&self.granted)
+    }
+
+    pub(super) fn queued_at(&self) -> Moment {
+        *lock(&self.queued)
+    }
+}
+
+/// One lock.
+#[derive(Debug)]
+pub(super) struct Lot {
+    pub(super) name: LockName,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Inside {
+    pub(super) row: Option<Row>,
+    pub(super) asked: Vec<Asked>,
+    /// Whether somebody takes rounds.
+    pub(super) at_work: bool,
+    pub(super) ears: HashMap<ClaimId, Arc<Ear>>,
+}
+
+impl Lot {
+    pub(super) fn new(name: LockName) -> Self {
+        Self { name, inside: Mutex::default() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inside> {
+        lock(&self.inside)
+    }
+}
+
+impl Inside {
+    /// Keeps an ear for a claim that waits.
+    pub(super) fn listen(&mut self, claim: ClaimId, ttl: Duration, queued: Moment) {
+        match self.ears.get(&claim) {
+            Some(ear) => *lock(&ear.queued) = queued,
+            None => {
+                self.ears.insert(claim, Arc::new(Ear::new(ttl, queued)));
+            }
+        }
+    }
+
+    /// Whether nothing is known or wanted here.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.at_work && self.asked.is_empty() && self.ears.is_empty() && self.row.is_none()
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_reading_never_makes_time_run_ahead_nor_a_lease_last_longer(
+            sent in 0u64..1 << 40, there in 0u64..1 << 30, back in 0u64..1 << 30, later in 0u64..1 << 50, ttl in 0u64..1 << 50,
+            offset in 0u64..1 << 60, slow_ppm in 0u64..10_000,
+        ) {
+            let clock = |local: u64| offset + (u128::from(local) * u128::from(1_000_000 - slow_ppm) / 1_000_000) as u64;
+            let reading = Reading {
+                sent: Moment::from_nanos(sent),
+                heard: Moment::from_nanos(sent + there + back),
+                shown: Moment::from_nanos(clock(sent + there)),
+            };
+            let local = sent + there + back + later;
+            prop_assert!(reading.at_least(Moment::from_nanos(local)).as_nanos() <= clock(local) + 2);
+            // A lease that ends `ttl` after it was shown, on a clock that is not fast, ends no earlier there than here.
+            let end = reading.until(Moment::from_nanos(clock(sent + there) + ttl));
+            prop_assert!(clock(end.as_nanos()) <= clock(sent + there) + ttl);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Rounds: all that is asked of one lock at a time becomes one decision and one statement.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::engine::LeaseEngine;
+use super::lot::{Asked, Inside, Lot, Reading, Row, lock};
+use super::state::{self, micros, moment};
+use super::step::{self, Effects, Op, Out};
+use super::wire::{self, Stored, Swap};
+use crate::claim::{Claim, ClaimId, Token};
+use crate::clock::Moment;
+use crate::engine::sql::error::{Failure, Meaning};
+use crate::engine::sql::link::{Reply, Value};
+use crate::engine::sql::pool::Pooled;
+use crate::error::{Error, ErrorKind};
+use crate::logic::lease as rules;
+use crate::logic::table::{Departure, Table};
+use crate::name::LockName;
+
+/// How often a round is decided anew because somebody else wrote first, before whoever asked is told to come again.
+const COLLISIONS: usize = 64;
+
+/// How many may hold or wait.
+const MOST_PARTIES: usize = 10_000;
+
+impl LeaseEngine {
+    /// Has something asked of a lock, and says what came of it.
+    pub(super) async fn ask(self: &Arc<Self>, lot: &Arc<Lot>, op: Op, ttl: Duration) -> super::lot::Answered {
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let start = {
+            let mut inside = lot.lock();
+            inside.asked.push(Asked { op, within: rules::call_timeout(ttl), tell });
+            !std::mem::replace(&mut inside.at_work, true)
+        };
+        if start {
+            tokio::spawn(Arc::clone(self).work(Arc::clone(lot)));
+        }
+        match told.await {
+            Ok(answer) => answer,
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "the runtime ended during a step").effect_unknown()),
+        }
+    }
+
+    /// Takes rounds while there is anything to do.
+    async fn work(self: Arc<Self>, lot: Arc<Lot>) {
+        loop {
+            let asked = {
+                let mut inside = lot.lock();
+                // Nobody waits for these any more; what they might have done is cleaned up by a step of its own.
+                inside.asked.retain(|asked| !asked.tell.is_closed() || matches!(asked.op, Op::Depart(_)));
+                let asked = std::mem::take(&mut inside.asked);
+                if asked.is_empty() {
+                    inside.at_work = false;
+                    drop(inside);
+                    self.tidy(&lot);
+                    return;
+                }
+                asked
+            };
+            let within = asked.iter().map(|asked| asked.within).min().unwrap_or_default();
+            let (ops, tells): (Vec<Op>, Vec<_>) = asked.into_iter().map(|asked| (asked.op, asked.tell)).unzip();
+            let result = match tokio::time::timeout(within, self.round(&lot, &ops)).await {
+                Ok(result) => result,
+                Err(_) => {
+                    lot.lock().row = None;
+                    Err(Failure::Broken(format!("no answer within {within:?}")))
+                }
+            };
+            match result {
+                Ok((outs, reading)) => {
+                    for (tell, out) in tells.into_iter().zip(outs) {
+                        let _ = tell.send(Ok((out, reading)));
+                    }
+                }
+                Err(failure) => {
+                    for tell in tells {
+                        let _ = tell.send(Err(self.pool.tell(&failure)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// One round, with a second try on a new connection if the first one turns out to be dead: the server may have been
+    /// restarted, and every step may be taken twice.
+    async fn round(self: &Arc<Self>, lot: &Arc<Lot>, ops: &[Op]) -> Result<(Vec<Out>, Reading), Failure> {
+        let before = lot.lock().row.clone();
+        match self.decide(lot, ops).await {
+            Err(Failure::Broken(why)) => {
+                tracing::debug!(%why, name = %lot.name, "again, on another connection");
+                lot.lock().row = None;
+                self.pool.forget_idle();
+                let (mut outs, reading) = self.decide(lot, ops).await?;
+                // What was ours, and is gone now: we gave it back ourselves just before.
+                let was_ours = |claim: ClaimId| before.as_ref().is_some_and(|row| row.table.holder(claim).is_some());
+                for (op, out) in ops.iter().zip(&mut outs) {
+                    if let (Op::Depart(claim), Out::Departed(departure @ Departure::Absent)) = (op, out)
+                        && was_ours(*claim)
+                    {
+                        *departure = Departure::Released;
+                    }
+                }
+                Ok((outs, reading))
+            }
+            result => result,
+        }
+    }
+
+    async fn decide(self: &Arc<Self>, lot: &Arc<Lot>, ops: &[Op]) -> Result<(Vec<Out>, Reading), Failure> {
+        let mut link = self.pool.borrow().await?;
+        let mut row = lot.lock().row.take();
+        // What was read before these were asked decides only what is then written over it.
+        let mut fresh = false;
+        let mut free = row.is_none();
+        for _ in 0..COLLISIONS {
+            let found = match row.take() {
+                Some(row) => row,
+                None => match self.find(lot, ops, &mut link, &mut free, &mut fresh).await? {
+                    Some(row) => row,
+                    None => continue,
+                },
+            };
+            if !fresh && free && ops.len() == 1 {
+                return Ok(self.keep(lot, found));
+            }
+            let now = if fresh { found.reading.shown } else { found.reading.at_least(self.clock.now()) };
+            let now = now.before(self.pool.config.clock_skew);
+            let mut table = found.table.clone();
+            let mut last = found.token;
+            let alive = |claim: ClaimId| lot.lock().ears.contains_key(&claim);
+            let (mut outs, effects) = step::play(ops, &mut table, &mut last, now, &self.inbox, &alive);
+            if table.holders.len() + table.waiters.len() > MOST_PARTIES {
+                return Err(Failure::Full(format!(
+                    "{MOST_PARTIES} hold or wait already, and there is no room for more"
+                )));
+            }
+            let changed = table != found.table || last != found.token;
+            if !changed && !fresh {
+                // Nothing to write: then it must be true now.
+                continue;
+            }
+            if !changed || found.version < 0 {
+                let reading = found.reading;
+                self.settle(lot, found, &effects, &outs, ops);
+                return Ok((outs, reading));
+            }
+            let messages = self.messages(&lot.name, &table, &effects);
+            let swap = swap(lot.name.as_str(), found.version, last, &table, now, &messages);
+            let (sql, values) = self.sql.swap(&swap);
+            let sent = self.clock.now();
+            let reply = self.run(&mut link, sql, &values).await?;
+            let Some(at) = self.sql.made(&reply).map_err(strange)? else { continue };
+            let reading = Reading { sent, heard: self.clock.now(), shown: moment(at) };
+            let written =
+                Row { version: found.version + 1, token: last, table: rebased(table, now, moment(at)), reading };
+            step::dated(&mut outs, ops, &written.table);
+            self.settle(lot, written, &effects, &outs, ops);
+            return Ok((outs, reading));
+        }
+        Err(Failure::Contended(format!("others wrote first {COLLISIONS} times in a row")))
+    }
+
+    /// Takes the lock if nobody may be there, or reads its row. `None`: there was none, and somebody wants it.
+    async fn find(
+        &self,
+        lot: &Lot,
+        ops: &[Op],
+        link: &mut Pooled,
+        free: &mut bool,
+        fresh: &mut bool,
+    ) -> Result<Option<Row>, Failure> {
+        let wanted = ops.iter().find_map(|op| if let Op::Attempt { claim, .. } = op { Some(claim) } else { None });
+        if let Some(claim) = wanted.filter(|_| *free) {
+            if let Some(taken) = self.take_free(lot, claim, link).await? {
+                return Ok(Some(taken));
+            }
+        }
+        *free = false;
+        *fresh = true;
+        let found = self.read(lot, link).await?;
+        if found.is_none() && wanted.is_some() {
+            *free = true;
+            *fresh = false;
+            return Ok(None);
+        }
+        Ok(Some(found.unwrap_or_else(|| {
+            let now = self.clock.now();
+            let reading = Reading { sent: now, heard: now, shown: Moment::default() };
+            Row { version: -1, token: 0, table: Table::default(), reading }
+        })))
+    }
+
+    /// One statement; the table is made if it is not there yet.
+    pub(super) async fn run(&self, link: &mut Pooled, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+        let (mut collisions, mut made) = (0, false);
+        loop {
+            match link.run(sql, values).await {
+                Err(failure) => match failure.meaning(self.pool.config.dialect) {
+                    // The server chose us to give way: nothing was done.
+                    Some(Meaning::Collision) if collisions < 8 => collisions += 1,
+                    Some(Meaning::NoTable) if !made => {
+                        made = true;
+                        super::super::make_tables(&self.pool.config, link).await?;
+                    }
+                    _ => return Err(failure),
+                },
+                result => return result,
+            }
+        }
+    }
+
+    /// Takes the lock for a claim if nobody is there.
+    async fn take_free(&self, lot: &Lot, claim: &Claim, link: &mut Pooled) -> Result<Option<Row>, Failure> {
+        let mut party = step::party(claim, &self.inbox);
+        // Both stand for what the statement says.
+        party.until = Moment::default().after(party.ttl);
+        party.token = Token(u64::MAX);
+        party.place = 1;
+        let mut table = Table { holders: vec![party], waiters: Default::default() };
+        let text = state::write(&table, Moment::default());
+        let ttl = i64::try_from(claim.terms.ttl.as_micros()).unwrap_or(i64::MAX / 4);
+        let skew = i64::try_from(self.pool.config.clock_skew.as_micros()).unwrap_or(0);
+        let (sql, values) = self.sql.take(lot.name.as_str(), ttl, &text, skew);
+        let sent = self.clock.now();
+        let reply = self.run(link, sql, &values).await?;
+        let Some(at) = self.sql.made(&reply).map_err(strange)? else { return Ok(None) };
+        let token = u64::try_from(at).map_err(|_| strange("a moment below zero"))?;
+        let reading = Reading { sent, heard: self.clock.now(), shown: moment(at) };
+        for party in &mut table.holders {
+            party.token = Token(token);
+            party.until = moment(at).after(party.ttl);
+            party.note.since = Some(moment(at));
+        }
+        Ok(Some(Row { version: at, token, table, reading }))
+    }
+
+    /// Keeps a row that holds only the claim which asked, and says so.
+    fn keep(&self, lot: &Lot, row: Row) -> (Vec<Out>, Reading) {
+        let reading = row.reading;
+        let out = row.table.holders.first().map(|party| Out::Granted(party.token, party.until));
+        lot.lock().row = Some(row);
+        (out.into_iter().collect(), reading)
+    }
+
+    /// The row; `None`: nobody ever took the lock, or the row was deleted by hand.
+    pub(super) async fn read(&self, lot: &Lot, link: &mut Pooled) -> Result<Option<Row>, Failure> {
+        let (sql, values) = self.sql.read(lot.name.as_str());
+        let sent = self.clock.now();
+        let reply = self.run(link, sql, &values).await?;
+        let heard = self.clock.now();
+        let Some(found) = reply.row() else { return Ok(None) };
+        let Stored { version, token, now, state } = wire::stored(found).map_err(strange)?;
+        let shown = moment(now);
+        let table = state::read(&state, shown).map_err(|why| damaged(lot.name.as_str(), why))?;
+        Ok(Some(Row { version, token, table, reading: Reading { sent, heard, shown } }))
+    }
+
+    /// Tells who was let in, listens for who waits, and keeps the row while we have anybody there.
+    fn settle(&self, lot: &Lot, row: Row, effects: &Effects, outs: &[Out], ops: &[Op]) {
+        let mut inside = lot.lock();
+        for claim in &effects.granted {
+            if let (Some(ear), Some(held)) = (inside.ears.get(claim), row.table.holder(*claim)) {
+                ear.grant(held.token, row.reading.until(held.until));
+            }
+        }
+        for (op, out) in ops.iter().zip(outs) {
+            let claim = match op {
+                Op::Attempt { claim, .. } => claim.id,
+                Op::Look(claim) | Op::Depart(claim) => *claim,
+                _ => continue,
+            };
+            match (out, row.table.waiters.iter().find(|party| party.claim == claim)) {
+                (Out::Queued { .. }, Some(party)) => inside.listen(claim, party.ttl, row.reading.sent),
+                // An ear that was granted stays until it is heard.
+                (Out::Granted(..), _) => {}
+                _ => {
+                    inside.ears.remove(&claim);
+                }
+            }
+        }
+        for (claim, inbox) in &effects.evicted {
+            if *inbox == self.inbox {
+                self.losses.post(*claim);
+            }
+            if let Some(ear) = inside.ears.get(claim) {
+                ear.rung.notify_one();
+            }
+        }
+        Self::put(&mut inside, row, &self.inbox);
+    }
+
+    fn put(inside: &mut Inside, row: Row, me: &Arc<str>) {
+        let ours = row.table.holders.iter().chain(&row.table.waiters).any(|party| party.note.inbox == *me);
+        inside.row = ours.then_some(row);
+    }
+
+    /// Whom to send a message: those who were let in or put out and are not ours.
+    fn messages(&self, name: &LockName, table: &state::Parties, effects: &Effects) -> Vec<(String, String)> {
+        let mut messages = Vec::new();
+        if !self.sends {
+            return messages;
+        }
+        for claim in &effects.granted {
+            if let Some(held) = table.holder(*claim).filter(|held| held.note.inbox != self.inbox) {
+                let text = format!("g {:032x} {} {name}", claim.bits(), held.token);
+                messages.push((super::news::channel(&held.note.inbox), text));
+            }
+        }
+        for (claim, inbox) in effects.evicted.iter().filter(|(_, inbox)| *inbox != self.inbox) {
+            messages.push((super::news::channel(inbox), format!("e {:032x} 0 {name}", claim.bits())));
+        }
+        messages
+    }
+
+    /// Forgets a lock that nobody of ours is at.
+    fn tidy(&self, lot: &Arc<Lot>) {
+        let mut lots = lock(&self.lots);
+        if lot.lock().is_idle() {
+            lots.remove(&lot.name);
+        }
+    }
+}
+
+pub(super) fn damaged(name: &str, why: &str) -> Failure {
+    Failure::Damaged(format!(
+        "what is stored of {name:?} cannot be understood ({why}); it is freed by deleting its row"
+    ))
+}
+
+pub(super) fn strange(what: &'static str) -> Failure {
+    Failure::Strange(what.to_owned())
+}
+
+fn swap<'a>(
+    name: &'a str,
+    version: i64,
+    token: u64,
+    table: &state::Parties,
+    now: Moment,
+    messages: &'a [(String, String)],
+) -> Swap<'a> {
+    let parties = || table.holders.iter().chain(&table.waiters);
+    let begins = |party: &&crate::logic::table::Party<state::Note>| party.until == now.after(party.ttl);
+    let fresh = parties().filter(begins).map(|party| party.ttl).max();
+    let fresh = fresh.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX / 4));
+    let busy = parties().filter(|party| !begins(party)).map(|party| micros(party.until)).max().unwrap_or(0);
+    Swap { name, version, token, busy, fresh, state: state::write(table, now), messages }
+}
+
+/// The table as it was written at `at`, where it was decided at `now`.
+fn rebased(mut table: state::Parties, now: Moment, at: Moment) -> state::Parties {
+    for party in table.holders.iter_mut().chain(&mut table.waiters) {
+        if party.until == now.after(party.ttl) {
+            party.until = at.after(party.ttl);
+        }
+        party.note.since.get_or_insert(at);
+    }
+    table
+}

@@ -1,0 +1,247 @@
+//! What a row says of its holders and waiters: text that people can read and databases can query.
+//!
+//! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…]}`, each party as
+//! `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`. A party lasts from `at`, when it was
+//! last heard of on the database's clock, for `ttl`. The statement that writes the text puts the time in: [`NOW`] stands for it.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::claim::{ClaimId, Holder, Mode, Owner, Token};
+use crate::clock::Moment;
+use crate::logic::table::{Party, Table};
+
+/// Stands for the database's time, in text that is on its way there. JSON has no such character.
+pub(in super::super) const NOW: char = '\u{1}';
+/// Stands for the token that the statement gives.
+pub(in super::super) const TOKEN: char = '\u{2}';
+
+/// What we remember of a party beside what the table does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Note {
+    /// Since when it holds or waits, on the database's clock; `None`: since the write to come.
+    pub(super) since: Option<Moment>,
+    /// Which client it is of.
+    pub(super) inbox: Arc<str>,
+    pub(super) who: Arc<Holder>,
+}
+
+/// What a row holds.
+pub(super) type Parties = Table<Note>;
+
+/// A moment of the database's clock.
+pub(super) fn moment(micros: i64) -> Moment {
+    Moment::from_nanos(u64::try_from(micros).unwrap_or(0).saturating_mul(1000))
+}
+
+/// A moment of the database's clock, in microseconds.
+pub(super) fn micros(moment: Moment) -> i64 {
+    i64::try_from(moment.as_nanos() / 1000).unwrap_or(i64::MAX)
+}
+
+/// Writes it down. Whoever's lease begins `now` gets the time from the statement.
+pub(super) fn write(table: &Parties, now: Moment) -> String {
+    let mut who = Directory::default();
+    let mut text = String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 64);
+    text.push_str("{\"holders\":[");
+    for (index, party) in table.holders.iter().enumerate() {
+        party_text(&mut text, index, party, who.of(&party.note.who), now);
+    }
+    text.push_str("],\"waiters\":[");
+    for (index, party) in table.waiters.iter().enumerate() {
+        party_text(&mut text, index, party, who.of(&party.note.who), now);
+    }
+    text.push_str("],\"who\":[");
+    for (index, holder) in who.all.iter().enumerate() {
+        let row = serde_json::json!([&*holder.host, holder.pid, &*holder.program, &*holder.text]);
+        let _ = write!(text, "{}{row}", if index == 0 { "" } else { "," });
+    }
+    text.push_str("]}");
+    text
+}
+
+/// Who they are, each once: those of one process are mostly the same.
+#[derive(Default)]
+struct Directory<'a> {
+    all: Vec<&'a Holder>,
+    known: HashMap<*const Holder, usize>,
+}
+
+impl<'a> Directory<'a> {
+    fn of(&mut self, who: &'a Arc<Holder>) -> usize {
+        *self.known.entry(Arc::as_ptr(who)).or_insert_with(|| {
+            self.all.iter().position(|other| **other == **who).unwrap_or_else(|| {
+                self.all.push(who);
+                self.all.len() - 1
+            })
+        })
+    }
+}
+
+fn party_text(text: &mut String, index: usize, party: &Party<Note>, who: usize, now: Moment) {
+    let comma = if index == 0 { "" } else { "," };
+    let _ = write!(text, "{comma}{{\"id\":\"{:032x}\",\"mode\":\"{}\"", party.claim.bits(), mode_text(party.mode));
+    if let Some(owner) = party.owner {
+        let _ = write!(text, ",\"own\":\"{:032x}\"", owner.bits());
+    }
+    let ttl = party.ttl.as_micros();
+    // Its lease begins now: at the moment when this is written.
+    if party.until == now.after(party.ttl) {
+        let _ = write!(text, ",\"at\":{NOW},\"ttl\":{ttl}");
+    } else {
+        let _ = write!(text, ",\"at\":{},\"ttl\":{ttl}", micros(party.until.before(party.ttl)));
+    }
+    match party.token {
+        Token(0) => {}
+        Token(u64::MAX) => {
+            let _ = write!(text, ",\"token\":{TOKEN}");
+        }
+        Token(token) => {
+            let _ = write!(text, ",\"token\":{token}");
+        }
+    }
+    match party.note.since {
+        None => {
+            let _ = write!(text, ",\"since\":{NOW}");
+        }
+        Some(since) => {
+            let _ = write!(text, ",\"since\":{}", micros(since));
+        }
+    }
+    let _ = write!(text, ",\"n\":{},\"in\":\"{}\",\"who\":{who}}}", party.place, party.note.inbox);
+}
+
+fn mode_text(mode: Mode) -> String {
+    match mode {
+        Mode::Exclusive => "x".into(),
+        Mode::Shared => "s".into(),
+        Mode::Permits { n, limit } => format!("{n}/{limit}"),
+    }
+}
+
+fn mode(text: &str) -> Option<Mode> {
+    match text {
+        "x" => Some(Mode::Exclusive),
+        "s" => Some(Mode::Shared),
+        _ => {
+            let (n, limit) = text.split_once('/')?;
+            Some(Mode::Permits { n: n.parse().ok()?, limit: limit.parse().ok()? })
+        }
+    }
+}
+
+/// Reads it back, at `now` of the database's clock. A lease that begins in the future was written before that clock was set back:
+/// it begins now, so that it lasts no longer than its TTL from here.
+pub(super) fn read(text: &str, now: Moment) -> Result<Parties, &'static str> {
+    let value: Value = serde_json::from_str(text).map_err(|_| "no JSON")?;
+    let who: Option<Vec<Arc<Holder>>> = value["who"].as_array().and_then(|rows| rows.iter().map(holder).collect());
+    let who = who.ok_or("no list of who they are")?;
+    let list = |key: &str| -> Result<Vec<Party<Note>>, &'static str> {
+        let parties = value[key].as_array().ok_or("no list of parties")?;
+        parties.iter().map(|value| party(value, &who, now).ok_or("a party is not understood")).collect()
+    };
+    Ok(Table { holders: list("holders")?, waiters: list("waiters")?.into() })
+}
+
+fn holder(row: &Value) -> Option<Arc<Holder>> {
+    let text = |index: usize| row[index].as_str();
+    Some(Arc::new(Holder::new(text(0)?, row[1].as_u64()?.try_into().ok()?, text(2)?, text(3)?)))
+}
+
+fn party(value: &Value, who: &[Arc<Holder>], now: Moment) -> Option<Party<Note>> {
+    let hex = |key: &str| value[key].as_str().and_then(|text| u128::from_str_radix(text, 16).ok());
+    let ttl = Duration::from_micros(value["ttl"].as_u64()?);
+    let at = moment(value["at"].as_i64()?).min(now);
+    Some(Party {
+        claim: ClaimId::from_bits(hex("id")?),
+        owner: if value["own"].is_null() { None } else { Some(Owner::from_bits(hex("own")?)) },
+        mode: mode(value["mode"].as_str()?)?,
+        ttl,
+        until: at.after(ttl),
+        token: Token(value["token"].as_u64().unwrap_or(0)),
+        place: value["n"].as_u64()?,
+        note: Note {
+            since: Some(moment(value["since"].as_i64()?)),
+            inbox: value["in"].as_str()?.into(),
+            who: Arc::clone(who.get(usize::try_from(value["who"].as_u64()?).ok()?)?),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_party() -> impl Strategy<Value = Party<Note>> {
+        let mode = prop_oneof![
+            Just(Mode::Exclusive),
+            Just(Mode::Shared),
+            (1u32..9, 9u32..99).prop_map(|(n, limit)| Mode::Permits { n, limit })
+        ];
+        let who = ("\\PC{0,8}", 0u32..9, "\\PC{0,8}", ".{0,12}");
+        (any::<u128>(), any::<Option<u128>>(), mode, 1u64..1 << 40, 0u64..1 << 40, 0u64..1 << 62, who).prop_map(
+            |(claim, owner, mode, ttl, at, token, who)| {
+                let ttl = Duration::from_micros(ttl);
+                Party {
+                    claim: ClaimId::from_bits(claim),
+                    owner: owner.map(Owner::from_bits),
+                    mode,
+                    ttl,
+                    until: moment(at as i64).after(ttl),
+                    token: Token(token),
+                    place: token,
+                    note: Note {
+                        since: Some(moment(at as i64)),
+                        inbox: "0123456789abcdef".into(),
+                        who: Arc::new(Holder::new(&who.0, who.1, &who.2, &who.3)),
+                    },
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back(
+            holders in prop::collection::vec(any_party(), 0..4), waiters in prop::collection::vec(any_party(), 0..4),
+        ) {
+            let table = Table { holders, waiters: waiters.into() };
+            let now = moment(1 << 41);
+            let text = write(&table, now);
+            prop_assert!(!text.contains([NOW, TOKEN]));
+            prop_assert_eq!(read(&text, now), Ok(table));
+        }
+
+        #[test]
+        fn a_lease_that_begins_now_gets_the_statements_time(party in any_party(), later in 0i64..1 << 30) {
+            let now = moment(1 << 41);
+            let fresh = Party { until: now.after(party.ttl), note: Note { since: None, ..party.note.clone() }, ..party };
+            let table = Table { holders: vec![fresh.clone()], waiters: Default::default() };
+            let at = (1i64 << 41) + later;
+            let text = write(&table, now).replace(NOW, &at.to_string());
+            let read = read(&text, moment(at)).unwrap();
+            prop_assert_eq!(read.holders[0].until, moment(at).after(fresh.ttl));
+            prop_assert_eq!(read.holders[0].note.since, Some(moment(at)));
+        }
+
+        #[test]
+        fn a_clock_set_back_makes_no_lease_longer_than_its_ttl(party in any_party(), back in 0i64..1 << 40) {
+            let written = moment(1 << 41);
+            let table = Table { holders: vec![Party { until: written.after(party.ttl), ..party }], waiters: Default::default() };
+            let text = write(&table, moment(0));
+            let now = moment((1 << 41) - back);
+            let read = read(&text, now).unwrap();
+            prop_assert_eq!(read.holders[0].until, now.after(table.holders[0].ttl));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,80}") {
+            let _ = read(&text, moment(0));
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What is asked of one lock, decided on its row: pure.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::state::{Note, Parties};
+use crate::claim::{Claim, ClaimId, Holder, Token};
+use crate::clock::Moment;
+use crate::engine::PartyView;
+use crate::logic::table::{Departure, Party, Refusal, Verdict};
+
+/// What is asked. Plain data: it is decided again when somebody else wrote first.
+#[derive(Clone, Debug)]
+pub(super) enum Op {
+    Attempt {
+        claim: Arc<Claim>,
+        queue: bool,
+    },
+    /// How a claim stands; one that is not there is not let in.
+    Look(ClaimId),
+    Renew(ClaimId),
+    Depart(ClaimId),
+    Evict(ClaimId),
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Out {
+    /// Held until then, on the database's clock.
+    Granted(Token, Moment),
+    Queued {
+        ahead: usize,
+        recheck: Option<Duration>,
+    },
+    Busy {
+        recheck: Option<Duration>,
+    },
+    Refused(Refusal),
+    Renewed(Option<Moment>),
+    Departed(Departure),
+    Evicted(Option<PartyView>, Token),
+}
+
+/// What a round of steps did beside its answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Effects {
+    /// Who was let in out of the queue.
+    pub(super) granted: Vec<ClaimId>,
+    /// Who was put out, and which client it was of.
+    pub(super) evicted: Vec<(ClaimId, Arc<str>)>,
+}
+
+/// Takes the steps one after the other at `now`. `last` is the highest token; `me` is our own inbox, and who of ours waits and is
+/// alive is heard of with every write.
+pub(super) fn play(
+    ops: &[Op],
+    table: &mut Parties,
+    last: &mut u64,
+    now: Moment,
+    me: &Arc<str>,
+    alive: &dyn Fn(ClaimId) -> bool,
+) -> (Vec<Out>, Effects) {
+    let before = table.clone();
+    let mut effects = Effects::default();
+    let mut outs: Vec<Out> = ops.iter().map(|op| one(op, table, last, now, me, &mut effects)).collect();
+    for party in table.holders.iter_mut().filter(|party| effects.granted.contains(&party.claim)) {
+        party.note.since = None;
+    }
+    if *table != before {
+        for party in table.waiters.iter_mut().filter(|party| party.note.inbox == *me && alive(party.claim)) {
+            party.until = now.after(party.ttl);
+        }
+    }
+    // A step may let in somebody whose own step came before it.
+    for (op, out) in ops.iter().zip(&mut outs) {
+        let claim = match op {
+            Op::Attempt { claim, .. } => claim.id,
+            Op::Look(claim) => *claim,
+            _ => continue,
+        };
+        if let (Out::Queued { .. }, Some(held)) = (&*out, table.holder(claim)) {
+            *out = Out::Granted(held.token, held.until);
+        } else if let (Out::Queued { .. }, Some(ahead)) = (&*out, table.position(claim)) {
+            *out = Out::Queued { ahead, recheck: recheck(table, now) };
+        }
+    }
+    (outs, effects)
+}
+
+/// Says until when those hold who asked, as the table has it after it was written.
+pub(super) fn dated(outs: &mut [Out], ops: &[Op], table: &Parties) {
+    for (op, out) in ops.iter().zip(outs) {
+        let claim = match op {
+            Op::Attempt { claim, .. } => claim.id,
+            Op::Look(claim) | Op::Renew(claim) => *claim,
+            _ => continue,
+        };
+        if let (Out::Granted(_, until) | Out::Renewed(Some(until)), Some(held)) = (out, table.holder(claim)) {
+            *until = held.until;
+        }
+    }
+}
+
+/// In how long the next lease ends: then the lock may be free without a message.
+fn recheck(table: &Parties, now: Moment) -> Option<Duration> {
+    table.next_expiry().map(|end| end.since(now))
+}
+
+fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>, effects: &mut Effects) -> Out {
+    // Above all before, and no less than the clock says: also where a server lost what it had granted last.
+    let mut token = || {
+        *last = (*last + 1).max(now.as_nanos() / 1000);
+        Token(*last)
+    };
+    match op {
+        Op::Attempt { claim, queue } => {
+            let (verdict, granted) = table.attempt(party(claim, me), *queue, now, &mut token);
+            effects.granted.extend(granted);
+            answer(verdict, table, now)
+        }
+        Op::Look(claim) => {
+            effects.granted.extend(table.settle(now, &mut token));
+            match (table.holders.iter_mut().find(|party| party.claim == *claim), table.waiters.len()) {
+                (Some(held), _) => {
+                    show(held, now);
+                    Out::Granted(held.token, held.until)
+                }
+                (None, _) => match table.position(*claim) {
+                    Some(ahead) => {
+                        show(&mut table.waiters[ahead], now);
+                        Out::Queued { ahead, recheck: recheck(table, now) }
+                    }
+                    None => Out::Busy { recheck: recheck(table, now) },
+                },
+            }
+        }
+        Op::Renew(claim) => {
+            let (until, granted) = table.renew(*claim, now, &mut token);
+            effects.granted.extend(granted);
+            Out::Renewed(until)
+        }
+        Op::Depart(claim) => {
+            let (departure, granted) = table.depart(*claim, now, &mut token);
+            effects.granted.extend(granted);
+            Out::Departed(departure)
+        }
+        Op::Evict(claim) => evict(*claim, table, now, &mut token, effects),
+    }
+}
+
+fn evict(
+    claim: ClaimId,
+    table: &mut Parties,
+    now: Moment,
+    token: &mut impl FnMut() -> Token,
+    effects: &mut Effects,
+) -> Out {
+    effects.granted.extend(table.settle(now, token));
+    let found = table.holders.iter().chain(&table.waiters).find(|party| party.claim == claim);
+    let found = found.map(|party| (view(party, now), Arc::clone(&party.note.inbox)));
+    // Above all that were granted, and below those that will be, also by this very step.
+    let fence = token();
+    let (departure, granted) = table.depart(claim, now, token);
+    effects.granted.extend(granted);
+    match found.filter(|_| departure != Departure::Absent) {
+        Some((view, inbox)) => {
+            effects.evicted.push((claim, inbox));
+            Out::Evicted(Some(view), fence)
+        }
+        None => Out::Evicted(None, fence),
+    }
+}
+
+/// Whoever asks is alive; that is written down when a quarter of its time has passed.
+fn show(party: &mut Party<Note>, now: Moment) {
+    if party.until.since(now) < party.ttl * 3 / 4 {
+        party.until = now.after(party.ttl);
+    }
+}
+
+fn answer(verdict: Verdict, table: &Parties, now: Moment) -> Out {
+    match verdict {
+        Verdict::Granted(token, until) => Out::Granted(token, until),
+        Verdict::Queued(ahead) => Out::Queued { ahead, recheck: recheck(table, now) },
+        Verdict::Busy => Out::Busy { recheck: recheck(table, now) },
+        Verdict::Refused(refusal) => Out::Refused(refusal),
+    }
+}
+
+/// A claim of ours.
+pub(super) fn party(claim: &Claim, me: &Arc<str>) -> Party<Note> {
+    let terms = &claim.terms;
+    Party {
+        claim: claim.id,
+        owner: terms.owner,
+        mode: terms.mode,
+        ttl: terms.ttl,
+        until: Moment::default(),
+        token: Token::default(),
+        place: 0,
+        note: Note { since: None, inbox: Arc::clone(me), who: Arc::clone(&terms.holder) },
+    }
+}
+
+/// A party, as others may see it.
+pub(super) fn view(party: &Party<Note>, now: Moment) -> PartyView {
+    let since = party.note.since.unwrap_or(now);
+    let token = (party.token > Token::default()).then_some(party.token);
+    PartyView::new(
+        party.claim,
+        party.mode,
+        token,
+        Holder::clone(&party.note.who),
+        now.since(since),
+        party.until.since(now),
+    )
+}

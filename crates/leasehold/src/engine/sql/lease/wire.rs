@@ -1,0 +1,211 @@
+//! Every statement on the lease table.
+//!
+//! `version` changes with every write, so that a write that was decided on an older version fails. `token` is the highest token
+//! granted. `busy` is when the last lease or place in the queue ends, zero if nobody is there: who comes later finds the lock
+//! free without reading the rest. All times are microseconds of the database's clock.
+
+use super::super::Dialect;
+use super::super::ddl::Tables;
+use super::super::link::{Reply, Value};
+
+/// The statements of one engine.
+#[derive(Clone, Debug)]
+pub(super) struct Statements {
+    dialect: Dialect,
+    /// Takes a lock where nobody is: name, ttl, state, skew.
+    take: String,
+    /// Writes over the version that was read: see [`Swap`].
+    swap: String,
+    /// The same, and sends messages: PostgreSQL only.
+    swap_loudly: String,
+    read: String,
+    list: String,
+}
+
+/// A row, as it was at `now`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Stored {
+    pub(super) version: i64,
+    pub(super) token: u64,
+    pub(super) now: i64,
+    pub(super) state: String,
+}
+
+/// A write over a version.
+#[derive(Clone, Debug)]
+pub(super) struct Swap<'a> {
+    pub(super) name: &'a str,
+    pub(super) version: i64,
+    pub(super) token: u64,
+    /// When the last of those ends whose lease does not begin now.
+    pub(super) busy: i64,
+    /// The longest TTL of those whose lease begins now, if any does.
+    pub(super) fresh: Option<i64>,
+    pub(super) state: String,
+    /// Whom to tell what: a channel and a text.
+    pub(super) messages: &'a [(String, String)],
+}
+
+impl Statements {
+    pub(super) fn new(dialect: Dialect, tables: &Tables) -> Self {
+        match dialect {
+            Dialect::MySql => mysql(&tables.leases),
+            Dialect::Postgres => postgres(&tables.leases),
+        }
+    }
+
+    /// Takes a lock where nobody is.
+    pub(super) fn take(&self, name: &str, ttl: i64, state: &str, skew: i64) -> (&str, Vec<Value>) {
+        let values = match self.dialect {
+            Dialect::MySql => {
+                // The condition stands once for each column.
+                let skew = || Value::from(skew);
+                vec![name.into(), ttl.into(), state.into(), skew(), state.into(), skew(), skew(), skew()]
+            }
+            Dialect::Postgres => vec![name.into(), ttl.into(), state.into(), skew.into()],
+        };
+        (&self.take, values)
+    }
+
+    pub(super) fn swap(&self, swap: &Swap<'_>) -> (&str, Vec<Value>) {
+        let fresh = swap.fresh.unwrap_or(-1);
+        let token = i64::try_from(swap.token).unwrap_or(i64::MAX);
+        let state = swap.state.as_str();
+        match self.dialect {
+            Dialect::MySql => (
+                &self.swap,
+                vec![
+                    state.into(),
+                    token.into(),
+                    fresh.into(),
+                    swap.busy.into(),
+                    swap.busy.into(),
+                    fresh.into(),
+                    swap.name.into(),
+                    swap.version.into(),
+                ],
+            ),
+            Dialect::Postgres => {
+                let mut values = vec![
+                    swap.name.into(),
+                    swap.version.into(),
+                    token.into(),
+                    swap.busy.into(),
+                    fresh.into(),
+                    state.into(),
+                ];
+                if swap.messages.is_empty() {
+                    return (&self.swap, values);
+                }
+                let lines: Vec<String> =
+                    swap.messages.iter().map(|(channel, text)| format!("{channel} {text}")).collect();
+                values.push(lines.join("\n").into());
+                (&self.swap_loudly, values)
+            }
+        }
+    }
+
+    /// When a take or a write was made; `None`: it was not, because somebody is there, or because it is another version. The moment
+    /// of a take is also its version and its token.
+    pub(super) fn made(&self, reply: &Reply) -> Result<Option<i64>, &'static str> {
+        match self.dialect {
+            Dialect::MySql if reply.changed == 0 => Ok(None),
+            Dialect::MySql => i64::try_from(reply.insert_id).ok().filter(|now| *now > 0).map(Some).ok_or("no time"),
+            Dialect::Postgres => reply.value().map(|now| now.int().ok_or("no time")).transpose(),
+        }
+    }
+
+    pub(super) fn read(&self, name: &str) -> (&str, Vec<Value>) {
+        (&self.read, vec![name.into()])
+    }
+
+    pub(super) fn list(&self, prefix: &str) -> (&str, Vec<Value>) {
+        let values = match self.dialect {
+            Dialect::MySql => vec![prefix.into(), prefix.into()],
+            Dialect::Postgres => vec![prefix.into()],
+        };
+        (&self.list, values)
+    }
+}
+
+/// Reads version, token, state, now.
+pub(super) fn stored(row: &[Value]) -> Result<Stored, &'static str> {
+    let [version, token, state, now] = row else { return Err("a row of another length") };
+    Ok(Stored {
+        version: version.int().ok_or("no version")?,
+        token: token.int().and_then(|token| token.try_into().ok()).ok_or("no token")?,
+        state: state.text().ok_or("no state")?.to_owned(),
+        now: now.int().ok_or("no time")?,
+    })
+}
+
+fn mysql(table: &str) -> Statements {
+    // One time for the whole statement; the session's time zone has no summer time.
+    const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
+    let put = |text: &str, mark: u8, value: &str| format!("REPLACE({text}, CHAR({mark} USING utf8mb4), {value})");
+    let next = format!("GREATEST(token + 1, version + 1, {NOW})");
+    let both = |value: &str| put(&put("?", 1, value), 2, value);
+    // Each assignment sees what those before it assigned, so `busy` comes last. The moment goes back by LAST_INSERT_ID.
+    let take = format!(
+        "INSERT INTO {table} (name, version, token, busy, state) \
+         VALUES (?, {NOW}, LAST_INSERT_ID({NOW}), {NOW} + ?, {}) ON DUPLICATE KEY UPDATE \
+         state = IF(busy <= {NOW} - ?, {}, state), \
+         token = IF(busy <= {NOW} - ?, LAST_INSERT_ID({next}), token), \
+         version = IF(busy <= {NOW} - ?, token, version), \
+         busy = IF(busy <= {NOW} - ?, version + VALUES(busy) - {NOW}, busy)",
+        both(NOW),
+        both(&next),
+    );
+    let swap = format!(
+        "UPDATE {table} SET state = {}, version = version + 1, token = ?, \
+         busy = IF(? < 0, ?, GREATEST(?, {NOW} + ?)) WHERE name = ? AND version = ?",
+        put("?", 1, &format!("LAST_INSERT_ID({NOW})")),
+    );
+    Statements {
+        dialect: Dialect::MySql,
+        take,
+        swap_loudly: String::new(),
+        swap,
+        read: format!("SELECT version, token, state, {NOW} FROM {table} WHERE name = ?"),
+        list: format!(
+            "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND LEFT(name, LENGTH(?)) = ? \
+             ORDER BY name"
+        ),
+    }
+}
+
+fn postgres(table: &str) -> Statements {
+    const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    let clock = format!("WITH c AS MATERIALIZED (SELECT {NOW} AS now)");
+    let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
+    let next = "greatest(l.token + 1, l.version + 1, excluded.token)";
+    let take = format!(
+        "{clock} INSERT INTO {table} AS l (name, version, token, busy, state) \
+         SELECT $1, c.now, c.now, c.now + $2, {} FROM c ON CONFLICT (name) DO UPDATE SET \
+         version = {next}, token = {next}, busy = {next} + $2, state = {} \
+         WHERE l.busy <= excluded.token - $4 RETURNING l.token",
+        both("c.now"),
+        both(next),
+    );
+    let update = format!(
+        "UPDATE {table} AS l SET version = l.version + 1, token = $3, \
+         busy = CASE WHEN $5 < 0 THEN $4 ELSE greatest($4, c.now + $5) END, \
+         state = replace($6, chr(1), c.now::text) FROM c WHERE l.name = $1 AND l.version = $2 RETURNING c.now"
+    );
+    // Messages go out with the commit, and only if the write was made.
+    let swap_loudly = format!(
+        "{clock}, u AS ({update}) \
+         SELECT u.now, (SELECT count(pg_notify(split_part(m, ' ', 1), substr(m, strpos(m, ' ') + 1) || ' ' || u.now)) \
+          FROM unnest(string_to_array($7, chr(10))) AS m) FROM u"
+    );
+    Statements {
+        dialect: Dialect::Postgres,
+        take,
+        swap: format!("{clock} {update}"),
+        swap_loudly,
+        read: format!("SELECT version, token, state, {NOW} FROM {table} WHERE name = $1"),
+        list: format!(
+            "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND starts_with(name, $1) ORDER BY name"
+        ),
+    }
+}
