@@ -66,9 +66,8 @@ use self::room::Room;
 use self::wire::{Server, Wire};
 use super::Dialect;
 use super::config::{Config, Technique};
-use super::error::{Failure, Meaning};
 use super::link::Value;
-use super::pool::{Broke, Pool};
+use super::pool::Pool;
 use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, Expiry, Fencing};
 use crate::error::{Error, ErrorKind, Result};
@@ -132,7 +131,9 @@ pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine
     let beside = if config.connections >= 8 { 2 } else { 1 };
     let side = Pool::new(&Arc::new(Config { connections: beside, ..Config::clone(&config) }));
     let server = find_out(&side, &config).await?;
-    make_tables(&side, &config).await?;
+    let mut link = side.take().await?;
+    super::make_tables(&config, &mut link).await.map_err(|failure| side.tell(&failure))?;
+    drop(link);
     let can = capabilities(&config);
     let places = config.connections - beside;
     let wire = Wire::new(&config, server);
@@ -148,7 +149,7 @@ async fn find_out(side: &Arc<Pool>, config: &Config) -> Result<Server> {
     };
     match config.dialect {
         Dialect::MySql => {
-            let reply = side.run("SELECT VERSION()", &[]).await.map_err(|broke| broke.tell(side))?;
+            let reply = side.run("SELECT VERSION()", &[]).await.map_err(|failure| side.tell(&failure))?;
             let maria = reply.value().and_then(Value::text).is_some_and(|version| version.contains("MariaDB"));
             // Who does not know it has no such cluster.
             if let Ok(reply) = side.run("SELECT @@wsrep_on", &[]).await
@@ -160,7 +161,7 @@ async fn find_out(side: &Arc<Pool>, config: &Config) -> Result<Server> {
         }
         Dialect::Postgres => {
             let sql = "SELECT current_setting('server_version_num')::bigint";
-            let reply = side.run(sql, &[]).await.map_err(|broke| broke.tell(side))?;
+            let reply = side.run(sql, &[]).await.map_err(|failure| side.tell(&failure))?;
             let version = reply.value().and_then(Value::int).unwrap_or(0);
             if version < 140_000 && config.technique == Technique::Session {
                 return unsupported("is older than PostgreSQL 14, and does not end idle sessions");
@@ -168,39 +169,4 @@ async fn find_out(side: &Arc<Pool>, config: &Config) -> Result<Server> {
             Ok(Server { maria: false, version })
         }
     }
-}
-
-/// Makes the tables that are not there. Two may do this at once.
-async fn make_tables(side: &Arc<Pool>, config: &Config) -> Result<()> {
-    let tables = super::ddl::Tables::of(config);
-    let names = match config.technique {
-        Technique::ForUpdate => vec![tables.rows, tables.tokens],
-        _ => vec![tables.tokens],
-    };
-    for (name, statement) in names.iter().zip(super::ddl::needed(config)) {
-        let look = format!("SELECT name FROM {name} WHERE 1 = 0");
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let failure = match side.run(&look, &[]).await {
-                Ok(_) => break,
-                Err(Broke::During(failure)) => failure,
-                Err(broke) => return Err(broke.tell(side)),
-            };
-            if failure.meaning(config.dialect) != Some(Meaning::NoTable) || tries > 3 {
-                return Err(side.tell(&failure));
-            }
-            match side.run(&statement, &[]).await {
-                Ok(_) => break,
-                Err(Broke::During(Failure::Refused { code, .. })) if was_made(&code) => {}
-                Err(broke) => return Err(broke.tell(side)),
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Somebody else has made the table in this moment.
-fn was_made(code: &str) -> bool {
-    matches!(code, "1050" | "23505" | "42P07" | "42710")
 }

@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::super::config::Config;
 use super::super::error::{Failure, Meaning};
-use super::super::pool::{Broke, Pool};
+use super::super::pool::Pool;
 use super::seat::Seats;
 use super::session::Session;
 use super::trouble::Trouble;
@@ -73,7 +73,7 @@ impl Drop for Turn {
 impl Line {
     /// The next turn.
     pub(super) async fn turn(self: &Arc<Self>) -> Result<Turn, Trouble> {
-        let permit = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| Trouble::Closed)?;
+        let permit = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| Failure::Closed)?;
         Ok(Turn { line: Arc::clone(self), _permit: permit })
     }
 
@@ -126,7 +126,7 @@ impl Room {
 
     /// Room for one more connection, as soon as there is; those who wait are served in order.
     pub(super) async fn next_permit(&self) -> Result<OwnedSemaphorePermit, Trouble> {
-        Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Trouble::Closed)
+        Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Failure::Closed.into())
     }
 
     /// A connection that was used before.
@@ -177,11 +177,14 @@ impl Room {
             tries += 1;
             let failure = match self.side.run(&sql, &values).await {
                 Ok(reply) => return Ok(self.wire.token_of(&reply)?),
-                Err(Broke::During(failure)) => failure,
-                Err(Broke::Before(error)) => return Err(Trouble::Told(Arc::new(error))),
+                Err(failure) => failure,
             };
             // It may be raised twice; an idle connection may have been let go.
-            let again = matches!(failure, Failure::Broken(_)) || is_collision(&failure, &self.wire);
+            let broken = matches!(failure, Failure::Broken(_));
+            if broken {
+                self.side.forget_idle();
+            }
+            let again = broken || is_collision(&failure, &self.wire);
             if !again || tries == TRIES {
                 return Err(failure.into());
             }

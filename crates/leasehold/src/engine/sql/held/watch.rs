@@ -38,8 +38,9 @@ async fn look(room: &Arc<Room>) {
     }
     let there: HashSet<i64> = match room.side.run(OURS, &[]).await {
         Ok(reply) => reply.rows.iter().filter_map(|row| row.first().and_then(Value::int)).collect(),
-        Err(broke) => {
-            tracing::debug!(?broke, "the connections could not be looked after");
+        Err(failure) => {
+            room.side.forget_idle();
+            tracing::debug!(?failure, "the connections could not be looked after");
             HashSet::new()
         }
     };
