@@ -63,17 +63,15 @@ where
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
-        let connector = self.0.clone().ok_or_else(|| io::Error::other("TLS is off"))?;
+        // The client asks also where no TLS will be spoken.
+        let Some(connector) = self.0.clone() else { return Ok(Handshake(None)) };
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Handshake { connector, name })
+        Ok(Handshake(Some((connector, name))))
     }
 }
 
 /// One handshake to come.
-pub(super) struct Handshake {
-    connector: TlsConnector,
-    name: ServerName<'static>,
-}
+pub(super) struct Handshake(Option<(TlsConnector, ServerName<'static>)>);
 
 impl<S> TlsConnect<S> for Handshake
 where
@@ -84,7 +82,10 @@ where
     type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { Ok(Stream(Box::new(self.connector.connect(self.name, stream).await?))) })
+        Box::pin(async move {
+            let (connector, name) = self.0.ok_or_else(|| io::Error::other("TLS is off"))?;
+            Ok(Stream(Box::new(connector.connect(name, stream).await?)))
+        })
     }
 }
 
