@@ -63,15 +63,16 @@ where
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
-        // The client asks also where no TLS will be spoken.
-        let Some(connector) = self.0.clone() else { return Ok(Handshake(None)) };
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Handshake(Some((connector, name))))
+        // Asked for also where TLS is off; then it is not used.
+        Ok(Handshake { connector: self.0.clone(), host: host.to_owned() })
     }
 }
 
 /// One handshake to come.
-pub(super) struct Handshake(Option<(TlsConnector, ServerName<'static>)>);
+pub(super) struct Handshake {
+    connector: Option<TlsConnector>,
+    host: String,
+}
 
 impl<S> TlsConnect<S> for Handshake
 where
@@ -83,7 +84,8 @@ where
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
-            let (connector, name) = self.0.ok_or_else(|| io::Error::other("TLS is off"))?;
+            let connector = self.connector.ok_or_else(|| io::Error::other("TLS is off"))?;
+            let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
             Ok(Stream(Box::new(connector.connect(name, stream).await?)))
         })
     }

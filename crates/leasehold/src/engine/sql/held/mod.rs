@@ -138,6 +138,9 @@ pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine
     let places = config.connections - beside;
     let wire = Wire::new(&config, server);
     let room = Arc::new(Room::new(config, wire, clock.clone(), side, places));
+    // Logging in may take longer than a lock: the first of them shall not wait for it.
+    let first = session::Session::open(&room).await.map_err(|failure| room.side.tell(&failure))?;
+    room.keep(first).await;
     Ok(Arc::new(HeldEngine::new(room, can)))
 }
 

@@ -93,7 +93,7 @@ impl Wire {
         let millis = u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).min(i32::MAX as u64);
         match (self.dialect, self.technique) {
             (Dialect::MySql, Technique::ForUpdate) => format!(
-                "SET SESSION wait_timeout = {seconds}, innodb_lock_wait_timeout = 1073741824; START TRANSACTION"
+                "SET SESSION wait_timeout = {seconds}, innodb_lock_wait_timeout = 100000000; START TRANSACTION"
             ),
             (Dialect::MySql, _) => format!("SET SESSION wait_timeout = {seconds}"),
             (Dialect::Postgres, Technique::ForUpdate) => {
