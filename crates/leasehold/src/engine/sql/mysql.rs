@@ -1,7 +1,9 @@
 //! A connection to MySQL or MariaDB.
 
 use mysql_async::prelude::{Protocol, Queryable};
-use mysql_async::{ClientIdentity, Conn, Error as Native, Opts, OptsBuilder, Params, QueryResult, Row, SslOpts, Value as Cell};
+use mysql_async::{
+    ClientIdentity, Conn, Error as Native, Opts, OptsBuilder, Params, QueryResult, Row, SslOpts, Value as Cell,
+};
 
 use super::config::Config;
 use super::error::Failure;

@@ -50,9 +50,7 @@ impl HeldEngine {
                 // It was granted before it was asked for: how long ago?
                 let until = if until.before(seat.ttl) < sent { seat.prove().await } else { Some(until) };
                 Ok(match until {
-                    Some(until) => {
-                        Answer::Granted(Grant { token, validity: Validity::FromSend(until.since(sent)) })
-                    }
+                    Some(until) => Answer::Granted(Grant { token, validity: Validity::FromSend(until.since(sent)) }),
                     None => Answer::Busy { recheck: None },
                 })
             }

@@ -72,7 +72,8 @@ use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, Expiry, Fencing};
 use crate::error::{Error, ErrorKind, Result};
 
-const SURVIVES: &str = "any client's crash, cut or pause; the server's crash and restart (all locks are lost then, tokens rise)";
+const SURVIVES: &str =
+    "any client's crash, cut or pause; the server's crash and restart (all locks are lost then, tokens rise)";
 
 /// What all of them can do.
 const fn base(engine: &'static str) -> Capabilities {

@@ -116,13 +116,7 @@ struct Held {
 }
 
 /// Asks for the lock until it is held.
-async fn ask(
-    room: &Room,
-    seat: &Seat,
-    line: &Arc<Line>,
-    orders: &mut Orders,
-    queue: bool,
-) -> ControlFlow<End, Held> {
+async fn ask(room: &Room, seat: &Seat, line: &Arc<Line>, orders: &mut Orders, queue: bool) -> ControlFlow<End, Held> {
     let turn = or_leave(room, seat, orders, turn(seat, line, queue)).await?;
     let permit = or_leave(room, seat, orders, permit(room, seat, queue)).await?;
     let (mut session, taken) = broken(take(room, seat).await)?;

@@ -131,13 +131,7 @@ impl Session {
     }
 
     /// Waits for the lock, as long as it takes. Whoever drops this must end the statement by the [`Stopper`], or drop the session.
-    pub(super) async fn wait(
-        &mut self,
-        wire: &Wire,
-        name: &LockName,
-        mode: Mode,
-        mark: &str,
-    ) -> Result<bool, Failure> {
+    pub(super) async fn wait(&mut self, wire: &Wire, name: &LockName, mode: Mode, mark: &str) -> Result<bool, Failure> {
         let (sql, values) = wire.wait(name.as_str(), mode, mark);
         let reply = self.link()?.run(&sql, &values).await?;
         Ok(wire.is_taken(&reply, name.as_str()))

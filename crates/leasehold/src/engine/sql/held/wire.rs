@@ -92,9 +92,9 @@ impl Wire {
         let seconds = idle_seconds(ttl);
         let millis = u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).min(i32::MAX as u64);
         match (self.dialect, self.technique) {
-            (Dialect::MySql, Technique::ForUpdate) => format!(
-                "SET SESSION wait_timeout = {seconds}, innodb_lock_wait_timeout = 100000000; START TRANSACTION"
-            ),
+            (Dialect::MySql, Technique::ForUpdate) => {
+                format!("SET SESSION wait_timeout = {seconds}, innodb_lock_wait_timeout = 100000000; START TRANSACTION")
+            }
             (Dialect::MySql, _) => format!("SET SESSION wait_timeout = {seconds}"),
             (Dialect::Postgres, Technique::ForUpdate) => {
                 format!("BEGIN; SET LOCAL idle_in_transaction_session_timeout = {millis}")
@@ -173,9 +173,7 @@ impl Wire {
             (Dialect::Postgres, _) if shared => {
                 ("SELECT pg_advisory_lock_shared($1)::text = ''".to_owned(), vec![self.key(name)])
             }
-            (Dialect::Postgres, _) => {
-                ("SELECT pg_advisory_lock($1)::text = ''".to_owned(), vec![self.key(name)])
-            }
+            (Dialect::Postgres, _) => ("SELECT pg_advisory_lock($1)::text = ''".to_owned(), vec![self.key(name)]),
         }
     }
 
