@@ -127,6 +127,36 @@ impl Link {
         }
     }
 
+    /// Comes back when the connection is over, where that is heard of while it is idle: of MySQL's it is not.
+    pub(super) async fn ended(&mut self) {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => std::future::pending().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.ended().await,
+        }
+    }
+
+    /// What ends a statement of this connection from beside it, where the driver can: of MySQL's it cannot.
+    #[cfg(feature = "postgres")]
+    pub(super) fn stopper(&self) -> Option<tokio_postgres::CancelToken> {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => None,
+            Self::Postgres(link) => Some(link.stopper()),
+        }
+    }
+
+    /// Ends it at once, also in the middle of a statement.
+    pub(super) fn cut(self) {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => drop(link),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.cut(),
+        }
+    }
+
     /// Says good-bye.
     pub(super) async fn close(self) {
         match self {

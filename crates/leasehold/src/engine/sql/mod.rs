@@ -3,6 +3,7 @@
 mod config;
 mod ddl;
 mod error;
+pub mod held;
 mod lease;
 mod link;
 #[cfg(feature = "mysql")]
@@ -51,9 +52,7 @@ pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engin
     let can = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
     match config.technique {
         Technique::Row => Ok(lease::LeaseEngine::open(config, can, clock).await?),
-        Technique::ForUpdate | Technique::Session => {
-            Err(crate::error::Error::new(crate::error::ErrorKind::Unsupported, "not yet"))
-        }
+        Technique::ForUpdate | Technique::Session => held::open(config, clock).await,
     }
 }
 
