@@ -2,6 +2,7 @@
 
 mod config;
 mod ddl;
+pub(crate) mod doctor;
 mod error;
 mod lease;
 mod link;
@@ -12,6 +13,8 @@ mod pool;
 mod postgres;
 #[cfg(feature = "postgres")]
 mod tls;
+
+pub use self::ddl::ddl;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,6 +78,16 @@ async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> 
             }
             // Somebody else may make it at the same time, and PostgreSQL minds.
             match link.script(&statement).await {
+                Err(Failure::Refused { code, said })
+                    if Failure::refused(&code, &said).meaning(config.dialect) == Some(Meaning::Denied) =>
+                {
+                    let command = ddl::command(config);
+                    let hint = format!(
+                        "{said}; our table is not there and we may not make it: have an administrator run what \
+                         `{command}` prints"
+                    );
+                    return Err(Failure::refused(code, hint));
+                }
                 Err(failure)
                     if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {}
                 result => result?,
@@ -86,7 +99,7 @@ async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> 
 
 /// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub enum Dialect {
     /// MySQL and MariaDB.
     MySql,
     /// PostgreSQL.

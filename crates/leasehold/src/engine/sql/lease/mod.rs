@@ -7,6 +7,8 @@ mod news;
 mod round;
 mod state;
 mod step;
+mod trial;
 mod wire;
 
 pub(super) use self::engine::LeaseEngine;
+pub(super) use self::trial::{damage, take_back};
