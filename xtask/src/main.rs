@@ -6,13 +6,18 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// What the tests run or use, and the Debian package that brings it: a program somewhere in `PATH`, or a file by its full path.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 11] = [
     ("redis-server", "redis-server"),
     ("strace", "strace"),
     ("faketime", "faketime"),
     ("/usr/lib/python3/dist-packages/redis/__init__.py", "python3-redis"),
     ("java", "default-jre-headless"),
     ("/usr/share/java/zookeeper.jar", "libzookeeper-java"),
+    ("mariadbd", "mariadb-server"),
+    ("/usr/lib/galera/libgalera_smm.so", "galera-4"),
+    ("rsync", "rsync"),
+    ("/usr/lib/postgresql/15/bin/postgres", "postgresql"),
+    ("pgbouncer", "pgbouncer"),
 ];
 
 /// Each engine must build and lint alone, and the library without any.

@@ -1,6 +1,10 @@
 //! Certificates for one server and its clients, by an authority that nobody else knows.
 
-use std::{fs, path::Path};
+use std::{
+    fs, io,
+    os::unix::fs::{MetadataExt, PermissionsExt, chown},
+    path::Path,
+};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -27,17 +31,27 @@ impl Certificates {
         make().map(Self).map_err(|error| Error::Protocol { peer: "rcgen".to_owned(), problem: error.to_string() })
     }
 
-    /// Writes those that are not there.
+    /// Writes those that are not there, for the owner of `folder`: some servers take no key that
+    /// others might read.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         for (name, text) in &self.0 {
             let file = folder.join(name);
             if !file.exists() {
                 let writing = Error::io(format!("writing {}", file.display()));
-                fs::write(file, text).map_err(writing)?;
+                write(folder, &file, text).map_err(writing)?;
             }
         }
         Ok(())
     }
+}
+
+fn write(folder: &Path, file: &Path, text: &str) -> io::Result<()> {
+    fs::write(file, text)?;
+    if file.extension().is_some_and(|extension| extension == "key") {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600))?;
+    }
+    let (owner, ours) = (fs::metadata(folder)?, fs::metadata(file)?);
+    if owner.uid() == ours.uid() { Ok(()) } else { chown(file, Some(owner.uid()), Some(owner.gid())) }
 }
 
 fn make() -> std::result::Result<Vec<(&'static str, String)>, rcgen::Error> {

@@ -5,6 +5,9 @@
 //! | [`process`] | [`Server`]: a server in its own folder on its own port; killed, paused, restarted; gone when the test is |
 //! | [`redis`] | Redis alone, with TLS, with Sentinels or as a cluster, and [`redis::Resp`] to ask it by hand |
 //! | [`zookeeper`] | ZooKeeper alone, with TLS, with users or as an ensemble whose members can be cut off from each other |
+//! | [`mariadb`] | MariaDB alone, with TLS or as a Galera cluster |
+//! | [`postgres`] | PostgreSQL alone, with TLS, with a standby or behind PgBouncer |
+//! | [`WallClock`] | a wall clock for a server, to be moved while it runs |
 //! | [`proxy`] | [`Proxy`]: stands between client and server and cuts, freezes, delays, swallows and doubles |
 //! | [`actor`] | [`Actor`]: a child process that speaks JSON lines and can be stopped and killed |
 //! | [`eventually()`] | waits for a condition, with a bound |
@@ -29,14 +32,19 @@
 
 pub mod actor;
 mod certificates;
+mod clock;
+mod connection;
 mod error;
 mod eventually;
+pub mod mariadb;
+pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod redis;
 pub mod zookeeper;
 
 pub use actor::Actor;
+pub use clock::WallClock;
 pub use error::{Error, Result};
 pub use eventually::{eventually, try_eventually};
 pub use process::{Data, Server};

@@ -20,6 +20,7 @@ mod recipe;
 mod server;
 mod site;
 mod spawner;
+mod template;
 mod tree;
 mod user;
 
@@ -28,4 +29,6 @@ pub(crate) use listener::is_heard;
 pub use place::Place;
 pub(crate) use place::reserve;
 pub use recipe::{Binary, Probe, Recipe, Step};
+pub use rustix::process::Signal;
 pub use server::{Data, Server};
+pub(crate) use template::Template;

@@ -9,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::process::Signal;
+
 use super::Place;
 use crate::{Error, Result};
 
@@ -52,6 +54,21 @@ pub trait Recipe: Send + Sync + 'static {
     fn prepare(&self, _place: &Place) -> Result<()> {
         Ok(())
     }
+
+    /// Variables that the server finds in its environment, besides those of the test process. The
+    /// programs of [`Recipe::init`] do not get them.
+    fn environment(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    /// The signal that asks it to end soon, though clients are still connected.
+    fn stop_signal(&self) -> Signal {
+        Signal::TERM
+    }
+
+    /// Called when it has ended and its data folder is about to be removed, to give back what it
+    /// left outside that folder.
+    fn clean_up(&self, _place: &Place) {}
 
     /// The user to run as when the tests run as root; some servers refuse root.
     fn run_as(&self) -> Option<&str> {

@@ -2,8 +2,6 @@
 
 use std::{fmt, net::SocketAddr, path::Path, time::Duration};
 
-use rustix::process::Signal;
-
 use super::{Child, Recipe, site::Site};
 use crate::{Error, Result};
 
@@ -132,7 +130,7 @@ impl Server {
         self.running()?.resume()
     }
 
-    /// Asks it to end (SIGTERM), also if it is paused, and kills it if it does not within ten
+    /// Asks it to end ([`Recipe::stop_signal`]), also if it is paused, and kills it if it does not within ten
     /// seconds. Stopping a server that is down does nothing.
     ///
     /// # Errors
@@ -142,7 +140,7 @@ impl Server {
         if let Some(child) = &mut self.child
             && child.ended()?.is_none()
         {
-            child.signal(Signal::TERM)?;
+            child.signal(self.site.stop_signal())?;
             child.resume()?;
             // One that takes too long is killed below.
             let _ = child.wait_exit(STOP_BOUND).await;
@@ -159,7 +157,7 @@ impl Server {
     pub async fn restart(&mut self, data: Data) -> Result<()> {
         self.stop().await?;
         if data == Data::Wipe {
-            self.site.place().wipe()?;
+            self.site.wipe()?;
         }
         self.site.furnish().await?;
         self.child = Some(self.site.boot().await?);

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal};
 use tokio::time::timeout;
 
 use super::{Binary, Child, Place, Recipe, Step, listener, user::User};
@@ -37,6 +37,7 @@ impl Site {
 
     /// Takes other ports and an empty folder.
     pub(super) fn move_away(&mut self) -> Result<()> {
+        self.recipe.clean_up(&self.place);
         self.place = Place::new(&self.name(), self.recipe.extra_ports())?;
         Ok(())
     }
@@ -51,6 +52,16 @@ impl Site {
 
     pub(super) fn url(&self) -> String {
         self.recipe.url(&self.place)
+    }
+
+    pub(super) fn stop_signal(&self) -> Signal {
+        self.recipe.stop_signal()
+    }
+
+    /// Removes the data folder of a server that has ended.
+    pub(super) fn wipe(&self) -> Result<()> {
+        self.recipe.clean_up(&self.place);
+        self.place.wipe()
     }
 
     /// Makes the data folder and fills it as the recipe says, unless it is there.
@@ -70,7 +81,7 @@ impl Site {
     }
 
     async fn carry_out(&self, step: &Step) -> Result<()> {
-        let mut child = self.run(&step.binary, &step.arguments)?;
+        let mut child = self.run(&step.binary, &step.arguments, Vec::new())?;
         let status = child.wait_exit(STEP_BOUND).await?;
         if status.success() { Ok(()) } else { Err(self.exited(step.binary.name(), status)) }
     }
@@ -79,7 +90,7 @@ impl Site {
     pub(super) async fn boot(&self) -> Result<Child> {
         self.recipe.prepare(&self.place)?;
         let binary = self.recipe.binary();
-        let mut child = self.run(&binary, &self.recipe.arguments(&self.place))?;
+        let mut child = self.run(&binary, &self.recipe.arguments(&self.place), self.recipe.environment())?;
         match self.await_answer(binary.name(), &mut child).await? {
             None => Ok(child),
             Some(status) => Err(self.exited(binary.name(), status)),
@@ -117,12 +128,13 @@ impl Site {
         }
     }
 
-    fn run(&self, binary: &Binary, arguments: &[String]) -> Result<Child> {
+    fn run(&self, binary: &Binary, arguments: &[String], variables: Vec<(String, String)>) -> Result<Child> {
         let log = self.place.open_log()?;
         let duplicating = Error::io("opening the log twice");
         let mut command = Command::new(binary.find()?);
         command
             .args(arguments)
+            .envs(variables)
             .current_dir(self.place.dir())
             .stdin(Stdio::null())
             .stdout(log.try_clone().map_err(duplicating)?)
@@ -133,5 +145,12 @@ impl Site {
 
     fn exited(&self, program: &str, status: ExitStatus) -> Error {
         Error::Exited { program: program.to_owned(), status, log: self.place.log_tail() }
+    }
+}
+
+impl Drop for Site {
+    /// The server has been dropped before.
+    fn drop(&mut self) {
+        self.recipe.clean_up(&self.place);
     }
 }

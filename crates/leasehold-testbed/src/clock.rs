@@ -1,0 +1,95 @@
+//! A wall clock that goes wrong when the test says so.
+
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tempfile::TempDir;
+
+use crate::{Error, Result};
+
+const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
+const PACKAGE: &str = "faketime";
+
+/// The wall clock of one or several servers, which a test may move while they run.
+///
+/// Only the wall clock is wrong: the monotonic clock, by which servers wait, goes on as it was.
+///
+/// ```no_run
+/// # async fn example() -> leasehold_testbed::Result<()> {
+/// use leasehold_testbed::{WallClock, mariadb::MariaDb};
+///
+/// let clock = WallClock::new()?;
+/// let server = MariaDb::new().clock(&clock).start().await?;
+/// clock.move_to(-3600)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct WallClock {
+    folder: Arc<TempDir>,
+    library: PathBuf,
+}
+
+impl WallClock {
+    /// A clock that is right until it is moved.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotInstalled`], naming the package; [`Error::Io`].
+    pub fn new() -> Result<Self> {
+        let library = find().ok_or_else(|| Error::not_installed(LIBRARY, PACKAGE))?;
+        let readable = fs::Permissions::from_mode(0o755);
+        let folder = tempfile::Builder::new()
+            .prefix("leasehold-clock-")
+            .permissions(readable)
+            .tempdir()
+            .map_err(Error::io("making a temporary folder"))?;
+        let clock = Self { folder: Arc::new(folder), library };
+        clock.move_to(0)?;
+        Ok(clock)
+    }
+
+    /// From now on, it is this many seconds ahead of the right time; behind it if negative.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn move_to(&self, seconds: i64) -> Result<()> {
+        let draft = self.folder.path().join("draft");
+        let write = || {
+            fs::write(&draft, format!("{seconds:+}\n"))?;
+            fs::set_permissions(&draft, fs::Permissions::from_mode(0o644))?;
+            fs::rename(&draft, self.file())
+        };
+        write().map_err(Error::io("moving a clock"))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("offset")
+    }
+
+    /// What a server's environment must hold for it to go by this clock.
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+        // With the C library behind it the preloaded one finds what it replaces without loading
+        // anything, which some servers' memory allocators do not survive.
+        let preload = format!("{} libc.so.6", self.library.display());
+        let variables = [
+            ("LD_PRELOAD", preload),
+            ("FAKETIME_TIMESTAMP_FILE", self.file().display().to_string()),
+            ("FAKETIME_NO_CACHE", "1".to_owned()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
+        ];
+        variables.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    }
+}
+
+/// Debian has one folder for each architecture below `/usr/lib`.
+fn find() -> Option<PathBuf> {
+    let architecture = format!("{}-linux-gnu", env::consts::ARCH);
+    let here = Path::new("/usr/lib").join(architecture).join(LIBRARY);
+    here.is_file().then_some(here)
+}

@@ -1,0 +1,243 @@
+//! MariaDB servers that all take writes, and agree on each before it is committed.
+
+use std::{
+    fs,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::{MariaDb, ask};
+use crate::{
+    Error, Result, Server,
+    process::{Binary, Place, Probe, Recipe, Step, is_heard},
+};
+
+const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
+const PACKAGE: &str = "galera-4";
+/// What a member knows of the cluster from before.
+const STATE_FILE: &str = "grastate.dat";
+
+/// Servers that are one cluster; more than half of them must be there to write anything.
+///
+/// ```no_run
+/// # async fn example() -> leasehold_testbed::Result<()> {
+/// use leasehold_testbed::mariadb::Galera;
+///
+/// let galera = Galera::start(3).await?;
+/// galera.cut_off(2).await?;
+/// println!("clients connect to {}", galera.server(0).url());
+/// galera.heal(2).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Galera {
+    servers: Vec<Server>,
+}
+
+impl Galera {
+    /// Starts so many servers, one after the other, and waits until all of them serve.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub async fn start(count: usize) -> Result<Self> {
+        Self::of(count, &MariaDb::new()).await
+    }
+
+    /// Like [`Galera::start`], with settings that all of them have.
+    ///
+    /// # Errors
+    ///
+    /// As [`Galera::start`].
+    pub async fn of(count: usize, each: &MariaDb) -> Result<Self> {
+        let members = Members::default();
+        let mut servers = Vec::new();
+        for _ in 0..count {
+            let server = Server::start(Member { mariadb: each.clone(), members: members.clone() }).await?;
+            members.add(Ports::of(server.extra_ports()).group);
+            servers.push(server);
+        }
+        Ok(Self { servers })
+    }
+
+    /// One of them, to look at.
+    pub fn server(&self, at: usize) -> &Server {
+        &self.servers[at]
+    }
+
+    /// One of them, to kill, pause or restart.
+    ///
+    /// A restarted one joins the others again. If none of them is up, it takes what it has for the
+    /// whole truth: after all have been down, restart the one first that was down last.
+    pub fn server_mut(&mut self, at: usize) -> &mut Server {
+        &mut self.servers[at]
+    }
+
+    /// All of them.
+    pub fn servers(&self) -> &[Server] {
+        &self.servers
+    }
+
+    /// Cuts a server off from the others, and only from them: its clients still reach it.
+    ///
+    /// The others notice after some seconds, and so does it: then it refuses its clients.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask()`](super::ask()).
+    pub async fn cut_off(&self, at: usize) -> Result<()> {
+        self.isolate(at, "1").await
+    }
+
+    /// Lets a server that was cut off reach the others again.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask()`](super::ask()).
+    pub async fn heal(&self, at: usize) -> Result<()> {
+        self.isolate(at, "0").await
+    }
+
+    async fn isolate(&self, at: usize, value: &str) -> Result<()> {
+        let statement = format!("SET GLOBAL wsrep_provider_options = 'gmcast.isolate={value}'");
+        ask::ask(&self.servers[at], &statement).await.map(drop)
+    }
+
+    /// `Ok` if a server serves and sees so many members, itself among them; `Err` says what it says
+    /// instead. For [`eventually()`](crate::eventually()).
+    ///
+    /// # Errors
+    ///
+    /// What the server said.
+    pub async fn check_size(&self, at: usize, members: usize) -> std::result::Result<(), String> {
+        let dir = self.servers[at].dir();
+        check_status(dir, "wsrep_ready", "ON").await?;
+        check_status(dir, "wsrep_cluster_size", &members.to_string()).await
+    }
+}
+
+/// The ports by which the members that are there find each other.
+#[derive(Clone, Debug, Default)]
+struct Members(Arc<Mutex<Vec<u16>>>);
+
+impl Members {
+    fn add(&self, port: u16) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(port);
+    }
+
+    /// Those that are up, without the one at `own`.
+    fn up(&self, own: u16) -> Vec<u16> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.into_iter().filter(|&port| port != own && is_heard(port)).collect()
+    }
+}
+
+/// What a member listens on besides the port for clients.
+struct Ports {
+    group: u16,
+    changes: u16,
+    copy: u16,
+}
+
+impl Ports {
+    fn of(extra_ports: &[u16]) -> Self {
+        Self { group: extra_ports[0], changes: extra_ports[1], copy: extra_ports[2] }
+    }
+}
+
+struct Member {
+    mariadb: MariaDb,
+    members: Members,
+}
+
+impl Recipe for Member {
+    fn binary(&self) -> Binary {
+        self.mariadb.binary()
+    }
+
+    fn arguments(&self, place: &Place) -> Vec<String> {
+        let ports = Ports::of(place.extra_ports());
+        let others = self.members.up(ports.group);
+        let hosts: Vec<String> = others.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let cluster = format!("gcomm://{}", hosts.join(","));
+        let (group, changes) = (ports.group, ports.changes);
+        let options = format!(
+            "gmcast.listen_addr=tcp://127.0.0.1:{group};base_host=127.0.0.1;base_port={group};\
+             ist.recv_addr=127.0.0.1:{changes};gcache.size=8M"
+        );
+        let (name, client) = (format!("member-{group}"), format!("127.0.0.1:{}", place.port()));
+        let copy = format!("127.0.0.1:{}", ports.copy);
+        let ours = [
+            ("wsrep_on", "ON"),
+            ("wsrep_provider", PROVIDER),
+            ("wsrep_provider_options", &options),
+            ("wsrep_cluster_address", &cluster),
+            ("wsrep_cluster_name", "leasehold"),
+            ("wsrep_node_name", &name),
+            ("wsrep_node_address", "127.0.0.1"),
+            ("wsrep_node_incoming_address", &client),
+            ("wsrep_sst_method", "rsync"),
+            ("wsrep_sst_receive_address", &copy),
+            ("binlog_format", "ROW"),
+            ("innodb_autoinc_lock_mode", "2"),
+        ];
+        let mut arguments = self.mariadb.arguments_with(place, &ours);
+        if others.is_empty() {
+            arguments.push("--wsrep-new-cluster".to_owned());
+        }
+        arguments
+    }
+
+    fn url(&self, place: &Place) -> String {
+        self.mariadb.url(place)
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        if !Path::new(PROVIDER).is_file() {
+            return Err(Error::not_installed(PROVIDER, PACKAGE));
+        }
+        let alone = self.members.up(Ports::of(place.extra_ports()).group).is_empty();
+        if alone { allow_new_cluster(&place.dir().join(STATE_FILE)) } else { Ok(()) }
+    }
+
+    /// It must be in the cluster; one that cannot be yet answers, but refuses all work.
+    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+        Box::pin(async move {
+            check_status(place.dir(), "wsrep_ready", "ON").await?;
+            check_status(place.dir(), "wsrep_local_state_comment", "Synced").await
+        })
+    }
+
+    fn init(&self, place: &Place) -> Vec<Step> {
+        self.mariadb.init(place)
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        self.mariadb.environment()
+    }
+
+    fn run_as(&self) -> Option<&str> {
+        self.mariadb.run_as()
+    }
+
+    fn extra_ports(&self) -> usize {
+        3
+    }
+}
+
+/// After a crash a member will not begin a cluster unless it is told that it may.
+fn allow_new_cluster(file: &Path) -> Result<()> {
+    let Ok(state) = fs::read_to_string(file) else {
+        return Ok(());
+    };
+    let state = state.replace("safe_to_bootstrap: 0", "safe_to_bootstrap: 1");
+    fs::write(file, state).map_err(Error::io(format!("writing {}", file.display())))
+}
+
+async fn check_status(dir: &Path, variable: &str, expected: &str) -> std::result::Result<(), String> {
+    let statement = format!("SHOW GLOBAL STATUS LIKE '{variable}'");
+    let rows = ask::query(dir, &statement).await.map_err(|error| error.to_string())?;
+    let found = rows.first().and_then(|row| row.get(1)?.clone()).unwrap_or_default();
+    if found == expected { Ok(()) } else { Err(format!("{variable} is {found:?} instead of {expected:?}")) }
+}

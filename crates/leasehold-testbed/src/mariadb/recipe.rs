@@ -1,0 +1,92 @@
+//! How a MariaDB is started.
+
+use std::path::PathBuf;
+
+use super::{DATABASE, MariaDb, PASSWORD, USER, ask};
+use crate::process::{Binary, Place, Probe, Recipe, Step, Template};
+
+pub(super) const PACKAGE: &str = "mariadb-server";
+/// The user that the package makes; MariaDB refuses to run as root.
+const SYSTEM_USER: &str = "mysql";
+/// In the data folder, in which the server runs.
+pub(super) const SOCKET: &str = "mariadb.sock";
+
+/// Few and small files, no threads that nobody needs.
+const SETTINGS: [(&str, &str); 12] = [
+    ("bind_address", "127.0.0.1"),
+    ("socket", SOCKET),
+    ("pid_file", "mariadbd.pid"),
+    ("skip_name_resolve", "ON"),
+    ("skip_log_bin", "1"),
+    ("innodb_buffer_pool_size", "16M"),
+    ("innodb_log_file_size", "4M"),
+    ("innodb_log_buffer_size", "2M"),
+    ("innodb_buffer_pool_dump_at_shutdown", "OFF"),
+    ("innodb_buffer_pool_load_at_startup", "OFF"),
+    ("innodb_fast_shutdown", "1"),
+    ("key_buffer_size", "1M"),
+];
+
+impl MariaDb {
+    /// All arguments of `mariadbd`; `extra` are settings of this kind of server.
+    pub(super) fn arguments_with(&self, place: &Place, extra: &[(&str, &str)]) -> Vec<String> {
+        let port = place.port().to_string();
+        let dir = place.dir().to_string_lossy();
+        let flush = if self.syncs { "1" } else { "2" };
+        let sync = if self.syncs { "1" } else { "0" };
+        let mut settings = vec![("datadir", &*dir), ("port", port.as_str())];
+        settings.extend(SETTINGS);
+        settings.extend([("innodb_flush_log_at_trx_commit", flush), ("sync_binlog", sync)]);
+        settings.extend_from_slice(extra);
+        settings.extend(self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+        let settings = settings.into_iter().map(|(key, value)| format!("--{key}={value}"));
+        std::iter::once("--no-defaults".to_owned()).chain(settings).collect()
+    }
+}
+
+impl Recipe for MariaDb {
+    fn binary(&self) -> Binary {
+        Binary::new("mariadbd", PACKAGE)
+    }
+
+    fn arguments(&self, place: &Place) -> Vec<String> {
+        self.arguments_with(place, &[])
+    }
+
+    fn url(&self, place: &Place) -> String {
+        format!("mysql://{USER}:{PASSWORD}@127.0.0.1:{}/{DATABASE}", place.port())
+    }
+
+    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+        Box::pin(ask::check_answers(place.dir()))
+    }
+
+    fn init(&self, _place: &Place) -> Vec<Step> {
+        vec![template(self.binary().find().unwrap_or_default()).step()]
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        self.clock.as_ref().map(|clock| clock.environment()).unwrap_or_default()
+    }
+
+    fn run_as(&self) -> Option<&str> {
+        Some(SYSTEM_USER)
+    }
+}
+
+/// Whoever reaches the socket in the data folder, which only its owner and root do, may come as root.
+fn template(program: PathBuf) -> Template {
+    // One statement a line.
+    let statements = format!(
+        "FLUSH PRIVILEGES;\n\
+         CREATE DATABASE {DATABASE};\n\
+         CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}';\n\
+         GRANT ALL ON {DATABASE}.* TO {USER}@'%';"
+    );
+    let make = format!(
+        "echo \"{statements}\" > statements.sql\n\
+         mariadb-install-db --no-defaults --datadir=\"$PWD/data\" --extra-file=\"$PWD/statements.sql\" \
+         --auth-root-authentication-method=normal --skip-test-db --skip-name-resolve --innodb-log-file-size=4M"
+    );
+    Template { name: "mariadb", program, make }
+}

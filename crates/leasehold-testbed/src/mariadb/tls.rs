@@ -1,0 +1,132 @@
+//! A MariaDB that takes only TLS.
+
+use std::{fs, path::PathBuf};
+
+use super::{MariaDb, USER};
+use crate::{
+    Error, Result, Server,
+    certificates::{CA, CLIENT_CERTIFICATE, CLIENT_KEY, Certificates, SERVER_CERTIFICATE, SERVER_KEY},
+    process::{Binary, Place, Probe, Recipe, Signal, Step},
+};
+
+/// Statements that it runs at each start.
+const START_FILE: &str = "start.sql";
+
+/// A MariaDB with TLS to be started; see [`MariaDb::tls`].
+#[derive(Clone, Debug)]
+pub struct Tls {
+    mariadb: MariaDb,
+    demands_certificates: bool,
+}
+
+/// A MariaDB that takes only TLS, and the files that its clients need.
+///
+/// Each has an authority of its own: the file of another one is a wrong one. The files stay the
+/// same over all restarts.
+#[derive(Debug)]
+pub struct TlsMariaDb {
+    /// The server; its URL is that of one without TLS.
+    pub server: Server,
+    /// The certificate of the authority that clients must trust, as PEM.
+    pub ca: PathBuf,
+    /// A certificate that a client may show, as PEM.
+    pub client_certificate: PathBuf,
+    /// The key for it, as PEM.
+    pub client_key: PathBuf,
+}
+
+impl MariaDb {
+    /// Has it take only TLS, as 127.0.0.1 and localhost.
+    ///
+    /// ```no_run
+    /// # async fn example() -> leasehold_testbed::Result<()> {
+    /// use leasehold_testbed::mariadb::MariaDb;
+    ///
+    /// let mariadb = MariaDb::new().tls().demand_certificates().start().await?;
+    /// println!("{} is certified by {}", mariadb.server.url(), mariadb.ca.display());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn tls(self) -> Tls {
+        Tls { mariadb: self, demands_certificates: false }
+    }
+}
+
+impl Tls {
+    /// Refuses clients that do not show a certificate of our authority.
+    #[must_use]
+    pub fn demand_certificates(mut self) -> Self {
+        self.demands_certificates = true;
+        self
+    }
+
+    /// Makes the certificates, starts it, and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub async fn start(self) -> Result<TlsMariaDb> {
+        let certificates = Certificates::make()?;
+        let server = Server::start(TlsRecipe { tls: self, certificates }).await?;
+        let file = |name| server.dir().join(name);
+        let (ca, client_certificate, client_key) = (file(CA), file(CLIENT_CERTIFICATE), file(CLIENT_KEY));
+        Ok(TlsMariaDb { server, ca, client_certificate, client_key })
+    }
+}
+
+struct TlsRecipe {
+    tls: Tls,
+    certificates: Certificates,
+}
+
+impl Recipe for TlsRecipe {
+    fn binary(&self) -> Binary {
+        self.tls.mariadb.binary()
+    }
+
+    fn arguments(&self, place: &Place) -> Vec<String> {
+        let start_file = place.dir().join(START_FILE);
+        // MariaDB runs in this folder.
+        let ours = [
+            ("ssl_ca", CA),
+            ("ssl_cert", SERVER_CERTIFICATE),
+            ("ssl_key", SERVER_KEY),
+            ("require_secure_transport", "ON"),
+            ("init_file", &start_file.to_string_lossy()),
+        ];
+        self.tls.mariadb.arguments_with(place, &ours)
+    }
+
+    fn url(&self, place: &Place) -> String {
+        self.tls.mariadb.url(place)
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        self.certificates.write(place.dir())?;
+        let demand = if self.tls.demands_certificates { "X509" } else { "SSL" };
+        let file = place.dir().join(START_FILE);
+        let writing = Error::io(format!("writing {}", file.display()));
+        fs::write(file, format!("ALTER USER {USER}@'%' REQUIRE {demand};\n")).map_err(writing)
+    }
+
+    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+        self.tls.mariadb.probe(place)
+    }
+
+    fn init(&self, place: &Place) -> Vec<Step> {
+        self.tls.mariadb.init(place)
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        self.tls.mariadb.environment()
+    }
+
+    fn stop_signal(&self) -> Signal {
+        self.tls.mariadb.stop_signal()
+    }
+
+    fn run_as(&self) -> Option<&str> {
+        self.tls.mariadb.run_as()
+    }
+}

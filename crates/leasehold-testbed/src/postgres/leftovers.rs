@@ -1,0 +1,66 @@
+//! What a killed PostgreSQL leaves outside its folder: a small piece of shared memory of the old
+//! kind, of which a system allows only some thousand. Its next start would remove it, but there is
+//! none when the folder goes.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+/// Written at the start, removed at an orderly end.
+const NOTE: &str = "postmaster.pid";
+/// The memory's key and id, in the note's seventh line; the first has the process id.
+const MEMORY_LINE: usize = 6;
+const TABLE: &str = "/proc/sysvipc/shm";
+
+/// Removes the memory that the server in `dir` has left, if it is surely that one's.
+pub(super) fn remove(dir: &Path) {
+    let Ok(note) = fs::read_to_string(dir.join(NOTE)) else {
+        return;
+    };
+    let Ok(table) = fs::read_to_string(TABLE) else {
+        return;
+    };
+    if let Some(id) = left(&note, &table) {
+        // Nobody is left to tell; all that is lost is a place in a table.
+        let _ = Command::new("ipcrm").args(["-m", id]).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+/// The id of a piece of memory that was made by the process of this note and is used by nobody.
+///
+/// Columns of the table: key, id, rights, size, process that made it, last process, number of users, …
+fn left<'a>(note: &'a str, table: &str) -> Option<&'a str> {
+    let process = note.lines().next()?.trim();
+    let (key, id) = note.lines().nth(MEMORY_LINE)?.trim().split_once(char::is_whitespace)?;
+    let id = id.trim();
+    // The note has the key without a sign, the table with one.
+    let key = key.parse::<u32>().ok()?.cast_signed().to_string();
+    let ours = |row: &&str| {
+        let columns: Vec<&str> = row.split_whitespace().collect();
+        let column = |n: usize| columns.get(n).copied();
+        column(0) == Some(key.as_str()) && column(1) == Some(id) && column(4) == Some(process) && column(6) == Some("0")
+    };
+    table.lines().skip(1).find(ours).map(|_| id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOTE: &str = "4711\n/tmp/data\n1790000000\n5432\n\n127.0.0.1\n  1234567         9\nready   \n";
+
+    fn table(row: &str) -> String {
+        format!("key shmid perms size cpid lpid nattch uid\n{row}\n")
+    }
+
+    #[test]
+    fn only_unused_memory_of_that_very_process_is_taken() {
+        assert_eq!(left(NOTE, &table("1234567 9 600 56 4711 4712 0 101")), Some("9"));
+        assert_eq!(left(NOTE, &table("1234567 9 600 56 4711 4712 1 101")), None, "it is in use");
+        assert_eq!(left(NOTE, &table("1234567 9 600 56 4700 4712 0 101")), None, "another made it");
+        assert_eq!(left(NOTE, &table("1234568 9 600 56 4711 4712 0 101")), None, "another key");
+        assert_eq!(left(NOTE, &table("1234567 8 600 56 4711 4712 0 101")), None, "another id");
+    }
+}

@@ -1,0 +1,148 @@
+//! PgBouncer in front of a PostgreSQL: many clients share few connections.
+
+use std::{fs, net::SocketAddr};
+
+use tokio_postgres::Config;
+
+use super::{ADMIN, DATABASE, PASSWORD, USER, ask, recipe::SYSTEM_USER};
+use crate::{
+    Error, Result, Server,
+    process::{Binary, Place, Probe, Recipe},
+};
+
+const CONFIG_FILE: &str = "pgbouncer.ini";
+const USERS_FILE: &str = "users.txt";
+/// Small, so that two clients are enough to share.
+const POOL_SIZE: usize = 2;
+
+/// When a connection to the server is taken from one client and given to the next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolMode {
+    /// When the client has left.
+    Session,
+    /// At the end of each transaction.
+    Transaction,
+    /// After each statement; transactions of several statements are refused.
+    Statement,
+}
+
+/// A PgBouncer to be started.
+///
+/// ```no_run
+/// # async fn example() -> leasehold_testbed::Result<()> {
+/// use leasehold_testbed::postgres::{self, PgBouncer, PoolMode};
+///
+/// let postgres = postgres::start().await?;
+/// let bouncer = PgBouncer::new(&postgres, PoolMode::Transaction).pool_size(1).start().await?;
+/// println!("clients connect to {}", bouncer.url());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct PgBouncer {
+    postgres: SocketAddr,
+    mode: PoolMode,
+    pool_size: usize,
+    settings: Vec<(String, String)>,
+}
+
+impl PgBouncer {
+    /// One in front of `postgres`, with two connections for all clients.
+    pub fn new(postgres: &Server, mode: PoolMode) -> Self {
+        Self { postgres: postgres.addr(), mode, pool_size: POOL_SIZE, settings: Vec::new() }
+    }
+
+    /// Reaches the server by another address, such as that of a [proxy](crate::Proxy).
+    #[must_use]
+    pub fn through(mut self, addr: SocketAddr) -> Self {
+        self.postgres = addr;
+        self
+    }
+
+    /// How many connections to the server all clients share, instead of two.
+    #[must_use]
+    pub fn pool_size(mut self, connections: usize) -> Self {
+        self.pool_size = connections;
+        self
+    }
+
+    /// Adds a line to its configuration after our own, so that it wins where both say something.
+    #[must_use]
+    pub fn setting(mut self, key: &str, value: &str) -> Self {
+        self.settings.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Starts it and waits until it answers, whether the server behind it does or not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`].
+    pub async fn start(self) -> Result<Server> {
+        Server::start(self).await
+    }
+
+    fn config(&self, port: u16) -> String {
+        let mode = match self.mode {
+            PoolMode::Session => "session",
+            PoolMode::Transaction => "transaction",
+            PoolMode::Statement => "statement",
+        };
+        let (host, server_port) = (self.postgres.ip(), self.postgres.port());
+        let ours = [
+            ("listen_addr", "127.0.0.1".to_owned()),
+            ("listen_port", port.to_string()),
+            ("unix_socket_dir", String::new()),
+            ("auth_type", "scram-sha-256".to_owned()),
+            ("auth_file", USERS_FILE.to_owned()),
+            ("admin_users", ADMIN.to_owned()),
+            ("pool_mode", mode.to_owned()),
+            ("default_pool_size", self.pool_size.to_string()),
+            ("max_client_conn", "500".to_owned()),
+            // Whoever finds the server down tries again at once.
+            ("server_login_retry", "0".to_owned()),
+        ];
+        let ours = ours.iter().map(|(key, value)| (*key, value.as_str()));
+        let settings = ours.chain(self.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())));
+        let settings: String = settings.map(|(key, value)| format!("{key} = {value}\n")).collect();
+        let database = format!("{DATABASE} = host={host} port={server_port} dbname={DATABASE}");
+        format!("[databases]\n{database}\n[pgbouncer]\n{settings}")
+    }
+}
+
+impl Recipe for PgBouncer {
+    fn binary(&self) -> Binary {
+        Binary::new("pgbouncer", "pgbouncer")
+    }
+
+    fn arguments(&self, _place: &Place) -> Vec<String> {
+        vec![CONFIG_FILE.to_owned()]
+    }
+
+    fn url(&self, place: &Place) -> String {
+        format!("postgres://{USER}:{PASSWORD}@127.0.0.1:{}/{DATABASE}", place.port())
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        let users = [USER, ADMIN].map(|user| format!("\"{user}\" \"{PASSWORD}\"\n")).concat();
+        for (name, text) in [(CONFIG_FILE, self.config(place.port())), (USERS_FILE, users)] {
+            let file = place.dir().join(name);
+            let writing = Error::io(format!("writing {}", file.display()));
+            fs::write(file, text).map_err(writing)?;
+        }
+        Ok(())
+    }
+
+    /// It has a database of its own, for those who look after it.
+    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+        Box::pin(async move {
+            let mut config = Config::new();
+            config.host("127.0.0.1").port(place.port()).user(ADMIN).password(PASSWORD).dbname("pgbouncer");
+            ask::query(&config, "SHOW VERSION").await.map(drop).map_err(|error| error.to_string())
+        })
+    }
+
+    fn run_as(&self) -> Option<&str> {
+        Some(SYSTEM_USER)
+    }
+}

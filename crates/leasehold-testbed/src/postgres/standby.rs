@@ -1,0 +1,144 @@
+//! A standby that follows a primary, answers those who only read, and may take its place.
+
+use std::{net::SocketAddr, time::Duration};
+
+use super::{
+    ADMIN, PASSWORD, Postgres, ask,
+    recipe::{SYSTEM_USER, binary},
+};
+use crate::{
+    Error, Result, Server,
+    process::{Binary, Place, Probe, Recipe, Signal, Step},
+    try_eventually,
+};
+
+/// How long it may take to follow or to take over. Only a failing test waits this long.
+const BOUND: Duration = Duration::from_secs(60);
+/// An empty folder that others may read is no data folder.
+const COPY: &str = r#"chmod 700 . && exec "$@""#;
+
+/// A standby to be started; see [`Postgres::replica_of`].
+#[derive(Clone, Debug)]
+pub struct Standby {
+    postgres: Postgres,
+    primary: SocketAddr,
+}
+
+impl Postgres {
+    /// A standby of `primary`: a copy that follows it, and refuses all writing until it is
+    /// [promoted](promote).
+    ///
+    /// ```no_run
+    /// # async fn example() -> leasehold_testbed::Result<()> {
+    /// use leasehold_testbed::postgres::{self, Postgres};
+    ///
+    /// let mut primary = postgres::start().await?;
+    /// let standby = Postgres::replica_of(&primary).start().await?;
+    /// primary.kill()?;
+    /// postgres::promote(&standby).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn replica_of(primary: &Server) -> Standby {
+        Standby { postgres: Postgres::new(), primary: primary.addr() }
+    }
+}
+
+impl Standby {
+    /// Reaches the primary by another address, such as that of a [proxy](crate::Proxy).
+    #[must_use]
+    pub fn through(mut self, addr: SocketAddr) -> Self {
+        self.primary = addr;
+        self
+    }
+
+    /// Sets a configuration parameter after our own, so that it wins where both say something.
+    #[must_use]
+    pub fn setting(mut self, key: &str, value: &str) -> Self {
+        self.postgres = self.postgres.setting(key, value);
+        self
+    }
+
+    /// Copies the primary, starts it, and waits until it follows.
+    ///
+    /// A later [`Server::restart`] only waits until it answers, since the primary may be down then.
+    ///
+    /// # Errors
+    ///
+    /// As [`Server::start`]; [`Error::TimedOut`] if it cannot follow.
+    pub async fn start(self) -> Result<Server> {
+        let server = Server::start(self).await?;
+        try_eventually("stream from the primary", BOUND, || check_follows(&server)).await?;
+        Ok(server)
+    }
+
+    /// By what name and where it finds the primary.
+    fn primary(&self) -> String {
+        let (host, port) = (self.primary.ip(), self.primary.port());
+        format!("host={host} port={port} user={ADMIN} password={PASSWORD}")
+    }
+}
+
+impl Recipe for Standby {
+    fn binary(&self) -> Binary {
+        self.postgres.binary()
+    }
+
+    fn arguments(&self, place: &Place) -> Vec<String> {
+        // It asks again soon when the primary is back.
+        self.postgres.arguments_with(place, &[("wal_retrieve_retry_interval", "100")])
+    }
+
+    fn url(&self, place: &Place) -> String {
+        self.postgres.url(place)
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        self.postgres.prepare(place)
+    }
+
+    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+        self.postgres.probe(place)
+    }
+
+    fn init(&self, _place: &Place) -> Vec<Step> {
+        let copier = binary("pg_basebackup").find().unwrap_or_default();
+        let primary = format!("--dbname={}", self.primary());
+        let copier = copier.to_string_lossy();
+        let copy = [&*copier, &primary, "--pgdata=.", "--write-recovery-conf", "--checkpoint=fast", "--no-sync"];
+        let arguments = ["-c", COPY, "sh"].into_iter().chain(copy).map(str::to_owned).collect();
+        vec![Step { binary: Binary::new("sh", "dash"), arguments }]
+    }
+
+    fn stop_signal(&self) -> Signal {
+        self.postgres.stop_signal()
+    }
+
+    fn clean_up(&self, place: &Place) {
+        self.postgres.clean_up(place);
+    }
+
+    fn run_as(&self) -> Option<&str> {
+        Some(SYSTEM_USER)
+    }
+}
+
+/// Has a standby take over, and waits until it takes writes.
+///
+/// # Errors
+///
+/// As [`ask()`](ask::ask); [`Error::Refused`] if it does not follow anybody.
+pub async fn promote(standby: &Server) -> Result<()> {
+    let statement = format!("SELECT pg_promote(true, {})", BOUND.as_secs());
+    let answer = ask::ask(standby, &statement).await?;
+    match answer.first() {
+        Some(row) if row[..] == [Some("t".to_owned())] => Ok(()),
+        _ => Err(Error::Refused { request: statement, answer: "it has not taken over".to_owned() }),
+    }
+}
+
+/// `Ok` if it gets what its primary writes.
+async fn check_follows(server: &Server) -> std::result::Result<(), String> {
+    let rows = ask::ask(server, "SELECT status FROM pg_stat_wal_receiver").await.map_err(|error| error.to_string())?;
+    if rows == [[Some("streaming".to_owned())]] { Ok(()) } else { Err(format!("its receiver: {rows:?}")) }
+}

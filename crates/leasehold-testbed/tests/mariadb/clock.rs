@@ -1,0 +1,44 @@
+//! A MariaDB whose wall clock is moved.
+
+use std::time::Duration;
+
+use leasehold_testbed::{Server, WallClock, mariadb::MariaDb};
+use mysql_async::prelude::Queryable;
+use tokio::time::Instant;
+
+use super::{cell, client};
+
+/// Seconds between the server's clock and the right one.
+async fn wrong_by(server: &Server, right: &Server) -> f64 {
+    let question = "SELECT UNIX_TIMESTAMP(SYSDATE(6))";
+    let (theirs, ours) = (cell(server, question).await, cell(right, question).await);
+    theirs.parse::<f64>().unwrap() - ours.parse::<f64>().unwrap()
+}
+
+#[tokio::test]
+async fn the_clock_moves_while_the_server_runs() {
+    let clock = WallClock::new().unwrap();
+    let server = MariaDb::new().clock(&clock).start().await.unwrap();
+    let right = MariaDb::new().start().await.unwrap();
+    for offset in [0, 3600, -7200, 0] {
+        clock.move_to(offset).unwrap();
+        let seen = wrong_by(&server, &right).await;
+        assert!((seen - offset as f64).abs() < 60.0, "{seen} instead of {offset}");
+    }
+}
+
+#[tokio::test]
+async fn waiting_goes_by_another_clock() {
+    let clock = WallClock::new().unwrap();
+    clock.move_to(86_400).unwrap();
+    let server = MariaDb::new().clock(&clock).start().await.unwrap();
+    let mut holder = client(&server).await.unwrap();
+    let mut waiter = client(&server).await.unwrap();
+    let granted: Option<u8> = holder.query_first("SELECT GET_LOCK('l', 0)").await.unwrap();
+    assert_eq!(granted, Some(1));
+    let begin = Instant::now();
+    let refused: Option<u8> = waiter.query_first("SELECT GET_LOCK('l', 1)").await.unwrap();
+    assert_eq!(refused, Some(0));
+    let waited = begin.elapsed();
+    assert!(waited > Duration::from_millis(900) && waited < Duration::from_secs(20), "{waited:?}");
+}

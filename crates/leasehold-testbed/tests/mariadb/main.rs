@@ -1,0 +1,27 @@
+//! MariaDB in all the shapes that the testbed gives it.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod alone;
+mod clock;
+mod galera;
+mod tls;
+
+use leasehold_testbed::{Server, mariadb};
+use mysql_async::{Conn, Opts, OptsBuilder};
+
+/// An ordinary client, by the server's URL.
+async fn client(server: &Server) -> mysql_async::Result<Conn> {
+    Conn::new(options(server)).await
+}
+
+/// TCP and nothing else.
+fn options(server: &Server) -> OptsBuilder {
+    OptsBuilder::from_opts(Opts::from_url(&server.url()).unwrap()).prefer_socket(false)
+}
+
+/// The one cell that comes back.
+async fn cell(server: &Server, statement: &str) -> String {
+    let rows = mariadb::ask(server, statement).await.unwrap();
+    assert!(rows.len() == 1 && rows[0].len() == 1, "{rows:?}");
+    rows[0][0].clone().unwrap()
+}

@@ -1,0 +1,50 @@
+//! TLS by certificates that a strict client accepts, and refuses when they are not the right ones.
+
+use std::{fs, path::Path};
+
+use leasehold_testbed::{
+    Data,
+    mariadb::{self, MariaDb, TlsMariaDb},
+};
+use mysql_async::{ClientIdentity, Conn, SslOpts, prelude::Queryable};
+
+use super::options;
+
+/// How the connection is encrypted, as the server sees it.
+async fn cipher(mariadb: &TlsMariaDb, ca: &Path, with_certificate: bool) -> mysql_async::Result<String> {
+    let mut tls = SslOpts::default().with_disable_built_in_roots(true).with_root_certs(vec![ca.to_owned().into()]);
+    if with_certificate {
+        let identity =
+            ClientIdentity::new(mariadb.client_certificate.clone().into(), mariadb.client_key.clone().into());
+        tls = tls.with_client_identity(Some(identity));
+    }
+    let mut client = Conn::new(options(&mariadb.server).ssl_opts(Some(tls))).await?;
+    let row: Option<(String, String)> = client.query_first("SHOW SESSION STATUS LIKE 'Ssl_cipher'").await?;
+    Ok(row.unwrap().1)
+}
+
+#[tokio::test]
+async fn a_server_with_tls_proves_who_it_is_and_takes_nothing_else() {
+    let mut mariadb = MariaDb::new().tls().start().await.unwrap();
+    let other = MariaDb::new().tls().start().await.unwrap();
+    assert!(!cipher(&mariadb, &mariadb.ca, false).await.unwrap().is_empty());
+    let stranger = cipher(&mariadb, &other.ca, false).await.unwrap_err();
+    assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
+    assert!(super::client(&mariadb.server).await.is_err(), "without TLS");
+    assert_eq!(mariadb::ask(&mariadb.server, "SELECT 1").await.unwrap(), [[Some("1".to_owned())]]);
+
+    // A new machine still has the certificates that its clients know.
+    let before = fs::read(&mariadb.ca).unwrap();
+    mariadb.server.kill().unwrap();
+    mariadb.server.restart(Data::Wipe).await.unwrap();
+    assert_eq!(fs::read(&mariadb.ca).unwrap(), before);
+    assert!(cipher(&mariadb, &mariadb.ca, false).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_server_may_demand_a_certificate_of_its_clients() {
+    let mariadb = MariaDb::new().tls().demand_certificates().start().await.unwrap();
+    assert!(!cipher(&mariadb, &mariadb.ca, true).await.unwrap().is_empty());
+    let nobody = cipher(&mariadb, &mariadb.ca, false).await;
+    assert!(nobody.is_err(), "{nobody:?}");
+}

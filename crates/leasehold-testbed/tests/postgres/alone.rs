@@ -1,0 +1,112 @@
+//! One PostgreSQL.
+
+use std::{fs, os::unix::fs::MetadataExt, time::Duration};
+
+use leasehold_testbed::{
+    Error, eventually,
+    postgres::{self, Postgres},
+};
+
+use super::{backend, cell, client, connect, fill, numbers, words};
+
+const BOUND: Duration = Duration::from_secs(30);
+
+#[tokio::test]
+async fn an_ordinary_user_has_the_database_and_nothing_else() {
+    let server = postgres::start().await.unwrap();
+    assert_eq!(server.url(), format!("postgres://leasehold:password@127.0.0.1:{}/test", server.port()));
+    fill(&server).await;
+    assert_eq!(numbers(&server).await.unwrap(), [7]);
+    let ordinary = client(&server).await.unwrap();
+    for forbidden in ["ALTER SYSTEM SET work_mem = 64", "CREATE DATABASE other", "CREATE ROLE other"] {
+        let refused = words(&ordinary.batch_execute(forbidden).await.unwrap_err());
+        assert!(refused.contains("permission denied"), "{forbidden}: {refused}");
+    }
+    let wrong = connect(&server.url().replace("password", "wrong")).await.unwrap_err();
+    assert!(words(&wrong).contains("password authentication failed"), "{wrong:?}");
+    let admin = connect(&server.url().replace("leasehold", postgres::ADMIN)).await.unwrap();
+    admin.batch_execute("CREATE ROLE other").await.unwrap();
+    let process = fs::metadata(format!("/proc/{}", server.pid().unwrap())).unwrap();
+    assert_eq!(process.uid(), fs::metadata(server.dir()).unwrap().uid());
+}
+
+#[tokio::test]
+async fn two_side_by_side_share_nothing() {
+    let (one, two) = tokio::join!(postgres::start(), postgres::start());
+    let (one, two) = (one.unwrap(), two.unwrap());
+    fill(&one).await;
+    let missing = words(&numbers(&two).await.unwrap_err());
+    assert!(missing.contains("does not exist"), "{missing}");
+    drop(one);
+    assert_eq!(cell(&two, "SELECT 1").await, "1");
+}
+
+#[tokio::test]
+async fn a_second_start_is_quick() {
+    drop(postgres::start().await.unwrap());
+    // The best of some: the machine may be busy.
+    let mut best = Duration::MAX;
+    for _ in 0..3 {
+        let begin = tokio::time::Instant::now();
+        drop(postgres::start().await.unwrap());
+        best = best.min(begin.elapsed());
+    }
+    println!("a start takes {best:?}");
+    assert!(best < Duration::from_secs(5), "{best:?}");
+}
+
+#[tokio::test]
+async fn settings_are_what_was_asked_for() {
+    let plain = postgres::start().await.unwrap();
+    assert_eq!(cell(&plain, "SHOW fsync").await, "off");
+    assert_eq!(cell(&plain, "SHOW synchronous_commit").await, "on");
+    let server = Postgres::new().sync().setting("max_connections", "17").start().await.unwrap();
+    assert_eq!(cell(&server, "SHOW fsync").await, "on");
+    assert_eq!(cell(&server, "SHOW full_page_writes").await, "on");
+    assert_eq!(cell(&server, "SHOW max_connections").await, "17");
+
+    let broken = Postgres::new().setting("no_such_setting", "1").start().await.unwrap_err();
+    assert!(matches!(&broken, Error::Exited { log, .. } if log.contains("no_such_setting")), "{broken}");
+}
+
+#[tokio::test]
+async fn asking_gives_rows_or_the_servers_words() {
+    let server = postgres::start().await.unwrap();
+    let rows = postgres::ask(&server, "SELECT 1, NULL, 'ä' UNION ALL SELECT 2, 'x', ''").await.unwrap();
+    let text = |text: &str| Some(text.to_owned());
+    assert_eq!(rows, [[text("1"), None, text("ä")], [text("2"), text("x"), text("")]]);
+    assert_eq!(postgres::ask(&server, "CREATE TABLE t (n INT)").await.unwrap(), Vec::<Vec<_>>::new());
+    let refused = postgres::ask(&server, "SELECT nonsense").await.unwrap_err();
+    assert!(matches!(&refused, Error::Refused { answer, .. } if answer.contains("does not exist")), "{refused}");
+}
+
+#[tokio::test]
+async fn one_connection_is_killed_and_the_other_lives() {
+    let server = postgres::start().await.unwrap();
+    let one = client(&server).await.unwrap();
+    let two = client(&server).await.unwrap();
+    let (id, other) = (backend(&one).await, backend(&two).await);
+    let ids: Vec<u64> = postgres::connections(&server).await.unwrap().iter().map(|found| found.id).collect();
+    assert_eq!(ids, [id, other]);
+
+    let running = tokio::spawn(async move { one.batch_execute("SELECT pg_sleep(600)").await });
+    eventually(BOUND, || async {
+        let all = postgres::connections(&server).await.unwrap();
+        let runs = |c: &postgres::Connection| {
+            c.id == id && c.state == "active" && c.query.as_deref() == Some("SELECT pg_sleep(600)")
+        };
+        if all.iter().any(runs) { Ok(()) } else { Err(format!("{all:?}")) }
+    })
+    .await;
+    postgres::kill_connection(&server, id).await.unwrap();
+    let end = words(&running.await.unwrap().unwrap_err());
+    assert!(end.contains("terminating connection"), "{end}");
+    two.batch_execute("SELECT 1").await.unwrap();
+    eventually(BOUND, || async {
+        let left: Vec<u64> = postgres::connections(&server).await.unwrap().iter().map(|found| found.id).collect();
+        if left == [other] { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+    let gone = postgres::kill_connection(&server, id).await;
+    assert!(matches!(gone, Err(Error::Refused { .. })), "{gone:?}");
+}

@@ -1,0 +1,84 @@
+//! TLS by certificates that a strict client accepts, and refuses when they are not the right ones.
+
+use std::{error::Error, fs, path::Path, sync::Arc};
+
+use leasehold_testbed::{
+    Data,
+    postgres::{self, Postgres, TlsPostgres},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+use tokio_postgres::{Config, NoTls, config::SslMode};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    },
+};
+
+/// The question whether the server speaks TLS, and the answer that it does.
+const TLS_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+const TLS_GRANTED: u8 = b'S';
+
+/// Whether the connection is encrypted, as the server sees it; the client trusts only `ca`.
+async fn encrypted(
+    postgres: &TlsPostgres,
+    host: &str,
+    ca: &Path,
+    with_certificate: bool,
+) -> Result<bool, Box<dyn Error>> {
+    let mut trusted = RootCertStore::empty();
+    trusted.add(CertificateDer::from_pem_file(ca)?)?;
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(trusted);
+    let config = if with_certificate {
+        let own = CertificateDer::from_pem_file(&postgres.client_certificate)?;
+        config.with_client_auth_cert(vec![own], PrivateKeyDer::from_pem_file(&postgres.client_key)?)?
+    } else {
+        config.with_no_client_auth()
+    };
+    let mut stream = TcpStream::connect(postgres.server.addr()).await?;
+    stream.write_all(&TLS_REQUEST).await?;
+    assert_eq!(stream.read_u8().await?, TLS_GRANTED);
+    let stream = TlsConnector::from(Arc::new(config)).connect(ServerName::try_from(host.to_owned())?, stream).await?;
+    // What goes over this stream is encrypted already.
+    let mut options: Config = postgres.server.url().parse()?;
+    let (client, connection) = options.ssl_mode(SslMode::Disable).connect_raw(stream, NoTls).await?;
+    tokio::spawn(connection);
+    let row = client.query_one("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()", &[]).await?;
+    Ok(row.get(0))
+}
+
+#[tokio::test]
+async fn a_server_with_tls_proves_who_it_is_and_takes_nothing_else() {
+    let mut postgres = Postgres::new().tls().start().await.unwrap();
+    let other = Postgres::new().tls().start().await.unwrap();
+    for host in ["127.0.0.1", "localhost"] {
+        assert!(encrypted(&postgres, host, &postgres.ca, false).await.unwrap());
+    }
+    let stranger = encrypted(&postgres, "127.0.0.1", &other.ca, false).await.unwrap_err();
+    assert!(stranger.to_string().contains("invalid peer certificate"), "{stranger}");
+    let plain = super::client(&postgres.server).await.unwrap_err();
+    assert!(super::words(&plain).contains("no encryption"), "{plain:?}");
+    assert_eq!(postgres::ask(&postgres.server, "SELECT 1").await.unwrap(), [[Some("1".to_owned())]]);
+
+    // A new machine still has the certificates that its clients know.
+    let before = fs::read(&postgres.ca).unwrap();
+    postgres.server.kill().unwrap();
+    postgres.server.restart(Data::Wipe).await.unwrap();
+    assert_eq!(fs::read(&postgres.ca).unwrap(), before);
+    assert!(encrypted(&postgres, "127.0.0.1", &postgres.ca, false).await.unwrap());
+}
+
+#[tokio::test]
+async fn a_server_may_demand_a_certificate_of_its_clients() {
+    let postgres = Postgres::new().tls().demand_certificates().start().await.unwrap();
+    assert!(encrypted(&postgres, "127.0.0.1", &postgres.ca, true).await.unwrap());
+    let nobody = encrypted(&postgres, "127.0.0.1", &postgres.ca, false).await;
+    assert!(nobody.is_err(), "{nobody:?}");
+}
