@@ -2,7 +2,7 @@
 
 use std::{
     env, fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{MetadataExt, PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -13,6 +13,7 @@ use crate::{Error, Result};
 
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 const PACKAGE: &str = "faketime";
+const SHARED_MEMORY: &str = "/dev/shm";
 
 /// The wall clock of one or several servers, which a test may move while they run.
 ///
@@ -84,6 +85,24 @@ impl WallClock {
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".to_owned()),
         ];
         variables.map(|(name, value)| (name.to_owned(), value)).to_vec()
+    }
+}
+
+/// Removes what a killed process has left of its clock in the system's shared memory, if it had
+/// one. Its id is in `note`, a file that it removes at an orderly end.
+pub(crate) fn remove_leftovers(note: &Path) {
+    let Ok(text) = fs::read_to_string(note) else {
+        return;
+    };
+    let (Ok(pid), Ok(owner)) = (text.trim().parse::<u32>(), fs::metadata(note)) else {
+        return;
+    };
+    for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
+        let file = Path::new(SHARED_MEMORY).join(name);
+        if fs::metadata(&file).is_ok_and(|found| found.uid() == owner.uid()) {
+            // Nobody is left to tell; all that is lost is a few bytes.
+            let _ = fs::remove_file(file);
+        }
     }
 }
 

@@ -14,6 +14,9 @@ use crate::{
 
 const PROVIDER: &str = "/usr/lib/galera/libgalera_smm.so";
 const PACKAGE: &str = "galera-4";
+/// How long members bear the silence of one of them: long enough for a busy machine.
+const PATIENCE: &str = "evs.keepalive_period=PT0.5S;evs.inactive_check_period=PT0.5S;evs.suspect_timeout=PT3S;\
+    evs.inactive_timeout=PT6S;evs.install_timeout=PT6S";
 /// What a member knows of the cluster from before.
 const STATE_FILE: &str = "grastate.dat";
 
@@ -164,7 +167,7 @@ impl Recipe for Member {
         let (group, changes) = (ports.group, ports.changes);
         let options = format!(
             "gmcast.listen_addr=tcp://127.0.0.1:{group};base_host=127.0.0.1;base_port={group};\
-             ist.recv_addr=127.0.0.1:{changes};gcache.size=8M"
+             ist.recv_addr=127.0.0.1:{changes};gcache.size=8M;{PATIENCE}"
         );
         let (name, client) = (format!("member-{group}"), format!("127.0.0.1:{}", place.port()));
         let copy = format!("127.0.0.1:{}", ports.copy);
@@ -194,6 +197,7 @@ impl Recipe for Member {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
+        self.mariadb.prepare(place)?;
         if !Path::new(PROVIDER).is_file() {
             return Err(Error::not_installed(PROVIDER, PACKAGE));
         }
@@ -211,6 +215,10 @@ impl Recipe for Member {
 
     fn init(&self, place: &Place) -> Vec<Step> {
         self.mariadb.init(place)
+    }
+
+    fn clean_up(&self, place: &Place) {
+        self.mariadb.clean_up(place);
     }
 
     fn environment(&self) -> Vec<(String, String)> {

@@ -3,19 +3,24 @@
 use std::path::PathBuf;
 
 use super::{DATABASE, MariaDb, PASSWORD, USER, ask};
-use crate::process::{Binary, Place, Probe, Recipe, Step, Template};
+use crate::{
+    Result, clock,
+    process::{Binary, Place, Probe, Recipe, Step, Template},
+};
 
 pub(super) const PACKAGE: &str = "mariadb-server";
 /// The user that the package makes; MariaDB refuses to run as root.
 const SYSTEM_USER: &str = "mysql";
 /// In the data folder, in which the server runs.
 pub(super) const SOCKET: &str = "mariadb.sock";
+/// There until an orderly end.
+const PID_FILE: &str = "mariadbd.pid";
 
 /// Few and small files, no threads that nobody needs.
 const SETTINGS: [(&str, &str); 12] = [
     ("bind_address", "127.0.0.1"),
     ("socket", SOCKET),
-    ("pid_file", "mariadbd.pid"),
+    ("pid_file", PID_FILE),
     ("skip_name_resolve", "ON"),
     ("skip_log_bin", "1"),
     ("innodb_buffer_pool_size", "16M"),
@@ -42,6 +47,13 @@ impl MariaDb {
         let settings = settings.into_iter().map(|(key, value)| format!("--{key}={value}"));
         std::iter::once("--no-defaults".to_owned()).chain(settings).collect()
     }
+
+    /// Removes what one that was killed has left outside its folder.
+    pub(super) fn remove_leftovers(&self, place: &Place) {
+        if self.clock.is_some() {
+            clock::remove_leftovers(&place.dir().join(PID_FILE));
+        }
+    }
 }
 
 impl Recipe for MariaDb {
@@ -63,6 +75,15 @@ impl Recipe for MariaDb {
 
     fn init(&self, _place: &Place) -> Vec<Step> {
         vec![template(self.binary().find().unwrap_or_default()).step()]
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        self.remove_leftovers(place);
+        Ok(())
+    }
+
+    fn clean_up(&self, place: &Place) {
+        self.remove_leftovers(place);
     }
 
     fn environment(&self) -> Vec<(String, String)> {

@@ -103,6 +103,7 @@ impl Recipe for TlsRecipe {
     }
 
     fn prepare(&self, place: &Place) -> Result<()> {
+        self.tls.mariadb.prepare(place)?;
         self.certificates.write(place.dir())?;
         let demand = if self.tls.demands_certificates { "X509" } else { "SSL" };
         let file = place.dir().join(START_FILE);
@@ -116,6 +117,10 @@ impl Recipe for TlsRecipe {
 
     fn init(&self, place: &Place) -> Vec<Step> {
         self.tls.mariadb.init(place)
+    }
+
+    fn clean_up(&self, place: &Place) {
+        self.tls.mariadb.clean_up(place);
     }
 
     fn environment(&self) -> Vec<(String, String)> {

@@ -1,8 +1,8 @@
 //! A MariaDB whose wall clock is moved.
 
-use std::time::Duration;
+use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
-use leasehold_testbed::{Server, WallClock, mariadb::MariaDb};
+use leasehold_testbed::{Data, Server, WallClock, mariadb::MariaDb};
 use mysql_async::prelude::Queryable;
 use tokio::time::Instant;
 
@@ -41,4 +41,22 @@ async fn waiting_goes_by_another_clock() {
     assert_eq!(refused, Some(0));
     let waited = begin.elapsed();
     assert!(waited > Duration::from_millis(900) && waited < Duration::from_secs(20), "{waited:?}");
+}
+
+#[tokio::test]
+async fn a_killed_one_leaves_nothing_of_its_clock() {
+    let clock = WallClock::new().unwrap();
+    let mut server = MariaDb::new().clock(&clock).start().await.unwrap();
+    let owner = fs::metadata(server.dir()).unwrap().uid();
+    // Another user may have left one by the same number.
+    let owners = |pid: u32| fs::metadata(format!("/dev/shm/faketime_shm_{pid}")).map(|found| found.uid()).ok();
+    let left = |pid: u32| owners(pid) == Some(owner);
+    let first = server.pid().unwrap();
+    assert!(owners(first).is_some(), "this test looks at the wrong thing");
+    server.kill().unwrap();
+    server.restart(Data::Keep).await.unwrap();
+    assert!(!left(first), "after a restart");
+    let second = server.pid().unwrap();
+    drop(server);
+    assert!(!left(second), "after a drop");
 }

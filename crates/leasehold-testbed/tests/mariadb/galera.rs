@@ -35,7 +35,9 @@ async fn one_alone_is_a_cluster() {
 
 #[tokio::test]
 async fn three_share_what_is_written_to_any_and_do_without_one() {
+    let begin = tokio::time::Instant::now();
     let mut galera = Galera::start(3).await.unwrap();
+    println!("three take {:?}", begin.elapsed());
     for at in 0..3 {
         eventually(BOUND, || galera.check_size(at, 3)).await;
         write(galera.server(at), at.try_into().unwrap()).await.unwrap();
