@@ -1,19 +1,22 @@
-//! The suite on `mysql:`, the lease table.
+//! The suite on `mysql:`, the lease table: one server for all cases, each instance with a table of its own.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_conformance::{Instance, Subject, suite};
+use leasehold_testbed::{Server, mariadb};
+use tokio::sync::OnceCell;
 
 /// A table on a server that all cases share.
-struct Mysql;
+struct MySql;
 
-impl Subject for Mysql {
+impl Subject for MySql {
     async fn instance(&self) -> Instance {
+        static SERVER: OnceCell<Server> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let url = std::env::var("TRY_MYSQL").expect("a server");
-        Instance::at(format!("{url}?table=t{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)))
+        let server = SERVER.get_or_init(|| async { mariadb::start().await.expect("a server") }).await;
+        Instance::at(format!("{}?table=case{}", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
     }
 }
 
-suite!(mysql, Mysql);
+suite!(mysql, MySql);

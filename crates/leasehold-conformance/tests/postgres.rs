@@ -1,18 +1,21 @@
-//! The suite on `postgres:`, the lease table.
+//! The suite on `postgres:`, the lease table: one server for all cases, each instance with a table of its own.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_conformance::{Instance, Subject, suite};
+use leasehold_testbed::Server;
+use tokio::sync::OnceCell;
 
 /// A table on a server that all cases share.
 struct Postgres;
 
 impl Subject for Postgres {
     async fn instance(&self) -> Instance {
+        static SERVER: OnceCell<Server> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let url = std::env::var("TRY_POSTGRES").expect("a server");
-        Instance::at(format!("{url}?table=t{}_{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed)))
+        let server = SERVER.get_or_init(|| async { leasehold_testbed::postgres::start().await.expect("a server") }).await;
+        Instance::at(format!("{}?table=case{}", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
     }
 }
 

@@ -112,11 +112,11 @@ pub(super) fn binary(name: &str) -> Binary {
 
 fn template(program: PathBuf) -> Template {
     let folder = program.parent().map(|folder| folder.display().to_string()).unwrap_or_default();
-    // The server without clients takes a statement a line.
+    // Small pieces of log: there is less to copy. The server without clients takes a statement a line.
     let make = format!(
         "echo {PASSWORD} > word\n\
          '{folder}/initdb' --pgdata=data --username={ADMIN} --pwfile=word --auth=scram-sha-256 \
-         --encoding=UTF8 --locale=C.UTF-8 --no-sync\n\
+         --encoding=UTF8 --locale=C.UTF-8 --wal-segsize=1 --no-sync\n\
          printf '%s\\n' \"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'\" \
          'CREATE DATABASE {DATABASE} OWNER {USER}' | \
          '{folder}/postgres' --single -F -c exit_on_error=on -D data postgres"

@@ -40,7 +40,7 @@ const fn lease(engine: &'static str) -> Capabilities {
         fencing: Fencing::Durable,
         inspection: true,
         eviction: true,
-        min_ttl: Duration::from_millis(200),
+        min_ttl: Duration::from_secs(1),
         survives: "restarts and crashes of server and clients, broken connections, poolers, clocks that are set back",
         breaks: "a fail-over that loses commits; the server's clock set forward while a lock is held",
         ..Capabilities::exclusive_only(engine)

@@ -63,16 +63,15 @@ where
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
-        let connector = self.0.clone().ok_or_else(|| io::Error::other("TLS is off"))?;
-        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        Ok(Handshake { connector, name })
+        // Asked for also where TLS is off; then it is not used.
+        Ok(Handshake { connector: self.0.clone(), host: host.to_owned() })
     }
 }
 
 /// One handshake to come.
 pub(super) struct Handshake {
-    connector: TlsConnector,
-    name: ServerName<'static>,
+    connector: Option<TlsConnector>,
+    host: String,
 }
 
 impl<S> TlsConnect<S> for Handshake
@@ -84,7 +83,11 @@ where
     type Future = Pin<Box<dyn Future<Output = io::Result<Stream<S>>> + Send>>;
 
     fn connect(self, stream: S) -> Self::Future {
-        Box::pin(async move { Ok(Stream(Box::new(self.connector.connect(self.name, stream).await?))) })
+        Box::pin(async move {
+            let connector = self.connector.ok_or_else(|| io::Error::other("TLS is off"))?;
+            let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
+            Ok(Stream(Box::new(connector.connect(name, stream).await?)))
+        })
     }
 }
 
