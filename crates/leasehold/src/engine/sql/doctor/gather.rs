@@ -85,7 +85,8 @@ impl Asker {
         let Some(link) = &mut self.link else { return Err(No::Lost("it fell silent".into())) };
         match tokio::time::timeout(PATIENCE, asking(link)).await {
             Ok(answer) => {
-                if answer.as_ref().is_err_and(|failure| failure.is_end(self.dialect)) {
+                // Who says no may say yes to the next question.
+                if answer.as_ref().is_err_and(|failure| !matches!(failure, Failure::Refused { .. })) {
                     self.link = None;
                 }
                 Ok(answer)
@@ -152,7 +153,7 @@ fn closed(failure: &Failure, dialect: Dialect) -> Closed {
 async fn look(asker: &mut Asker, config: &Config) -> Seen {
     let unasked = || No::Unasked("it is another kind of server");
     let mut seen = Seen {
-        version: asker.text("SELECT VERSION()").await,
+        version: Err(unasked()),
         settings: Err(unasked()),
         status: Err(unasked()),
         identity: Err(unasked()),

@@ -6,7 +6,9 @@ use super::gather::Asker;
 
 /// Asks for what is asked of no other kind of server.
 pub(super) async fn look(asker: &mut Asker, seen: &mut Seen) {
+    // A node that is cut off from its cluster answers nothing but SHOW.
     seen.settings = asker.values("SHOW GLOBAL VARIABLES").await;
+    seen.version = seen.setting("version").map(ToOwned::to_owned);
     seen.status = asker.values("SHOW GLOBAL STATUS").await;
     seen.identity = identity(seen);
     seen.in_use = seen.status("threads_connected").and_then(number);

@@ -10,6 +10,7 @@ const ROUNDS: usize = 3;
 
 /// Asks for what is asked of no other kind of server.
 pub(super) async fn look(asker: &mut Asker, config: &Config, seen: &mut Seen) {
+    seen.version = asker.text("SELECT version()").await;
     seen.settings = asker.values("SELECT name::text, COALESCE(setting, '')::text FROM pg_settings").await;
     if let Ok(settings) = &mut seen.settings {
         let limits = "SELECT 'role_connections', rolconnlimit::bigint FROM pg_roles WHERE rolname = current_user UNION ALL \

@@ -66,7 +66,7 @@ pub(super) fn version(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         return super::unknown(check, at, &super::No::missing("its version")).means(means);
     };
     let shown = text.split(" on ").next().unwrap_or(text);
-    let shown = if shown.starts_with(kind) { shown.to_owned() } else { format!("{kind} {shown}") };
+    let shown = if shown.contains(kind) { shown.to_owned() } else { format!("{kind} {shown}") };
     let least = match (aim.dialect, kind) {
         (Dialect::Postgres, _) => (12, 0),
         (_, "MariaDB") => (10, 5),
@@ -107,7 +107,7 @@ mod tests {
     fn what_is_too_old() {
         let of =
             |text: &str, seen: Seen| version("h", &Seen { version: Ok(text.into()), ..seen.clone() }, &facts(seen).aim);
-        assert_level(&of("10.11.19-MariaDB", mariadb()), Good, "MariaDB 10.11.19");
+        assert_level(&of("10.11.19-MariaDB", mariadb()), Good, "10.11.19-MariaDB");
         assert_level(&of("10.3.1-MariaDB", mariadb()), Fail, "newer");
         assert_level(&of("5.7.44", mariadb()), Fail, "MySQL 8.0");
         assert_level(&of("PostgreSQL 11.2 on x", postgres()), Fail, "PostgreSQL 12");
