@@ -35,7 +35,7 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
     shown(url, "\"token\"").await;
     assert_eq!(run(&["run", "--engine", url, "-n", "job", "--", "true"]).await.0, 1);
     assert_eq!(run(&["run", "--engine", url, "-w", "0.3", "job", "--", "true"]).await.0, 1);
-    shown(url, "\"waiters\": []").await;
+    shown(url, "\"waiters\":[]").await;
     let (code, listed) = run(&["ls", "--engine", url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
     let (code, listed) = run(&["ls", "--engine", url, "other"]).await;
@@ -54,16 +54,16 @@ async fn a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(
     let held = place.start(["run", "--engine", url, "--ttl", "3s", "job", "--", "sleep", "60"]);
     shown(url, "\"token\"").await;
     let waiter = place.start(["run", "--engine", url, "--ttl", "3s", "job", "--", "true"]);
-    shown(url, "\"mode\": \"exclusive\"").await;
+    shown(url, "\"mode\":\"exclusive\"").await;
     eventually(SOON, || async {
         let shown = run(&["show", "--engine", url, "job", "--json"]).await.1;
-        if shown.contains("\"waiters\": []") { Err(shown) } else { Ok(()) }
+        if shown.contains("\"waiters\":[]") { Err(shown) } else { Ok(()) }
     })
     .await;
     waiter.signal(Signal::INT);
     let interrupted = tokio::task::spawn_blocking(move || waiter.finish()).await.unwrap();
     assert_eq!(interrupted.code(), 130, "{}", interrupted.err());
-    shown(url, "\"waiters\": []").await;
+    shown(url, "\"waiters\":[]").await;
     held.signal(Signal::KILL);
     let (code, said) = run(&["run", "--engine", url, "--ttl", "3s", "-w", "20", "job", "--", "true"]).await;
     assert_eq!((code, said.as_str()), (0, ""));

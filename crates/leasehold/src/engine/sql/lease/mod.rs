@@ -1,5 +1,6 @@
 //! The lease table.
 
+mod bells;
 mod engine;
 mod inspect;
 mod lot;
@@ -8,6 +9,7 @@ mod round;
 mod state;
 mod step;
 mod trial;
+mod watch;
 mod wire;
 
 pub(super) use self::engine::LeaseEngine;
