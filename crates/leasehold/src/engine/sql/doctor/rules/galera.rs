@@ -54,7 +54,7 @@ pub(super) fn cluster(at: &str, seen: &Seen, aim: &Aim) -> Finding {
                 "each node goes by its own clock: where one is ahead, it takes leases for over that are not, and two may hold one lock. \
                  Waiters look by themselves: GET_LOCK, which could wake them, does not work here",
             )
-            .fix("clock-skew=1s in the URL: how far their clocks may be apart at most; wake=poll; or write to one node only");
+            .fix("clock-skew=1s in the URL: how far their clocks may be apart at most; or only one node in the URL");
     }
     if size == 2 {
         return warn(check, at, found)
