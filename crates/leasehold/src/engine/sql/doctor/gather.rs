@@ -234,7 +234,7 @@ async fn rows(asker: &mut Asker, config: &Config) -> Known<Rows> {
         Dialect::Postgres => format!("COALESCE(SUM(CASE WHEN {condition} THEN {one}), 0)::{long}"),
     };
     let sql = format!(
-        "SELECT COUNT(*), {}, {}, {} FROM (SELECT busy, {now} AS now FROM {table} LIMIT {most}) AS some",
+        "SELECT COUNT(*), {}, {}, {} FROM (SELECT busy, {now} AS now FROM {table} LIMIT {most}) AS counted",
         sum("busy > now"),
         sum("busy > 0 AND busy <= now"),
         sum(&format!("busy > now + {LONGEST}")),

@@ -67,10 +67,8 @@ fn there(at: &str, table: &Table, aim: &Aim) -> Finding {
         aim.dialect == Dialect::MySql && !column.collation.is_empty() && !column.collation.starts_with("utf8mb4")
     });
     if let Some(column) = charset {
-        return warn(check, at, format!("the column state of {name} has the collation {}", column.collation))
-            .means(
-                "programs and texts with letters that it does not have cannot be written: such a holder takes no lock",
-            )
+        return fail(check, at, format!("the column state of {name} has the collation {}", column.collation))
+            .means("our statements are refused, because they do not mix with it (error 1267): no lock can be taken")
             .fix(format!("make it utf8mb4: `{ddl}` shows how ours is made"));
     }
     ok(check, at, format!("{name} is there, with our columns")).means("it is ours")

@@ -38,7 +38,7 @@ fn a_table_that_is_not_ours() {
     assert_level(&of("table", &of_type("state", "varchar")), Fail, "state of type varchar");
     assert_level(&of("table", &of_type("state", "text")), Warn, "64 KiB");
     let latin = mariadb().shaped(|shape| shape.columns[4].collation = "latin1_swedish_ci".into());
-    assert_level(&of("table", &latin), Warn, "utf8mb4");
+    assert_level(&of("table", &latin), Fail, "utf8mb4");
 }
 
 #[test]
