@@ -15,7 +15,7 @@ async fn sell(url: String) {
     let sale = Sale { url, buyers: 300, items: 100, at_once: 64 };
     let mut all = Vec::new();
     for technique in TECHNIQUES {
-        let sold = sale.hold(technique).await.expect(technique.name());
+        let sold = sale.hold(technique).await.unwrap_or_else(|why| panic!("{technique:?}: {why}"));
         all.push((technique, sold));
     }
     println!("{}{}", drawing::table(&all), drawing::chart(&sale, &all));
