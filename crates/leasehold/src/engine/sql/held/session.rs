@@ -174,9 +174,8 @@ impl Session {
 
     /// Comes back when the connection is over, where that is heard of.
     pub(super) async fn ended(&mut self) {
-        match &mut self.link {
-            Some(link) => link.ended().await,
-            None => {}
+        if let Some(link) = &mut self.link {
+            link.ended().await;
         }
     }
 
