@@ -67,6 +67,7 @@ impl Reply {
 }
 
 /// A connection. One statement at a time; whoever drops a call must drop the connection, too.
+#[allow(clippy::large_enum_variant, reason = "there are few of them, and they are not moved about")]
 pub(super) enum Link {
     #[cfg(feature = "mysql")]
     MySql(super::mysql::MyLink),
