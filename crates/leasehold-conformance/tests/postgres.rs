@@ -14,7 +14,8 @@ impl Subject for Postgres {
     async fn instance(&self) -> Instance {
         static SERVER: OnceCell<Server> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let server = SERVER.get_or_init(|| async { leasehold_testbed::postgres::start().await.expect("a server") }).await;
+        let server =
+            SERVER.get_or_init(|| async { leasehold_testbed::postgres::start().await.expect("a server") }).await;
         Instance::at(format!("{}?table=case{}", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
     }
 }

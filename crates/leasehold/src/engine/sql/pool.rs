@@ -20,10 +20,15 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// An empty pool.
+    /// An empty pool, for as many as the URL says.
     pub(super) fn new(config: &Arc<Config>) -> Arc<Self> {
+        Self::of(config, config.connections)
+    }
+
+    /// An empty pool for so many.
+    pub(super) fn of(config: &Arc<Config>, connections: usize) -> Arc<Self> {
         let hosts: Vec<String> = config.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
-        let room = Arc::new(Semaphore::new(config.connections));
+        let room = Arc::new(Semaphore::new(connections));
         Arc::new(Self { config: Arc::clone(config), server: hosts.join(","), idle: Mutex::default(), room })
     }
 

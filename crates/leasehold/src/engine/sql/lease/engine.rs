@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use super::bells::Bells;
 use super::lot::{Lot, Reading, lock};
 use super::step::{Op, Out};
 use super::wire::Statements;
@@ -15,7 +17,8 @@ use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::{Config, Wake};
 use crate::engine::sql::ddl::Tables;
-use crate::engine::sql::pool::Pool;
+use crate::engine::sql::link::Value;
+use crate::engine::sql::pool::{Pool, Pooled};
 use crate::engine::sql::{Dialect, make_tables};
 use crate::engine::{
     Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Released, Renewal, Step,
@@ -40,6 +43,10 @@ pub(crate) struct LeaseEngine {
     pub(super) sends: bool,
     /// Whether no message would reach us at present.
     is_deaf: AtomicBool,
+    /// Our bells, where no messages are sent.
+    pub(super) bells: Option<Bells>,
+    /// How many connections may wait for others' bells.
+    pub(super) ears: Option<Arc<Semaphore>>,
     pub(super) lots: Mutex<HashMap<LockName, Arc<Lot>>>,
     pub(super) losses: LossBoard,
     attendant: Mutex<Option<JoinHandle<()>>>,
@@ -49,14 +56,22 @@ impl LeaseEngine {
     /// Connects, and makes the table if it is not there.
     pub(crate) async fn open(config: Config, can: Capabilities, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
-        let pool = Pool::new(&config);
+        let sends = config.dialect == Dialect::Postgres;
+        let all = config.connections;
+        // One to listen on, or one for our bells and some for those of others; the rest for statements.
+        let (apart, ears) = match (config.wake, sends) {
+            (Wake::Poll, _) => (0, 0),
+            (Wake::Auto, true) => (1, 0),
+            (Wake::Auto, false) => (1 + all / 3, all / 3),
+        };
+        let pool = Pool::of(&config, (all - apart).max(1));
         let sql = Statements::new(config.dialect, &Tables::of(&config));
         let mut link = pool.take().await?;
         make_tables(&config, &mut link).await.map_err(|failure| pool.tell(&failure))?;
+        let rings = ears > 0 && !is_galera(&mut link).await;
         drop(link);
-        let sends = config.dialect == Dialect::Postgres;
         let listens = sends && config.wake == Wake::Auto;
-        let inbox = format!("{:016x}", crate::random::bits() as u64);
+        let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::bits() as u64);
         let engine = Arc::new(Self {
             pool,
             clock: clock.clone(),
@@ -65,6 +80,8 @@ impl LeaseEngine {
             inbox: inbox.into(),
             sends,
             is_deaf: AtomicBool::new(true),
+            bells: rings.then(|| Bells::start(config, clock.clone())),
+            ears: rings.then(|| Arc::new(Semaphore::new(ears))),
             lots: Mutex::default(),
             losses: LossBoard::default(),
             attendant: Mutex::default(),
@@ -111,6 +128,7 @@ impl LeaseEngine {
         for lot in lots {
             let mut inside = lot.lock();
             inside.row = None;
+            // Each looks, and then waits as it must now.
             for ear in inside.ears.values() {
                 ear.rung.notify_one();
             }
@@ -135,14 +153,9 @@ impl LeaseEngine {
         }
     }
 
-    /// How long a waiter sleeps at most where nobody can wake it: the next in line looks most often.
-    fn pace(&self, lot: &Lot, claim: ClaimId) -> Option<Duration> {
-        if !self.is_deaf.load(Ordering::SeqCst) {
-            return None;
-        }
-        let inside = lot.lock();
-        let ahead = inside.row.as_ref().and_then(|row| row.table.position(claim)).unwrap_or(0);
-        Some(self.pool.config.poll * u32::try_from(ahead.min(15) + 1).unwrap_or(1))
+    /// Whether no message would reach us at present.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.is_deaf.load(Ordering::SeqCst)
     }
 
     async fn renew_one(self: &Arc<Self>, claim: &Claim) -> Renewal {
@@ -164,6 +177,12 @@ impl Drop for LeaseEngine {
             attendant.abort();
         }
     }
+}
+
+/// Whether several servers take writes here: a named lock is one server's own there.
+async fn is_galera(link: &mut Pooled) -> bool {
+    // Only some servers have the variable.
+    link.run("SELECT @@wsrep_on", &[]).await.is_ok_and(|reply| reply.value().and_then(Value::int) == Some(1))
 }
 
 fn unexpected(out: &Out) -> Error {
@@ -192,7 +211,8 @@ impl Engine for LeaseEngine {
             let lot = self.lot(claim.name());
             let ear = lot.lock().ears.get(&claim.id).cloned();
             if let Some(ear) = ear {
-                let patience = self.pace(&lot, claim.id).map_or(patience, |pace| patience.min(pace));
+                ear.use_it(self.clock.now());
+                self.watch(&lot);
                 let until = self.clock.now().after(patience);
                 if ear.granted().is_none() {
                     tokio::select! {
@@ -205,7 +225,11 @@ impl Engine for LeaseEngine {
                     return Ok(Answer::Granted(Grant { token, validity: Validity::Until(end) }));
                 }
             }
-            self.answer(&claim, Op::Look(claim.id)).await
+            let answer = self.answer(&claim, Op::Look(claim.id)).await;
+            if !matches!(answer, Ok(Answer::Queued { .. }) | Err(_)) {
+                lot.lock().ears.remove(&claim.id);
+            }
+            answer
         })
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, oneshot};
 
+use super::bells::Hung;
 use super::state::Parties;
 use super::step::{Op, Out};
 use crate::claim::{ClaimId, Token};
@@ -64,12 +65,30 @@ pub(super) struct Ear {
     /// When the statement was sent that found it waiting last: a grant is later than that.
     queued: Mutex<Moment>,
     granted: Mutex<Option<(Token, Moment)>>,
+    /// When somebody last waited by it.
+    used: Mutex<Moment>,
     pub(super) ttl: Duration,
 }
 
 impl Ear {
     fn new(ttl: Duration, queued: Moment) -> Self {
-        Self { rung: Notify::new(), queued: Mutex::new(queued), granted: Mutex::default(), ttl }
+        Self {
+            rung: Notify::new(),
+            queued: Mutex::new(queued),
+            granted: Mutex::default(),
+            used: Mutex::new(queued),
+            ttl,
+        }
+    }
+
+    /// Somebody waits by it.
+    pub(super) fn use_it(&self, now: Moment) {
+        *lock(&self.used) = now;
+    }
+
+    /// Whether somebody waits by it, or did lately: one that nobody asks after is not kept in the queue.
+    pub(super) fn is_used(&self, now: Moment) -> bool {
+        now.since(*lock(&self.used)) < self.ttl / 2 && self.granted().is_none()
     }
 
     /// It was let in; the lease lasts until `end` on our clock.
@@ -101,6 +120,10 @@ pub(super) struct Inside {
     /// Whether somebody takes rounds.
     pub(super) at_work: bool,
     pub(super) ears: HashMap<ClaimId, Arc<Ear>>,
+    /// Whether somebody watches for those who wait.
+    pub(super) watched: bool,
+    /// Which of ours have a bell.
+    pub(super) hung: Hung,
 }
 
 impl Lot {
@@ -126,7 +149,7 @@ impl Inside {
 
     /// Whether nothing is known or wanted here.
     pub(super) fn is_idle(&self) -> bool {
-        !self.at_work && self.asked.is_empty() && self.ears.is_empty() && self.row.is_none()
+        !self.at_work && !self.watched && self.asked.is_empty() && self.ears.is_empty() && self.row.is_none()
     }
 }
 

@@ -1,5 +1,6 @@
 //! The lease table.
 
+mod bells;
 mod engine;
 mod inspect;
 mod lot;
@@ -7,6 +8,7 @@ mod news;
 mod round;
 mod state;
 mod step;
+mod watch;
 mod wire;
 
 pub(super) use self::engine::LeaseEngine;

@@ -15,6 +15,11 @@ pub(super) fn channel(inbox: &str) -> String {
     format!("leasehold_{inbox}")
 }
 
+/// The inbox of a client that listens has nothing before it.
+pub(super) fn listens(inbox: &str) -> bool {
+    !inbox.starts_with('-')
+}
+
 /// Listens as long as the engine lives.
 pub(super) async fn listen(engine: Weak<LeaseEngine>) {
     let mut failures = 0;

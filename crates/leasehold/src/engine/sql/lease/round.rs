@@ -124,11 +124,12 @@ impl LeaseEngine {
             if !fresh && free && ops.len() == 1 {
                 return Ok(self.keep(lot, found));
             }
-            let now = if fresh { found.reading.shown } else { found.reading.at_least(self.clock.now()) };
+            let local = self.clock.now();
+            let now = if fresh { found.reading.shown } else { found.reading.at_least(local) };
             let now = now.before(self.pool.config.clock_skew);
             let mut table = found.table.clone();
             let mut last = found.token;
-            let alive = |claim: ClaimId| lot.lock().ears.contains_key(&claim);
+            let alive = |claim: ClaimId| lot.lock().ears.get(&claim).is_some_and(|ear| ear.is_used(local));
             let (mut outs, effects) = step::play(ops, &mut table, &mut last, now, &self.inbox, &alive);
             if table.holders.len() + table.waiters.len() > MOST_PARTIES {
                 return Err(Failure::Full(format!(
@@ -239,7 +240,7 @@ impl LeaseEngine {
     fn keep(&self, lot: &Lot, row: Row) -> (Vec<Out>, Reading) {
         let reading = row.reading;
         let out = row.table.holders.first().map(|party| Out::Granted(party.token, party.until));
-        lot.lock().row = Some(row);
+        self.put(&mut lot.lock(), row);
         (out.into_iter().collect(), reading)
     }
 
@@ -259,8 +260,9 @@ impl LeaseEngine {
     /// Tells who was let in, listens for who waits, and keeps the row while we have anybody there.
     fn settle(&self, lot: &Lot, row: Row, effects: &Effects, outs: &[Out], ops: &[Op]) {
         let mut inside = lot.lock();
-        for claim in &effects.granted {
-            if let (Some(ear), Some(held)) = (inside.ears.get(claim), row.table.holder(*claim)) {
+        // Whoever let them in, we or somebody else.
+        for (claim, ear) in &inside.ears {
+            if let Some(held) = row.table.holder(*claim) {
                 ear.grant(held.token, row.reading.until(held.until));
             }
         }
@@ -272,8 +274,8 @@ impl LeaseEngine {
             };
             match (out, row.table.waiters.iter().find(|party| party.claim == claim)) {
                 (Out::Queued { .. }, Some(party)) => inside.listen(claim, party.ttl, row.reading.sent),
-                // An ear that was granted stays until it is heard.
-                (Out::Granted(..), _) => {}
+                // Whoever waits by it hears of it there.
+                (Out::Granted(..), _) if matches!(op, Op::Look(_)) => {}
                 _ => {
                     inside.ears.remove(&claim);
                 }
@@ -287,12 +289,18 @@ impl LeaseEngine {
                 ear.rung.notify_one();
             }
         }
-        Self::put(&mut inside, row, &self.inbox);
+        self.put(&mut inside, row);
     }
 
-    fn put(inside: &mut Inside, row: Row, me: &Arc<str>) {
-        let ours = row.table.holders.iter().chain(&row.table.waiters).any(|party| party.note.inbox == *me);
-        inside.row = ours.then_some(row);
+    /// Keeps the row while any of ours is there.
+    fn put(&self, inside: &mut Inside, row: Row) {
+        let parties = || row.table.holders.iter().chain(&row.table.waiters);
+        let ours = || parties().filter(|party| party.note.inbox == self.inbox).map(|party| party.claim);
+        if let Some(bells) = &self.bells {
+            inside.hung.now(ours(), bells);
+        }
+        let any = ours().next().is_some();
+        inside.row = any.then_some(row);
     }
 
     /// Whom to send a message: those who were let in or put out and are not ours.
@@ -301,13 +309,14 @@ impl LeaseEngine {
         if !self.sends {
             return messages;
         }
+        let elsewhere = |inbox: &Arc<str>| *inbox != self.inbox && super::news::listens(inbox);
         for claim in &effects.granted {
-            if let Some(held) = table.holder(*claim).filter(|held| held.note.inbox != self.inbox) {
+            if let Some(held) = table.holder(*claim).filter(|held| elsewhere(&held.note.inbox)) {
                 let text = format!("g {:032x} {} {name}", claim.bits(), held.token);
                 messages.push((super::news::channel(&held.note.inbox), text));
             }
         }
-        for (claim, inbox) in effects.evicted.iter().filter(|(_, inbox)| *inbox != self.inbox) {
+        for (claim, inbox) in effects.evicted.iter().filter(|(_, inbox)| elsewhere(inbox)) {
             messages.push((super::news::channel(inbox), format!("e {:032x} 0 {name}", claim.bits())));
         }
         messages

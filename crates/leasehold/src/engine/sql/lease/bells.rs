@@ -1,0 +1,238 @@
+//! Bells: where the database sends no messages (MySQL), a named lock of ours rings when we let go of it.
+//!
+//! Each of our claims that has been there for a moment has a bell, which one connection of ours holds. Whoever waits right behind
+//! the claim, in another process, blocks in `GET_LOCK` on its bell: it wakes when we ring by `RELEASE_LOCK`, and also when our
+//! process dies, for then the server lets go. A bell that rings for nothing costs a look, one that is not there yet another try a
+//! little later. Nothing rests on it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::claim::ClaimId;
+use crate::clock::{Clock, Moment};
+use crate::engine::sql::config::Config;
+use crate::engine::sql::link::{Link, Value};
+
+/// How long a claim is there before it gets a bell: most are gone by then, and nobody waits for them.
+const SETTLED: Duration = Duration::from_millis(5);
+
+/// How many bells one statement takes or rings.
+const AT_ONCE: usize = 64;
+
+/// The name of a claim's bell.
+pub(super) fn name(claim: ClaimId) -> String {
+    format!("leasehold:{:032x}", claim.bits())
+}
+
+/// What the keeper of the bells is told.
+#[derive(Debug)]
+enum Order {
+    Hang(ClaimId),
+    Ring(ClaimId),
+}
+
+/// Our bells.
+#[derive(Debug)]
+pub(super) struct Bells(UnboundedSender<Order>);
+
+impl Bells {
+    /// Begins to keep them, on a connection of its own.
+    pub(super) fn start(config: Arc<Config>, clock: Clock) -> Self {
+        let (sender, orders) = unbounded_channel();
+        tokio::spawn(keep(config, clock, orders));
+        Self(sender)
+    }
+
+    /// A claim of ours is there.
+    pub(super) fn hang(&self, claim: ClaimId) {
+        let _ = self.0.send(Order::Hang(claim));
+    }
+
+    /// A claim of ours is gone.
+    pub(super) fn ring(&self, claim: ClaimId) {
+        let _ = self.0.send(Order::Ring(claim));
+    }
+}
+
+/// The keeper's book: which claims have a bell, which will, and what to tell the server next.
+#[derive(Debug, Default)]
+struct Book {
+    /// When each claim that has none yet gets one, in order.
+    due: VecDeque<(Moment, ClaimId)>,
+    waiting: HashSet<ClaimId>,
+    /// Those that the server has.
+    hung: HashSet<ClaimId>,
+    /// Those that it has, and shall let go.
+    to_ring: Vec<ClaimId>,
+}
+
+impl Book {
+    fn write(&mut self, order: Order, now: Moment) {
+        match order {
+            Order::Hang(claim) => {
+                if !self.hung.contains(&claim) && self.waiting.insert(claim) {
+                    self.due.push_back((now.after(SETTLED), claim));
+                }
+            }
+            Order::Ring(claim) => {
+                self.waiting.remove(&claim);
+                if self.hung.remove(&claim) {
+                    self.to_ring.push(claim);
+                }
+            }
+        }
+    }
+
+    /// When the next bell is due.
+    fn next_due(&mut self) -> Option<Moment> {
+        while self.due.front().is_some_and(|(_, claim)| !self.waiting.contains(claim)) {
+            self.due.pop_front();
+        }
+        self.due.front().map(|(at, _)| *at)
+    }
+
+    /// The bells to hang now.
+    fn take_due(&mut self, now: Moment) -> Vec<ClaimId> {
+        let mut claims = Vec::new();
+        while claims.len() < AT_ONCE && self.next_due().is_some_and(|at| at <= now) {
+            let Some((_, claim)) = self.due.pop_front() else { break };
+            self.waiting.remove(&claim);
+            self.hung.insert(claim);
+            claims.push(claim);
+        }
+        claims
+    }
+
+    /// The connection is gone, and all bells have rung with it: they are hung again on the next one.
+    fn lost(&mut self, now: Moment) {
+        self.to_ring.clear();
+        for claim in std::mem::take(&mut self.hung) {
+            self.write(Order::Hang(claim), now);
+        }
+    }
+}
+
+async fn keep(config: Arc<Config>, clock: Clock, mut orders: UnboundedReceiver<Order>) {
+    let mut book = Book::default();
+    let mut link: Option<Link> = None;
+    loop {
+        let due = book.next_due();
+        tokio::select! {
+            biased;
+            order = orders.recv() => match order {
+                Some(order) => book.write(order, clock.now()),
+                None => break,
+            },
+            () = wake(&clock, due) => {}
+        }
+        while let Ok(order) = orders.try_recv() {
+            book.write(order, clock.now());
+        }
+        let hang = book.take_due(clock.now());
+        let ring = std::mem::take(&mut book.to_ring);
+        if hang.is_empty() && ring.is_empty() {
+            continue;
+        }
+        if link.is_none() {
+            link = Link::open(&config).await.ok();
+        }
+        let Some(open) = &mut link else {
+            book.lost(clock.now().after(Duration::from_secs(1)));
+            continue;
+        };
+        if let Err(failure) = order(open, "RELEASE_LOCK", &ring).await.and(order(open, "GET_LOCK", &hang).await) {
+            tracing::debug!(?failure, "the bells are gone");
+            link = None;
+            book.lost(clock.now());
+        }
+    }
+    if let Some(link) = link {
+        link.close().await;
+    }
+}
+
+async fn wake(clock: &Clock, at: Option<Moment>) {
+    match at {
+        Some(at) => clock.sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// One statement for all of them.
+async fn order(link: &mut Link, what: &str, claims: &[ClaimId]) -> Result<(), crate::engine::sql::error::Failure> {
+    for claims in claims.chunks(AT_ONCE) {
+        let each = if what == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
+        let sql = format!("DO {}", vec![each; claims.len()].join(", "));
+        let values: Vec<Value> = claims.iter().map(|claim| Value::from(name(*claim))).collect();
+        link.run(&sql, &values).await?;
+    }
+    Ok(())
+}
+
+/// Who has a bell, by lock: so that it rings when they leave.
+#[derive(Debug, Default)]
+pub(super) struct Hung(HashMap<ClaimId, ()>);
+
+impl Hung {
+    /// What changed when our claims at a lock are these now.
+    pub(super) fn now(&mut self, ours: impl Iterator<Item = ClaimId>, bells: &Bells) {
+        let now: HashSet<ClaimId> = ours.collect();
+        self.0.retain(|claim, ()| {
+            let stays = now.contains(claim);
+            if !stays {
+                bells.ring(*claim);
+            }
+            stays
+        });
+        for claim in now {
+            if self.0.insert(claim, ()).is_none() {
+                bells.hang(claim);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(bits: u128) -> ClaimId {
+        ClaimId::from_bits(bits)
+    }
+
+    fn at(millis: u64) -> Moment {
+        Moment::default().after(Duration::from_millis(millis))
+    }
+
+    #[test]
+    fn a_claim_that_is_soon_gone_never_gets_a_bell() {
+        let mut book = Book::default();
+        book.write(Order::Hang(claim(1)), at(0));
+        book.write(Order::Ring(claim(1)), at(3));
+        assert_eq!((book.next_due(), book.take_due(at(9)), book.to_ring.len()), (None, vec![], 0));
+    }
+
+    #[test]
+    fn a_claim_that_stays_gets_one_and_rings_once() {
+        let mut book = Book::default();
+        book.write(Order::Hang(claim(1)), at(0));
+        book.write(Order::Hang(claim(1)), at(1));
+        assert_eq!(book.take_due(at(4)), vec![]);
+        assert_eq!(book.take_due(at(5)), vec![claim(1)]);
+        book.write(Order::Ring(claim(1)), at(6));
+        book.write(Order::Ring(claim(1)), at(7));
+        assert_eq!(book.to_ring, vec![claim(1)]);
+    }
+
+    #[test]
+    fn lost_bells_are_hung_again() {
+        let mut book = Book::default();
+        book.write(Order::Hang(claim(1)), at(0));
+        assert_eq!(book.take_due(at(5)), vec![claim(1)]);
+        book.lost(at(10));
+        assert_eq!(book.take_due(at(15)), vec![claim(1)]);
+    }
+}

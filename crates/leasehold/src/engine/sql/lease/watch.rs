@@ -1,0 +1,130 @@
+//! Who waits where no message comes: one of us watches for all of ours at that lock, by the bell of whoever is ahead or by looking
+//! now and then.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use super::bells;
+use super::engine::LeaseEngine;
+use super::lot::{Inside, Lot, Row};
+use super::step::Op;
+use crate::claim::ClaimId;
+use crate::engine::sql::link::{Link, Value};
+
+/// How long one statement waits for a bell.
+const SLICE: Duration = Duration::from_secs(5);
+
+/// Whom a lock's first waiter of ours waits for.
+struct Ahead {
+    /// Our own first waiter.
+    ours: ClaimId,
+    ttl: Duration,
+    /// The party right before it, of another client; `None`: not known, or our own.
+    bell: Option<ClaimId>,
+    /// How many wait before it.
+    place: usize,
+}
+
+impl Inside {
+    /// The first of ours in the queue, and who is right before it.
+    fn ahead(&self, me: &str) -> Option<Ahead> {
+        let (claim, ear) = self.ears.iter().find(|(_, ear)| ear.granted().is_none())?;
+        let place = |row: &Row| row.table.waiters.iter().position(|party| self.ears.contains_key(&party.claim));
+        let Some((row, place)) = self.row.as_ref().and_then(|row| Some((row, place(row)?))) else {
+            return Some(Ahead { ours: *claim, ttl: ear.ttl, bell: None, place: 0 });
+        };
+        let ours = &row.table.waiters[place];
+        let before = match place.checked_sub(1) {
+            Some(before) => row.table.waiters.get(before),
+            None => row.table.holders.last(),
+        };
+        let bell = before.filter(|party| *party.note.inbox != *me).map(|party| party.claim);
+        Some(Ahead { ours: ours.claim, ttl: ours.ttl, bell, place })
+    }
+}
+
+impl LeaseEngine {
+    /// Has somebody watch a lock, if nobody does and no message would come.
+    pub(super) fn watch(self: &Arc<Self>, lot: &Arc<Lot>) {
+        if !self.is_deaf() {
+            return;
+        }
+        let mut inside = lot.lock();
+        if inside.ears.is_empty() || std::mem::replace(&mut inside.watched, true) {
+            return;
+        }
+        drop(inside);
+        tokio::spawn(watch(Arc::downgrade(self), Arc::clone(lot)));
+    }
+}
+
+/// Watches while anybody of ours waits there.
+async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
+    let mut link = None;
+    let mut in_vain = 0u32;
+    loop {
+        let Some(strong) = engine.upgrade() else { return };
+        let ahead = {
+            let mut inside = lot.lock();
+            let ahead = if strong.is_deaf() { inside.ahead(&strong.inbox) } else { None };
+            if ahead.is_none() {
+                inside.watched = false;
+                break;
+            }
+            ahead
+        };
+        let Some(ahead) = ahead else { break };
+        let poll = strong.pool.config.poll;
+        let rung = match ahead.bell.filter(|_| strong.ears.is_some()) {
+            Some(bell) => hear(&strong, &mut link, bell).await,
+            None => None,
+        };
+        match rung {
+            // It rang, or was not hung yet: then a little patience helps.
+            Some(true) if in_vain == 0 => {}
+            Some(true) => {
+                let pause = Duration::from_millis(1 << in_vain.min(6)).min(poll);
+                strong.clock.sleep_until(strong.clock.now().after(pause)).await;
+            }
+            Some(false) => {}
+            None => {
+                let pace = poll * u32::try_from(ahead.place.min(15) + 1).unwrap_or(1);
+                strong.clock.sleep_until(strong.clock.now().after(pace)).await;
+            }
+        }
+        if !lot.lock().ears.contains_key(&ahead.ours) {
+            in_vain = 0;
+            continue;
+        }
+        if let Err(error) = strong.ask(&lot, Op::Look(ahead.ours), ahead.ttl).await {
+            tracing::debug!(%error, name = %lot.name, "a look failed");
+            strong.clock.sleep_until(strong.clock.now().after(poll)).await;
+        }
+        let still = lot.lock().ahead(&strong.inbox).is_some_and(|now| now.ours == ahead.ours && now.bell == ahead.bell);
+        in_vain = if still && rung == Some(true) { in_vain + 1 } else { 0 };
+    }
+}
+
+/// Waits for a bell, on a connection that is kept for that. `None`: there is none to spare.
+async fn hear(
+    engine: &Arc<LeaseEngine>,
+    link: &mut Option<(Link, tokio::sync::OwnedSemaphorePermit)>,
+    bell: ClaimId,
+) -> Option<bool> {
+    if link.is_none() {
+        let permit = Arc::clone(engine.ears.as_ref()?).try_acquire_owned().ok()?;
+        *link = Some((Link::open(&engine.pool.config).await.ok()?, permit));
+    }
+    let (open, _) = link.as_mut()?;
+    let name = bells::name(bell);
+    let values = [Value::from(name.as_str()), Value::Int(SLICE.as_secs() as i64), Value::from(name.as_str())];
+    // Whoever else wants to hear it must not wait for us.
+    match open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values).await {
+        Ok(reply) => Some(reply.value().and_then(Value::int) == Some(1)),
+        Err(failure) => {
+            tracing::debug!(?failure, "a bell cannot be heard");
+            *link = None;
+            None
+        }
+    }
+}
