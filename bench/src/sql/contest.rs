@@ -20,7 +20,8 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(100);
 const NAME: &str = "contest";
 /// About as much as our row says while 64 wait would be unfair to those who have no queue: about as much as for one holder.
-const STATE: &str = "{\"holders\":[{\"id\":\"00000000000000000000000000000000\",\"host\":\"localhost\",\"pid\":12345}]}";
+const STATE: &str =
+    "{\"holders\":[{\"id\":\"00000000000000000000000000000000\",\"host\":\"localhost\",\"pid\":12345}]}";
 
 /// One who wants the lock.
 enum One {
@@ -51,7 +52,10 @@ impl One {
     async fn give(&mut self, held: Held) -> Result<(), Oops> {
         match (self, held) {
             (Self::Polls(bare), Held::Polled(token)) => bare.give(NAME, token, "{}").await,
-            (_, Held::Ours(guard)) => Ok(drop(guard.release().await?)),
+            (_, Held::Ours(guard)) => {
+                let _ = guard.release().await?;
+                Ok(())
+            }
             (Self::Ours(_), Held::Polled(_)) => Err("one has what another took".into()),
         }
     }

@@ -73,7 +73,7 @@ fn contenders<'a>(base: Base, peers: Option<&'a Path>) -> Vec<Contender<'a>> {
         ours("leasehold, technique=for-update", 1, "technique=for-update&connections=70"),
         Contender::new("asking every 100 ms", Kind::Polls),
     ];
-    for program in peers {
+    if let Some(program) = peers {
         let peers = peers::of(base).into_iter();
         all.extend(peers.map(|(shown, name)| Contender::new(shown, Kind::Peer { program, name })));
     }

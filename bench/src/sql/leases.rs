@@ -68,7 +68,7 @@ pub(crate) async fn leases(report: &mut Report, bench: &Bench) -> Result<(), Oop
     report.figure(&what("the server"), used.server - idle.server, "% of a core", f64::INFINITY);
     report.figure(&what("we"), used.ours - idle.ours, "% of a core", f64::INFINITY);
     for guard in guards {
-        drop(guard.release().await?);
+        let _ = guard.release().await?;
     }
     locks.close().await?;
     Ok(())

@@ -40,8 +40,5 @@ pub(crate) async fn stretch(
     }
     let number = |key: &str| said[key].as_f64().ok_or_else(|| format!("{peer} said {said}"));
     let hand_offs = number("hand_offs")?;
-    Ok(Ok(Stretch {
-        hand_offs_per_second: number("per_second")?,
-        statements_per_hand_off: statements / hand_offs,
-    }))
+    Ok(Ok(Stretch { hand_offs_per_second: number("per_second")?, statements_per_hand_off: statements / hand_offs }))
 }

@@ -151,11 +151,7 @@ fn ticks_of(stat: &str, pid: u32, root: u32) -> Option<u64> {
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();
     let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
     let own = field(11)? + field(12)?;
-    if pid == root {
-        Some(own + field(13)? + field(14)?)
-    } else {
-        (field(1)? == u64::from(root)).then_some(own)
-    }
+    if pid == root { Some(own + field(13)? + field(14)?) } else { (field(1)? == u64::from(root)).then_some(own) }
 }
 
 /// The server's count.
