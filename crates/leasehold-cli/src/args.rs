@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use leasehold::Locks;
 
 use crate::doctor::DoctorArgs;
+use crate::engines::EnginesArgs;
 use crate::exit::Failure;
 use crate::output;
 use crate::run::RunArgs;
@@ -59,8 +60,7 @@ pub(crate) enum Command {
     Show(ShowArgs),
     Evict(EvictArgs),
     Doctor(DoctorArgs),
-    /// List the engines and what each can do
-    Engines(JsonArg),
+    Engines(EnginesArgs),
     /// Print the completion script of a shell
     ///
     /// For bash: `leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold`
@@ -84,7 +84,8 @@ pub(crate) struct EngineArg {
     ///
     /// `file:` or `file:///folder` for the processes of this host, `redis://host:6379` for many machines,
     /// `redlock://h1,h2,h3,h4,h5` for many machines and a majority of independent servers,
-    /// `zookeeper://h1,h2,h3/locks` for many machines and a ZooKeeper ensemble. `leasehold engines` lists all of them.
+    /// `zookeeper://h1,h2,h3/locks` for many machines and a ZooKeeper ensemble, `mysql://user:password@host/database` or
+    /// `postgres://user:password@host/database` for many machines and a database that is there already. `leasehold engines` lists all of them.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:")]
     pub(crate) engine: String,
 }

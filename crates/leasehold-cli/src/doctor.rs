@@ -31,6 +31,8 @@ Examples:
   leasehold doctor --engine redis+cluster://n1,n2,n3 --json
   leasehold doctor --engine 'redlock://h1,h2,h3,h4,h5?strict=30s'
   leasehold doctor --engine zookeeper://user:secret@zk1,zk2,zk3
+  leasehold doctor --engine mysql://user:secret@db1/shop
+  leasehold doctor --engine postgres://user:secret@db1,db2/shop
   leasehold doctor || mail -s 'locks are not safe' ops@example.org
 
 Levels:
@@ -53,7 +55,10 @@ What it does there:
   at most. It does once what a lock does: scripts, keys and
   a message under a name that nobody has, removed in the same moment.
   ZooKeeper: a session with each server, and a lock of a name that nobody has,
-  removed at the end; it looks at 1000 locks at most.";
+  removed at the end; it looks at 1000 locks at most.
+  Databases: two connections to each server, 50 questions for the time, and a
+  lock of a name that nobody has, in a transaction that is rolled back; it
+  makes no table. It counts 100000 rows at most, and looks into 500.";
 
 /// Check whether a deployment is fit for locks
 ///

@@ -1,12 +1,56 @@
 //! `leasehold engines`: what each engine can do, also those that are not in this build.
 
+use clap::{Args, ValueEnum};
+use leasehold::engine::sql::{self, Dialect};
 use leasehold::engine::{self, Capabilities, Entry, Expiry, Fairness, Fencing, Reach};
 use serde::Serialize;
 
-use crate::args::JsonArg;
 use crate::duration::human;
 use crate::exit::Failure;
 use crate::output;
+
+// Lines of at most 79 characters, so that no terminal breaks them.
+const AFTER: &str = "\
+Examples:
+  leasehold engines                 what each engine can do
+  leasehold engines --json          the same, for programs
+  leasehold engines --ddl mysql     the tables that the locks need
+  leasehold engines --ddl mysql | mysql -u root -p shop
+  leasehold engines --ddl postgres --schema ops | psql -U postgres shop
+
+Tables:
+  mysql: and postgres: make their tables at first use. Where the user in the
+  URL may not, an administrator runs what --ddl prints, and grants the rights
+  that stand there as comments: SELECT, INSERT and UPDATE, and no others.
+  --table and --schema are the URL's table= and schema=.";
+
+/// List the engines and what each can do
+///
+/// With --ddl: print the statements that make the tables of a database engine instead, for an administrator to run.
+#[derive(Debug, Args)]
+#[command(after_long_help = AFTER, after_help = "`leasehold engines --help` has examples.")]
+pub(crate) struct EnginesArgs {
+    /// JSON for programs instead of a table for people
+    #[arg(long)]
+    json: bool,
+    /// Print the CREATE TABLE statements for this database, and the rights that are needed
+    #[arg(long, value_name = "DATABASE", conflicts_with = "json")]
+    ddl: Option<Database>,
+    /// What the tables' names begin with, as table= in the URL says it [default: leasehold]
+    #[arg(long, value_name = "NAME", requires = "ddl")]
+    table: Option<String>,
+    /// The schema that the tables are in, as schema= in the URL says it; PostgreSQL only
+    #[arg(long, value_name = "NAME", requires = "ddl")]
+    schema: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Database {
+    /// MySQL and MariaDB
+    Mysql,
+    /// PostgreSQL
+    Postgres,
+}
 
 #[derive(Debug, Serialize)]
 struct EngineJson {
@@ -58,10 +102,20 @@ impl From<&Capabilities> for CapabilitiesJson {
     }
 }
 
-pub(crate) fn list(args: &JsonArg) -> Result<u8, Failure> {
+pub(crate) fn engines(args: &EnginesArgs) -> Result<u8, Failure> {
+    let dialect = match args.ddl {
+        None => return list(args.json),
+        Some(Database::Mysql) => Dialect::MySql,
+        Some(Database::Postgres) => Dialect::Postgres,
+    };
+    output::out(&sql::ddl(dialect, args.table.as_deref(), args.schema.as_deref())?)?;
+    Ok(0)
+}
+
+fn list(json: bool) -> Result<u8, Failure> {
     let entries = engine::entries();
-    let text = if args.json {
-        output::json(&entries.iter().map(json).collect::<Vec<_>>())
+    let text = if json {
+        output::json(&entries.iter().map(entry_json).collect::<Vec<_>>())
     } else {
         let mut text = table(&entries);
         entries.iter().for_each(|entry| text.push_str(&more(entry)));
@@ -71,7 +125,7 @@ pub(crate) fn list(args: &JsonArg) -> Result<u8, Failure> {
     Ok(0)
 }
 
-fn json(entry: &Entry) -> EngineJson {
+fn entry_json(entry: &Entry) -> EngineJson {
     EngineJson {
         scheme: entry.scheme,
         feature: entry.feature,
@@ -161,4 +215,16 @@ fn fencing(fencing: Fencing) -> &'static str {
 
 fn yes(can: bool) -> String {
     if can { "yes" } else { "no" }.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_the_help_is_broken_by_a_terminal() {
+        for line in AFTER.lines() {
+            assert!(line.chars().count() < 80, "{line}");
+        }
+    }
 }

@@ -49,7 +49,7 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Show(options) => block_on(show::show(options)),
         Command::Evict(options) => block_on(evict::evict(options)),
         Command::Doctor(options) => block_on(doctor::doctor(options)),
-        Command::Engines(options) => engines::list(&options),
+        Command::Engines(options) => engines::engines(&options),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man(dir.as_deref()),
     }

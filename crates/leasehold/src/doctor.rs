@@ -168,6 +168,10 @@ async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
         "redlock" => engine::redlock::doctor::examine(url, options.ttl).await,
         #[cfg(feature = "zookeeper")]
         "zookeeper" => engine::zookeeper::doctor::examine(url, options.ttl).await,
+        #[cfg(feature = "mysql")]
+        "mysql" => engine::sql::doctor::examine(url, options.ttl).await,
+        #[cfg(feature = "postgres")]
+        "postgres" => engine::sql::doctor::examine(url, options.ttl).await,
         scheme => {
             let _ = options;
             Err(engine::unknown(scheme))

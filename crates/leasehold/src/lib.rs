@@ -20,16 +20,20 @@
 //! - [`Locks`] is the entrance; [`Mutex`], [`RwLock`], [`Semaphore`], [`All`] and [`Election`] are what it gives, [`Guard`]
 //!   is what one has in hand.
 //! - [`blocking`] is the same without async.
-//! - [`fence`] is what refuses an old token; [`meter`] collects figures; [`doctor`] examines a deployment.
+//! - [`fence`] is what refuses an old token; `versioned` updates a row by its version column, without a lock; [`database`]
+//!   has what both know of your connections; [`meter`] collects figures; [`doctor`] examines a deployment.
 //! - [`engine`] is the trait and the engines; [`logic`] the pure decisions that they share; [`clock`] the time.
 
 pub mod blocking;
 pub mod clock;
+pub mod database;
 pub mod doctor;
 pub mod engine;
 pub mod fence;
 pub mod logic;
 pub mod meter;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub mod versioned;
 
 mod acquire;
 mod all;
@@ -54,3 +58,12 @@ pub use self::lease::LostReason;
 pub use self::locks::{Builder, DEFAULT_TTL, Locks};
 pub use self::name::{LockName, MAX_NAME};
 pub use self::primitives::{Mutex, RwLock, Semaphore};
+
+/// The code in the documents compiles.
+#[cfg(all(doctest, feature = "mysql", feature = "postgres", feature = "redis"))]
+mod documents {
+    #[doc = include_str!("../../../docs/fencing.md")]
+    mod fencing {}
+    #[doc = include_str!("../../../docs/versioned.md")]
+    mod versioned {}
+}

@@ -8,15 +8,20 @@
 //! - [`session`]: how long a session surely lives.
 //! - [`fence`]: which token a resource accepts.
 //! - [`quorum`]: what a majority of independent nodes says; [`ballots`]: what each of them does.
+//! - [`identifier`]: names of tables and columns in a statement; [`verdict`]: what a database's error means;
+//!   [`versioned`]: what to do after each try of an update by version.
 //! - [`backoff`]: how long to wait before another try.
 
 pub mod admission;
 pub mod backoff;
 pub mod ballots;
 pub mod fence;
+pub mod identifier;
 pub mod lease;
 pub mod line;
 pub mod queue;
 pub mod quorum;
 pub mod session;
 pub mod table;
+pub mod verdict;
+pub mod versioned;

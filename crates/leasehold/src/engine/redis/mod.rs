@@ -65,7 +65,7 @@ mod replicas;
 mod sentinel;
 pub mod simple;
 mod strict;
-pub(super) mod wire;
+pub(crate) mod wire;
 
 use std::sync::Arc;
 

@@ -10,7 +10,7 @@ use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
 
 /// What our tables' names begin with.
-const TABLE: &str = "leasehold";
+pub(super) const TABLE: &str = "leasehold";
 /// How many connections there are at most.
 const CONNECTIONS: usize = 10;
 /// How often a waiter looks by itself where nothing can wake it.
@@ -213,24 +213,32 @@ fn database(dialect: Dialect, url: &EngineUrl) -> Result<String> {
     Ok(path.to_owned())
 }
 
-/// A name that needs no quoting anywhere.
 fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
-    let Some(text) = url.option(key) else { return Ok(None) };
+    url.option(key).map(|text| plain_name(key, text)).transpose()
+}
+
+/// A name that needs no quoting anywhere.
+pub(super) fn plain_name(key: &str, text: &str) -> Result<String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     // Others of our tables have a suffix, and PostgreSQL's names end at 63 bytes.
     if text.is_empty() || text.len() > 40 || !text.chars().all(plain) || text.starts_with(|c: char| c.is_ascii_digit())
     {
         return Err(bad(format!("{key} is up to 40 lower-case letters, digits and `_`, and not {text:?}")));
     }
-    Ok(Some(text.to_owned()))
+    Ok(text.to_owned())
 }
 
 fn schema(dialect: Dialect, url: &EngineUrl) -> Result<Option<String>> {
     let schema = identifier(url, "schema")?;
+    may_have_schema(dialect, schema.as_deref())?;
+    Ok(schema)
+}
+
+pub(super) fn may_have_schema(dialect: Dialect, schema: Option<&str>) -> Result<()> {
     if schema.is_some() && dialect == Dialect::MySql {
         return Err(bad("a MySQL schema is the database itself: mysql://user:password@host/database".into()));
     }
-    Ok(schema)
+    Ok(())
 }
 
 fn tls(url: &EngineUrl) -> Result<Option<Tls>> {

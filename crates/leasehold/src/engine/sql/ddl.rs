@@ -1,7 +1,8 @@
 //! The tables, and how they are made.
 
 use super::Dialect;
-use super::config::Config;
+use super::config::{self, Config};
+use crate::error::Result;
 
 /// The tables' names, as statements say them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,5 +71,76 @@ pub(super) fn needed(config: &Config) -> Vec<String> {
         super::config::Technique::Row => vec![leases],
         super::config::Technique::ForUpdate => vec![rows, tokens],
         super::config::Technique::Session => vec![tokens],
+    }
+}
+
+/// The statements that make our tables, and, as comments, the rights that whoever takes locks needs on them: for an
+/// administrator, where the locks' own user may not make tables.
+///
+/// `table` is the URL's `table=`, and `schema`, which only PostgreSQL has, its `schema=`.
+///
+/// ```
+/// use leasehold::engine::sql::{Dialect, ddl};
+///
+/// let text = ddl(Dialect::Postgres, None, Some("ops"))?;
+/// assert!(text.contains("CREATE TABLE IF NOT EXISTS \"ops\".\"leasehold\""));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+///
+/// # Errors
+/// `InvalidUrl` for a name that the URL would not take, either.
+pub fn ddl(dialect: Dialect, table: Option<&str>, schema: Option<&str>) -> Result<String> {
+    let table = config::plain_name("table", table.unwrap_or(config::TABLE))?;
+    let schema = schema.map(|schema| config::plain_name("schema", schema)).transpose()?;
+    config::may_have_schema(dialect, schema.as_deref())?;
+    let tables = Tables::new(dialect, schema.as_deref(), &table);
+    let user = if dialect == Dialect::MySql { "'user'@'%'" } else { "\"user\"" };
+    let mut text = String::new();
+    if let Some(schema) = &schema {
+        text.push_str(&format!(
+            "-- GRANT USAGE ON SCHEMA \"{schema}\" TO {user};\nCREATE SCHEMA IF NOT EXISTS \"{schema}\";\n\n"
+        ));
+    }
+    let uses = [
+        (&tables.leases, "The lease table: technique=row, which is the default."),
+        (&tables.rows, "Only for technique=for-update."),
+        (&tables.tokens, "Only for technique=for-update and technique=session."),
+    ];
+    for ((table, of), statement) in uses.into_iter().zip(statements(dialect, &tables)) {
+        text.push_str(&format!("-- {of}\n-- GRANT SELECT, INSERT, UPDATE ON {table} TO {user};\n{statement};\n\n"));
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    Ok(text)
+}
+
+/// The command that shows these tables.
+pub(super) fn command(config: &Config) -> String {
+    let mut command = format!("leasehold engines --ddl {}", config.dialect.name());
+    if config.table != config::TABLE {
+        command.push_str(&format!(" --table {}", config.table));
+    }
+    if let Some(schema) = &config.schema {
+        command.push_str(&format!(" --schema {schema}"));
+    }
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_administrator_is_shown() {
+        let text = ddl(Dialect::MySql, Some("locks"), None).unwrap();
+        assert!(text.contains("-- GRANT SELECT, INSERT, UPDATE ON `locks` TO 'user'@'%';\nCREATE TABLE"), "{text}");
+        assert_eq!(text.matches("CREATE TABLE IF NOT EXISTS `locks").count(), 3);
+        assert!(text.ends_with(";\n") && !text.ends_with("\n\n"));
+        let text = ddl(Dialect::Postgres, None, Some("ops")).unwrap();
+        assert!(text.starts_with("-- GRANT USAGE ON SCHEMA \"ops\""), "{text}");
+        assert!(text.contains("CREATE SCHEMA IF NOT EXISTS \"ops\";"), "{text}");
+        for (table, schema) in [(Some("a-b"), None), (Some(""), None), (None, Some("ops"))] {
+            assert!(ddl(Dialect::MySql, table, schema).is_err());
+        }
     }
 }

@@ -78,7 +78,7 @@ impl Failure {
 
     /// In the library's words.
     pub(super) fn tell(&self, dialect: Dialect, server: &str) -> Error {
-        use ErrorKind::{Corrupt, Denied, Full, InvalidUrl, Unavailable, Unsupported};
+        use ErrorKind::{Corrupt, Full, Unavailable};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
             Self::Unreachable(why) => later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(why))),
@@ -94,62 +94,60 @@ impl Failure {
                     .effect_unknown()
             }
             Self::Refused { code, said } => {
-                let said = format!("{code}: {said}");
-                match self.meaning(dialect).unwrap_or(Meaning::Other) {
-                    Meaning::Collision => {
-                        later(Unavailable, format!("{server} ended a statement for another's sake ({said})"))
-                    }
-                    Meaning::Occupied => later(
-                        Unavailable,
-                        format!(
-                            "somebody keeps our row locked at {server}: is a transaction open on our table? ({said})"
-                        ),
-                    ),
-                    Meaning::ReadOnly => later(
-                        Unavailable,
-                        format!("{server} takes no writes: name its primary, or all servers with commas ({said})"),
-                    ),
-                    Meaning::Denied => Error::new(Denied, format!("{server} does not let us ({said})")),
-                    Meaning::NoDatabase => Error::new(InvalidUrl, format!("{server} has no such database ({said})")),
-                    Meaning::NoTable => Error::new(
-                        Corrupt,
-                        format!(
-                            "our table is gone; `leasehold engines --ddl {}` shows how it is made ({said})",
-                            dialect.name()
-                        ),
-                    )
-                    .retryable(),
-                    Meaning::OtherTable => Error::new(
-                        Corrupt,
-                        format!("a table of our name is not ours; choose another with table= ({said})"),
-                    ),
-                    Meaning::Crowded => later(
-                        Unavailable,
-                        format!(
-                            "{server} has no connection to spare: lower connections=, or raise the server's limit ({said})"
-                        ),
-                    ),
-                    Meaning::NotNow => {
-                        later(Unavailable, format!("{server} does not answer at present ({said})")).effect_unknown()
-                    }
-                    Meaning::Killed => {
-                        later(Unavailable, format!("{server} ended our statement ({said})")).effect_unknown()
-                    }
-                    Meaning::Full => later(Full, format!("{server} has no room left ({said})")),
-                    Meaning::Pooled => Error::new(
-                        Unsupported,
-                        format!(
-                            "a pooler stands before {server} and changes sessions under us: pooler=transaction ({said})"
-                        ),
-                    ),
-                    Meaning::NoBell => {
-                        Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({said})"))
-                    }
-                    Meaning::Other => Error::new(Unavailable, format!("{server} refuses a statement ({said})")),
-                }
+                let meaning = self.meaning(dialect).unwrap_or(Meaning::Other);
+                meaning.tell(dialect, server, &format!("{code}: {said}"))
             }
         };
         error.at_engine(dialect.name())
+    }
+}
+
+impl Meaning {
+    /// A refusal, in the library's words.
+    fn tell(self, dialect: Dialect, server: &str, said: &str) -> Error {
+        use ErrorKind::{Corrupt, Denied, Full, InvalidUrl, Unavailable, Unsupported};
+        let later = |kind, message: String| Error::new(kind, message).retryable();
+        match self {
+            Self::Collision => later(Unavailable, format!("{server} ended a statement for another's sake ({said})")),
+            Self::Occupied => later(
+                Unavailable,
+                format!("somebody keeps our row locked at {server}: is a transaction open on our table? ({said})"),
+            ),
+            Self::ReadOnly => later(
+                Unavailable,
+                format!("{server} takes no writes: name its primary, or all servers with commas ({said})"),
+            ),
+            Self::Denied => Error::new(Denied, format!("{server} does not let us ({said})")),
+            Self::NoDatabase => Error::new(InvalidUrl, format!("{server} has no such database ({said})")),
+            Self::NoTable => Error::new(
+                Corrupt,
+                format!(
+                    "our table is gone; `leasehold engines --ddl {}` shows how it is made ({said})",
+                    dialect.name()
+                ),
+            )
+            .retryable(),
+            Self::OtherTable => {
+                Error::new(Corrupt, format!("a table of our name is not ours; choose another with table= ({said})"))
+            }
+            Self::Crowded => later(
+                Unavailable,
+                format!(
+                    "{server} has no connection to spare: lower connections=, or raise the server's limit ({said})"
+                ),
+            ),
+            Self::NotNow => {
+                later(Unavailable, format!("{server} does not answer at present ({said})")).effect_unknown()
+            }
+            Self::Killed => later(Unavailable, format!("{server} ended our statement ({said})")).effect_unknown(),
+            Self::Full => later(Full, format!("{server} has no room left ({said})")),
+            Self::Pooled => Error::new(
+                Unsupported,
+                format!("a pooler stands before {server} and changes sessions under us: pooler=transaction ({said})"),
+            ),
+            Self::NoBell => Error::new(Unsupported, format!("{server} has no named locks here: wake=poll ({said})")),
+            Self::Other => Error::new(Unavailable, format!("{server} refuses a statement ({said})")),
+        }
     }
 }
 

@@ -67,6 +67,7 @@ impl Reply {
 }
 
 /// A connection. One statement at a time; whoever drops a call must drop the connection, too.
+#[allow(clippy::large_enum_variant, reason = "there are few of them, and they are not moved about")]
 pub(super) enum Link {
     #[cfg(feature = "mysql")]
     MySql(super::mysql::MyLink),
@@ -124,6 +125,36 @@ impl Link {
             Self::MySql(link) => link.is_closed(),
             #[cfg(feature = "postgres")]
             Self::Postgres(link) => link.is_closed(),
+        }
+    }
+
+    /// Comes back when the connection is over, where that is heard of while it is idle: of MySQL's it is not.
+    pub(super) async fn ended(&mut self) {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => std::future::pending().await,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.ended().await,
+        }
+    }
+
+    /// What ends a statement of this connection from beside it, where the driver can: of MySQL's it cannot.
+    #[cfg(feature = "postgres")]
+    pub(super) fn stopper(&self) -> Option<tokio_postgres::CancelToken> {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => None,
+            Self::Postgres(link) => Some(link.stopper()),
+        }
+    }
+
+    /// Ends it at once, also in the middle of a statement.
+    pub(super) fn cut(self) {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => drop(link),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.cut(),
         }
     }
 

@@ -2,7 +2,9 @@
 
 mod config;
 mod ddl;
+pub(crate) mod doctor;
 mod error;
+pub mod held;
 mod lease;
 mod link;
 #[cfg(feature = "mysql")]
@@ -12,6 +14,8 @@ mod pool;
 mod postgres;
 #[cfg(feature = "postgres")]
 mod tls;
+
+pub use self::ddl::ddl;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,9 +55,7 @@ pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engin
     let can = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
     match config.technique {
         Technique::Row => Ok(lease::LeaseEngine::open(config, can, clock).await?),
-        Technique::ForUpdate | Technique::Session => {
-            Err(crate::error::Error::new(crate::error::ErrorKind::Unsupported, "not yet"))
-        }
+        Technique::ForUpdate | Technique::Session => held::open(config, clock).await,
     }
 }
 
@@ -71,22 +73,34 @@ async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> 
             match link.script(&there).await {
                 Ok(()) => break,
                 Err(failure) if failure.meaning(config.dialect) == Some(Meaning::NoTable) => {}
-                Err(failure) => return Err(failure),
+                Err(failure) => return Err(with_hint(failure, config)),
             }
             // Somebody else may make it at the same time, and PostgreSQL minds.
             match link.script(&statement).await {
                 Err(failure)
                     if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {}
-                result => result?,
+                result => result.map_err(|failure| with_hint(failure, config))?,
             }
         }
     }
     Ok(())
 }
 
+/// The same, with what to do where our table is not there, or not for us, and we may not make it.
+fn with_hint(failure: Failure, config: &Config) -> Failure {
+    match (failure.meaning(config.dialect), failure) {
+        (Some(Meaning::Denied), Failure::Refused { code, said }) => {
+            let command = ddl::command(config);
+            let hint = "our table must be made, and we must be let use it: have an administrator run what";
+            Failure::refused(code, format!("{said}; {hint} `{command}` prints, and grant the rights named there"))
+        }
+        (_, failure) => failure,
+    }
+}
+
 /// Which database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub enum Dialect {
     /// MySQL and MariaDB.
     MySql,
     /// PostgreSQL.

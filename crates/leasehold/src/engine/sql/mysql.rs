@@ -1,7 +1,9 @@
 //! A connection to MySQL or MariaDB.
 
-use mysql_async::prelude::Queryable;
-use mysql_async::{ClientIdentity, Conn, Error as Native, Opts, OptsBuilder, Params, Row, SslOpts, Value as Cell};
+use mysql_async::prelude::{Protocol, Queryable};
+use mysql_async::{
+    ClientIdentity, Conn, Error as Native, Opts, OptsBuilder, Params, QueryResult, Row, SslOpts, Value as Cell,
+};
 
 use super::config::Config;
 use super::error::Failure;
@@ -61,12 +63,12 @@ impl MyLink {
         result
     }
 
+    /// A statement without values goes as text: it is not prepared, and the server shows it as it is.
     async fn ask(&mut self, sql: &str, params: Params) -> Result<Reply, Failure> {
-        let mut result = self.conn.exec_iter(sql, params).await.map_err(failed)?;
-        let (changed, insert_id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));
-        let rows: Vec<Row> = if result.is_empty() { Vec::new() } else { result.collect().await.map_err(failed)? };
-        result.drop_result().await.map_err(failed)?;
-        Ok(Reply { rows: rows.into_iter().map(row).collect(), changed, insert_id })
+        if matches!(params, Params::Empty) {
+            return gather(self.conn.query_iter(sql).await.map_err(failed)?).await;
+        }
+        gather(self.conn.exec_iter(sql, params).await.map_err(failed)?).await
     }
 
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
@@ -90,6 +92,13 @@ impl MyLink {
             tracing::debug!(%error, "a connection did not end well");
         }
     }
+}
+
+async fn gather<P: Protocol>(mut result: QueryResult<'_, '_, P>) -> Result<Reply, Failure> {
+    let (changed, insert_id) = (result.affected_rows(), result.last_insert_id().unwrap_or(0));
+    let rows: Vec<Row> = if result.is_empty() { Vec::new() } else { result.collect().await.map_err(failed)? };
+    result.drop_result().await.map_err(failed)?;
+    Ok(Reply { rows: rows.into_iter().map(row).collect(), changed, insert_id })
 }
 
 fn options(config: &Config, host: &str, port: u16) -> Opts {

@@ -106,18 +106,6 @@ impl Pooled {
         self.done = !result.as_ref().is_err_and(|failure| failure.is_end(dialect));
         result
     }
-
-    /// The connection itself; it does not come back.
-    pub(super) fn link(&mut self) -> Option<&mut Link> {
-        self.link.as_mut()
-    }
-
-    /// Ends it: what its session holds is let go.
-    pub(super) async fn end(mut self) {
-        if let Some(link) = self.link.take() {
-            link.close().await;
-        }
-    }
 }
 
 impl Drop for Pooled {

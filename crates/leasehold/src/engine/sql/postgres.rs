@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, Client, Config as Options, Error as Native, Row, Statement};
+use tokio_postgres::{AsyncMessage, CancelToken, Client, Config as Options, Error as Native, Row, Statement};
 
 use super::config::Config;
 use super::error::Failure;
@@ -107,6 +107,24 @@ impl PgLink {
 
     pub(super) fn is_closed(&self) -> bool {
         self.client.is_closed()
+    }
+
+    /// Comes back when the connection is over.
+    pub(super) async fn ended(&mut self) {
+        if !self.driver.is_finished() {
+            // However it ended.
+            let _ = (&mut self.driver).await;
+        }
+    }
+
+    /// Ends the statement that is under way on this connection, if there is one, from beside it.
+    pub(super) fn stopper(&self) -> CancelToken {
+        self.client.cancel_token()
+    }
+
+    /// Ends it at once, also in the middle of a statement.
+    pub(super) fn cut(self) {
+        self.driver.abort();
     }
 
     pub(super) async fn close(mut self) {

@@ -8,7 +8,9 @@ mod news;
 mod round;
 mod state;
 mod step;
+mod trial;
 mod watch;
 mod wire;
 
 pub(super) use self::engine::LeaseEngine;
+pub(super) use self::trial::{damage, take_back};

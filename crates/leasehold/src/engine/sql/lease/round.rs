@@ -172,10 +172,10 @@ impl LeaseEngine {
         fresh: &mut bool,
     ) -> Result<Option<Row>, Failure> {
         let wanted = ops.iter().find_map(|op| if let Op::Attempt { claim, .. } = op { Some(claim) } else { None });
-        if let Some(claim) = wanted.filter(|_| *free) {
-            if let Some(taken) = self.take_free(lot, claim, link).await? {
-                return Ok(Some(taken));
-            }
+        if let Some(claim) = wanted.filter(|_| *free)
+            && let Some(taken) = self.take_free(lot, claim, link).await?
+        {
+            return Ok(Some(taken));
         }
         *free = false;
         *fresh = true;

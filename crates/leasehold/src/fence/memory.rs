@@ -1,30 +1,12 @@
-//! The resource's side of fencing: what refuses a stale holder, whatever the pause.
+//! A fence in memory.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
+use super::Stale;
 use crate::claim::{Owner, Token};
 use crate::logic::fence::{Seen, admits};
 use crate::meter::Gauges;
-
-/// A write with a token that is older than one already seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stale {
-    /// The token that was refused.
-    pub token: Token,
-    /// The highest one seen.
-    pub seen: Token,
-}
-
-impl fmt::Display for Stale {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { token, seen } = self;
-        write!(f, "token {token} is stale: {seen} was seen already; the lock was lost meanwhile, take it again")
-    }
-}
-
-impl std::error::Error for Stale {}
 
 /// Remembers the highest token of each resource, in memory.
 ///

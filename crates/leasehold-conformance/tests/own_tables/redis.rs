@@ -1,0 +1,70 @@
+//! The fence in Redis: one script, on one server and on a cluster.
+
+use leasehold::Token;
+use leasehold::fence::Stale;
+use leasehold::fence::redis::{SCRIPT, admit, fence_key, set_if_newer};
+use leasehold_testbed::redis::{self, Reply, Resp};
+
+async fn connect(url: &str) -> ::redis::aio::MultiplexedConnection {
+    let client = ::redis::Client::open(url).expect("a URL");
+    client.get_multiplexed_async_connection().await.expect("a connection")
+}
+
+#[tokio::test]
+async fn tokens_never_fall_and_are_compared_as_whole_numbers() {
+    let server = redis::start().await.expect("a Redis");
+    let mut conn = connect(&server.url()).await;
+    let huge = 1 << 53;
+    for (token, seen) in [
+        (9, None),
+        (9, None),
+        (8, Some(9)),
+        (10, None),
+        (9, Some(10)),
+        (huge + 1, None),
+        (huge, Some(huge + 1)),
+        (u64::MAX, None),
+        (u64::MAX - 1, Some(u64::MAX)),
+    ] {
+        let stale = admit(&mut conn, "stock", Token(token)).await.err().map(|error| error.stale().expect("stale"));
+        assert_eq!(stale, seen.map(|seen| Stale { token: Token(token), seen: Token(seen) }));
+    }
+    admit(&mut conn, "other", Token(1)).await.expect("each key has its own");
+}
+
+#[tokio::test]
+async fn a_value_is_set_with_the_check_or_not_at_all() {
+    let server = redis::start().await.expect("a Redis");
+    let (mut conn, mut hand) =
+        (connect(&server.url()).await, Resp::connect(server.addr()).await.expect("a connection"));
+    set_if_newer(&mut conn, "stock", Token(2), "new").await.expect("set");
+    set_if_newer(&mut conn, "stock", Token(1), "old").await.expect_err("stale");
+    admit(&mut conn, "stock", Token(1)).await.expect_err("one fence for both");
+    assert_eq!(hand.command(&["GET", "stock"]).await.expect("read"), Reply::Bulk("new".into()));
+    hand.command(&["SCRIPT", "FLUSH"]).await.expect("forgotten");
+    set_if_newer(&mut conn, "stock", Token(2), [0, 7, 10]).await.expect("the same holder again, any bytes");
+    assert_eq!(hand.command(&["GET", "stock"]).await.expect("read"), Reply::Bulk("\0\u{7}\n".into()));
+    // The way of whoever uses another client.
+    let stale = hand.command(&["EVAL", SCRIPT, "2", &fence_key("stock"), "stock", "1", "older"]).await.expect("ran");
+    assert_eq!(stale, Reply::Bulk("2".into()));
+}
+
+/// Whatever the key, the node that has it takes the script; all others name that one.
+#[tokio::test]
+async fn on_a_cluster_the_fence_is_where_its_key_is() {
+    let cluster = redis::Cluster::start(3, 0).await.expect("a cluster");
+    for key in ["stock", "stock:42", "{order 7}:stock", "a{b", "ä"] {
+        let mut taken = 0;
+        for node in cluster.nodes() {
+            let mut conn = connect(&format!("redis://{}", node.addr())).await;
+            match set_if_newer(&mut conn, key, Token(5), "x").await {
+                Ok(()) => {
+                    taken += 1;
+                    set_if_newer(&mut conn, key, Token(4), "y").await.expect_err("stale");
+                }
+                Err(error) => assert!(format!("{error:?}").to_lowercase().contains("moved"), "{key}: {error:?}"),
+            }
+        }
+        assert_eq!(taken, 1, "{key}");
+    }
+}

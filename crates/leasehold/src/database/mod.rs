@@ -1,0 +1,125 @@
+//! What [`fence`](crate::fence) and `versioned` know of the user's own connections and transactions.
+//!
+//! | | PostgreSQL (feature `postgres`) | MySQL and MariaDB (feature `mysql`) |
+//! |---|---|---|
+//! | [`Connection`] | `tokio_postgres::Client` | `mysql_async::Conn` |
+//! | [`Transaction`] | `tokio_postgres::Transaction` | `mysql_async::Transaction` |
+//! | [`Session::Row`] | `tokio_postgres::Row` | `mysql_async::Row` |
+//! | [`Session::Value`] | anything with `ToSql` | anything that becomes a `mysql_async::Value` |
+//!
+//! What a pool hands out can be lent as what is inside: `&mut *tx` of a pooled transaction. With another client library, or in
+//! another language, run the same statements: they are constants of [`fence`](crate::fence).
+
+use crate::claim::{Owner, Token};
+use crate::logic::fence::Seen;
+
+#[cfg(feature = "mysql")]
+mod mysql;
+#[cfg(feature = "postgres")]
+mod postgres;
+
+#[cfg(feature = "postgres")]
+pub use self::postgres::PostgresValue;
+
+/// Which SQL a database speaks.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// PostgreSQL's.
+    Postgres,
+    /// That of MySQL and MariaDB.
+    Mysql,
+}
+
+impl Dialect {
+    /// A checked name, quoted.
+    pub(crate) fn quoted(self, name: &str) -> String {
+        crate::logic::identifier::quoted(name, if self == Self::Postgres { '"' } else { '`' })
+    }
+}
+
+/// A connection or a transaction of yours. Implemented for the types in the [table above](self) and no others.
+pub trait Session: sealed::Sealed + Send {
+    /// Which SQL it speaks.
+    const DIALECT: Dialect;
+    /// A row, as the client library gives it.
+    type Row: Send + Sync;
+    /// A value of a column.
+    type Value: Send + Sync;
+
+    /// Runs a statement without values.
+    #[doc(hidden)]
+    fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), sealed::Fault>> + Send;
+
+    /// All rows with this key, each with its version: the last column.
+    #[doc(hidden)]
+    fn read(
+        &mut self,
+        sql: &str,
+        key: &Self::Value,
+    ) -> impl Future<Output = Result<sealed::Rows<Self::Row>, sealed::Fault>> + Send;
+
+    /// Writes these values to the row with this key and version; says how many rows that were.
+    #[doc(hidden)]
+    fn write(
+        &mut self,
+        sql: &str,
+        values: &[Self::Value],
+        key: &Self::Value,
+        version: i64,
+    ) -> impl Future<Output = Result<u64, sealed::Fault>> + Send;
+}
+
+/// A connection whose statements take effect one by one: no transaction is under way on it, and `autocommit` is on.
+pub trait Connection: Session {}
+
+/// A transaction whose statements take effect together, when you commit it.
+pub trait Transaction: Session {
+    /// Records the token unless it is stale; says what stands in its way if it is.
+    #[doc(hidden)]
+    fn admit(
+        &mut self,
+        sql: &[String],
+        resource: &str,
+        token: Token,
+        owner: Option<Owner>,
+    ) -> impl Future<Output = Result<Option<Seen>, sealed::Fault>> + Send;
+}
+
+/// What can be written to a column.
+pub trait IntoValue<V> {
+    /// The value in the client library's words.
+    fn into_value(self) -> V;
+}
+
+/// The cause of an error: what the client library said. Can be downcast to its type.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+pub(crate) use self::sealed::Fault;
+
+pub(crate) mod sealed {
+    use super::Cause;
+    use crate::logic::verdict::Verdict;
+
+    #[allow(unreachable_pub, reason = "keeps the public traits to ourselves")]
+    pub trait Sealed {}
+
+    /// Rows with their versions, where they have one.
+    #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
+    pub type Rows<R> = Vec<(R, Option<i64>)>;
+
+    /// A statement that failed.
+    #[derive(Debug)]
+    #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
+    pub struct Fault {
+        pub(crate) verdict: Verdict,
+        pub(crate) cause: Cause,
+    }
+
+    impl Fault {
+        #[cfg(any(feature = "mysql", feature = "postgres"))]
+        pub(crate) fn new(verdict: Verdict, cause: impl Into<Cause>) -> Self {
+            Self { verdict, cause: cause.into() }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! MySQL and MariaDB, through mysql_async.
+
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Error, Params, Row, Value};
+
+use super::{Connection, Dialect, Fault, IntoValue, Session, Transaction, sealed};
+use crate::claim::{Owner, Token};
+use crate::logic::fence::{Seen, admits};
+use crate::logic::verdict::{self, Verdict};
+
+impl<T: Into<Value>> IntoValue<Value> for T {
+    fn into_value(self) -> Value {
+        self.into()
+    }
+}
+
+/// What an error means. One that did not come from the server leaves everything open.
+fn fault(error: Error) -> Fault {
+    let verdict = match &error {
+        Error::Server(said) => verdict::mysql(said.code),
+        _ => Verdict::Unknown,
+    };
+    Fault::new(verdict, error)
+}
+
+/// A row that cannot be understood: nothing was done to it.
+fn strange(what: &str) -> Fault {
+    Fault::new(Verdict::Refused, what.to_owned())
+}
+
+async fn read(conn: &mut impl Queryable, sql: &str, key: &Value) -> Result<sealed::Rows<Row>, Fault> {
+    let rows: Vec<Row> = conn.exec(sql, Params::Positional(vec![key.clone()])).await.map_err(fault)?;
+    let versions = rows.into_iter().map(|row| {
+        let version = row.get_opt(row.len().saturating_sub(1));
+        let version = version.and_then(Result::ok).ok_or_else(|| strange("the version is no number"))?;
+        Ok((row, version))
+    });
+    versions.collect()
+}
+
+async fn write(
+    conn: &mut impl Queryable,
+    sql: &str,
+    values: &[Value],
+    key: &Value,
+    version: i64,
+) -> Result<u64, Fault> {
+    // What goes wrong before the statement is run has no effect, however it goes wrong.
+    let ready = conn.prep(sql).await.map_err(|error| match fault(error) {
+        Fault { verdict: Verdict::Unknown, cause } => Fault::new(Verdict::Refused, cause),
+        known => known,
+    })?;
+    let all = values.iter().chain([key]).cloned().chain([Value::from(version)]).collect();
+    let result = conn.exec_iter(&ready, Params::Positional(all)).await.map_err(fault)?;
+    let count = result.affected_rows();
+    result.drop_result().await.map_err(fault)?;
+    Ok(count)
+}
+
+/// Both kinds of sessions do all of this alike.
+macro_rules! session {
+    ($session:ty) => {
+        impl sealed::Sealed for $session {}
+
+        impl Session for $session {
+            const DIALECT: Dialect = Dialect::Mysql;
+            type Row = Row;
+            type Value = Value;
+
+            async fn run(&mut self, sql: &str) -> Result<(), Fault> {
+                self.query_drop(sql).await.map_err(fault)
+            }
+
+            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Row>, Fault> {
+                read(self, sql, key).await
+            }
+
+            async fn write(
+                &mut self,
+                sql: &str,
+                values: &[Self::Value],
+                key: &Self::Value,
+                version: i64,
+            ) -> Result<u64, Fault> {
+                write(self, sql, values, key, version).await
+            }
+        }
+    };
+}
+
+session!(Conn);
+session!(mysql_async::Transaction<'_>);
+
+impl Connection for Conn {}
+
+impl Transaction for mysql_async::Transaction<'_> {
+    async fn admit(
+        &mut self,
+        sql: &[String],
+        resource: &str,
+        token: Token,
+        owner: Option<Owner>,
+    ) -> Result<Option<Seen>, Fault> {
+        let [upsert, look, ..] = sql else { return Err(strange("two statements are needed")) };
+        let resource = Value::from(resource.as_bytes());
+        let whose = Value::from(owner.map(|owner| owner.bits().to_be_bytes().to_vec()));
+        let values = vec![resource.clone(), Value::from(token.0), whose];
+        self.exec_drop(upsert.as_str(), Params::Positional(values)).await.map_err(fault)?;
+        // A locking read sees what is, not the transaction's snapshot; the row is ours since the upsert.
+        let row: Option<Row> =
+            self.exec_first(look.as_str(), Params::Positional(vec![resource])).await.map_err(fault)?;
+        let seen = row.and_then(|row| {
+            let token: u64 = row.get_opt(0)?.ok()?;
+            let owner: Option<Vec<u8>> = row.get_opt(1)?.ok()?;
+            let owner = owner.map(|bits| bits.try_into().map(u128::from_be_bytes)).transpose().ok()?;
+            Some(Seen { token: Token(token), owner: owner.map(Owner::from_bits) })
+        });
+        let seen = seen.ok_or_else(|| strange("the fence's row is not there, or is none of ours"))?;
+        Ok((!admits(seen, token, owner)).then_some(seen))
+    }
+}

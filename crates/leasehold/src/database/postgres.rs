@@ -1,0 +1,122 @@
+//! PostgreSQL, through tokio-postgres.
+
+use std::error::Error as _;
+
+use tokio_postgres::types::{ToSql, Type, WrongType};
+use tokio_postgres::{Client, Error, GenericClient, Row};
+
+use super::{Connection, Dialect, Fault, IntoValue, Session, Transaction, sealed};
+use crate::claim::{Owner, Token};
+use crate::logic::fence::Seen;
+use crate::logic::verdict::{self, Verdict};
+
+/// A value for PostgreSQL: whatever has `ToSql`.
+pub type PostgresValue = Box<dyn ToSql + Send + Sync>;
+
+impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
+    fn into_value(self) -> PostgresValue {
+        Box::new(self)
+    }
+}
+
+/// What an error means. One that did not come from the server leaves everything open, unless it says that a value did not fit.
+fn fault(error: Error) -> Fault {
+    let verdict = match error.code() {
+        Some(state) => verdict::postgres(state.code()),
+        None if error.source().is_some_and(|cause| cause.is::<WrongType>()) => Verdict::Refused,
+        None => Verdict::Unknown,
+    };
+    Fault::new(verdict, error)
+}
+
+async fn read(
+    client: &(impl GenericClient + Sync),
+    sql: &str,
+    key: &PostgresValue,
+) -> Result<sealed::Rows<Row>, Fault> {
+    let rows = client.query(sql, &[key.as_ref() as &(dyn ToSql + Sync)]).await.map_err(fault)?;
+    let versions = rows.into_iter().map(|row| {
+        let version = row.try_get(row.len().saturating_sub(1))?;
+        Ok((row, version))
+    });
+    versions.collect::<Result<_, _>>().map_err(fault)
+}
+
+async fn write(
+    client: &(impl GenericClient + Sync),
+    sql: &str,
+    values: &[PostgresValue],
+    key: &PostgresValue,
+    version: i64,
+) -> Result<u64, Fault> {
+    // What goes wrong before the statement is run has no effect, however it goes wrong.
+    let ready = client.prepare(sql).await.map_err(|error| match fault(error) {
+        Fault { verdict: Verdict::Unknown, cause } => Fault::new(Verdict::Refused, cause),
+        known => known,
+    })?;
+    let mut all: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| value.as_ref() as &(dyn ToSql + Sync)).collect();
+    all.push(key.as_ref());
+    all.push(&version);
+    client.execute(&ready, &all).await.map_err(fault)
+}
+
+/// Both kinds of sessions do all of this alike.
+macro_rules! session {
+    ($session:ty) => {
+        impl sealed::Sealed for $session {}
+
+        impl Session for $session {
+            const DIALECT: Dialect = Dialect::Postgres;
+            type Row = Row;
+            type Value = PostgresValue;
+
+            async fn run(&mut self, sql: &str) -> Result<(), Fault> {
+                self.batch_execute(sql).await.map_err(fault)
+            }
+
+            async fn read(&mut self, sql: &str, key: &Self::Value) -> Result<sealed::Rows<Row>, Fault> {
+                read(self, sql, key).await
+            }
+
+            async fn write(
+                &mut self,
+                sql: &str,
+                values: &[Self::Value],
+                key: &Self::Value,
+                version: i64,
+            ) -> Result<u64, Fault> {
+                write(self, sql, values, key, version).await
+            }
+        }
+    };
+}
+
+session!(Client);
+session!(tokio_postgres::Transaction<'_>);
+
+impl Connection for Client {}
+
+impl Transaction for tokio_postgres::Transaction<'_> {
+    async fn admit(
+        &mut self,
+        sql: &[String],
+        resource: &str,
+        token: Token,
+        owner: Option<Owner>,
+    ) -> Result<Option<Seen>, Fault> {
+        let [upsert, look, ..] = sql else { return Err(Fault::new(Verdict::Refused, "two statements are needed")) };
+        let number = i64::try_from(token.0).map_err(|_| {
+            Fault::new(Verdict::Refused, format!("token {token} does not fit into PostgreSQL's BIGINT"))
+        })?;
+        let whose = owner.map(|owner| owner.bits().to_be_bytes().to_vec());
+        let values: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&resource, Type::TEXT), (&number, Type::INT8), (&whose, Type::BYTEA)];
+        if self.execute_typed(upsert, &values).await.map_err(fault)? > 0 {
+            return Ok(None);
+        }
+        // The row is there and locked: nobody changes or removes it in between.
+        let row = self.query_typed_one(look, &values[..1]).await.map_err(fault)?;
+        let seen: i64 = row.try_get(0).map_err(fault)?;
+        Ok(Some(Seen { token: Token(u64::try_from(seen).unwrap_or(0)), owner: None }))
+    }
+}

@@ -1,0 +1,91 @@
+//! What MySQL and MariaDB are asked.
+
+use super::super::link::Value;
+use super::facts::{Between, Column, Found, Known, No, Seen, Shape};
+use super::gather::Asker;
+
+/// Asks for what is asked of no other kind of server.
+pub(super) async fn look(asker: &mut Asker, seen: &mut Seen) {
+    // A node that is cut off from its cluster answers nothing but SHOW.
+    seen.settings = asker.values("SHOW GLOBAL VARIABLES").await;
+    seen.version = seen.setting("version").map(ToOwned::to_owned);
+    seen.status = asker.values("SHOW GLOBAL STATUS").await;
+    seen.identity = identity(seen);
+    seen.in_use = seen.status("threads_connected").and_then(number);
+    seen.replicas = replicas(asker, seen).await;
+    seen.between = between(asker, seen).await;
+}
+
+fn number(text: &str) -> Known<i64> {
+    text.parse().map_err(|_| No::missing("a number"))
+}
+
+fn identity(seen: &Seen) -> Known<String> {
+    if let Ok(id) = seen.setting("server_uuid").or_else(|_| seen.setting("server_uid")) {
+        return Ok(id.to_owned());
+    }
+    let (host, port) = (seen.setting("hostname")?, seen.setting("port")?);
+    Ok(format!("{host} {port} {}", seen.setting("datadir")?))
+}
+
+/// MariaDB counts them for everybody; MySQL shows them to some.
+async fn replicas(asker: &mut Asker, seen: &Seen) -> Known<i64> {
+    if let Ok(count) = seen.status("slaves_connected") {
+        return number(count);
+    }
+    if seen.is_on("log_bin")? {
+        let listed = asker.ask("SHOW REPLICAS").await?;
+        return Ok(listed.rows.len() as i64);
+    }
+    Ok(0)
+}
+
+async fn between(asker: &mut Asker, seen: &Seen) -> Known<Between> {
+    let comment = asker.text("SELECT @@version_comment").await.unwrap_or_default();
+    let version = seen.version.clone().unwrap_or_default();
+    for (mark, name) in [("ProxySQL", "ProxySQL"), ("maxscale", "MaxScale")] {
+        if comment.contains(mark) || version.contains(mark) {
+            return Ok(Between::Proxy(name));
+        }
+    }
+    // Who greeted us told the number of the connection; the server knows it by the same, unless these are two.
+    let greeted = asker.id();
+    let known = asker.number("SELECT CONNECTION_ID()").await?;
+    Ok(if greeted == Some(known) { Between::Nothing } else { Between::Proxy("a proxy") })
+}
+
+/// How a table is made; `made` is the statement that makes it.
+pub(super) async fn table(asker: &mut Asker, name: &str, made: &str) -> Known<Found> {
+    let named = [Value::from(name)];
+    let sql =
+        "SELECT COALESCE(engine, '') FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?";
+    let reply = asker.ask_with(sql, &named).await?;
+    let Some(engine) = reply.value().and_then(Value::text) else {
+        // Whoever prepares a statement must be allowed to run it.
+        let prepared = asker.tell(&format!("PREPARE leasehold_doctor FROM '{}'", made.replace('\n', " "))).await;
+        if prepared.is_ok() {
+            asker.tell("DEALLOCATE PREPARE leasehold_doctor").await?;
+        }
+        return Ok(Found::Missing { may_make: prepared });
+    };
+    let engine = engine.to_owned();
+    let sql = "SELECT column_name, data_type, COALESCE(collation_name, '') FROM information_schema.columns \
+        WHERE table_schema = DATABASE() AND table_name = ? ORDER BY ordinal_position";
+    let columns = asker.ask_with(sql, &named).await?;
+    let column = |row: &Vec<Value>| match &row[..] {
+        [Value::Text(name), Value::Text(of), Value::Text(collation)] => {
+            let (name, of, collation) = (name.to_lowercase(), of.to_lowercase(), collation.clone());
+            // Only bytes are compared byte by byte: collations of text pad with spaces, or take letters for one another.
+            let is_loose = !matches!(of.as_str(), "varbinary" | "bigint" | "blob" | "mediumblob" | "longblob");
+            Some(Column { name, of, collation, is_loose })
+        }
+        _ => None,
+    };
+    // A key of that column alone, and all of it.
+    let sql = "SELECT COUNT(*) FROM (SELECT index_name FROM information_schema.statistics \
+        WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0 GROUP BY index_name \
+        HAVING COUNT(*) = 1 AND MAX(column_name) = 'name' AND MAX(sub_part) IS NULL) AS keys_of_name";
+    let reply = asker.ask_with(sql, &named).await?;
+    let unique_name = reply.value().and_then(Value::int).unwrap_or(0) > 0;
+    Ok(Found::There(Shape { engine, columns: columns.rows.iter().filter_map(column).collect(), unique_name }))
+}

@@ -1,0 +1,57 @@
+//! What stands between us and the server.
+
+use super::super::facts::{Aim, Between, Seen};
+use super::{fail, ok, unknown, warn};
+use crate::doctor::Finding;
+
+pub(super) fn pooler(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+    let check = "pooler";
+    match (&seen.between, aim.pooler) {
+        (Ok(Between::Nothing), false) => ok(check, at, "a connection keeps its session")
+            .means("no pooler in transaction mode stands between us: what is prepared or listened to stays"),
+        (Ok(Between::Nothing), true) => ok(check, at, "a connection keeps its session, and pooler=transaction is set")
+            .means("the locks are safe; without the option, statements are prepared once, and waiters are told by message"),
+        (Ok(Between::Transactions), true) => ok(check, at, "each transaction has another session; pooler=transaction is set")
+            .means("nothing is kept in a session; waiters look by themselves (poll=)"),
+        (Ok(Between::Transactions), false) => {
+            fail(check, at, "each transaction has another session: a pooler in transaction mode, such as PgBouncer")
+                .means(
+                    "prepared statements are not found or meet those of others, messages to waiters do not come, and what we set for \
+                     our session is set for somebody else's",
+                )
+                .fix("pooler=transaction in the URL; or connect to the server itself; or pool_mode=session")
+        }
+        (Ok(Between::Proxy(name)), _) => warn(check, at, format!("{name} stands between us and the server"))
+            .means(
+                "it may send what we read to a replica, and what we write after it elsewhere; what a session sets or holds may end up \
+                 in another's",
+            )
+            .fix("a rule that sends this user's statements to the one server that takes writes; or connect to that server itself"),
+        (Err(no), _) => unknown(check, at, no).means(
+            "a pooler in transaction mode gives each transaction another session: without pooler=transaction, locks do not work there",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::No;
+    use super::super::sample::{assert_level, facts, mariadb, postgres};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    #[test]
+    fn a_pooler_must_be_named() {
+        let plain = facts(postgres()).aim;
+        let named = Aim { pooler: true, ..plain.clone() };
+        let pooled = Seen { between: Ok(Between::Transactions), ..postgres() };
+        assert_level(&pooler("h", &postgres(), &plain), Good, "keeps its session");
+        assert_level(&pooler("h", &postgres(), &named), Good, "without the option");
+        assert_level(&pooler("h", &pooled, &named), Good, "poll=");
+        assert_level(&pooler("h", &pooled, &plain), Fail, "pooler=transaction in the URL");
+        let proxied = Seen { between: Ok(Between::Proxy("ProxySQL")), ..mariadb() };
+        assert_level(&pooler("h", &proxied, &plain), Warn, "ProxySQL stands");
+        let untold = Seen { between: Err(No::missing("it")), ..postgres() };
+        assert_level(&pooler("h", &untold, &plain), Unknown, "do not work there");
+    }
+}

@@ -1,0 +1,111 @@
+//! How much the server has room for.
+
+use super::super::super::Dialect;
+use super::super::facts::{Aim, Known, Seen};
+use super::{fail, ok, unknown, warn};
+use crate::doctor::Finding;
+
+/// A row of so many parties as the engine allows, and who they are.
+const FULL_ROW: i64 = 4 << 20;
+/// A row of some hundred parties.
+const SMALL_ROW: i64 = 256 << 10;
+
+/// How many connections there may be for us, and how many of those are free.
+fn room(seen: &Seen, aim: &Aim) -> Known<(i64, i64)> {
+    let (most, in_use) = (seen.number("max_connections")?, seen.in_use.clone()?);
+    let reserved = match aim.dialect {
+        Dialect::Postgres => {
+            seen.number("superuser_reserved_connections")? + seen.number("reserved_connections").unwrap_or(0)
+        }
+        Dialect::MySql => 0,
+    };
+    let keys: &[&str] = match aim.dialect {
+        Dialect::Postgres => &["role_connections", "database_connections"],
+        Dialect::MySql => &["max_user_connections"],
+    };
+    // None of these limits is below one, and zero or -1 stands for none.
+    let own = keys.iter().filter_map(|key| seen.number(key).ok().filter(|limit| *limit > 0)).min();
+    let most = (most - reserved).max(0);
+    let free = (most - in_use).max(0);
+    Ok(own.map_or((most, free), |own| (most.min(own), free.min(own))))
+}
+
+/// Whether there is room for our connections.
+pub(super) fn connections(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+    let (check, wanted) = ("connections", aim.connections);
+    match room(seen, aim) {
+        Ok((most, free)) => {
+            let found =
+                format!("{free} of {most} are free; each program of ours takes {wanted} at most (connections=)");
+            if i64::try_from(wanted).is_ok_and(|wanted| free >= wanted) {
+                return ok(check, at, found).means("there is room for one more program");
+            }
+            warn(check, at, found)
+                .means("a program that gets no connection can neither take nor renew a lock; those it has are shared by all its locks")
+                .fix("lower connections= in the URL (2 at least), raise max_connections, or put a pooler before the server")
+        }
+        Err(no) => unknown(check, at, &no).means("a program that gets no connection can neither take nor renew a lock"),
+    }
+}
+
+/// Whether a long queue fits into one message.
+pub(super) fn packet(at: &str, seen: &Seen) -> Finding {
+    let check = "packet";
+    match seen.number("max_allowed_packet") {
+        Ok(most) if most < SMALL_ROW => fail(check, at, format!("max_allowed_packet is {most}"))
+            .means("a lock's row holds all who wait for it: after some hundred, none can be written any more")
+            .fix("max_allowed_packet=16M"),
+        Ok(most) if most < FULL_ROW => warn(check, at, format!("max_allowed_packet is {most}"))
+            .means("a lock's row holds all who wait for it: with some thousand, none can be written any more")
+            .fix("max_allowed_packet=16M"),
+        Ok(most) => ok(check, at, format!("max_allowed_packet is {most}")).means("the longest queue fits"),
+        Err(no) => unknown(check, at, &no).means("the row of a lock for which thousands wait takes some MiB"),
+    }
+}
+
+/// Whether old versions of rows are removed.
+pub(super) fn vacuum(at: &str, seen: &Seen) -> Finding {
+    let check = "autovacuum";
+    match seen.is_on("autovacuum") {
+        Ok(true) => ok(check, at, "autovacuum is on").means("old versions of our rows are removed"),
+        Ok(false) => warn(check, at, "autovacuum is off")
+            .means("each take and each renewal leaves an old version of a row: the table grows, and each step becomes slower")
+            .fix("autovacuum=on, or VACUUM of our table every few minutes"),
+        Err(no) => unknown(check, at, &no).means("without it, our table grows with each renewal"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::facts::No;
+    use super::super::sample::{aim, assert_level, mariadb, mute, postgres};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    #[test]
+    fn connections_that_are_left() {
+        let (my, pg) = (aim(Dialect::MySql), aim(Dialect::Postgres));
+        assert_level(&connections("h", &mariadb(), &my), Good, "149 of 151");
+        assert_level(&connections("h", &postgres(), &pg), Good, "95 of 97");
+        assert_level(&connections("h", &Seen { in_use: Ok(90), ..postgres() }, &pg), Warn, "7 of 97");
+        assert_level(&connections("h", &postgres().set("role_connections", "4"), &pg), Warn, "4 of 4");
+        assert_level(&connections("h", &mariadb().set("max_user_connections", "5"), &my), Warn, "5 of 5");
+        assert_level(&connections("h", &postgres(), &Aim { connections: 200, ..pg.clone() }), Warn, "connections=");
+        assert_level(
+            &connections("h", &Seen { in_use: Err(No::missing("it")), ..postgres() }, &pg),
+            Unknown,
+            "program",
+        );
+    }
+
+    #[test]
+    fn room_for_long_queues_and_old_rows() {
+        assert_level(&packet("h", &mariadb()), Good, "16777216");
+        assert_level(&packet("h", &mariadb().set("max_allowed_packet", "1048576")), Warn, "16M");
+        assert_level(&packet("h", &mariadb().set("max_allowed_packet", "1024")), Fail, "16M");
+        assert_level(&packet("h", &mute(&No::missing("it"))), Unknown, "MiB");
+        assert_level(&vacuum("h", &postgres()), Good, "removed");
+        assert_level(&vacuum("h", &postgres().set("autovacuum", "off")), Warn, "VACUUM");
+        assert_level(&vacuum("h", &mute(&No::missing("it"))), Unknown, "grows");
+    }
+}

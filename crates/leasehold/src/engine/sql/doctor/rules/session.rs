@@ -1,0 +1,169 @@
+//! What every session begins with, and what ends statements and sessions.
+
+use std::time::Duration;
+
+use super::super::super::Dialect;
+use super::super::super::config::Technique;
+use super::super::facts::{Aim, Known, No, Seen};
+use super::{fail, ok, short, unknown, warn};
+use crate::doctor::Finding;
+
+/// Behind a pooler we cannot set what our session begins with.
+const SET: &str = "for the user of the locks: ALTER ROLE … SET";
+
+/// The isolation level and what else we set for ourselves.
+pub(super) fn isolation(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+    let check = "isolation";
+    let told: Known<String> = match aim.dialect {
+        Dialect::Postgres => seen.setting("default_transaction_isolation").map(ToOwned::to_owned),
+        Dialect::MySql => (|| {
+            let level = seen.setting("transaction_isolation").or_else(|_| seen.setting("tx_isolation"))?;
+            Ok(format!("{level}, autocommit {}, sql_mode {:?}", seen.setting("autocommit")?, seen.setting("sql_mode")?))
+        })(),
+    };
+    match told {
+        Ok(found) if aim.pooler && aim.dialect == Dialect::Postgres && found != "read committed" => {
+            warn(check, at, format!("{found} by default, and behind a pooler we cannot set it"))
+                .means("statements that meet are refused (40001), and are tried again: the more wait for one lock, the slower it is")
+                .fix(format!("{SET} default_transaction_isolation = 'read committed'"))
+        }
+        Ok(found) if aim.pooler && aim.dialect == Dialect::Postgres => {
+            ok(check, at, format!("{found} by default")).means("as our statements want it")
+        }
+        Ok(found) => ok(check, at, format!("{found} by default"))
+            .means("our sessions set their own: READ COMMITTED, each statement by itself; nothing rests on this"),
+        Err(no) => unknown(check, at, &no).means("our sessions set their own, except behind a pooler"),
+    }
+}
+
+/// InnoDB refuses READ COMMITTED where statements are replicated as text.
+pub(super) fn binlog_format(at: &str, seen: &Seen) -> Finding {
+    let check = "binlog-format";
+    let told = seen
+        .is_on("log_bin")
+        .and_then(|on| if on { seen.setting("binlog_format").map(|format| Some(format.to_owned())) } else { Ok(None) });
+    match told {
+        Ok(None) => ok(check, at, "log_bin is off").means("no statement is refused because of the binary log"),
+        Ok(Some(format)) if format.eq_ignore_ascii_case("STATEMENT") => {
+            fail(check, at, "log_bin is on, and binlog_format STATEMENT")
+                .means("InnoDB refuses to write with READ COMMITTED then (error 1665): no lock can be taken")
+                .fix("binlog_format=ROW, or MIXED")
+        }
+        Ok(Some(format)) => ok(check, at, format!("log_bin is on, binlog_format {format}"))
+            .means("what we write is replicated as it was written, times included"),
+        // Where it is no setting any more, it is ROW.
+        Err(No::Missing(_)) if seen.is_on("log_bin") == Ok(true) => {
+            ok(check, at, "log_bin is on; there is no binlog_format").means("rows are replicated, and no statements")
+        }
+        Err(no) => {
+            unknown(check, at, &no).means("with binlog_format=STATEMENT, InnoDB refuses our writes (error 1665)")
+        }
+    }
+}
+
+fn millis(seen: &Seen, key: &str) -> Known<Option<Duration>> {
+    let value = seen.number(key)?;
+    Ok(u64::try_from(value).ok().filter(|value| *value > 0).map(Duration::from_millis))
+}
+
+fn seconds(seen: &Seen, key: &str) -> Known<Option<Duration>> {
+    let value: f64 = seen.setting(key)?.parse().map_err(|_| No::missing(key))?;
+    Ok(Duration::try_from_secs_f64(value).ok().filter(|value| *value > Duration::ZERO))
+}
+
+/// What ends statements that take long.
+pub(super) fn statement_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+    let check = "statement-timeout";
+    let (key, told) = match aim.dialect {
+        Dialect::Postgres => ("statement_timeout", millis(seen, "statement_timeout")),
+        Dialect::MySql if seen.setting("max_statement_time").is_ok() => {
+            ("max_statement_time", seconds(seen, "max_statement_time"))
+        }
+        // That of MySQL ends only what reads.
+        Dialect::MySql => ("max_execution_time", millis(seen, "max_execution_time")),
+    };
+    let least = if aim.is_held_in_session() { aim.ttl } else { Duration::from_secs(1) };
+    match told {
+        Ok(None) => ok(check, at, format!("{key} is not set")).means("no statement of ours is ended by the server"),
+        Ok(Some(most)) if most < least => {
+            let means = if aim.is_held_in_session() {
+                "whoever waits for a lock waits in a statement, which is ended: waiting begins anew, at the end of the queue"
+            } else {
+                "a statement that is slow once is ended, and a take or a renewal fails where it would have been late"
+            };
+            warn(check, at, format!("{key} is {}", short(most)))
+                .means(means)
+                .fix(format!("{key} of {} or more for the user of the locks", short(least)))
+        }
+        Ok(Some(most)) => ok(check, at, format!("{key} is {}", short(most))).means("longer than our statements take"),
+        Err(no) => unknown(check, at, &no).means("a server that ends statements early makes takes and renewals fail"),
+    }
+}
+
+/// How long a statement waits for a row that somebody keeps locked.
+pub(super) fn lock_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+    let check = "lock-timeout";
+    let (key, told) = match aim.dialect {
+        Dialect::Postgres => ("lock_timeout", millis(seen, "lock_timeout")),
+        Dialect::MySql => ("innodb_lock_wait_timeout", seconds(seen, "innodb_lock_wait_timeout")),
+    };
+    let found =
+        |time: Option<Duration>| time.map_or(format!("{key} is not set"), |time| format!("{key} is {}", short(time)));
+    match told {
+        Ok(time) if aim.pooler && aim.dialect == Dialect::Postgres => ok(check, at, found(time))
+            .means("behind a pooler we cannot set it; a step that takes too long ends by itself"),
+        Ok(time) => ok(check, at, found(time))
+            .means("our sessions set their own, 5 s: a row that somebody keeps locked does not block us for longer"),
+        Err(no) => unknown(check, at, &no).means("our sessions set their own, except behind a pooler"),
+    }
+}
+
+/// What ends sessions that say nothing.
+pub(super) fn idle_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+    let check = "idle-timeout";
+    let mut ends: Vec<(&str, Duration)> = Vec::new();
+    let keys: &[&str] = match (aim.dialect, aim.technique) {
+        (Dialect::MySql, _) => &["wait_timeout"],
+        (_, Technique::ForUpdate) => &["idle_in_transaction_session_timeout", "idle_session_timeout"],
+        _ => &["idle_session_timeout"],
+    };
+    for key in keys {
+        let told = if aim.dialect == Dialect::MySql { seconds(seen, key) } else { millis(seen, key) };
+        match told {
+            Ok(time) => ends.extend(time.map(|time| (*key, time))),
+            // Before PostgreSQL 14 there is none.
+            Err(No::Missing(_)) if seen.settings.is_ok() && *key == "idle_session_timeout" => {}
+            Err(no) => {
+                return unknown(check, at, &no)
+                    .means("sessions that say nothing may be ended, and what they hold with them");
+            }
+        }
+    }
+    let Some((key, time)) = ends.into_iter().min_by_key(|(_, time)| *time) else {
+        return ok(check, at, format!("{} is not set", keys.join(", ")))
+            .means("sessions that say nothing are left alone");
+    };
+    let found = format!("{key} is {}", short(time));
+    if aim.is_held_in_session() && time < aim.ttl {
+        return fail(check, at, found)
+            .means("the lock lives in a session that says nothing for a while: it is ended, and the lock is lost while it is held")
+            .fix(format!("{key} of {} or more for the user of the locks; or a shorter TTL; or technique=row", short(aim.ttl)));
+    }
+    if aim.dialect == Dialect::Postgres && !aim.polls && !aim.is_held_in_session() {
+        return warn(check, at, found)
+            .means(
+                "the connection that messages to waiters come on says nothing: it is ended each time, and until there is another, waiters \
+                 look by themselves",
+            )
+            .fix(format!("ALTER ROLE … SET {key} = 0 for the user of the locks; or wake=poll in the URL"));
+    }
+    let means = match aim.dialect {
+        Dialect::MySql => "our sessions set their own, 8 hours; one that is ended is made anew",
+        Dialect::Postgres => "one that is ended is made anew when it is needed",
+    };
+    ok(check, at, found).means(means)
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -1,0 +1,135 @@
+//! Time: the servers' clocks, and round trips.
+
+use std::time::Duration;
+
+use super::super::facts::{Aim, Seen};
+use super::{fail, ok, short, unknown, warn, writers};
+use crate::doctor::Finding;
+
+/// Clocks that are kept in step are closer than this.
+const APART: Duration = Duration::from_secs(1);
+
+/// The server's clock against ours. Only its own decides.
+pub(super) fn clock(at: &str, seen: &Seen) -> Finding {
+    let check = "clock";
+    match &seen.clock {
+        Ok(gap) => {
+            let distance = Duration::from_micros(gap.ahead.unsigned_abs());
+            let side = if gap.ahead < 0 { "behind" } else { "ahead of" };
+            let found = format!("it is {} {side} ours, give or take {}", short(distance), short(gap.error));
+            if distance.saturating_sub(gap.error) <= APART {
+                return ok(check, at, found)
+                    .means("the database's clock alone decides, and it is right as far as we can tell");
+            }
+            warn(check, at, found)
+                .means(
+                    "one of the two is wrong. The database's clock alone decides, so ours does not matter; but when it is set right, \
+                     forward by that much, leases that are held end at once, and two may hold one lock",
+                )
+                .fix("keep the clocks in step: chrony or ntpd, which turn them slowly instead of setting them")
+        }
+        Err(no) => unknown(check, at, no).means("the database's clock decides when a lease is over"),
+    }
+}
+
+/// The servers' clocks against each other.
+pub(super) fn clocks(seen: &[(&str, &Seen)], aim: &Aim) -> Option<Finding> {
+    let check = "clocks";
+    if seen.len() < 2 {
+        return None;
+    }
+    let several = seen.iter().filter(|(_, seen)| writers::takes_writes(seen, aim) == Some(true)).count() > 1;
+    let means = if several {
+        "each goes by its own clock: where one is ahead by more than clock-skew=, it takes leases for over that are not, and two may \
+         hold one lock"
+    } else {
+        "after a fail-over to a clock that is ahead, leases end early by that much, and two may hold one lock meanwhile"
+    };
+    let mut gaps = Vec::new();
+    for (at, seen) in seen {
+        match &seen.clock {
+            Ok(gap) => gaps.push((*at, gap)),
+            Err(no) => return Some(unknown(check, at, no).means(means)),
+        }
+    }
+    let (last, behind) = gaps.iter().min_by_key(|(_, gap)| gap.ahead)?;
+    let (first, ahead) = gaps.iter().max_by_key(|(_, gap)| gap.ahead)?;
+    let distance = Duration::from_micros(ahead.ahead.abs_diff(behind.ahead));
+    let error = ahead.error + behind.error;
+    // Of clocks that are kept in step, some milliseconds are never known.
+    let most = if several { aim.clock_skew.max(Duration::from_millis(50)) } else { aim.clock_skew.max(APART) };
+    if distance.saturating_sub(error) <= most {
+        let found = format!("at most {} apart, give or take {}", short(distance), short(error));
+        return Some(ok(check, "", found).means("leases end when they should, whichever of them takes the writes"));
+    }
+    let found = format!("{first} is {} ahead of {last}", short(distance));
+    let fix = "keep the clocks of all servers in step: chrony or ntpd; and clock-skew= in the URL, the most that they may be apart";
+    Some(if several { fail(check, "", found) } else { warn(check, "", found) }.means(means).fix(fix))
+}
+
+pub(super) fn round_trip(at: &str, seen: &Seen, aim: &Aim) -> Finding {
+    let check = "round-trip";
+    match &seen.trips {
+        Ok(trips) => {
+            let found = format!("p50 {}, p99 {} of {} questions", short(trips.p50), short(trips.p99), trips.count);
+            // A step reads and writes.
+            if trips.p99 * 2 <= aim.renewal() {
+                return ok(check, at, found).means(format!("renewals, every {}, come in time", short(aim.renewal())));
+            }
+            warn(check, at, found)
+                .means(format!(
+                    "leases are renewed every {}, by up to two round trips, and a slow answer loses them",
+                    short(aim.renewal())
+                ))
+                .fix("a longer TTL, or a server that is nearer or less busy")
+        }
+        Err(no) => unknown(check, at, no).means("where answers take longer than a sixth of the TTL, leases are lost"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::super::Dialect;
+    use super::super::super::facts::{ClockGap, No, Trips};
+    use super::super::sample::{aim, assert_level, mute, postgres};
+    use super::*;
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
+
+    fn ahead(millis: i64) -> Seen {
+        let gap = ClockGap { ahead: millis * 1000, error: Duration::from_millis(1) };
+        Seen { clock: Ok(gap), ..postgres() }
+    }
+
+    #[test]
+    fn ours_does_not_matter_unless_theirs_is_wrong() {
+        assert_level(&clock("h", &ahead(-900)), Good, "behind");
+        assert_level(&clock("h", &ahead(1_001)), Good, "give or take 1.0 ms");
+        assert_level(&clock("h", &ahead(60_000)), Warn, "alone decides");
+        assert_level(&clock("h", &mute(&No::missing("it"))), Unknown, "decides");
+    }
+
+    #[test]
+    fn clocks_of_several_servers() {
+        let pg = aim(Dialect::Postgres);
+        let both = |one: &Seen, other: &Seen, aim: &Aim| clocks(&[("a", one), ("b", other)], aim).unwrap();
+        let standby = |millis| Seen { in_recovery: Ok(true), ..ahead(millis) };
+        assert_eq!(clocks(&[("a", &ahead(0))], &pg), None);
+        assert_level(&both(&ahead(0), &standby(900), &pg), Good, "900 ms apart");
+        assert_level(&both(&ahead(0), &standby(3000), &pg), Warn, "b is 3 s ahead of a");
+        // Both take writes.
+        assert_level(&both(&ahead(0), &ahead(300), &pg), Fail, "clock-skew=");
+        assert_level(&both(&ahead(0), &ahead(300), &Aim { clock_skew: APART, ..pg.clone() }), Good, "when they should");
+        assert_level(&both(&ahead(0), &mute(&No::missing("it")), &pg), Unknown, "fail-over");
+    }
+
+    #[test]
+    fn answers_that_come_late() {
+        let of = |millis| {
+            let trips = Trips { count: 50, p50: Duration::from_millis(1), p99: Duration::from_millis(millis) };
+            round_trip("h", &Seen { trips: Ok(trips), ..postgres() }, &aim(Dialect::Postgres))
+        };
+        assert_level(&of(5_000), Good, "every 10 s");
+        assert_level(&of(5_001), Warn, "longer TTL");
+        assert_level(&round_trip("h", &mute(&No::missing("it")), &aim(Dialect::Postgres)), Unknown, "sixth");
+    }
+}

@@ -1,0 +1,173 @@
+//! The engine: what each call does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use super::room::Room;
+use super::seat::{Seat, Stage};
+use super::serve::serve;
+use crate::claim::{Claim, ClaimId};
+use crate::clock::Moment;
+use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::lease::Validity;
+use crate::name::LockName;
+
+/// Locks that sessions of a database hold.
+#[derive(Debug)]
+pub struct HeldEngine {
+    can: Capabilities,
+    room: Arc<Room>,
+    /// Connections live on the runtime that opened the engine.
+    runtime: tokio::runtime::Handle,
+}
+
+impl HeldEngine {
+    pub(super) fn new(room: Arc<Room>, can: Capabilities) -> Self {
+        let runtime = tokio::runtime::Handle::current();
+        runtime.spawn(super::watch::watch(Arc::downgrade(&room)));
+        Self { can, room, runtime }
+    }
+
+    /// The claim's seat, with a task of its own.
+    fn seat(&self, claim: &Claim, queue: bool) -> Arc<Seat> {
+        let (seat, orders) = self.room.seats.take(claim, &self.room.clock);
+        if let Some(orders) = orders {
+            self.runtime.spawn(serve(Arc::clone(&self.room), Arc::clone(&seat), orders, queue));
+        }
+        seat
+    }
+
+    /// How the claim stands, to a request sent at `sent`.
+    async fn answer(&self, seat: &Seat, stage: Stage, sent: Moment) -> Result<Answer> {
+        match stage {
+            Stage::New | Stage::Waiting => Ok(Answer::Queued { ahead: 0, recheck: None }),
+            Stage::Gone(None) => Ok(Answer::Busy { recheck: None }),
+            Stage::Gone(Some(trouble)) => Err(trouble.tell(&self.room)),
+            Stage::Held { token, until } => {
+                // It was granted before it was asked for: how long ago?
+                let until = if until.before(seat.ttl) < sent { seat.prove().await } else { Some(until) };
+                Ok(match until {
+                    Some(until) => Answer::Granted(Grant { token, validity: Validity::FromSend(until.since(sent)) }),
+                    None => Answer::Busy { recheck: None },
+                })
+            }
+        }
+    }
+
+    fn unsupported<T>(&self, what: &str) -> Step<T> {
+        let message = format!("has no {what}; technique=row has");
+        Step::ready(Err(Error::new(ErrorKind::Unsupported, message).at_engine(self.can.engine)))
+    }
+}
+
+impl Engine for HeldEngine {
+    fn capabilities(&self) -> &Capabilities {
+        &self.can
+    }
+
+    fn url(&self) -> String {
+        self.room.config.shown.clone()
+    }
+
+    fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
+        let sent = self.room.clock.now();
+        Step::new(async move {
+            let seat = self.seat(&claim, queue);
+            seat.show(sent);
+            let mut stages = seat.stage.subscribe();
+            let stage = match stages.wait_for(|stage| !matches!(stage, Stage::New)).await {
+                Ok(stage) => stage.clone(),
+                Err(_) => Stage::Gone(None),
+            };
+            self.answer(&seat, stage, sent).await
+        })
+    }
+
+    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        Step::ready(Ok(None))
+    }
+
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        let sent = self.room.clock.now();
+        Step::new(async move {
+            let Some(seat) = self.room.seats.find(claim.id) else {
+                return Ok(Answer::Busy { recheck: None });
+            };
+            seat.show(sent);
+            let mut stages = seat.stage.subscribe();
+            let changed = stages.wait_for(|stage| !matches!(stage, Stage::New | Stage::Waiting));
+            let stage = tokio::select! {
+                biased;
+                stage = changed => stage.map_or(Stage::Gone(None), |stage| stage.clone()),
+                () = self.room.clock.sleep_until(sent.after(patience)) => Stage::Waiting,
+            };
+            self.answer(&seat, stage, sent).await
+        })
+    }
+
+    fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        let sent = self.room.clock.now();
+        Step::new(async move {
+            let one = async |claim: &Arc<Claim>| {
+                let Some(seat) = self.room.seats.find(claim.id) else { return Renewal::Lost };
+                seat.show(sent);
+                match seat.prove().await {
+                    Some(until) => Renewal::Renewed(Validity::FromSend(until.since(sent).min(claim.terms.ttl))),
+                    None => Renewal::Lost,
+                }
+            };
+            Ok(join_all(claims.iter().map(one)).await)
+        })
+    }
+
+    fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        Step::new(async move {
+            let Some(seat) = self.room.seats.find(claim.id) else { return Ok(Released::Absent) };
+            match seat.leave().await {
+                Some(Ok(released)) => Ok(released),
+                Some(Err(trouble)) => Err(trouble.tell(&self.room)),
+                None => Ok(Released::Absent),
+            }
+        })
+    }
+
+    fn losses(&self) -> Losses {
+        self.room.board.listen()
+    }
+
+    fn changed(self: Arc<Self>, _name: LockName, patience: Duration) -> Step<()> {
+        let clock = self.room.clock.clone();
+        let pause = patience.min(self.room.config.poll);
+        Step::new(async move {
+            clock.sleep_until(clock.now().after(pause)).await;
+            Ok(())
+        })
+    }
+
+    fn inspect(self: Arc<Self>, _name: LockName) -> Step<LockView> {
+        self.unsupported("inspection")
+    }
+
+    fn list(self: Arc<Self>, _prefix: String) -> Step<Vec<LockView>> {
+        self.unsupported("inspection")
+    }
+
+    fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
+        self.unsupported("eviction")
+    }
+
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::new(async move {
+            self.room.close().await;
+            Ok(())
+        })
+    }
+
+    #[cfg(unix)]
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}

@@ -1,0 +1,140 @@
+//! Which claims this client has, and how each stands.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::{Notify, oneshot, watch};
+
+use super::trouble::Trouble;
+use crate::claim::{Claim, ClaimId, Mode, Token};
+use crate::clock::{Clock, Moment};
+use crate::engine::Released;
+use crate::name::LockName;
+
+/// How a claim stands.
+#[derive(Clone, Debug)]
+pub(super) enum Stage {
+    /// It has just been made.
+    New,
+    /// It waits: here, or at the server.
+    Waiting,
+    /// It holds, by a session that is surely kept until then.
+    Held { token: Token, until: Moment },
+    /// It is over; why, if something was in its way.
+    Gone(Option<Trouble>),
+}
+
+/// What the task of a seat is asked to do.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Show that it holds, and say until when it surely does.
+    Prove(oneshot::Sender<Moment>),
+    /// End it.
+    Leave(oneshot::Sender<Result<Released, Trouble>>),
+}
+
+/// One claim. Its connection belongs to a task of its own, which goes on when a caller's step is dropped.
+#[derive(Debug)]
+pub(super) struct Seat {
+    pub(super) claim: ClaimId,
+    pub(super) name: LockName,
+    pub(super) mode: Mode,
+    pub(super) ttl: Duration,
+    pub(super) stage: watch::Sender<Stage>,
+    orders: UnboundedSender<Order>,
+    /// When it was last seen to be wanted, in nanoseconds.
+    shown: AtomicU64,
+    /// The server's number of the connection that holds; 0 while none does.
+    pub(super) connection: AtomicI64,
+    /// Somebody has seen that the connection is gone.
+    pub(super) doubt: Notify,
+}
+
+impl Seat {
+    fn new(claim: &Claim, clock: &Clock) -> (Arc<Self>, UnboundedReceiver<Order>) {
+        let (orders, receiver) = unbounded_channel();
+        let seat = Self {
+            claim: claim.id,
+            name: claim.name().clone(),
+            mode: claim.terms.mode,
+            ttl: claim.terms.ttl,
+            stage: watch::Sender::new(Stage::New),
+            orders,
+            shown: AtomicU64::new(clock.now().as_nanos()),
+            connection: AtomicI64::new(0),
+            doubt: Notify::new(),
+        };
+        (Arc::new(seat), receiver)
+    }
+
+    /// Somebody still wants it.
+    pub(super) fn show(&self, now: Moment) {
+        self.shown.fetch_max(now.as_nanos(), Ordering::AcqRel);
+    }
+
+    /// Comes back when nobody has wanted it for a TTL.
+    pub(super) async fn stale(&self, clock: &Clock) {
+        loop {
+            let until = Moment::from_nanos(self.shown.load(Ordering::Acquire)).after(self.ttl);
+            if clock.now() >= until {
+                return;
+            }
+            clock.sleep_until(until).await;
+        }
+    }
+
+    /// Until when it surely holds, as the server says now; `None`: it does not.
+    pub(super) async fn prove(&self) -> Option<Moment> {
+        let (sender, answer) = oneshot::channel();
+        self.orders.send(Order::Prove(sender)).ok()?;
+        answer.await.ok()
+    }
+
+    /// Ends it; `None`: it had ended before.
+    pub(super) async fn leave(&self) -> Option<Result<Released, Trouble>> {
+        let (sender, answer) = oneshot::channel();
+        self.orders.send(Order::Leave(sender)).ok()?;
+        answer.await.ok()
+    }
+}
+
+/// All claims of one client.
+#[derive(Debug, Default)]
+pub(super) struct Seats(Mutex<HashMap<ClaimId, Arc<Seat>>>);
+
+impl Seats {
+    fn all(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Seat>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn find(&self, claim: ClaimId) -> Option<Arc<Seat>> {
+        self.all().get(&claim).cloned()
+    }
+
+    /// The claim's seat, and what its task listens to if it is new.
+    pub(super) fn take(&self, claim: &Claim, clock: &Clock) -> (Arc<Seat>, Option<UnboundedReceiver<Order>>) {
+        let mut all = self.all();
+        if let Some(seat) = all.get(&claim.id) {
+            return (Arc::clone(seat), None);
+        }
+        let (seat, orders) = Seat::new(claim, clock);
+        all.insert(claim.id, Arc::clone(&seat));
+        (seat, Some(orders))
+    }
+
+    /// It is over.
+    pub(super) fn leave(&self, seat: &Arc<Seat>) {
+        let mut all = self.all();
+        if all.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat)) {
+            all.remove(&seat.claim);
+        }
+    }
+
+    /// Those who hold.
+    pub(super) fn held(&self) -> Vec<Arc<Seat>> {
+        self.all().values().filter(|seat| seat.connection.load(Ordering::Acquire) != 0).cloned().collect()
+    }
+}

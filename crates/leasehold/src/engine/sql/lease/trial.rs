@@ -1,0 +1,46 @@
+//! What a lock does to its row, done once and taken back: for `leasehold doctor`.
+
+use std::time::Duration;
+
+use super::state::{self, Parties, moment};
+use super::wire::{Statements, Swap};
+use crate::engine::sql::config::Config;
+use crate::engine::sql::ddl::Tables;
+use crate::engine::sql::error::Failure;
+use crate::engine::sql::link::Link;
+
+/// How long the lease would last.
+const TTL: Duration = Duration::from_secs(1);
+
+/// Takes a lock that nobody has, reads and writes its row, and rolls all of it back.
+pub(in super::super) async fn take_back(link: &mut Link, config: &Config) -> Result<(), Failure> {
+    link.script("BEGIN").await?;
+    let tried = take(link, config).await;
+    let undone = link.script("ROLLBACK").await;
+    tried.and(undone)
+}
+
+async fn take(link: &mut Link, config: &Config) -> Result<(), Failure> {
+    let strange = |what: &str| Failure::Strange(what.to_owned());
+    let sql = Statements::new(config.dialect, &Tables::of(config));
+    let name = format!("leasehold-doctor-{:032x}", crate::random::bits());
+    let nobody = state::write(&Parties::default(), moment(0));
+    let ttl = i64::try_from(TTL.as_micros()).unwrap_or(1);
+    let (text, values) = sql.take(&name, ttl, &nobody, 0);
+    let reply = link.run(text, &values).await?;
+    let Some(version) = sql.made(&reply).map_err(strange)? else { return Err(strange("a new lock is held")) };
+    let (text, values) = sql.read(&name);
+    if link.run(text, &values).await?.row().is_none() {
+        return Err(strange("what was written is not there"));
+    }
+    let token = u64::try_from(version).unwrap_or(0);
+    let swap = Swap { name: &name, version, token, busy: 0, fresh: None, state: nobody, messages: &[] };
+    let (text, values) = sql.swap(&swap);
+    let reply = link.run(text, &values).await?;
+    sql.made(&reply).map_err(strange)?.map(drop).ok_or_else(|| strange("what was written cannot be written over"))
+}
+
+/// What is wrong with what a row says, if anything is.
+pub(in super::super) fn damage(text: &str) -> Option<&'static str> {
+    state::read(text, moment(0)).err()
+}

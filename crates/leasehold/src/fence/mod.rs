@@ -1,0 +1,47 @@
+//! The resource's side of fencing: what refuses a stale holder, whatever the pause.
+//!
+//! A lease can end while its holder is paused, and no lock can stop the holder from writing when it wakes up. The resource can:
+//! it remembers the highest token that it has seen, and refuses lower ones. Where that is remembered, and with what it is one step:
+//!
+//! | the data is in | use | one step with the write |
+//! |---|---|---|
+//! | this process | [`Fence`] | if both are done under one lock of yours |
+//! | PostgreSQL, MySQL, MariaDB | [`admit`], first in the transaction that writes | yes: they are committed together |
+//! | Redis, Valkey | `redis::set_if_newer` | yes: one script |
+//! | elsewhere, beside Redis | `redis::admit` | no: a pause between the two is possible |
+//!
+//! # In your own transaction
+//! [`admit`] records the token in the table `leasehold_fence` and keeps its row locked until your transaction ends. So the
+//! transactions of two holders of one resource run one after the other: whoever comes second waits for the first to end, and
+//! then, if its token is the lower one, is refused. If the transaction is rolled back, the token is not recorded, and that is right:
+//! the data was not written either.
+//!
+//! **Admit first**, then read what you write: under `REPEATABLE READ` a snapshot that is older than the admission
+//! does not show what the last holder wrote. Every isolation level refuses stale tokens; from `REPEATABLE READ` on PostgreSQL
+//! answers a race with [`AdmitError::Retry`] instead of waiting it out.
+//!
+//! ```no_run
+//! # #[cfg(feature = "postgres")]
+//! # async fn sell(client: &mut tokio_postgres::Client, guard: &leasehold::Guard) -> Result<(), Box<dyn std::error::Error>> {
+//! use leasehold::fence;
+//!
+//! fence::create_table(client).await?;                                 // once
+//!
+//! let mut tx = client.transaction().await?;
+//! fence::admit(&mut tx, "stock:42", guard.token()).await?;            // a stale holder ends here, and its transaction with it
+//! tx.execute("UPDATE stock SET units = units - 1 WHERE id = 42", &[]).await?;
+//! tx.commit().await?;
+//! # Ok(()) }
+//! ```
+
+mod error;
+mod memory;
+#[cfg(feature = "redis")]
+pub mod redis;
+mod sql;
+
+pub use self::error::{AdmitError, Stale};
+pub use self::memory::Fence;
+pub use self::sql::{
+    MYSQL_ADMIT, MYSQL_DDL, POSTGRES_ADMIT, POSTGRES_DDL, Table, admit, admit_owner, create_table, ddl,
+};

@@ -1,0 +1,121 @@
+//! The fence in Redis or Valkey: one script, so that the check and the write are one step.
+//!
+//! ```no_run
+//! # async fn save(conn: &mut redis::aio::MultiplexedConnection, guard: &leasehold::Guard) -> Result<(), leasehold::fence::AdmitError> {
+//! use leasehold::fence;
+//!
+//! fence::redis::set_if_newer(conn, "stock:42", guard.token(), "41").await?;   // refused if a newer holder was here
+//! # Ok(()) }
+//! ```
+//!
+//! The highest token of a key is kept beside it, in [`fence_key`]. It does not expire: a fence that forgets lets stale holders in. For
+//! the same reason the server must not evict it (`maxmemory-policy` `noeviction` or one of `volatile-*`), and a fail-over that loses the
+//! last writes loses their tokens with them (`WAIT`, `appendfsync always`). Where that is not good enough, keep the fence in the database.
+
+use std::sync::{Arc, LazyLock};
+
+use ::redis::aio::ConnectionLike;
+use ::redis::{Cmd, FromRedisValue, RedisError, ServerErrorKind, Value};
+
+use super::{AdmitError, Stale};
+use crate::claim::Token;
+use crate::engine::redis::wire::{Stored, hash_tag};
+
+/// The script, for those who use another client library: with the keys [`fence_key`] and, to write, the key itself; the arguments are the token and the
+/// value. It answers nil, or the token that was seen if yours is stale.
+pub const SCRIPT: &str = include_str!("admit.lua");
+
+static STORED: LazyLock<Arc<Stored>> = LazyLock::new(|| Stored::new(SCRIPT.to_owned()));
+
+/// Where the highest token of `key` is kept: in a cluster, in the slot of the key itself.
+///
+/// Only a key with a `}` but no hash tag (`a}b`, `{}c`) has a slot that no other key can be made to share; it can be admitted, and on a
+/// cluster not [set](set_if_newer).
+///
+/// ```
+/// use leasehold::fence::redis::fence_key;
+///
+/// assert_eq!(fence_key("stock:42"), "leasehold:fence:{stock:42}");
+/// assert_eq!(fence_key("{order 7}:stock"), "leasehold:fence={order 7}:stock");
+/// ```
+pub fn fence_key(key: &str) -> String {
+    if hash_tag(key).is_some() {
+        format!("leasehold:fence={key}")
+    } else if key.is_empty() || key.contains('}') {
+        format!("leasehold:fence~{key}")
+    } else {
+        format!("leasehold:fence:{{{key}}}")
+    }
+}
+
+/// Lets a write to `key` pass, or refuses it. The write that follows is another step: where it can be, use [`set_if_newer`].
+///
+/// # Errors
+/// [`AdmitError::Stale`] if a higher token was seen; [`AdmitError::Failed`] if the server did not answer: ask again, it does no harm.
+pub async fn admit(conn: &mut (impl ConnectionLike + Send), key: &str, token: Token) -> Result<(), AdmitError> {
+    run(conn, token, 1, |cmd| {
+        cmd.arg(fence_key(key)).arg(token.0);
+    })
+    .await
+}
+
+/// Sets `key` to `value` unless a newer token has been seen: the check and the write are one step.
+///
+/// # Errors
+/// [`AdmitError::Stale`] if a higher token was seen; nothing was written. [`AdmitError::Failed`] if the server did not answer: it may have been
+/// written or not; ask again, the same value with the same token does no harm.
+pub async fn set_if_newer(
+    conn: &mut (impl ConnectionLike + Send),
+    key: &str,
+    token: Token,
+    value: impl AsRef<[u8]> + Sync,
+) -> Result<(), AdmitError> {
+    run(conn, token, 2, |cmd| {
+        cmd.arg(fence_key(key)).arg(key).arg(token.0).arg(value.as_ref());
+    })
+    .await
+}
+
+/// Runs the script by its digest, or from its text if the server does not have it.
+async fn run(
+    conn: &mut (impl ConnectionLike + Send),
+    token: Token,
+    keys: usize,
+    fill: impl Fn(&mut Cmd),
+) -> Result<(), AdmitError> {
+    let failed = |error: RedisError| AdmitError::Failed(error.into());
+    let mut cmd = STORED.by_digest(keys);
+    fill(&mut cmd);
+    let answer = match cmd.query_async::<Value>(conn).await {
+        Err(error) if error.kind() == ::redis::ErrorKind::Server(ServerErrorKind::NoScript) => {
+            let mut cmd = STORED.by_text(keys);
+            fill(&mut cmd);
+            cmd.query_async::<Value>(conn).await
+        }
+        answer => answer,
+    };
+    let seen: Option<u64> =
+        FromRedisValue::from_redis_value(answer.map_err(failed)?).map_err(|error| failed(error.into()))?;
+    seen.map_or(Ok(()), |seen| Err(Stale { token, seen: Token(seen) }.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::engine::redis::wire::slot;
+
+    proptest! {
+        #[test]
+        fn no_two_keys_share_a_fence(a in "[{}ab=~:]{0,6}", b in "[{}ab=~:]{0,6}") {
+            prop_assert_eq!(a == b, fence_key(&a) == fence_key(&b));
+        }
+
+        #[test]
+        fn a_fence_is_in_the_slot_of_its_key(key in "[{}ab:]{1,6}") {
+            prop_assume!(hash_tag(&key).is_some() || !key.contains('}'));
+            prop_assert_eq!(slot(&key), slot(&fence_key(&key)));
+        }
+    }
+}

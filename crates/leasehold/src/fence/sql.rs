@@ -1,0 +1,216 @@
+//! The fence in a table of a database, checked inside the user's own transaction.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::{AdmitError, Stale};
+use crate::claim::{Owner, Token};
+use crate::database::{Connection, Dialect, Fault, Transaction};
+use crate::error::{Error, ErrorKind};
+use crate::logic::identifier;
+use crate::logic::verdict::Verdict;
+use crate::meter::{Gauges, Meter};
+use crate::name::LockName;
+
+/// The table's name unless another one is chosen.
+const NAME: &str = "leasehold_fence";
+
+/// Creates the table in PostgreSQL.
+pub const POSTGRES_DDL: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (\
+    resource TEXT COLLATE \"C\" NOT NULL PRIMARY KEY, token BIGINT NOT NULL, owner BYTEA)";
+
+/// Creates the table in MySQL or MariaDB. The names are bytes: every collation of MariaDB for text, the binary ones included,
+/// takes `a` and `a` with a space behind it for the same.
+pub const MYSQL_DDL: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (\
+    resource VARBINARY(512) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL, owner VARBINARY(16)) ENGINE=InnoDB";
+
+/// What [`admit`] asks PostgreSQL, for those who use another client library: inside the transaction that writes the data, the first
+/// statement with the resource, the token and NULL. No row changed means that the token is stale: roll back. The second one tells
+/// which token was seen, for the message.
+pub const POSTGRES_ADMIT: [&str; 2] = [
+    "INSERT INTO leasehold_fence AS f (resource, token, owner) VALUES ($1, $2, $3) \
+     ON CONFLICT (resource) DO UPDATE SET token = excluded.token, owner = excluded.owner \
+     WHERE f.token < excluded.token OR (f.token = excluded.token AND f.owner IS NOT DISTINCT FROM excluded.owner)",
+    "SELECT token FROM leasehold_fence WHERE resource = $1",
+];
+
+/// What [`admit`] asks MySQL or MariaDB, for those who use another client library: inside the transaction that writes the data, the
+/// first statement with the resource, the token and NULL; then the second one with the resource. Another token than yours, or an
+/// owner that is not NULL, means that yours is stale: roll back.
+pub const MYSQL_ADMIT: [&str; 2] = [
+    "INSERT INTO leasehold_fence (resource, token, owner) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE \
+     owner = IF(token < VALUES(token), VALUES(owner), owner), token = GREATEST(token, VALUES(token))",
+    "SELECT token, owner FROM leasehold_fence WHERE resource = ? FOR UPDATE",
+];
+
+/// The table in which a database remembers the highest tokens; `leasehold_fence` unless another name is chosen.
+///
+/// ```
+/// use leasehold::database::Dialect;
+/// use leasehold::fence::Table;
+///
+/// let table = Table::named("shop.fence")?;
+/// assert!(table.ddl(Dialect::Postgres).starts_with(r#"CREATE TABLE IF NOT EXISTS "shop"."fence" ("#));
+/// assert!(Table::named("").is_err());
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    name: Option<Arc<str>>,
+    gauges: Gauges,
+}
+
+impl Table {
+    /// A table of this name, with or without a schema before it. It is quoted: upper and lower case are as you write them.
+    ///
+    /// # Errors
+    /// `InvalidOption` if no table can have this name.
+    pub fn named(name: &str) -> Result<Self, Error> {
+        identifier::check(name).map_err(|why| Error::new(ErrorKind::InvalidOption, why))?;
+        Ok(Self { name: Some(name.into()), gauges: Gauges::default() })
+    }
+
+    /// The same, counting what it refuses.
+    #[must_use]
+    pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
+        self.gauges = Gauges::new(meter);
+        self
+    }
+
+    /// The statement that creates it. It does nothing if the table is there.
+    pub fn ddl(&self, dialect: Dialect) -> String {
+        let text = match dialect {
+            Dialect::Postgres => POSTGRES_DDL,
+            Dialect::Mysql => MYSQL_DDL,
+        };
+        self.fill(text, dialect)
+    }
+
+    /// What [`admit`](Self::admit) asks, with this table's name: see [`POSTGRES_ADMIT`] and [`MYSQL_ADMIT`].
+    pub fn statements(&self, dialect: Dialect) -> [String; 2] {
+        let texts = match dialect {
+            Dialect::Postgres => POSTGRES_ADMIT,
+            Dialect::Mysql => MYSQL_ADMIT,
+        };
+        texts.map(|text| self.fill(text, dialect))
+    }
+
+    fn fill(&self, text: &str, dialect: Dialect) -> String {
+        let name = self.name.as_ref().map_or(Cow::Borrowed(NAME), |name| Cow::Owned(dialect.quoted(name)));
+        text.replacen(NAME, &name, 1)
+    }
+
+    /// Creates the table if it is not there.
+    ///
+    /// # Errors
+    /// [`AdmitError::Failed`] or [`AdmitError::Retry`]: what the database said.
+    pub async fn create<C: Connection>(&self, conn: &mut C) -> Result<(), AdmitError> {
+        let ddl = self.ddl(C::DIALECT);
+        conn.run(&ddl).await.map_err(|fault| self.error(fault, C::DIALECT))
+    }
+
+    /// As [`admit`](fn@admit), with this table.
+    ///
+    /// # Errors
+    /// See [`AdmitError`]. The transaction should be rolled back after any of them.
+    pub async fn admit<T: Transaction>(&self, tx: &mut T, resource: &str, token: Token) -> Result<(), AdmitError> {
+        self.check(tx, resource, token, None).await
+    }
+
+    /// As [`admit_owner`](fn@admit_owner), with this table.
+    ///
+    /// # Errors
+    /// See [`AdmitError`]. The transaction should be rolled back after any of them.
+    pub async fn admit_owner<T: Transaction>(
+        &self,
+        tx: &mut T,
+        resource: &str,
+        token: Token,
+        owner: &Owner,
+    ) -> Result<(), AdmitError> {
+        self.check(tx, resource, token, Some(*owner)).await
+    }
+
+    async fn check<T: Transaction>(
+        &self,
+        tx: &mut T,
+        resource: &str,
+        token: Token,
+        owner: Option<Owner>,
+    ) -> Result<(), AdmitError> {
+        let resource = LockName::new(resource).map_err(AdmitError::Invalid)?;
+        let sql = self.statements(T::DIALECT);
+        let seen = tx.admit(&sql, resource.as_str(), token, owner).await;
+        match seen.map_err(|fault| self.error(fault, T::DIALECT))? {
+            None => Ok(()),
+            Some(seen) => {
+                self.gauges.count("leasehold_fencing_rejected_total", None);
+                Err(Stale { token, seen: seen.token }.into())
+            }
+        }
+    }
+
+    fn error(&self, fault: Fault, dialect: Dialect) -> AdmitError {
+        match fault.verdict {
+            Verdict::Again => AdmitError::Retry(fault.cause),
+            Verdict::NoTable => AdmitError::NoTable { ddl: self.ddl(dialect), cause: fault.cause },
+            Verdict::Refused | Verdict::Unknown => AdmitError::Failed(fault.cause),
+        }
+    }
+}
+
+/// The statement that creates the table `leasehold_fence`.
+pub fn ddl(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Postgres => POSTGRES_DDL,
+        Dialect::Mysql => MYSQL_DDL,
+    }
+}
+
+/// Creates the table `leasehold_fence` if it is not there.
+///
+/// # Errors
+/// [`AdmitError::Failed`] or [`AdmitError::Retry`]: what the database said.
+pub async fn create_table<C: Connection>(conn: &mut C) -> Result<(), AdmitError> {
+    Table::default().create(conn).await
+}
+
+/// Lets the transaction write to `resource`, or refuses a stale token; [there](crate::fence#in-your-own-transaction) is how to use it. The
+/// resource's name follows the rules of lock names, and is most often the lock's name.
+///
+/// Until the transaction ends, others that ask for the same resource wait.
+///
+/// # Errors
+/// See [`AdmitError`]. The transaction should be rolled back after any of them.
+pub async fn admit<T: Transaction>(tx: &mut T, resource: &str, token: Token) -> Result<(), AdmitError> {
+    Table::default().admit(tx, resource, token).await
+}
+
+/// As [`admit`], and tells two owners apart that have one token (an engine that lost its counter).
+///
+/// # Errors
+/// See [`AdmitError`]: stale is also the same token from another owner.
+pub async fn admit_owner<T: Transaction>(
+    tx: &mut T,
+    resource: &str,
+    token: Token,
+    owner: &Owner,
+) -> Result<(), AdmitError> {
+    Table::default().admit_owner(tx, resource, token, owner).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chosen_name_stands_in_every_statement() {
+        let table = Table::named("my fence").unwrap();
+        for (dialect, name) in [(Dialect::Postgres, "\"my fence\""), (Dialect::Mysql, "`my fence`")] {
+            for text in table.statements(dialect).into_iter().chain([table.ddl(dialect)]) {
+                assert!(text.contains(name) && !text.contains(NAME), "{text}");
+            }
+            assert_eq!(Table::default().ddl(dialect), ddl(dialect));
+        }
+    }
+}
