@@ -9,6 +9,9 @@
 //! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `far`, `contended` and `down`.
 //!
 //! `zookeeper` measures locks in a ZooKeeper server; its loads are `cycle`, `handoff` and `herd`.
+//!
+//! `sql` measures locks in MariaDB and in PostgreSQL; its loads are `cycle`, `handoff`, `waiters` and `leases`, and `mysql` or
+//! `postgres` among them leaves the other out.
 
 mod cycle;
 mod floor;
@@ -17,6 +20,7 @@ mod held;
 mod redis;
 mod redlock;
 mod report;
+mod sql;
 mod zookeeper;
 
 use report::Report;
@@ -27,10 +31,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some("redis") => ("redis", &redis::LOADS),
         Some("redlock") => ("redlock", &redlock::LOADS),
         Some("zookeeper") => ("zookeeper", &zookeeper::LOADS),
+        Some("sql") => ("sql", &sql::WORDS),
         _ => ("", &[]),
     };
     let known = match what {
-        "" => vec!["redis", "redlock", "zookeeper", "--json", "--quick"],
+        "" => vec!["redis", "redlock", "zookeeper", "sql", "--json", "--quick"],
         what => [&[what, "--json", "--quick", "--peers"][..], loads].concat(),
     };
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
@@ -45,6 +50,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let peers = has("--peers");
         let run = match what {
             "redis" => runtime.block_on(redis::run(&mut report, scale, &chosen, peers)),
+            "sql" => runtime.block_on(sql::run(&mut report, scale, &chosen, peers)),
             "redlock" => runtime.block_on(redlock::run(&mut report, scale, &chosen, peers)),
             _ => runtime.block_on(zookeeper::run(&mut report, scale, &chosen, peers)),
         };

@@ -30,8 +30,9 @@ cargo xtask test    install what the tests need, then fmt, clippy, docs, and all
 cargo xtask check   fmt, clippy (each feature alone too) and docs
 cargo xtask setup   only install what the tests need (apt, as root)
 cargo xtask bench   the benches, beside their floors; `bench redis` those of Redis, `bench redlock` those of
-                    Redlock on five servers, `bench zookeeper` those of ZooKeeper; with --peers beside other
-                    people's locks, with --quick only to see that all runs";
+                    Redlock on five servers, `bench zookeeper` those of ZooKeeper, `bench sql` those of MariaDB
+                    and PostgreSQL; with --peers beside other people's locks, with --quick only to see that
+                    all runs";
 
 fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();

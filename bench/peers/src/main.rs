@@ -1,4 +1,4 @@
-//! The loads of leasehold's Redis bench on the Rust crates rslock and distributed-lock.
+//! The loads of leasehold's Redis bench, and one of its SQL bench, on the Rust crates rslock and distributed-lock.
 //!
 //! `leasehold-bench-peers URL PEER LOAD SECONDS` prints one line of JSON; the bench starts it, once for each load, and counts what
 //! the server was asked meanwhile. `leasehold-bench-peers URL,URL,… PEER cycles` is for the Redlock bench: for each line on stdin,
@@ -9,7 +9,7 @@ mod peer;
 
 use serde_json::Value;
 
-use peer::{DistributedLock, Peer, Rslock};
+use peer::{DistributedLock, DistributedLockMySql, DistributedLockPostgres, Peer, Rslock};
 
 /// Whatever went wrong, on any thread.
 pub(crate) type Oops = Box<dyn std::error::Error + Send + Sync>;
@@ -26,6 +26,8 @@ fn main() -> Result<(), Oops> {
         match peer.as_str() {
             "rslock" => run::<Rslock>(url, load, seconds).await,
             "distributed-lock" => run::<DistributedLock>(url, load, seconds).await,
+            "distributed-lock-postgres" => run::<DistributedLockPostgres>(url, load, seconds).await,
+            "distributed-lock-mysql" => run::<DistributedLockMySql>(url, load, seconds).await,
             _ => Err(format!("{peer} is not known").into()),
         }
     })?;

@@ -4,6 +4,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use distributed_lock_core::{DistributedLock as _, LockHandle as _, LockProvider as _};
+use distributed_lock_mysql::lock::MySqlDistributedLock;
+use distributed_lock_mysql::{MySqlLockHandle, MySqlLockProvider};
+use distributed_lock_postgres::PostgresLockProvider;
+use distributed_lock_postgres::handle::PostgresLockHandle;
+use distributed_lock_postgres::lock::PostgresDistributedLock;
 use distributed_lock_redis::{RedisDistributedLock, RedisLockHandle, RedisLockProvider};
 use rslock::{LockGuard, LockManager};
 
@@ -73,6 +78,55 @@ impl Peer for DistributedLock {
     }
 
     async fn give(guard: RedisLockHandle) -> Result<(), Oops> {
+        Ok(guard.release().await?)
+    }
+}
+
+/// The crate distributed-lock with PostgreSQL's advisory locks: whoever holds or waits has one of the pool's ten connections.
+pub(crate) struct DistributedLockPostgres(PostgresLockProvider);
+
+impl Peer for DistributedLockPostgres {
+    type Lock = PostgresDistributedLock;
+    type Guard = PostgresLockHandle;
+
+    async fn open(url: &str) -> Result<Self, Oops> {
+        Ok(Self(PostgresLockProvider::new(url).await?))
+    }
+
+    fn lock(&self, name: &str) -> Self::Lock {
+        self.0.create_lock(name)
+    }
+
+    async fn take(lock: &Self::Lock) -> Result<PostgresLockHandle, Oops> {
+        Ok(lock.acquire(None).await?)
+    }
+
+    async fn give(guard: PostgresLockHandle) -> Result<(), Oops> {
+        Ok(guard.release().await?)
+    }
+}
+
+/// The crate distributed-lock with MySQL's named locks: whoever holds or waits has one of the pool's ten connections. Without a limit
+/// it does not wait in MariaDB.
+pub(crate) struct DistributedLockMySql(MySqlLockProvider);
+
+impl Peer for DistributedLockMySql {
+    type Lock = MySqlDistributedLock;
+    type Guard = MySqlLockHandle;
+
+    async fn open(url: &str) -> Result<Self, Oops> {
+        Ok(Self(MySqlLockProvider::new(url).await?))
+    }
+
+    fn lock(&self, name: &str) -> Self::Lock {
+        self.0.create_lock(name)
+    }
+
+    async fn take(lock: &Self::Lock) -> Result<MySqlLockHandle, Oops> {
+        Ok(lock.acquire(Some(TTL)).await?)
+    }
+
+    async fn give(guard: MySqlLockHandle) -> Result<(), Oops> {
         Ok(guard.release().await?)
     }
 }

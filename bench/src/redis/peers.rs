@@ -100,18 +100,13 @@ const PEERS: [(&str, Option<&str>); 3] =
 impl Peers {
     /// Builds the Rust ones with cargo, and installs the Python ones in an environment of their own, both in the target folder.
     pub(crate) fn build() -> Result<Self, Oops> {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
-        let program = std::env::current_exe()?;
-        let target = program.ancestors().nth(2).ok_or("the bench is in no target folder")?.join("bench-peers");
-        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--release", "--locked", "--manifest-path"]).arg(source.join("Cargo.toml"));
-        done(build.arg("--target-dir").arg(&target))?;
+        let (source, target) = places()?;
+        let rust = build_rust()?;
         let (venv, wanted) = (target.join("venv"), source.join("requirements.txt"));
         done(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
         let python = venv.join("bin/python");
         done(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(&wanted))?;
-        let (rust, script) = (target.join("release/leasehold-bench-peers"), source.join("redis_py.py"));
+        let script = source.join("redis_py.py");
         Ok(Self { rust, python, script, source, target })
     }
 
@@ -152,6 +147,24 @@ impl Peers {
         }
         Ok((serde_json::from_slice(&said.stdout)?, calls))
     }
+}
+
+/// Where the sources of all of them are, and where they are built.
+fn places() -> Result<(PathBuf, PathBuf), Oops> {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
+    let program = std::env::current_exe()?;
+    let target = program.ancestors().nth(2).ok_or("the bench is in no target folder")?.join("bench-peers");
+    Ok((source, target))
+}
+
+/// Builds the Rust ones with cargo, in the target folder.
+pub(crate) fn build_rust() -> Result<PathBuf, Oops> {
+    let (source, target) = places()?;
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--release", "--locked", "--manifest-path"]).arg(source.join("Cargo.toml"));
+    done(build.arg("--target-dir").arg(&target))?;
+    Ok(target.join("release/leasehold-bench-peers"))
 }
 
 /// Runs a command, with what it prints going to stderr.

@@ -1,0 +1,115 @@
+//! One task takes and gives back a lock that nobody else wants.
+
+use std::time::Duration;
+
+use leasehold::{Locks, Mutex};
+
+use super::floor::{Bare, make_table};
+use super::server::{Base, Bench};
+use crate::held::cpu;
+use crate::redis::Oops;
+use crate::redis::floor::p50;
+use crate::report::{Line, Report};
+
+/// How often each comparison is made, floor and ours in turn.
+const ROUNDS: u32 = 11;
+const NAME: &str = "cycle";
+
+async fn ours(mutex: &Mutex) -> Result<(), Oops> {
+    let guard = mutex.lock().await?;
+    let _ = std::hint::black_box(guard.release().await?);
+    Ok(())
+}
+
+/// What the rounds came to.
+#[derive(Default)]
+struct Rounds {
+    p50: Vec<Duration>,
+    /// This process's CPU time in one cycle.
+    client: Vec<Duration>,
+    /// The server's in all.
+    server: Duration,
+}
+
+impl Rounds {
+    async fn round(
+        &mut self,
+        bench: &Bench,
+        cycles: u32,
+        cycle: impl AsyncFnMut() -> Result<(), Oops>,
+    ) -> Result<(), Oops> {
+        let (server, client) = (bench.cpu()?, cpu());
+        self.p50.push(p50(cycles, cycle).await?);
+        self.client.push((cpu() - client) / cycles);
+        self.server += bench.cpu()?.saturating_sub(server);
+        Ok(())
+    }
+}
+
+/// What our row says while the lock is held, and when it was given back: the floor writes the same.
+async fn states(bench: &Bench, locks: &Locks) -> Result<[String; 2], Oops> {
+    let asked = format!("SELECT state FROM leasehold WHERE name = '{NAME}'");
+    let guard = locks.mutex(NAME).lock().await?;
+    let taken = bench.value(&asked).await?;
+    let _ = guard.release().await?;
+    Ok([taken, bench.value(&asked).await?])
+}
+
+/// One task, one lock.
+pub(crate) async fn cycle(report: &mut Report, bench: &Bench) -> Result<(), Oops> {
+    make_table(bench).await?;
+    let locks = bench.open("").await?;
+    let [taken, given] = states(bench, &locks).await?;
+    let mutex = locks.mutex(NAME);
+    let mut bare = Bare::open(bench).await?;
+    // As many digits as our own have.
+    let mut at = 1_700_000_000_000_000;
+    let mut floor_cycle = async || {
+        at += 1;
+        bare.cycle(NAME, at, [&taken, &given]).await
+    };
+    let cycles = if bench.syncs { 300 } else { 1_000 } / bench.scale;
+    p50(cycles, async || ours(&mutex).await).await?;
+    p50(cycles, &mut floor_cycle).await?;
+    let (mut mine, mut floor) = (Rounds::default(), Rounds::default());
+    for round in 0..ROUNDS {
+        // Nobody is always first.
+        if round.is_multiple_of(2) {
+            mine.round(bench, cycles, async || ours(&mutex).await).await?;
+        }
+        floor.round(bench, cycles, &mut floor_cycle).await?;
+        if !round.is_multiple_of(2) {
+            mine.round(bench, cycles, async || ours(&mutex).await).await?;
+        }
+    }
+    locks.close().await?;
+    let what = format!("{}: take and give back, p50", bench.label());
+    let floor_is = if bench.base == Base::MySql { "bare upsert, update" } else { "bare upsert RETURNING, update" };
+    let most = bench.aim(1.2, f64::INFINITY);
+    report.compare(Line { what: &what, floor_is, ours: &mut mine.p50, floor: &mut floor.p50, most });
+    let most = f64::INFINITY;
+    let what = format!("{}: our CPU time in one", bench.label());
+    report.compare(Line { what: &what, floor_is, ours: &mut mine.client, floor: &mut floor.client, most });
+    let what = format!("{}: the server's CPU time in one", bench.label());
+    // Its clock ticks too seldom for a single round.
+    let (mut ours, mut bare) = ([mine.server / (ROUNDS * cycles)], [floor.server / (ROUNDS * cycles)]);
+    report.compare(Line { what: &what, floor_is, ours: &mut ours, floor: &mut bare, most });
+    counted(report, bench, cycles).await
+}
+
+/// The same with the statements counted.
+async fn counted(report: &mut Report, bench: &Bench, cycles: u32) -> Result<(), Oops> {
+    bench.count_statements().await?;
+    let locks = bench.open("").await?;
+    let mutex = locks.mutex(NAME);
+    ours(&mutex).await?;
+    let before = bench.statements().await?;
+    for _ in 0..cycles {
+        ours(&mutex).await?;
+    }
+    let statements = bench.statements().await?.since(before) / f64::from(cycles);
+    let what = format!("{}: take and give back", bench.label());
+    report.figure(&what, statements, "statements", f64::INFINITY);
+    locks.close().await?;
+    Ok(())
+}
