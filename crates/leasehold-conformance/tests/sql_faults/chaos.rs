@@ -37,7 +37,7 @@ async fn client(url: String, stop: Arc<AtomicBool>) -> Vec<Held> {
 async fn nobody_holds_beside_another_whatever_dies() {
     for kind in BOTH {
         let mut site = Site::new(kind).await;
-        drop(lock(&site.locks(Duration::from_secs(1)).await, "a").await.release().await);
+        let _ = lock(&site.locks(Duration::from_secs(1)).await, "a").await.release().await.expect("a release");
         let stop = Arc::new(AtomicBool::new(false));
         let mut clients = JoinSet::new();
         for _ in 0..5 {
@@ -80,11 +80,11 @@ async fn a_killed_server_forgets_nothing() {
             crate::site::queued(&one, "a", 1).await;
             site.crash().await;
             assert!(guard.is_held() && !waiting.is_finished(), "{kind:?}");
-            guard.release().await.expect("a release");
+            let _ = guard.release().await.expect("a release");
             let next = waiting.await.expect("no panic");
             assert!(next.token() > token, "{kind:?}");
             token = next.token();
-            next.release().await.expect("a release");
+            let _ = next.release().await.expect("a release");
         }
     }
 }

@@ -27,7 +27,7 @@ async fn a_holder_outlives_its_connections() {
         .await;
         site.kill_connections().await;
         let token = guard.token();
-        guard.release().await.expect("a release over a new connection");
+        let _ = guard.release().await.expect("a release over a new connection");
         assert!(lock(&two, "a").await.token() > token, "{kind:?}");
     }
 }
@@ -44,12 +44,12 @@ async fn a_waiter_outlives_its_connections() {
         let third = tokio::spawn(async move { lock(&three, "a").await });
         queued(&one, "a", 2).await;
         site.kill_connections().await;
-        guard.release().await.expect("a release");
+        let _ = guard.release().await.expect("a release");
         let second = second.await.expect("no panic");
         assert!(!third.is_finished(), "{kind:?}: in order");
         site.kill_connections().await;
         let token = second.token();
-        second.release().await.expect("a release");
+        let _ = second.release().await.expect("a release");
         assert!(third.await.expect("no panic").token() > token);
     }
 }
@@ -69,7 +69,7 @@ async fn a_line_that_breaks_after_the_request_loses_nothing() {
             assert_eq!((view.holders.len(), view.waiters.len()), (1, 0), "{kind:?}, round {round}");
             assert_eq!(view.holders[0].token, Some(guard.token()), "{kind:?}");
             proxy.cut_after_request();
-            guard.release().await.expect("a release");
+            let _ = guard.release().await.expect("a release");
             assert!(is_free(&two, "a").await, "{kind:?}, round {round}");
         }
     }
@@ -108,7 +108,7 @@ async fn a_lost_waiter_is_passed_over() {
         proxy.freeze(true);
         // Its place lapses.
         queued(&one, "a", 1).await;
-        guard.release().await.expect("a release");
+        let _ = guard.release().await.expect("a release");
         let next = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("in time").expect("no panic");
         assert!(next.is_held(), "{kind:?}");
         lost.abort();

@@ -23,7 +23,7 @@ async fn a_pooler_in_transaction_mode() {
         let waiting = tokio::spawn(async move { lock(&waiter, "a").await });
         queued(from, "a", 1).await;
         let token = last.token();
-        last.release().await.expect("a release");
+        let _ = last.release().await.expect("a release");
         last = waiting.await.expect("no panic");
         assert!(last.token() > token, "round {round}");
     }
@@ -40,7 +40,7 @@ async fn a_pooler_in_transaction_mode() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_takes_no_locks() {
     let primary = postgres::start().await.expect("a server");
-    drop(lock(&locks(&primary.url(), LONG).await, "a").await.release().await);
+    let _ = lock(&locks(&primary.url(), LONG).await, "a").await.release().await.expect("a release");
     let standby = Postgres::replica_of(&primary).start().await.expect("a standby");
     eventually(Duration::from_secs(20), || async {
         let error = Locks::open(&standby.url()).await.map_err(|error| error.to_string())?.mutex("a").try_lock().await;
@@ -76,7 +76,7 @@ async fn writers_of_a_galera_cluster_exclude_each_other() {
         let waiting = tokio::spawn(async move { lock(&waiter, "a").await });
         queued(&one, "a", 1).await;
         let token = last.token();
-        last.release().await.expect("a release");
+        let _ = last.release().await.expect("a release");
         last = waiting.await.expect("no panic");
         assert!(last.token() > token, "round {round}");
     }

@@ -13,7 +13,7 @@ async fn a_row_that_somebody_locked_is_waited_for() {
     for kind in BOTH {
         let site = Site::new(kind).await;
         let locks = site.locks(LONG).await;
-        drop(lock(&locks, "a").await.release().await);
+        let _ = lock(&locks, "a").await.release().await.expect("a release");
         let sql = "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE";
         let waiting = {
             let taken = |locks: leasehold::Locks| tokio::spawn(async move { lock(&locks, "a").await });

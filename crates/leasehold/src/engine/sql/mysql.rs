@@ -34,6 +34,10 @@ impl MyLink {
     }
 
     async fn to(config: &Config, host: &str, port: u16) -> Result<Self, Failure> {
+        if config.tls.is_some() {
+            // The client library asks for the process's own; whoever was first stays.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         let conn = Conn::new(options(config, host, port)).await.map_err(unreachable)?;
         let mut link = Self { conn, closed: false };
         // Session variables and the isolation level cannot be set by one statement.
