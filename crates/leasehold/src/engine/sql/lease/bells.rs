@@ -1,7 +1,7 @@
 //! Bells: where the database sends no messages (MySQL), a named lock of ours rings when we let go of it.
 //!
-//! Each of our claims that has been there for a moment has a bell, which one connection of ours holds. Whoever waits right behind
-//! the claim, in another process, blocks in `GET_LOCK` on its bell: it wakes when we ring by `RELEASE_LOCK`, and also when our
+//! Each of our claims that has been there for a moment has a bell, which one connection of ours holds, unless another of ours is
+//! right behind it: that one needs none. Whoever waits right behind the claim, in another process, blocks in `GET_LOCK` on its bell: it wakes when we ring by `RELEASE_LOCK`, and also when our
 //! process dies, for then the server lets go. A bell that rings for nothing costs a look, one that is not there yet another try a
 //! little later. Nothing rests on it.
 
@@ -31,6 +31,8 @@ pub(super) fn name(claim: ClaimId) -> String {
 #[derive(Debug)]
 enum Order {
     Hang(ClaimId),
+    /// Nobody would hear it: it gets none, unless it has it already.
+    Spare(ClaimId),
     Ring(ClaimId),
 }
 
@@ -49,6 +51,11 @@ impl Bells {
     /// A claim of ours is there.
     pub(super) fn hang(&self, claim: ClaimId) {
         let _ = self.0.send(Order::Hang(claim));
+    }
+
+    /// A claim of ours has another of ours right behind it.
+    pub(super) fn spare(&self, claim: ClaimId) {
+        let _ = self.0.send(Order::Spare(claim));
     }
 
     /// A claim of ours is gone.
@@ -76,6 +83,9 @@ impl Book {
                 if !self.hung.contains(&claim) && self.waiting.insert(claim) {
                     self.due.push_back((now.after(SETTLED), claim));
                 }
+            }
+            Order::Spare(claim) => {
+                self.waiting.remove(&claim);
             }
             Order::Ring(claim) => {
                 self.waiting.remove(&claim);
@@ -172,26 +182,25 @@ async fn order(link: &mut Link, what: &str, claims: &[ClaimId]) -> Result<(), cr
     Ok(())
 }
 
-/// Who has a bell, by lock: so that it rings when they leave.
+/// Who has a bell, or will, at one lock: so that it rings when they leave.
 #[derive(Debug, Default)]
-pub(super) struct Hung(HashMap<ClaimId, ()>);
+pub(super) struct Hung(HashMap<ClaimId, bool>);
 
 impl Hung {
-    /// What changed when our claims at a lock are these now.
-    pub(super) fn now(&mut self, ours: impl Iterator<Item = ClaimId>, bells: &Bells) {
-        let now: HashSet<ClaimId> = ours.collect();
-        self.0.retain(|claim, ()| {
-            let stays = now.contains(claim);
-            if !stays {
-                bells.ring(*claim);
-            }
-            stays
-        });
-        for claim in now {
-            if self.0.insert(claim, ()).is_none() {
-                bells.hang(claim);
+    /// What changed when our claims at a lock are these now, each with whether others may wait right behind it.
+    pub(super) fn now(&mut self, ours: impl Iterator<Item = (ClaimId, bool)>, bells: &Bells) {
+        let now: HashMap<ClaimId, bool> = ours.collect();
+        for claim in self.0.keys().filter(|claim| !now.contains_key(claim)) {
+            bells.ring(*claim);
+        }
+        for (claim, wanted) in &now {
+            match (self.0.get(claim).copied().unwrap_or(false), wanted) {
+                (false, true) => bells.hang(*claim),
+                (true, false) => bells.spare(*claim),
+                _ => {}
             }
         }
+        self.0 = now;
     }
 }
 
@@ -225,6 +234,42 @@ mod tests {
         book.write(Order::Ring(claim(1)), at(6));
         book.write(Order::Ring(claim(1)), at(7));
         assert_eq!(book.to_ring, vec![claim(1)]);
+    }
+
+    #[test]
+    fn a_claim_whose_next_is_ours_gets_none_but_keeps_what_it_has() {
+        let mut book = Book::default();
+        book.write(Order::Hang(claim(1)), at(0));
+        book.write(Order::Spare(claim(1)), at(3));
+        assert_eq!(book.take_due(at(5)), vec![]);
+        book.write(Order::Hang(claim(1)), at(6));
+        assert_eq!(book.take_due(at(11)), vec![claim(1)]);
+        book.write(Order::Spare(claim(1)), at(12));
+        book.write(Order::Ring(claim(1)), at(13));
+        assert_eq!(book.to_ring, vec![claim(1)]);
+    }
+
+    #[test]
+    fn who_is_told_of_what_changed() {
+        let (sender, mut orders) = unbounded_channel();
+        let (bells, mut hung) = (Bells(sender), Hung::default());
+        let mut told = |ours: &[(u128, bool)]| {
+            hung.now(ours.iter().map(|(bits, wanted)| (claim(*bits), *wanted)), &bells);
+            let mut told: Vec<String> = std::iter::from_fn(|| orders.try_recv().ok())
+                .map(|order| match order {
+                    Order::Hang(claim) => format!("hang {}", claim.bits()),
+                    Order::Spare(claim) => format!("spare {}", claim.bits()),
+                    Order::Ring(claim) => format!("ring {}", claim.bits()),
+                })
+                .collect();
+            told.sort();
+            told
+        };
+        assert_eq!(told(&[(1, true)]), ["hang 1"]);
+        assert_eq!(told(&[(1, false), (2, true)]), ["hang 2", "spare 1"]);
+        assert_eq!(told(&[(1, false), (2, true)]), [""; 0]);
+        assert_eq!(told(&[(2, true)]), ["ring 1"]);
+        assert_eq!(told(&[]), ["ring 2"]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::engine::LeaseEngine;
 use super::lot::{Asked, Inside, Lot, Reading, Row, lock};
-use super::state::{self, micros, moment};
+use super::state::{self, Note, micros, moment};
 use super::step::{self, Effects, Op, Out};
 use super::wire::{self, Stored, Swap};
 use crate::claim::{Claim, ClaimId, Token};
@@ -15,7 +15,7 @@ use crate::engine::sql::link::{Reply, Value};
 use crate::engine::sql::pool::Pooled;
 use crate::error::{Error, ErrorKind};
 use crate::logic::lease as rules;
-use crate::logic::table::{Departure, Table};
+use crate::logic::table::{Departure, Party, Table};
 use crate::name::LockName;
 
 /// How often a round is decided anew because somebody else wrote first, before whoever asked is told to come again.
@@ -297,7 +297,11 @@ impl LeaseEngine {
         let parties = || row.table.holders.iter().chain(&row.table.waiters);
         let ours = || parties().filter(|party| party.note.inbox == self.inbox).map(|party| party.claim);
         if let Some(bells) = &self.bells {
-            inside.hung.now(ours(), bells);
+            // Whoever waits in another process hears the bell of the party right before it.
+            let is_ours = |party: &Party<Note>| party.note.inbox == self.inbox;
+            let next = parties().skip(1).map(|party| !is_ours(party)).chain([true]);
+            let rows = parties().zip(next).filter(|(party, _)| is_ours(party));
+            inside.hung.now(rows.map(|(party, others_behind)| (party.claim, others_behind)), bells);
         }
         let any = ours().next().is_some();
         inside.row = any.then_some(row);
