@@ -32,6 +32,22 @@ async fn a_clock_set_back_neither_lets_two_in_nor_keeps_a_lock_for_an_hour() {
     }
 }
 
+/// The same for those who only try, and do not wait: it is free after a TTL, not after an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_mends_a_lease_that_begins_in_the_future() {
+    for kind in BOTH {
+        let clock = WallClock::new().expect("a clock");
+        let site = Site::with_clock(kind, &clock).await;
+        let (one, proxy) = site.proxied(SHORT).await;
+        let two = site.locks(SHORT).await;
+        let guard = lock(&one, "a").await;
+        proxy.freeze(true);
+        clock.move_to(-3600).expect("a moved clock");
+        eventually(SOON, || async { if is_free(&two, "a").await { Ok(()) } else { Err("not free") } }).await;
+        assert!(!guard.is_held(), "{kind:?}");
+    }
+}
+
 /// The same, and the holder is gone before it could renew on the clock that was set back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_begins_in_the_future_lasts_no_longer_than_its_ttl() {

@@ -33,7 +33,7 @@ async fn a_pooler_in_transaction_mode() {
         if last.deadline() > before && last.is_held() { Ok(()) } else { Err("not renewed") }
     })
     .await;
-    assert!(!is_free(&two, "a").await || !is_free(&one, "a").await);
+    assert!(!is_free(&two, "a").await && !is_free(&one, "a").await);
 }
 
 /// A standby, and a server that is read-only, say so; named beside its primary, the primary is found.

@@ -45,6 +45,24 @@ async fn a_row_that_somebody_locked_is_waited_for() {
     }
 }
 
+/// A row that stays locked is an error after five seconds, which says so and had no effect; a caller that waits goes on waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_stays_locked_is_said_and_waited_for() {
+    use mysql_async::prelude::Queryable;
+    let site = Site::new(Kind::MariaDb).await;
+    let locks = site.locks(LONG).await;
+    let _ = lock(&locks, "a").await.release().await.expect("a release");
+    let opts = mysql_async::Opts::from_url(&site.url()).expect("a URL");
+    let mut hand = mysql_async::Conn::new(opts).await.expect("a connection");
+    hand.query_drop("BEGIN").await.expect("a transaction");
+    let sql = "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE";
+    let _: Vec<mysql_async::Row> = hand.query(sql).await.expect("a row");
+    let error = locks.mutex("a").try_lock().await.expect_err("it is locked");
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
+    hand.query_drop("COMMIT").await.expect("a commit");
+    assert!(lock(&locks, "a").await.is_held());
+}
+
 /// Waits until a statement of ours is under way and does not end.
 async fn blocked(site: &Site) {
     leasehold_testbed::eventually(SOON, || async {

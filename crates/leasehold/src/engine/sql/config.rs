@@ -127,7 +127,11 @@ impl Config {
                 return Err(bad(format!("technique is `row`, `for-update` or `session`, and not {other:?}")));
             }
         };
-        let pooler = on_or_off(url, "pooler")?.unwrap_or(false);
+        let pooler = match url.option("pooler") {
+            Some("transaction") => true,
+            Some("session") => false,
+            _ => on_or_off(url, "pooler")?.unwrap_or(false),
+        };
         let wake = match url.option("wake") {
             None | Some("auto") if pooler => Wake::Poll,
             None | Some("auto") => Wake::Auto,
@@ -183,8 +187,8 @@ fn bad(message: String) -> Error {
 fn on_or_off(url: &EngineUrl, key: &str) -> Result<Option<bool>> {
     match url.option(key) {
         None => Ok(None),
-        Some("" | "on" | "true" | "transaction") => Ok(Some(true)),
-        Some("off" | "false" | "session") => Ok(Some(false)),
+        Some("" | "on" | "true") => Ok(Some(true)),
+        Some("off" | "false") => Ok(Some(false)),
         Some(other) => Err(bad(format!("{key} is `on` or `off`, and not {other:?}"))),
     }
 }
@@ -305,6 +309,7 @@ mod tests {
             ("postgres://u@h/d?connect-timeout=1ms", "at least"),
             ("postgres://u@h/d?sslmode=require", "tls=on"),
             ("postgres://u@h/d?tls=on", "ca="),
+            ("postgres://u@h/d?tls=session", "`off`"),
             ("postgres://u@h/d?tls=off&ca=/c", "tls=on"),
             ("postgres://u@h/d?tls=on&ca=/c&cert=/d", "cert-key"),
         ] {

@@ -120,6 +120,7 @@ fn options(config: &Config, host: &str, port: u16) -> Opts {
         .db_name(Some(&config.database))
         .prefer_socket(false)
         .tcp_nodelay(true)
+        .tcp_keepalive(Some(std::time::Duration::from_secs(10)))
         .client_found_rows(false)
         .connect_attribute("program_name", "leasehold")
         .ssl_opts(tls)

@@ -21,6 +21,8 @@ pub(super) struct Row {
     pub(super) version: i64,
     pub(super) token: u64,
     pub(super) table: Parties,
+    /// Whether what is stored begins in the future, and must be written anew.
+    pub(super) healed: bool,
     pub(super) reading: Reading,
 }
 

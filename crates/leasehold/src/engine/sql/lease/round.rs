@@ -136,7 +136,7 @@ impl LeaseEngine {
                     "{MOST_PARTIES} hold or wait already, and there is no room for more"
                 )));
             }
-            let changed = table != found.table || last != found.token;
+            let changed = table != found.table || last != found.token || found.healed;
             if !changed && !fresh {
                 // Nothing to write: then it must be true now.
                 continue;
@@ -153,8 +153,13 @@ impl LeaseEngine {
             let reply = self.run(&mut link, sql, &values).await?;
             let Some(at) = self.sql.made(&reply).map_err(strange)? else { continue };
             let reading = Reading { sent, heard: self.clock.now(), shown: moment(at) };
-            let written =
-                Row { version: found.version + 1, token: last, table: rebased(table, now, moment(at)), reading };
+            let written = Row {
+                version: found.version + 1,
+                token: last,
+                table: rebased(table, now, moment(at)),
+                healed: false,
+                reading,
+            };
             step::dated(&mut outs, ops, &written.table);
             self.settle(lot, written, &effects, &outs, ops);
             return Ok((outs, reading));
@@ -188,7 +193,7 @@ impl LeaseEngine {
         Ok(Some(found.unwrap_or_else(|| {
             let now = self.clock.now();
             let reading = Reading { sent: now, heard: now, shown: Moment::default() };
-            Row { version: -1, token: 0, table: Table::default(), reading }
+            Row { version: -1, token: 0, table: Table::default(), healed: false, reading }
         })))
     }
 
@@ -233,7 +238,7 @@ impl LeaseEngine {
             party.until = moment(at).after(party.ttl);
             party.note.since = Some(moment(at));
         }
-        Ok(Some(Row { version: at, token, table, reading }))
+        Ok(Some(Row { version: at, token, table, healed: false, reading }))
     }
 
     /// Keeps a row that holds only the claim which asked, and says so.
@@ -253,8 +258,8 @@ impl LeaseEngine {
         let Some(found) = reply.row() else { return Ok(None) };
         let Stored { version, token, now, state } = wire::stored(found).map_err(strange)?;
         let shown = moment(now);
-        let table = state::read(&state, shown).map_err(|why| damaged(lot.name.as_str(), why))?;
-        Ok(Some(Row { version, token, table, reading: Reading { sent, heard, shown } }))
+        let (table, healed) = state::read_and_heal(&state, shown).map_err(|why| damaged(lot.name.as_str(), why))?;
+        Ok(Some(Row { version, token, table, healed, reading: Reading { sent, heard, shown } }))
     }
 
     /// Tells who was let in, listens for who waits, and keeps the row while we have anybody there.

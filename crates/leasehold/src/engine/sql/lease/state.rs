@@ -137,14 +137,22 @@ fn mode(text: &str) -> Option<Mode> {
 /// Reads it back, at `now` of the database's clock. A lease that begins in the future was written before that clock was set back:
 /// it begins now, so that it lasts no longer than its TTL from here.
 pub(super) fn read(text: &str, now: Moment) -> Result<Parties, &'static str> {
+    Ok(read_and_heal(text, now)?.0)
+}
+
+/// The same, and whether the clock was set back: then what was read must be written, so that it begins now for others, too.
+pub(super) fn read_and_heal(text: &str, now: Moment) -> Result<(Parties, bool), &'static str> {
     let value: Value = serde_json::from_str(text).map_err(|_| "no JSON")?;
     let who: Option<Vec<Arc<Holder>>> = value["who"].as_array().and_then(|rows| rows.iter().map(holder).collect());
     let who = who.ok_or("no list of who they are")?;
-    let list = |key: &str| -> Result<Vec<Party<Note>>, &'static str> {
+    let mut healed = false;
+    let mut list = |key: &str| -> Result<Vec<Party<Note>>, &'static str> {
         let parties = value[key].as_array().ok_or("no list of parties")?;
+        healed |= parties.iter().any(|party| party["at"].as_i64().is_some_and(|at| moment(at) > now));
         parties.iter().map(|value| party(value, &who, now).ok_or("a party is not understood")).collect()
     };
-    Ok(Table { holders: list("holders")?, waiters: list("waiters")?.into() })
+    let table = Table { holders: list("holders")?, waiters: list("waiters")?.into() };
+    Ok((table, healed))
 }
 
 fn holder(row: &Value) -> Option<Arc<Holder>> {

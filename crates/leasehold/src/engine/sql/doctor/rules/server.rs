@@ -1,6 +1,7 @@
 //! Whether a server can be used at all.
 
 use super::super::super::Dialect;
+use super::super::super::config::Technique;
 use super::super::facts::{Aim, Closed, Facts, Seen, Server};
 use super::{fail, ok, unknown, warn, writers};
 use crate::doctor::Finding;
@@ -68,13 +69,16 @@ pub(super) fn version(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let shown = text.split(" on ").next().unwrap_or(text);
     let shown = if shown.contains(kind) { shown.to_owned() } else { format!("{kind} {shown}") };
     let least = match (aim.dialect, kind) {
+        (Dialect::Postgres, _) if aim.technique == Technique::Session => (14, 0),
         (Dialect::Postgres, _) => (12, 0),
         (_, "MariaDB") => (10, 5),
         _ => (8, 0),
     };
     if numbers < least {
         return fail(check, at, shown)
-            .means(format!("{means}: here they may be refused, and nobody has tried"))
+            .means(format!(
+                "{means} (PostgreSQL 14 for technique=session): here they may be refused, and nobody has tried"
+            ))
             .fix("a newer version");
     }
     ok(check, at, shown).means("new enough for our statements")

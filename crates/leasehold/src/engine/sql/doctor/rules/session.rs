@@ -82,19 +82,16 @@ pub(super) fn statement_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         // That of MySQL ends only what reads.
         Dialect::MySql => ("max_execution_time", millis(seen, "max_execution_time")),
     };
-    let least = if aim.is_held_in_session() { aim.ttl } else { Duration::from_secs(1) };
+    let least = Duration::from_secs(1);
     match told {
+        Ok(Some(most)) if aim.is_held_in_session() => ok(check, at, format!("{key} is {}", short(most)))
+            .means("our sessions set their own, none: whoever waits for a lock waits in a statement"),
         Ok(None) => ok(check, at, format!("{key} is not set")).means("no statement of ours is ended by the server"),
-        Ok(Some(most)) if most < least => {
-            let means = if aim.is_held_in_session() {
-                "whoever waits for a lock waits in a statement, which is ended: waiting begins anew, at the end of the queue"
-            } else {
-                "a statement that is slow once is ended, and a take or a renewal fails where it would have been late"
-            };
-            warn(check, at, format!("{key} is {}", short(most)))
-                .means(means)
-                .fix(format!("{key} of {} or more for the user of the locks", short(least)))
-        }
+        Ok(Some(most)) if most < least => warn(check, at, format!("{key} is {}", short(most)))
+            .means(
+                "a statement that is slow once is ended, and a take or a renewal fails where it would have been late",
+            )
+            .fix(format!("{key} of {} or more for the user of the locks", short(least))),
         Ok(Some(most)) => ok(check, at, format!("{key} is {}", short(most))).means("longer than our statements take"),
         Err(no) => unknown(check, at, &no).means("a server that ends statements early makes takes and renewals fail"),
     }
@@ -144,10 +141,9 @@ pub(super) fn idle_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
             .means("sessions that say nothing are left alone");
     };
     let found = format!("{key} is {}", short(time));
-    if aim.is_held_in_session() && time < aim.ttl {
-        return fail(check, at, found)
-            .means("the lock lives in a session that says nothing for a while: it is ended, and the lock is lost while it is held")
-            .fix(format!("{key} of {} or more for the user of the locks; or a shorter TTL; or technique=row", short(aim.ttl)));
+    if aim.is_held_in_session() {
+        return ok(check, at, found)
+            .means("our sessions set their own, the TTL: by that the lock of a silent holder ends");
     }
     if aim.dialect == Dialect::Postgres && !aim.polls && !aim.is_held_in_session() {
         return warn(check, at, found)

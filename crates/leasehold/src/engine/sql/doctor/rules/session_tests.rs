@@ -41,7 +41,7 @@ fn statements_that_are_ended() {
     assert_level(&statement_timeout("h", &soon, &pg()), Warn, "200 ms");
     let later = postgres().set("statement_timeout", "5000");
     assert_level(&statement_timeout("h", &later, &pg()), Good, "5 s");
-    assert_level(&statement_timeout("h", &later, &Aim { technique: Technique::Session, ..pg() }), Warn, "queue");
+    assert_level(&statement_timeout("h", &later, &Aim { technique: Technique::Session, ..pg() }), Good, "none");
     assert_level(&statement_timeout("h", &mariadb().set("max_statement_time", "0.5"), &my()), Warn, "500 ms");
     let mysql = mariadb().hiding("max_statement_time").set("max_execution_time", "0");
     assert_level(&statement_timeout("h", &mysql, &my()), Good, "max_execution_time");
@@ -64,9 +64,9 @@ fn sessions_that_say_nothing() {
     let ended = postgres().set("idle_session_timeout", "10000");
     assert_level(&idle_timeout("h", &ended, &pg()), Warn, "wake=poll");
     assert_level(&idle_timeout("h", &ended, &Aim { polls: true, ..pg() }), Good, "made anew");
-    assert_level(&idle_timeout("h", &ended, &Aim { technique: Technique::Session, ..pg() }), Fail, "lost while");
+    assert_level(&idle_timeout("h", &ended, &Aim { technique: Technique::Session, ..pg() }), Good, "the TTL");
     let open = postgres().set("idle_in_transaction_session_timeout", "5000");
     assert_level(&idle_timeout("h", &open, &pg()), Good, "left alone");
-    assert_level(&idle_timeout("h", &open, &Aim { technique: Technique::ForUpdate, ..pg() }), Fail, "5 s");
+    assert_level(&idle_timeout("h", &open, &Aim { technique: Technique::ForUpdate, ..pg() }), Good, "5 s");
     assert_level(&idle_timeout("h", &silent(), &my()), Unknown, "ended");
 }
