@@ -17,8 +17,8 @@ pub(super) struct MyLink {
 
 /// What every session is told first: a time zone without summer time, so that `NOW` is unambiguous; statements that end by
 /// themselves; no gaps locked.
-const SETUP: &str = "SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', \
-    innodb_lock_wait_timeout = 5, wait_timeout = 28800; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+const SETUP: &str = "SET NAMES utf8mb4; SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', \
+    innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 28800; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 impl MyLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {

@@ -14,10 +14,14 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::Config;
+use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::{Link, Value};
 
 /// How long a claim is there before it gets a bell: most are gone by then, and nobody waits for them.
 const SETTLED: Duration = Duration::from_millis(5);
+
+/// How long the server may take to answer.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// How many bells one statement takes or rings.
 const AT_ONCE: usize = 64;
@@ -34,6 +38,7 @@ enum Order {
     /// Nobody would hear it: it gets none, unless it has it already.
     Spare(ClaimId),
     Ring(ClaimId),
+    End,
 }
 
 /// Our bells.
@@ -56,6 +61,11 @@ impl Bells {
     /// A claim of ours has another of ours right behind it.
     pub(super) fn spare(&self, claim: ClaimId) {
         let _ = self.0.send(Order::Spare(claim));
+    }
+
+    /// Nothing is held any more: the connection is given up.
+    pub(super) fn end(&self) {
+        let _ = self.0.send(Order::End);
     }
 
     /// A claim of ours is gone.
@@ -87,6 +97,7 @@ impl Book {
             Order::Spare(claim) => {
                 self.waiting.remove(&claim);
             }
+            Order::End => {}
             Order::Ring(claim) => {
                 self.waiting.remove(&claim);
                 if self.hung.remove(&claim) {
@@ -133,13 +144,18 @@ async fn keep(config: Arc<Config>, clock: Clock, mut orders: UnboundedReceiver<O
         tokio::select! {
             biased;
             order = orders.recv() => match order {
+                Some(Order::End) | None => break,
                 Some(order) => book.write(order, clock.now()),
-                None => break,
             },
             () = wake(&clock, due) => {}
         }
+        let mut ends = false;
         while let Ok(order) = orders.try_recv() {
+            ends |= matches!(order, Order::End);
             book.write(order, clock.now());
+        }
+        if ends {
+            break;
         }
         let hang = book.take_due(clock.now());
         let ring = std::mem::take(&mut book.to_ring);
@@ -153,7 +169,11 @@ async fn keep(config: Arc<Config>, clock: Clock, mut orders: UnboundedReceiver<O
             book.lost(clock.now().after(Duration::from_secs(1)));
             continue;
         };
-        if let Err(failure) = order(open, "RELEASE_LOCK", &ring).await.and(order(open, "GET_LOCK", &hang).await) {
+        let mut done = order(open, "RELEASE_LOCK", &ring).await;
+        if done.is_ok() {
+            done = order(open, "GET_LOCK", &hang).await;
+        }
+        if let Err(failure) = done {
             tracing::debug!(?failure, "the bells are gone");
             link = None;
             book.lost(clock.now());
@@ -172,12 +192,13 @@ async fn wake(clock: &Clock, at: Option<Moment>) {
 }
 
 /// One statement for all of them.
-async fn order(link: &mut Link, what: &str, claims: &[ClaimId]) -> Result<(), crate::engine::sql::error::Failure> {
+async fn order(link: &mut Link, what: &str, claims: &[ClaimId]) -> Result<(), Failure> {
     for claims in claims.chunks(AT_ONCE) {
         let each = if what == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
         let sql = format!("DO {}", vec![each; claims.len()].join(", "));
         let values: Vec<Value> = claims.iter().map(|claim| Value::from(name(*claim))).collect();
-        link.run(&sql, &values).await?;
+        let late = || Err(Failure::Broken("the bells gave no answer".into()));
+        tokio::time::timeout(ANSWER, link.run(&sql, &values)).await.unwrap_or_else(|_| late())?;
     }
     Ok(())
 }
@@ -260,6 +281,7 @@ mod tests {
                     Order::Hang(claim) => format!("hang {}", claim.bits()),
                     Order::Spare(claim) => format!("spare {}", claim.bits()),
                     Order::Ring(claim) => format!("ring {}", claim.bits()),
+                    Order::End => "end".to_owned(),
                 })
                 .collect();
             told.sort();

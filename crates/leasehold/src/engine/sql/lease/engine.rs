@@ -68,6 +68,9 @@ impl LeaseEngine {
         let sql = Statements::new(config.dialect, &Tables::of(&config));
         let mut link = pool.take().await?;
         make_tables(&config, &mut link).await.map_err(|failure| pool.tell(&failure))?;
+        // What is judged that much later must still be renewed in time.
+        let mut can = can;
+        can.min_ttl = can.min_ttl.max(config.clock_skew * 3);
         let rings = ears > 0 && !is_galera(&mut link).await;
         drop(link);
         let listens = sends && config.wake == Wake::Auto;
@@ -92,7 +95,7 @@ impl LeaseEngine {
         Ok(engine)
     }
 
-    fn lot(&self, name: &LockName) -> Arc<Lot> {
+    pub(super) fn lot(&self, name: &LockName) -> Arc<Lot> {
         let mut lots = lock(&self.lots);
         Arc::clone(lots.entry(name.clone()).or_insert_with(|| Arc::new(Lot::new(name.clone()))))
     }
@@ -102,7 +105,16 @@ impl LeaseEngine {
         let Some(lot) = lock(&self.lots).get(name).cloned() else { return };
         let mut inside = lot.lock();
         let reading = inside.row.take().map(|row| row.reading);
-        let Some(ear) = inside.ears.get(&claim) else { return };
+        let Some(ear) = inside.ears.get(&claim).cloned() else {
+            // It may have come before the answer to what put it into the queue.
+            inside.missed |= inside.at_work;
+            return;
+        };
+        if !ear.is_news(token) {
+            // An old message, or a re-entry, which has its owner's token: a look tells.
+            ear.rung.notify_one();
+            return;
+        }
         // It was let in after it was last seen waiting; and no earlier than the message says, on the clock as we know it.
         let first = ear.queued_at().after(ear.ttl);
         let end = reading.map_or(first, |reading: Reading| first.min(reading.until(at.after(ear.ttl))));
@@ -243,7 +255,10 @@ impl Engine for LeaseEngine {
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
         Step::new(async move {
             let lot = self.lot(claim.name());
-            match self.ask(&lot, Op::Depart(claim.id), claim.terms.ttl).await?.0 {
+            let answer = self.ask(&lot, Op::Depart(claim.id), claim.terms.ttl).await;
+            // Also if it failed: nobody waits by it any more, and its place lapses.
+            lot.lock().ears.remove(&claim.id);
+            match answer?.0 {
                 Out::Departed(departure) => Ok(departure.into()),
                 other => Err(unexpected(&other)),
             }
@@ -300,6 +315,14 @@ impl Engine for LeaseEngine {
         Step::new(async move {
             if let Some(attendant) = lock(&self.attendant).take() {
                 attendant.abort();
+            }
+            for lot in lock(&self.lots).values() {
+                let mut inside = lot.lock();
+                inside.ears.clear();
+                inside.row = None;
+            }
+            if let Some(bells) = &self.bells {
+                bells.end();
             }
             self.pool.close().await;
             Ok(())

@@ -2,6 +2,7 @@
 //! statement however many ask.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -67,17 +68,20 @@ pub(super) struct Ear {
     /// When the statement was sent that found it waiting last: a grant is later than that.
     queued: Mutex<Moment>,
     granted: Mutex<Option<(Token, Moment)>>,
+    /// The highest token when it was last found waiting: a grant since then is above it, and a message of an earlier one is not it.
+    seen: AtomicU64,
     /// When somebody last waited by it.
     used: Mutex<Moment>,
     pub(super) ttl: Duration,
 }
 
 impl Ear {
-    fn new(ttl: Duration, queued: Moment) -> Self {
+    fn new(ttl: Duration, queued: Moment, seen: u64) -> Self {
         Self {
             rung: Notify::new(),
             queued: Mutex::new(queued),
             granted: Mutex::default(),
+            seen: AtomicU64::new(seen),
             used: Mutex::new(queued),
             ttl,
         }
@@ -103,6 +107,11 @@ impl Ear {
         *lock(&self.granted)
     }
 
+    /// Whether a grant with this token is later than what is known of it.
+    pub(super) fn is_news(&self, token: Token) -> bool {
+        token.0 > self.seen.load(Ordering::SeqCst)
+    }
+
     pub(super) fn queued_at(&self) -> Moment {
         *lock(&self.queued)
     }
@@ -112,6 +121,8 @@ impl Ear {
 #[derive(Debug)]
 pub(super) struct Lot {
     pub(super) name: LockName,
+    /// Rung when another row is known.
+    pub(super) news: Notify,
     inside: Mutex<Inside>,
 }
 
@@ -126,11 +137,15 @@ pub(super) struct Inside {
     pub(super) watched: bool,
     /// Which of ours have a bell.
     pub(super) hung: Hung,
+    /// Whether a message came for somebody whose ear was not there yet.
+    pub(super) missed: bool,
+    /// Whether it was forgotten: whoever still has it asks for the new one.
+    pub(super) gone: bool,
 }
 
 impl Lot {
     pub(super) fn new(name: LockName) -> Self {
-        Self { name, inside: Mutex::default() }
+        Self { name, news: Notify::new(), inside: Mutex::default() }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Inside> {
@@ -140,11 +155,15 @@ impl Lot {
 
 impl Inside {
     /// Keeps an ear for a claim that waits.
-    pub(super) fn listen(&mut self, claim: ClaimId, ttl: Duration, queued: Moment) {
+    pub(super) fn listen(&mut self, claim: ClaimId, ttl: Duration, queued: Moment, seen: u64) {
         match self.ears.get(&claim) {
-            Some(ear) => *lock(&ear.queued) = queued,
+            Some(ear) => {
+                *lock(&ear.queued) = queued;
+                ear.seen.store(seen, Ordering::SeqCst);
+                lock(&ear.granted).take_if(|(token, _)| token.0 <= seen);
+            }
             None => {
-                self.ears.insert(claim, Arc::new(Ear::new(ttl, queued)));
+                self.ears.insert(claim, Arc::new(Ear::new(ttl, queued, seen)));
             }
         }
     }

@@ -28,13 +28,19 @@ impl LeaseEngine {
     /// Has something asked of a lock, and says what came of it.
     pub(super) async fn ask(self: &Arc<Self>, lot: &Arc<Lot>, op: Op, ttl: Duration) -> super::lot::Answered {
         let (tell, told) = tokio::sync::oneshot::channel();
-        let start = {
+        let mut lot = Arc::clone(lot);
+        let start = loop {
             let mut inside = lot.lock();
+            if inside.gone {
+                drop(inside);
+                lot = self.lot(&lot.name.clone());
+                continue;
+            }
             inside.asked.push(Asked { op, within: rules::call_timeout(ttl), tell });
-            !std::mem::replace(&mut inside.at_work, true)
+            break !std::mem::replace(&mut inside.at_work, true);
         };
         if start {
-            tokio::spawn(Arc::clone(self).work(Arc::clone(lot)));
+            tokio::spawn(Arc::clone(self).work(lot));
         }
         match told.await {
             Ok(answer) => answer,
@@ -140,6 +146,11 @@ impl LeaseEngine {
             if !changed && !fresh {
                 // Nothing to write: then it must be true now.
                 continue;
+            }
+            if found.version < 0 && ops.iter().any(|op| matches!(op, Op::Evict(_))) {
+                return Err(Failure::Damaged(
+                    "nobody ever held it, or its row was deleted: there is no token to raise".into(),
+                ));
             }
             if !changed || found.version < 0 {
                 let reading = found.reading;
@@ -278,11 +289,14 @@ impl LeaseEngine {
                 _ => continue,
             };
             match (out, row.table.waiters.iter().find(|party| party.claim == claim)) {
-                (Out::Queued { .. }, Some(party)) => inside.listen(claim, party.ttl, row.reading.sent),
+                (Out::Queued { .. }, Some(party)) => inside.listen(claim, party.ttl, row.reading.sent, row.token),
                 // Whoever waits by it hears of it there.
                 (Out::Granted(..), _) if matches!(op, Op::Look(_)) => {}
                 _ => {
-                    inside.ears.remove(&claim);
+                    // Whoever waits by it asks again.
+                    if let Some(ear) = inside.ears.remove(&claim) {
+                        ear.rung.notify_one();
+                    }
                 }
             }
         }
@@ -294,7 +308,14 @@ impl LeaseEngine {
                 ear.rung.notify_one();
             }
         }
+        if std::mem::take(&mut inside.missed) {
+            for ear in inside.ears.values() {
+                ear.rung.notify_one();
+            }
+        }
         self.put(&mut inside, row);
+        drop(inside);
+        lot.news.notify_one();
     }
 
     /// Keeps the row while any of ours is there.
@@ -332,9 +353,14 @@ impl LeaseEngine {
     }
 
     /// Forgets a lock that nobody of ours is at.
-    fn tidy(&self, lot: &Arc<Lot>) {
+    pub(super) fn tidy(&self, lot: &Arc<Lot>) {
         let mut lots = lock(&self.lots);
-        if lot.lock().is_idle() {
+        let mut inside = lot.lock();
+        if inside.is_idle() && lots.get(&lot.name).is_some_and(|kept| Arc::ptr_eq(kept, lot)) {
+            inside.gone = true;
+            if let Some(bells) = &self.bells {
+                inside.hung.now(std::iter::empty(), bells);
+            }
             lots.remove(&lot.name);
         }
     }
@@ -369,9 +395,9 @@ fn swap<'a>(
 /// The table as it was written at `at`, where it was decided at `now`.
 fn rebased(mut table: state::Parties, now: Moment, at: Moment) -> state::Parties {
     for party in table.holders.iter_mut().chain(&mut table.waiters) {
-        if party.until == now.after(party.ttl) {
-            party.until = at.after(party.ttl);
-        }
+        // Nobody lasts longer than its TTL from here: the clock may have been set back since it was read.
+        let most = at.after(party.ttl);
+        party.until = if party.until == now.after(party.ttl) { most } else { party.until.min(most) };
         party.note.since.get_or_insert(at);
     }
     table

@@ -148,7 +148,9 @@ pub(super) fn read_and_heal(text: &str, now: Moment) -> Result<(Parties, bool), 
     let mut healed = false;
     let mut list = |key: &str| -> Result<Vec<Party<Note>>, &'static str> {
         let parties = value[key].as_array().ok_or("no list of parties")?;
-        healed |= parties.iter().any(|party| party["at"].as_i64().is_some_and(|at| moment(at) > now));
+        healed |= parties
+            .iter()
+            .any(|party| party["at"].as_i64().is_some_and(|at| moment(at) > now.after(Duration::from_secs(1))));
         parties.iter().map(|value| party(value, &who, now).ok_or("a party is not understood")).collect()
     };
     let table = Table { holders: list("holders")?, waiters: list("waiters")?.into() };

@@ -7,9 +7,12 @@ use std::time::Duration;
 use super::bells;
 use super::engine::LeaseEngine;
 use super::lot::{Inside, Lot, Row};
+use super::state::Note;
 use super::step::Op;
-use crate::claim::ClaimId;
+use crate::claim::{ClaimId, Mode};
+use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::{Link, Value};
+use crate::logic::table::Party;
 
 /// How long one statement waits for a bell.
 const SLICE: Duration = Duration::from_secs(5);
@@ -34,10 +37,11 @@ impl Inside {
             return Some(Ahead { ours: *claim, ttl: ear.ttl, bell: None, place: 0 });
         };
         let ours = &row.table.waiters[place];
-        let before = match place.checked_sub(1) {
-            Some(before) => row.table.waiters.get(before),
-            None => row.table.holders.last(),
-        };
+        // Those who may be let in together wait for the same party; and where any of several holders may make room, for none of them.
+        let together = |party: &&Party<Note>| ours.mode != Mode::Exclusive && party.mode != Mode::Exclusive;
+        let before = row.table.waiters.range(..place).rev().find(|party| !together(party));
+        let any_makes_room = matches!(ours.mode, Mode::Permits { .. }) && row.table.holders.len() > 1;
+        let before = before.or_else(|| row.table.holders.last().filter(|_| !any_makes_room));
         let bell = before.filter(|party| *party.note.inbox != *me).map(|party| party.claim);
         Some(Ahead { ours: ours.claim, ttl: ours.ttl, bell, place })
     }
@@ -62,6 +66,8 @@ impl LeaseEngine {
 async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
     let mut link = None;
     let mut in_vain = 0u32;
+    // When to look next, where there is no bell.
+    let mut look_at = None;
     loop {
         let Some(strong) = engine.upgrade() else { return };
         let ahead = {
@@ -69,6 +75,8 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
             let ahead = if strong.is_deaf() { inside.ahead(&strong.inbox) } else { None };
             if ahead.is_none() {
                 inside.watched = false;
+                drop(inside);
+                strong.tidy(&lot);
                 break;
             }
             ahead
@@ -89,9 +97,15 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
             Some(false) => {}
             None => {
                 let pace = poll * u32::try_from(ahead.place.min(15) + 1).unwrap_or(1);
-                strong.clock.sleep_until(strong.clock.now().after(pace)).await;
+                let at = *look_at.get_or_insert_with(|| strong.clock.now().after(pace));
+                tokio::select! {
+                    () = strong.clock.sleep_until(at) => {}
+                    // Another row: perhaps there is a bell to hear now.
+                    () = lot.news.notified() => continue,
+                }
             }
         }
+        look_at = None;
         if !lot.lock().ears.contains_key(&ahead.ours) {
             in_vain = 0;
             continue;
@@ -119,7 +133,9 @@ async fn hear(
     let name = bells::name(bell);
     let values = [Value::from(name.as_str()), Value::Int(SLICE.as_secs() as i64), Value::from(name.as_str())];
     // Whoever else wants to hear it must not wait for us.
-    match open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values).await {
+    let asked = open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values);
+    let late = || Err(Failure::Broken("a bell gave no answer".into()));
+    match tokio::time::timeout(SLICE * 2, asked).await.unwrap_or_else(|_| late()) {
         Ok(reply) => Some(reply.value().and_then(Value::int) == Some(1)),
         Err(failure) => {
             tracing::debug!(?failure, "a bell cannot be heard");
