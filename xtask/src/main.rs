@@ -21,7 +21,7 @@ const PROGRAMS: [(&str, &str); 11] = [
 ];
 
 /// Each engine must build and lint alone, and the library without any.
-const FEATURES: [&str; 5] = ["", "memory", "file", "redis", "zookeeper"];
+const FEATURES: [&str; 7] = ["", "memory", "file", "mysql", "postgres", "redis", "zookeeper"];
 
 type Done = Result<(), Box<dyn Error>>;
 

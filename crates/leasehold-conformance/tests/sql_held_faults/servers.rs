@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::ErrorKind;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::Data;
+use leasehold_testbed::mariadb::Galera;
 use leasehold_testbed::postgres::Postgres;
 
 use crate::site::{Kind, LONG, Site, told};
@@ -74,7 +75,7 @@ async fn standby() {
 /// More locks than connections: who waits is served when one is given back, and who tries is told why not.
 async fn has_few_connections(kind: Kind) {
     for table in Site::new(kind).await.tables() {
-        let url = format!("{}&connections=3&connect-timeout=300ms", table.url());
+        let url = format!("{}&connections=3&connect-timeout=2s", table.url());
         let locks = leasehold::Locks::builder().ttl(LONG).open(&url).await.expect("an engine");
         let (one, two) = (locks.mutex("1").lock().await.expect("a lock"), locks.mutex("2").lock().await);
         let error = locks.mutex("3").try_lock().await.expect_err("no connection is left");
@@ -87,6 +88,18 @@ async fn has_few_connections(kind: Kind) {
         let _ = one.release().await.expect("a release");
         let third = third.await.expect("no panic").expect("a lock");
         assert!(third.is_held() && two.expect("a lock").is_held());
+    }
+}
+
+/// The members of a Galera cluster do not share the locks of sessions: two would hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_galera_cluster_is_refused() {
+    let cluster = Galera::start(1).await.expect("a cluster");
+    for technique in ["session", "for-update"] {
+        let url = format!("{}?technique={technique}", cluster.server(0).url());
+        let error = leasehold::Locks::open(&url).await.expect_err("two would hold");
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.to_string().contains("technique=row"), "{error}");
     }
 }
 

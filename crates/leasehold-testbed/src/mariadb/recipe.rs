@@ -39,7 +39,8 @@ impl MariaDb {
         let dir = place.dir().to_string_lossy();
         let flush = if self.syncs { "1" } else { "2" };
         let sync = if self.syncs { "1" } else { "0" };
-        let mut settings = vec![("datadir", &*dir), ("port", port.as_str())];
+        // In a folder that they share, a server that starts deletes the temporary tables of those that run, which crash then.
+        let mut settings = vec![("datadir", &*dir), ("tmpdir", &*dir), ("port", port.as_str())];
         settings.extend(SETTINGS);
         settings.extend([("innodb_flush_log_at_trx_commit", flush), ("sync_binlog", sync)]);
         settings.extend_from_slice(extra);

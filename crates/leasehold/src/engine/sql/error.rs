@@ -76,6 +76,11 @@ impl Failure {
         }
     }
 
+    /// Whether the connection ended under the statement, by itself or by somebody's order: another one may do.
+    pub(super) fn is_lost_line(&self, dialect: Dialect) -> bool {
+        matches!(self, Self::Broken(_)) || self.meaning(dialect) == Some(Meaning::Killed)
+    }
+
     /// In the library's words.
     pub(super) fn tell(&self, dialect: Dialect, server: &str) -> Error {
         use ErrorKind::{Corrupt, Full, Unavailable};
@@ -171,7 +176,7 @@ fn my_meaning(code: &str, said: &str) -> Meaning {
         "1044" | "1045" | "1142" | "1143" | "1227" | "1370" | "1698" | "3118" | "4151" => Meaning::Denied,
         "1049" => Meaning::NoDatabase,
         "1146" => Meaning::NoTable,
-        "1054" | "1136" | "1364" | "1366" | "1406" => Meaning::OtherTable,
+        "1054" | "1136" | "1267" | "1364" | "1366" | "1406" => Meaning::OtherTable,
         "1040" | "1203" | "1226" => Meaning::Crowded,
         "1047" | "1053" | "1077" | "1079" | "3169" => Meaning::NotNow,
         "1317" | "1927" | "1969" | "1152" | "1184" | "4031" | "3024" => Meaning::Killed,

@@ -118,6 +118,16 @@ impl Link {
         }
     }
 
+    /// What is said on the channels that this connection listens to, once; only PostgreSQL has them.
+    pub(super) fn news(&mut self) -> Option<tokio::sync::mpsc::UnboundedReceiver<String>> {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => None,
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.news(),
+        }
+    }
+
     /// Whether it is known to be gone.
     pub(super) fn is_closed(&self) -> bool {
         match self {

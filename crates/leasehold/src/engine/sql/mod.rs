@@ -1,4 +1,7 @@
 //! Locks between machines, in a database that is there already: MySQL or MariaDB, or PostgreSQL.
+//!
+//! `lease/` is the default, a table of leases; `held/` has the two techniques that keep the lock in an open session. Both speak to either database
+//! over `link` and `pool`; every statement is in a `wire.rs`. docs/sql.md is for users.
 
 mod config;
 mod ddl;

@@ -18,7 +18,7 @@ pub(super) struct MyLink {
 /// What every session is told first: a time zone without summer time, so that `NOW` is unambiguous; statements that end by
 /// themselves; no gaps locked.
 const SETUP: &str = "SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', \
-    innodb_lock_wait_timeout = 5, wait_timeout = 28800, SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+    innodb_lock_wait_timeout = 5, wait_timeout = 28800; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 impl MyLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
@@ -34,11 +34,13 @@ impl MyLink {
     }
 
     async fn to(config: &Config, host: &str, port: u16) -> Result<Self, Failure> {
+        if config.tls.is_some() {
+            // The client library asks for the process's own; whoever was first stays.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         let conn = Conn::new(options(config, host, port)).await.map_err(unreachable)?;
         let mut link = Self { conn, closed: false };
-        // Session variables and the isolation level cannot be set by one statement.
-        let (variables, isolation) = SETUP.split_once(", SESSION TRANSACTION").unwrap_or((SETUP, ""));
-        link.script(&format!("{variables}; SET SESSION TRANSACTION{isolation}")).await?;
+        link.script(SETUP).await?;
         if config.servers.len() > 1 {
             let reply = link.run("SELECT @@global.read_only", &[]).await?;
             if reply.value().and_then(Value::int) == Some(1) {

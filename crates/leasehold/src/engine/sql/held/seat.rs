@@ -133,6 +133,15 @@ impl Seats {
         }
     }
 
+    /// Whether another claim of this client surely holds the lock so that this one cannot.
+    pub(super) fn excludes(&self, seat: &Seat, now: Moment) -> bool {
+        self.all().values().any(|other| {
+            let same = other.claim != seat.claim && other.name == seat.name;
+            let together = other.mode == Mode::Shared && seat.mode == Mode::Shared;
+            same && !together && matches!(*other.stage.borrow(), Stage::Held { until, .. } if until > now)
+        })
+    }
+
     /// Those who hold.
     pub(super) fn held(&self) -> Vec<Arc<Seat>> {
         self.all().values().filter(|seat| seat.connection.load(Ordering::Acquire) != 0).cloned().collect()

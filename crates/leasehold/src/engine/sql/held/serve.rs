@@ -117,6 +117,13 @@ struct Held {
 
 /// Asks for the lock until it is held.
 async fn ask(room: &Room, seat: &Seat, line: &Arc<Line>, orders: &mut Orders, queue: bool) -> ControlFlow<End, Held> {
+    if room.seats.excludes(seat, room.clock.now()) {
+        // No connection is needed to know that.
+        if !queue {
+            return ControlFlow::Break(End::Busy);
+        }
+        seat.stage.send_replace(Stage::Waiting);
+    }
     let turn = or_leave(room, seat, orders, turn(seat, line, queue)).await?;
     let permit = or_leave(room, seat, orders, permit(room, seat, queue)).await?;
     let (mut session, taken) = broken(take(room, seat).await)?;

@@ -59,7 +59,7 @@ impl LeaseEngine {
         let tell = |failure: Failure| self.pool.tell(&failure);
         let mut link = self.pool.borrow().await.map_err(tell)?;
         match self.run(&mut link, sql, values).await {
-            Err(Failure::Broken(_)) => {
+            Err(failure) if failure.is_lost_line(self.pool.config.dialect) => {
                 drop(link);
                 self.pool.forget_idle();
                 let mut link = self.pool.borrow().await.map_err(tell)?;

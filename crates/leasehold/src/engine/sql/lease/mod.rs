@@ -1,4 +1,41 @@
-//! The lease table.
+//! `technique=row`, the default: a table of leases, one row a lock.
+//!
+//! # The protocol
+//! A row has a `version`, the highest `token`, `busy` (when the last lease or place in the queue ends) and `state`: who holds and who waits, as JSON.
+//! The row is kept when the lock is free: its token is the counter.
+//!
+//! - **Take.** One upsert, which succeeds if there is no row or `busy` is over on the database's clock. Its moment `x = greatest(token + 1, version
+//!   + 1, microseconds of that clock)` is the new version, the token and the lease's beginning, so that one number comes back: by `RETURNING`, or by
+//!   MySQL's `LAST_INSERT_ID(…)`, which needs no second statement either.
+//! - **Everything else** is decided here, by [`Table`](crate::logic::table::Table) (the specification of all engines), on the row as it was read, and
+//!   written with `UPDATE … WHERE version = what was read`. If somebody wrote first, nothing is written; it is read and decided again. No transaction is ever
+//!   open between two messages: a client that is stopped half-way holds up nobody.
+//! - **Rounds.** What is asked of one lock in this process meanwhile becomes one decision and one statement. The row is remembered while we have anybody there, so
+//!   that a give-back, or a hand-over inside the process, is one statement.
+//! - **Time.** The statement that writes puts the database's time in (`\u{1}` stands for it in the text on its way), so no client's clock is ever stored.
+//!   Our own deadline counts from before the statement was sent, on the monotonic clock. What a row says of others is judged by the time that
+//!   the database showed with it, or later by that plus what has passed here for sure.
+//! - **Hand-over.** Whoever gives back lets the next in, in the same write. PostgreSQL tells it with a message in the same statement (`pg_notify` to the
+//!   client's own channel; one connection listens). MySQL has none: see [`bells`]. Where neither is (a pooler, Galera, `wake=poll`), one of each
+//!   client's waiters looks every `poll`. All are hints; behind them is a timer at the holder's end and at a third of the TTL.
+//!
+//! # What if
+//! | | |
+//! |---|---|
+//! | the reply to any statement is lost | read again on another connection and decided again: the claim's number is in the row, so nothing is done twice |
+//! | ... and the statement is done later | its version is not there any more: it writes nothing. A late take finds the row busy; on a free lock it leaves a lease for one TTL |
+//! | the caller goes away | its claim departs by a step of its own |
+//! | the process is killed or stops | its leases and places end by the database's clock; its own deadlines were over before |
+//! | two write at once | one version wins; the other reads and decides again |
+//! | a deadlock (1213), a serialization failure | nothing was done: again, at once |
+//! | somebody locks our row (1205, 55P03) | said after five seconds, and tried again while the caller waits |
+//! | the connection, or the server, is killed | leases are in the table: the next statement goes over a new connection |
+//! | the database's clock is set back | a lease that begins in the future begins now (`state::read`); tokens go on from the highest |
+//! | ... is set forward while a lock is held | **two holders**, until the first renews: as with every lease on a wall clock. Tokens tell them apart |
+//! | a fail-over loses the last commits | **two holders** may be; tokens still rise, as they never fall behind the clock |
+//! | the row is deleted by hand | the holder loses it at its next renewal; a token below an older one is not given, because of the clock |
+//! | two servers take writes (Galera) | a write on the same version fails at commit; `clock-skew=` is how far their clocks may be apart |
+//! | a pooler changes sessions | nothing is kept in one (`pooler=transaction`: no prepared statements either) |
 
 mod bells;
 mod engine;

@@ -47,21 +47,15 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>) {
 
 /// Hands out what is heard on one connection, until it ends.
 async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) {
-    #[cfg(feature = "postgres")]
-    {
-        #[allow(irrefutable_let_patterns, reason = "refutable where both databases are built in")]
-        let Link::Postgres(inner) = &mut link else { return };
-        let Some(mut news) = inner.news() else { return };
-        // Whatever was said before we listened is found by looking.
-        if let Some(engine) = engine.upgrade() {
-            engine.deaf(false);
-        }
-        while let Some(text) = news.recv().await {
-            let Some(engine) = engine.upgrade() else { return };
-            engine.heard(&text);
-        }
+    let Some(mut news) = link.news() else { return };
+    // Whatever was said before we listened is found by looking.
+    if let Some(engine) = engine.upgrade() {
+        engine.deaf(false);
     }
-    let _ = (engine, &mut link);
+    while let Some(text) = news.recv().await {
+        let Some(engine) = engine.upgrade() else { return };
+        engine.heard(&text);
+    }
 }
 
 impl LeaseEngine {

@@ -87,8 +87,8 @@ impl LeaseEngine {
     async fn round(self: &Arc<Self>, lot: &Arc<Lot>, ops: &[Op]) -> Result<(Vec<Out>, Reading), Failure> {
         let before = lot.lock().row.clone();
         match self.decide(lot, ops).await {
-            Err(Failure::Broken(why)) => {
-                tracing::debug!(%why, name = %lot.name, "again, on another connection");
+            Err(failure) if failure.is_lost_line(self.pool.config.dialect) => {
+                tracing::debug!(?failure, name = %lot.name, "again, on another connection");
                 lot.lock().row = None;
                 self.pool.forget_idle();
                 let (mut outs, reading) = self.decide(lot, ops).await?;

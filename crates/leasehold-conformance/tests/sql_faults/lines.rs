@@ -1,0 +1,116 @@
+//! Connections that are killed, cut, frozen, or swallow answers.
+
+use std::time::Duration;
+
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
+
+use crate::site::{BOTH, LONG, SHORT, Site, is_free, lock, queued};
+
+/// Killed connections cost a holder nothing: the lease is in the table, and the next statement goes over a new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_outlives_its_connections() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (one, two) = (site.locks(SHORT).await, site.locks(SHORT).await);
+        let guard = lock(&one, "a").await;
+        let first = guard.deadline();
+        for _ in 0..3 {
+            site.kill_connections().await;
+            assert!(!is_free(&two, "a").await, "{kind:?}");
+            assert!(guard.is_held(), "{kind:?}");
+        }
+        // Renewed after that.
+        eventually(SOON, || async {
+            if guard.deadline() > first && guard.is_held() { Ok(()) } else { Err("not renewed") }
+        })
+        .await;
+        site.kill_connections().await;
+        let token = guard.token();
+        let _ = guard.release().await.expect("a release over a new connection");
+        assert!(lock(&two, "a").await.token() > token, "{kind:?}");
+    }
+}
+
+/// A waiter whose connections are killed keeps its place, and hears when its turn comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_outlives_its_connections() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (one, two, three) = (site.locks(LONG).await, site.locks(LONG).await, site.locks(LONG).await);
+        let guard = lock(&one, "a").await;
+        let second = tokio::spawn(async move { lock(&two, "a").await });
+        queued(&one, "a", 1).await;
+        let third = tokio::spawn(async move { lock(&three, "a").await });
+        queued(&one, "a", 2).await;
+        site.kill_connections().await;
+        let _ = guard.release().await.expect("a release");
+        let second = second.await.expect("no panic");
+        assert!(!third.is_finished(), "{kind:?}: in order");
+        site.kill_connections().await;
+        let token = second.token();
+        let _ = second.release().await.expect("a release");
+        assert!(third.await.expect("no panic").token() > token);
+    }
+}
+
+/// The answer to a take, or to a release, is lost after the server did it: one grant, one release.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_that_breaks_after_the_request_loses_nothing() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (one, proxy) = site.proxied(LONG).await;
+        let two = site.locks(LONG).await;
+        drop(lock(&one, "warm").await);
+        for round in 0..10 {
+            proxy.cut_after_request();
+            let guard = lock(&one, "a").await;
+            let view = two.inspect("a").await.expect("a look");
+            assert_eq!((view.holders.len(), view.waiters.len()), (1, 0), "{kind:?}, round {round}");
+            assert_eq!(view.holders[0].token, Some(guard.token()), "{kind:?}");
+            proxy.cut_after_request();
+            let _ = guard.release().await.expect("a release");
+            assert!(is_free(&two, "a").await, "{kind:?}, round {round}");
+        }
+    }
+}
+
+/// A frozen line: the holder lets go before anybody else gets in, and gets nothing back when it thaws.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_behind_a_frozen_line_knows_in_time() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (one, proxy) = site.proxied(SHORT).await;
+        let two = site.locks(SHORT).await;
+        let guard = lock(&one, "a").await;
+        proxy.freeze(true);
+        let next = lock(&two, "a").await;
+        assert!(!guard.is_held(), "{kind:?}: it must have known before another was let in");
+        assert!(next.token() > guard.token());
+        proxy.freeze(false);
+        assert!(next.is_held(), "{kind:?}");
+    }
+}
+
+/// A client that is killed while it waits leaves a place that lapses, and does not hold up those behind it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_waiter_is_passed_over() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let one = site.locks(LONG).await;
+        let (gone, proxy) = site.proxied(SHORT).await;
+        let two = site.locks(LONG).await;
+        let guard = lock(&one, "a").await;
+        let lost = tokio::spawn(async move { gone.mutex("a").lock().await.map(|guard| guard.token()) });
+        queued(&one, "a", 1).await;
+        let waiting = tokio::spawn(async move { lock(&two, "a").await });
+        queued(&one, "a", 2).await;
+        proxy.freeze(true);
+        // Its place lapses.
+        queued(&one, "a", 1).await;
+        let _ = guard.release().await.expect("a release");
+        let next = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("in time").expect("no panic");
+        assert!(next.is_held(), "{kind:?}");
+        lost.abort();
+    }
+}

@@ -1,0 +1,12 @@
+//! What the lease table of `mysql:` and `postgres:` survives, on real servers: killed connections, killed servers, cut and frozen
+//! lines, lost answers, clocks that are set back, poolers, replicas, clusters. The behaviour itself is the suite's.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+mod chaos;
+mod clocks;
+mod crowd;
+mod lines;
+mod names;
+mod places;
+mod rows;
+mod site;

@@ -1,0 +1,83 @@
+//! Where else the table may be: behind a pooler, on a replica, in a cluster of writers.
+
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Locks};
+use leasehold_testbed::mariadb::{Galera, MariaDb};
+use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
+use leasehold_testbed::{eventually, mariadb, postgres};
+
+use crate::site::{LONG, SHORT, is_free, lock, locks, queued};
+
+/// Through a pooler that gives each transaction another session: everything works, by looking now and then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_in_transaction_mode() {
+    let server = postgres::start().await.expect("a server");
+    let pooler = PgBouncer::new(&server, PoolMode::Transaction).pool_size(3).start().await.expect("a pooler");
+    let url = format!("{}?pooler=transaction", pooler.url());
+    let (one, two) = (locks(&url, SHORT).await, locks(&url, SHORT).await);
+    let mut last = lock(&one, "a").await;
+    for round in 0..10 {
+        let (from, to) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
+        let waiter = to.clone();
+        let waiting = tokio::spawn(async move { lock(&waiter, "a").await });
+        queued(from, "a", 1).await;
+        let token = last.token();
+        let _ = last.release().await.expect("a release");
+        last = waiting.await.expect("no panic");
+        assert!(last.token() > token, "round {round}");
+    }
+    // Held over renewals.
+    let before = last.deadline();
+    eventually(Duration::from_secs(10), || async {
+        if last.deadline() > before && last.is_held() { Ok(()) } else { Err("not renewed") }
+    })
+    .await;
+    assert!(!is_free(&two, "a").await || !is_free(&one, "a").await);
+}
+
+/// A standby, and a server that is read-only, say so; named beside its primary, the primary is found.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_takes_no_locks() {
+    let primary = postgres::start().await.expect("a server");
+    let _ = lock(&locks(&primary.url(), LONG).await, "a").await.release().await.expect("a release");
+    let standby = Postgres::replica_of(&primary).start().await.expect("a standby");
+    eventually(Duration::from_secs(20), || async {
+        let error = Locks::open(&standby.url()).await.map_err(|error| error.to_string())?.mutex("a").try_lock().await;
+        let error = error.expect_err("no writes here");
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
+        assert!(error.to_string().contains("takes no writes"), "{error}");
+        Ok::<_, String>(())
+    })
+    .await;
+    let both = primary.url().replace(&primary.addr().to_string(), &format!("{},{}", standby.addr(), primary.addr()));
+    assert!(lock(&locks(&both, LONG).await, "a").await.is_held());
+
+    let writable = mariadb::start().await.expect("a server");
+    let read_only = MariaDb::new().read_only().start().await.expect("a server");
+    let error = Locks::open(&read_only.url()).await.expect_err("no writes here");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("takes no writes"), "{error}");
+    let both =
+        writable.url().replace(&writable.addr().to_string(), &format!("{},{}", read_only.addr(), writable.addr()));
+    assert!(lock(&locks(&both, LONG).await, "a").await.is_held());
+}
+
+/// Two servers of a Galera cluster, both written: their clients exclude each other, and wait without bells.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_of_a_galera_cluster_exclude_each_other() {
+    let cluster = Galera::start(2).await.expect("a cluster");
+    let (one, two) = (locks(&cluster.server(0).url(), LONG).await, locks(&cluster.server(1).url(), LONG).await);
+    let mut last = lock(&one, "a").await;
+    for round in 0..6 {
+        let waiter = if round % 2 == 0 { &two } else { &one };
+        assert!(!is_free(waiter, "a").await, "round {round}");
+        let waiter = waiter.clone();
+        let waiting = tokio::spawn(async move { lock(&waiter, "a").await });
+        queued(&one, "a", 1).await;
+        let token = last.token();
+        let _ = last.release().await.expect("a release");
+        last = waiting.await.expect("no panic");
+        assert!(last.token() > token, "round {round}");
+    }
+}

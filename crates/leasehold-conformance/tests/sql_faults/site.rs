@@ -1,0 +1,129 @@
+//! Servers of both kinds, clients, and SQL by hand.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold::{Guard, Locks};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::mariadb::Connection;
+use leasehold_testbed::{Data, Proxy, Server, WallClock, eventually, mariadb, postgres};
+
+/// A TTL that a test outlives.
+pub(crate) const SHORT: Duration = Duration::from_secs(1);
+/// A TTL that no test outlives.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Which database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    MariaDb,
+    Postgres,
+}
+
+pub(crate) const BOTH: [Kind; 2] = [Kind::MariaDb, Kind::Postgres];
+
+/// A server of its own.
+pub(crate) struct Site {
+    pub(crate) kind: Kind,
+    pub(crate) server: Server,
+}
+
+impl Site {
+    pub(crate) async fn new(kind: Kind) -> Self {
+        let server = match kind {
+            Kind::MariaDb => mariadb::start().await,
+            Kind::Postgres => postgres::start().await,
+        };
+        Self { kind, server: server.expect("a server") }
+    }
+
+    /// One whose clock can be moved.
+    pub(crate) async fn with_clock(kind: Kind, clock: &WallClock) -> Self {
+        let server = match kind {
+            Kind::MariaDb => mariadb::MariaDb::new().clock(clock).start().await,
+            Kind::Postgres => postgres::Postgres::new().clock(clock).start().await,
+        };
+        Self { kind, server: server.expect("a server") }
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.server.url()
+    }
+
+    /// The same server through another door.
+    pub(crate) fn url_at(&self, addr: SocketAddr) -> String {
+        self.url().replace(&self.server.addr().to_string(), &addr.to_string())
+    }
+
+    pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
+        locks(&self.url(), ttl).await
+    }
+
+    /// A client whose line can be tampered with.
+    pub(crate) async fn proxied(&self, ttl: Duration) -> (Locks, Proxy) {
+        let proxy = Proxy::start(self.server.addr()).await.expect("a proxy");
+        (locks(&self.url_at(proxy.addr()), ttl).await, proxy)
+    }
+
+    pub(crate) async fn ask(&self, sql: &str) -> Vec<Vec<Option<String>>> {
+        let rows = match self.kind {
+            Kind::MariaDb => mariadb::ask(&self.server, sql).await,
+            Kind::Postgres => postgres::ask(&self.server, sql).await,
+        };
+        rows.expect("an answer")
+    }
+
+    /// Our table, as a statement of the one who may do everything names it.
+    pub(crate) fn table(&self) -> &'static str {
+        match self.kind {
+            Kind::MariaDb => "test.leasehold",
+            Kind::Postgres => "leasehold",
+        }
+    }
+
+    pub(crate) async fn connections(&self) -> Vec<Connection> {
+        let all = match self.kind {
+            Kind::MariaDb => mariadb::connections(&self.server).await,
+            Kind::Postgres => postgres::connections(&self.server).await,
+        };
+        all.expect("a list")
+    }
+
+    /// Ends all our connections from the server's side.
+    pub(crate) async fn kill_connections(&self) {
+        for connection in self.connections().await {
+            // It may have ended by itself.
+            let _ = match self.kind {
+                Kind::MariaDb => mariadb::kill_connection(&self.server, connection.id).await,
+                Kind::Postgres => postgres::kill_connection(&self.server, connection.id).await,
+            };
+        }
+    }
+
+    /// `kill -9`, and up again with what was written.
+    pub(crate) async fn crash(&mut self) {
+        self.server.kill().expect("a kill");
+        self.server.restart(Data::Keep).await.expect("a restart");
+    }
+}
+
+pub(crate) async fn locks(url: &str, ttl: Duration) -> Locks {
+    Locks::builder().ttl(ttl).open(url).await.expect("locks")
+}
+
+pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
+    locks.mutex(name).wait(SOON).lock().await.expect("a lock")
+}
+
+pub(crate) async fn is_free(locks: &Locks, name: &str) -> bool {
+    locks.mutex(name).try_lock().await.expect("an answer").is_some()
+}
+
+/// Waits until somebody waits for a lock.
+pub(crate) async fn queued(locks: &Locks, name: &str, waiters: usize) {
+    eventually(SOON, || async {
+        let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
+        if view.waiters.len() == waiters { Ok(()) } else { Err(format!("{} wait", view.waiters.len())) }
+    })
+    .await;
+}
