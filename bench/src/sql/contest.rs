@@ -19,7 +19,7 @@ const WARM_UP: Duration = Duration::from_millis(500);
 /// How long those pause who ask again and again.
 const PAUSE: Duration = Duration::from_millis(100);
 const NAME: &str = "contest";
-/// About as much as our row says while 64 wait would be unfair to those who have no queue: about as much as for one holder.
+/// As much as our row says of one holder: whoever polls has no queue to write down.
 const STATE: &str =
     "{\"holders\":[{\"id\":\"00000000000000000000000000000000\",\"host\":\"localhost\",\"pid\":12345}]}";
 
@@ -27,7 +27,11 @@ const STATE: &str =
 enum One {
     Ours(leasehold::Mutex),
     /// Asks again and again, over a connection of its own.
-    Polls(Box<Bare>),
+    Polls {
+        bare: Box<Bare>,
+        /// Whether it also pauses after it gave the lock back, so that others get it.
+        rests: bool,
+    },
 }
 
 /// The lock, taken.
@@ -40,7 +44,7 @@ impl One {
     async fn take(&mut self) -> Result<Held, Oops> {
         match self {
             Self::Ours(mutex) => Ok(Held::Ours(mutex.lock().await?)),
-            Self::Polls(bare) => loop {
+            Self::Polls { bare, .. } => loop {
                 if let Some(token) = bare.poll(NAME, STATE).await? {
                     return Ok(Held::Polled(token));
                 }
@@ -51,7 +55,13 @@ impl One {
 
     async fn give(&mut self, held: Held) -> Result<(), Oops> {
         match (self, held) {
-            (Self::Polls(bare), Held::Polled(token)) => bare.give(NAME, token, "{}").await,
+            (Self::Polls { bare, rests }, Held::Polled(token)) => {
+                bare.give(NAME, token, "{}").await?;
+                if *rests {
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Ok(())
+            }
             (_, Held::Ours(guard)) => {
                 let _ = guard.release().await?;
                 Ok(())
@@ -146,11 +156,11 @@ pub(crate) async fn ours(bench: &Bench, clients: usize, options: &str, time: Dur
     Ok(stretch)
 }
 
-/// Tasks that ask again and again.
-pub(crate) async fn polls(bench: &Bench, time: Duration) -> Result<Stretch, Oops> {
+/// Tasks that ask again and again; with `rests` also not at once after their turn.
+pub(crate) async fn polls(bench: &Bench, rests: bool, time: Duration) -> Result<Stretch, Oops> {
     let mut all = Vec::new();
     for _ in 0..WAITERS {
-        all.push(One::Polls(Box::new(Bare::open(bench).await?)));
+        all.push(One::Polls { bare: Box::new(Bare::open(bench).await?), rests });
     }
     let stretch = stretch(bench, all, time).await?;
     bench.ask(&format!("DELETE FROM floor WHERE name = '{NAME}'")).await?;
