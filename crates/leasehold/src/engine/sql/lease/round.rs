@@ -147,11 +147,6 @@ impl LeaseEngine {
                 // Nothing to write: then it must be true now.
                 continue;
             }
-            if found.version < 0 && ops.iter().any(|op| matches!(op, Op::Evict(_))) {
-                return Err(Failure::Damaged(
-                    "nobody ever held it, or its row was deleted: there is no token to raise".into(),
-                ));
-            }
             if !changed || found.version < 0 {
                 let reading = found.reading;
                 self.settle(lot, found, &effects, &outs, ops);
@@ -201,11 +196,15 @@ impl LeaseEngine {
             *fresh = false;
             return Ok(None);
         }
-        Ok(Some(found.unwrap_or_else(|| {
-            let now = self.clock.now();
-            let reading = Reading { sent: now, heard: now, shown: Moment::default() };
-            Row { version: -1, token: 0, table: Table::default(), healed: false, reading }
-        })))
+        if found.is_some() {
+            return Ok(found);
+        }
+        // Nobody ever took it, or its row was deleted by hand. An eviction's token is above all before it even so.
+        let sent = self.clock.now();
+        let reply = self.run(link, self.sql.clock(), &[]).await?;
+        let shown = reply.value().and_then(Value::int).ok_or_else(|| strange("no time"))?;
+        let reading = Reading { sent, heard: self.clock.now(), shown: moment(shown) };
+        Ok(Some(Row { version: -1, token: 0, table: Table::default(), healed: false, reading }))
     }
 
     /// One statement; the table is made if it is not there yet.

@@ -20,6 +20,7 @@ pub(super) struct Statements {
     swap_loudly: String,
     read: String,
     list: String,
+    clock: String,
 }
 
 /// A row, as it was at `now`.
@@ -119,6 +120,11 @@ impl Statements {
         (&self.read, vec![name.into()])
     }
 
+    /// The database's time.
+    pub(super) fn clock(&self) -> &str {
+        &self.clock
+    }
+
     pub(super) fn list(&self, prefix: &str) -> (&str, Vec<Value>) {
         let values = match self.dialect {
             Dialect::MySql => vec![prefix.into(), prefix.into()],
@@ -171,6 +177,7 @@ fn mysql(table: &str) -> Statements {
             "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND LEFT(name, LENGTH(?)) = ? \
              ORDER BY name"
         ),
+        clock: format!("SELECT {NOW}"),
     }
 }
 
@@ -207,5 +214,6 @@ fn postgres(table: &str) -> Statements {
         list: format!(
             "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND starts_with(name, $1) ORDER BY name"
         ),
+        clock: format!("SELECT {NOW}"),
     }
 }
