@@ -121,8 +121,8 @@ impl LeaseEngine {
         ear.grant(token, end);
     }
 
-    /// A message says that a claim of ours was put out.
-    pub(super) fn put_out(&self, name: &LockName, claim: ClaimId) {
+    /// A message says that something changed for a claim of ours.
+    pub(super) fn look_again(&self, name: &LockName, claim: ClaimId) {
         if let Some(lot) = lock(&self.lots).get(name).cloned() {
             let mut inside = lot.lock();
             inside.row = None;
@@ -130,7 +130,6 @@ impl LeaseEngine {
                 ear.rung.notify_one();
             }
         }
-        self.losses.post(claim);
     }
 
     /// Messages do not reach us from now on, or do again.

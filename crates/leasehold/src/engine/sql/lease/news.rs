@@ -59,7 +59,8 @@ async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) {
 }
 
 impl LeaseEngine {
-    /// One message: `g <claim> <token> <name> <µs>` for a grant, `e <claim> 0 <name> <µs>` for an eviction.
+    /// One message: `g <claim> <token> <name> <µs>` for a grant, `e <claim> 0 <name> <µs>` for an eviction, `l …` for a claim that is
+    /// next in line and shall look.
     fn heard(&self, text: &str) {
         let read = || {
             let mut words = text.splitn(4, ' ');
@@ -71,7 +72,11 @@ impl LeaseEngine {
         };
         match read() {
             Some(("g", claim, token, name, at)) => self.told(&name, claim, token, at),
-            Some(("e", claim, _, name, _)) => self.put_out(&name, claim),
+            Some(("e", claim, _, name, _)) => {
+                self.look_again(&name, claim);
+                self.losses.post(claim);
+            }
+            Some(("l", claim, _, name, _)) => self.look_again(&name, claim),
             _ => tracing::warn!(text, "a message that is not understood"),
         }
     }

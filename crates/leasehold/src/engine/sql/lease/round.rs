@@ -307,6 +307,9 @@ impl LeaseEngine {
                 ear.rung.notify_one();
             }
         }
+        if let Some(ear) = effects.sooner.as_ref().and_then(|(claim, _)| inside.ears.get(claim)) {
+            ear.rung.notify_one();
+        }
         if std::mem::take(&mut inside.missed) {
             for ear in inside.ears.values() {
                 ear.rung.notify_one();
@@ -344,6 +347,9 @@ impl LeaseEngine {
                 let text = format!("g {:032x} {} {name}", claim.bits(), held.token);
                 messages.push((super::news::channel(&held.note.inbox), text));
             }
+        }
+        for (claim, inbox) in effects.sooner.iter().filter(|(_, inbox)| elsewhere(inbox)) {
+            messages.push((super::news::channel(inbox), format!("l {:032x} 0 {name}", claim.bits())));
         }
         for (claim, inbox) in effects.evicted.iter().filter(|(_, inbox)| elsewhere(inbox)) {
             messages.push((super::news::channel(inbox), format!("e {:032x} 0 {name}", claim.bits())));

@@ -48,6 +48,9 @@ pub(super) struct Effects {
     pub(super) granted: Vec<ClaimId>,
     /// Who was put out, and which client it was of.
     pub(super) evicted: Vec<(ClaimId, Arc<str>)>,
+    /// Who is next in line and must look again sooner than it was told, and which client it is of: the lock was handed to a shorter
+    /// lease.
+    pub(super) sooner: Option<(ClaimId, Arc<str>)>,
 }
 
 /// Takes the steps one after the other at `now`. `last` is the highest token; `me` is our own inbox, and who of ours waits and is
@@ -70,6 +73,9 @@ pub(super) fn play(
         for party in table.waiters.iter_mut().filter(|party| party.note.inbox == *me && alive(party.claim)) {
             party.until = now.after(party.ttl);
         }
+    }
+    if table.next_expiry().zip(before.next_expiry()).is_some_and(|(now, before)| now < before) {
+        effects.sooner = table.waiters.front().map(|first| (first.claim, Arc::clone(&first.note.inbox)));
     }
     // A step may let in somebody whose own step came before it.
     for (op, out) in ops.iter().zip(&mut outs) {
