@@ -12,6 +12,8 @@ use super::options;
 
 /// How the connection is encrypted, as the server sees it.
 async fn cipher(mariadb: &TlsMariaDb, ca: &Path, with_certificate: bool) -> mysql_async::Result<String> {
+    // The client library asks for the process's own; whoever was first stays.
+    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
     let mut tls = SslOpts::default().with_disable_built_in_roots(true).with_root_certs(vec![ca.to_owned().into()]);
     if with_certificate {
         let identity =
