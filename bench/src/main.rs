@@ -12,7 +12,10 @@
 //!
 //! `sql` measures locks in MariaDB and in PostgreSQL; its loads are `cycle`, `handoff`, `waiters` and `leases`, and `mysql` or
 //! `postgres` among them leaves the other out.
+//!
+//! `cache` counts how often a cache in Redis gives what its database, a MariaDB, does not have any more, for each strategy.
 
+mod cache;
 mod cycle;
 mod floor;
 mod handoff;
@@ -32,10 +35,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some("redlock") => ("redlock", &redlock::LOADS),
         Some("zookeeper") => ("zookeeper", &zookeeper::LOADS),
         Some("sql") => ("sql", &sql::WORDS),
+        Some("cache") => ("cache", &[]),
         _ => ("", &[]),
     };
     let known = match what {
-        "" => vec!["redis", "redlock", "zookeeper", "sql", "--json", "--quick"],
+        "" => vec!["redis", "redlock", "zookeeper", "sql", "cache", "--json", "--quick"],
+        "cache" => vec!["cache", "--json", "--quick"],
         what => [&[what, "--json", "--quick", "--peers"][..], loads].concat(),
     };
     if let Some(unknown) = arguments.iter().find(|argument| !known.contains(&argument.as_str())) {
@@ -51,6 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let run = match what {
             "redis" => runtime.block_on(redis::run(&mut report, scale, &chosen, peers)),
             "sql" => runtime.block_on(sql::run(&mut report, scale, &chosen, peers)),
+            "cache" => runtime.block_on(cache::run(&mut report, scale)),
             "redlock" => runtime.block_on(redlock::run(&mut report, scale, &chosen, peers)),
             _ => runtime.block_on(zookeeper::run(&mut report, scale, &chosen, peers)),
         };

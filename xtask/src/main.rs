@@ -1,14 +1,18 @@
 //! `cargo xtask test`: installs what the tests need, then runs everything that must hold before a change lands.
 //! `cargo xtask check` leaves the tests out; `cargo xtask setup` only installs.
 
+mod tests;
+
 use std::error::Error;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// What the tests run or use, and the Debian package that brings it: a program somewhere in `PATH`, or a file by its full path.
-const PROGRAMS: [(&str, &str); 11] = [
+const PROGRAMS: [(&str, &str); 13] = [
     ("redis-server", "redis-server"),
     ("strace", "strace"),
+    ("ip", "iproute2"),
+    ("nsenter", "util-linux"),
     ("faketime", "faketime"),
     ("/usr/lib/python3/dist-packages/redis/__init__.py", "python3-redis"),
     ("java", "default-jre-headless"),
@@ -20,8 +24,8 @@ const PROGRAMS: [(&str, &str); 11] = [
     ("pgbouncer", "pgbouncer"),
 ];
 
-/// Each engine must build and lint alone, and the library without any.
-const FEATURES: [&str; 7] = ["", "memory", "file", "mysql", "postgres", "redis", "zookeeper"];
+/// Each engine and module must build and lint alone, and the library without any.
+const FEATURES: [&str; 9] = ["", "memory", "file", "cache", "mysql", "postgres", "redis", "schedule", "zookeeper"];
 
 type Done = Result<(), Box<dyn Error>>;
 
@@ -31,8 +35,11 @@ cargo xtask check   fmt, clippy (each feature alone too) and docs
 cargo xtask setup   only install what the tests need (apt, as root)
 cargo xtask bench   the benches, beside their floors; `bench redis` those of Redis, `bench redlock` those of
                     Redlock on five servers, `bench zookeeper` those of ZooKeeper, `bench sql` those of MariaDB
-                    and PostgreSQL; with --peers beside other people's locks, with --quick only to see that
-                    all runs";
+                    and PostgreSQL, `bench cache` how often each way to keep a cache is stale; with --peers
+                    beside other people's locks, with --quick only to see that all runs
+cargo xtask soak    every engine under every fault, 100 histories of 1,000 calls each, and the negative controls;
+                    a long one goes on where it was ended; `soak --histories 10` is shorter, `--only redis/failover` less, `--readme README.md`
+                    puts the table of promises there";
 
 fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();
@@ -41,6 +48,7 @@ fn main() -> ExitCode {
         "check" => check(),
         "setup" => setup(),
         "bench" => bench(),
+        "soak" => soak(),
         _ => Err(format!("{task:?} is no task\n\n{HELP}").into()),
     };
     match done {
@@ -98,16 +106,18 @@ fn check() -> Done {
         let alone = ["clippy", "--package", "leasehold", "--no-default-features", "--features", feature, "--locked"];
         cargo(&[&alone[..], &["--", "--deny", "warnings"]].concat())?;
     }
+    cargo(&["clippy", "--package", "leasehold", "--examples", "--locked", "--", "--deny", "warnings"])?;
     let mut doc = Command::new(env!("CARGO"));
     doc.args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "--deny warnings");
     run(&mut doc)
 }
 
 fn test() -> Done {
-    cargo(&["test", "--workspace", "--locked"])?;
-    for example in ["ten_lines", "fenced_write"] {
-        cargo(&["run", "--quiet", "--package", "leasehold", "--example", example, "--locked"])?;
-    }
+    tests::run_all(root()?)?;
+    cargo(&["test", "--workspace", "--locked", "--doc"])?;
+    // The examples as one command of the README builds them: without the engines that need a server.
+    cargo(&["build", "--package", "leasehold", "--examples", "--locked"])?;
+    cargo(&["test", "--package", "leasehold", "--locked", "--test", "examples"])?;
     // A scheme whose feature is off must say which.
     cargo(&[
         "test",
@@ -130,17 +140,28 @@ fn bench() -> Done {
     cargo(&[&["run", "--release", "--package", "leasehold-bench", "--"], &rest[..]].concat())
 }
 
+/// What comes after `soak` is the soak's own.
+fn soak() -> Done {
+    let rest: Vec<String> = std::env::args().skip(2).collect();
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    let soak = ["run", "--release", "--package", "leasehold-verify", "--bin", "leasehold-soak", "--"];
+    cargo(&[&soak[..], &rest[..]].concat())
+}
+
 fn cargo(arguments: &[&str]) -> Done {
     let mut cargo = Command::new(env!("CARGO"));
     run(cargo.args(arguments))
 }
 
+fn root() -> Result<&'static Path, Box<dyn Error>> {
+    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("no workspace")?)
+}
+
 fn run(command: &mut Command) -> Done {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("no workspace")?;
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let words = std::iter::once(program).chain(command.get_args()).map(|word| word.to_string_lossy());
     let line = words.collect::<Vec<_>>().join(" ");
     say(&format!("==> {line}"));
-    let status = command.current_dir(root).status().map_err(|error| format!("{line}: {error}"))?;
+    let status = command.current_dir(root()?).status().map_err(|error| format!("{line}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{line}: {status}").into()) }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::{Locks, Mutex};
 
+use super::exact::Exact;
 use super::floor::{Bare, make_table};
 use super::server::{Base, Bench};
 use crate::held::cpu;
@@ -14,6 +15,7 @@ use crate::report::{Line, Report};
 /// How often each comparison is made, floor and ours in turn.
 const ROUNDS: u32 = 11;
 const NAME: &str = "cycle";
+const EXACT: &str = "exact";
 
 async fn ours(mutex: &Mutex) -> Result<(), Oops> {
     let guard = mutex.lock().await?;
@@ -46,48 +48,55 @@ impl Rounds {
     }
 }
 
-/// What our row says while the lock is held, and when it was given back: the floor writes the same.
-async fn states(bench: &Bench, locks: &Locks) -> Result<[String; 2], Oops> {
+/// What our row says while the lock is held, and when it was given back: the floors write the same. And the first as it is sent, without the time.
+async fn states(bench: &Bench, locks: &Locks) -> Result<[String; 3], Oops> {
     let asked = format!("SELECT state FROM leasehold WHERE name = '{NAME}'");
     let guard = locks.mutex(NAME).lock().await?;
     let taken = bench.value(&asked).await?;
+    let sent = taken.replace(&guard.token().0.to_string(), "\u{1}");
     let _ = guard.release().await?;
-    Ok([taken, bench.value(&asked).await?])
+    Ok([taken, bench.value(&asked).await?, sent])
 }
 
 /// One task, one lock.
 pub(crate) async fn cycle(report: &mut Report, bench: &Bench) -> Result<(), Oops> {
     make_table(bench).await?;
     let locks = bench.open("").await?;
-    let [taken, given] = states(bench, &locks).await?;
+    let [taken, given, sent] = states(bench, &locks).await?;
     let mutex = locks.mutex(NAME);
-    let mut bare = Bare::open(bench).await?;
+    let (mut bare, mut exact) = (Bare::open(bench).await?, Exact::open(bench).await?);
     // As many digits as our own have.
     let mut at = 1_700_000_000_000_000;
     let mut floor_cycle = async || {
         at += 1;
         bare.cycle(NAME, at, [&taken, &given]).await
     };
+    let mut exact_cycle = async || exact.cycle(EXACT, [&sent, &given]).await;
     let cycles = if bench.syncs { 300 } else { 1_000 } / bench.scale;
     p50(cycles, async || ours(&mutex).await).await?;
     p50(cycles, &mut floor_cycle).await?;
-    let (mut mine, mut floor) = (Rounds::default(), Rounds::default());
+    p50(cycles, &mut exact_cycle).await?;
+    let (mut mine, mut floor, mut same) = (Rounds::default(), Rounds::default(), Rounds::default());
     for round in 0..ROUNDS {
-        // Nobody is always first.
-        if round.is_multiple_of(2) {
-            mine.round(bench, cycles, async || ours(&mutex).await).await?;
-        }
-        floor.round(bench, cycles, &mut floor_cycle).await?;
-        if !round.is_multiple_of(2) {
-            mine.round(bench, cycles, async || ours(&mutex).await).await?;
+        // Nobody is always first, nor always after the same one.
+        for turn in 0..3 {
+            match (round + turn) % 3 {
+                0 => mine.round(bench, cycles, async || ours(&mutex).await).await?,
+                1 => same.round(bench, cycles, &mut exact_cycle).await?,
+                _ => floor.round(bench, cycles, &mut floor_cycle).await?,
+            }
         }
     }
     locks.close().await?;
     let what = format!("{}: take and give back, p50", bench.label());
+    let (same_is, most) = ("its two statements, bare", bench.aim(1.2, f64::INFINITY));
+    report.compare(Line { what: &what, floor_is: same_is, ours: &mut mine.p50, floor: &mut same.p50, most });
+    // These two ask nothing: neither whether it is free nor whether it is ours, and no clock.
     let floor_is = if bench.base == Base::MySql { "bare upsert, update" } else { "bare upsert RETURNING, update" };
-    let most = bench.aim(1.2, f64::INFINITY);
-    report.compare(Line { what: &what, floor_is, ours: &mut mine.p50, floor: &mut floor.p50, most });
     let most = f64::INFINITY;
+    report.compare(Line { what: &what, floor_is, ours: &mut mine.p50, floor: &mut floor.p50, most });
+    let what = format!("{}: our CPU time in one", bench.label());
+    report.compare(Line { what: &what, floor_is: same_is, ours: &mut mine.client, floor: &mut same.client, most });
     let what = format!("{}: our CPU time in one", bench.label());
     report.compare(Line { what: &what, floor_is, ours: &mut mine.client, floor: &mut floor.client, most });
     let what = format!("{}: the server's CPU time in one", bench.label());

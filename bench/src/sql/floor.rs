@@ -30,6 +30,23 @@ pub(crate) async fn make_table(bench: &Bench) -> Result<(), Oops> {
     bench.ask(make).await.map(drop)
 }
 
+/// A connection with the engine's settings.
+pub(super) async fn mysql(url: &str) -> Result<Conn, Oops> {
+    let options = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false).tcp_nodelay(true);
+    let mut conn = Conn::new(options).await?;
+    conn.query_drop("SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES'").await?;
+    conn.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await?;
+    Ok(conn)
+}
+
+/// The same.
+pub(super) async fn postgres(url: &str) -> Result<Client, Oops> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    // It ends with the client.
+    tokio::spawn(connection);
+    Ok(client)
+}
+
 impl Bare {
     pub(crate) async fn open(bench: &Bench) -> Result<Self, Oops> {
         match bench.base {
@@ -39,10 +56,7 @@ impl Bare {
     }
 
     async fn mysql(url: &str) -> Result<Self, Oops> {
-        let options = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false).tcp_nodelay(true);
-        let mut conn = Conn::new(options).await?;
-        conn.query_drop("SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES'").await?;
-        conn.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await?;
+        let mut conn = mysql(url).await?;
         let upsert = "INSERT INTO floor (name, version, token, busy, state) VALUES (?, ?, ?, ?, ?) ON DUPLICATE KEY UPDATE \
                       version = VALUES(version), token = VALUES(token), busy = VALUES(busy), state = VALUES(state)";
         let free = "UPDATE floor SET version = ?, token = ?, busy = 0, state = ? WHERE name = ?";
@@ -59,9 +73,7 @@ impl Bare {
     }
 
     async fn postgres(url: &str) -> Result<Self, Oops> {
-        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-        // It ends with the client.
-        tokio::spawn(connection);
+        let client = postgres(url).await?;
         let upsert = "INSERT INTO floor (name, version, token, busy, state) VALUES ($1, $2, $3, $4, $5) \
                       ON CONFLICT (name) DO UPDATE SET version = excluded.version, token = excluded.token, \
                       busy = excluded.busy, state = excluded.state RETURNING token";

@@ -99,9 +99,12 @@ pub(crate) async fn handoff(report: &mut Report, bench: &Bench, peers: Option<&P
     for other in others {
         for (index, one) in ours.iter().enumerate() {
             let what = if index == 0 { what.clone() } else { format!("{}: {}", bench.label(), one.name) };
-            // The aim is for the technique that everybody gets, beside those who poll and PostgreSQL's peer.
-            let beside = bench.base == Base::Postgres || matches!(other.kind, Kind::Polls { .. });
-            let least = if index < 2 && beside { bench.aim(LEAST, 0.0) } else { 0.0 };
+            // The aim is for the technique that everybody gets, beside those who poll; and in one client, as it is itself, beside PostgreSQL's peer.
+            let aims = match other.kind {
+                Kind::Polls { .. } => index < 2,
+                _ => index == 0 && bench.base == Base::Postgres,
+            };
+            let least = if aims { bench.aim(LEAST, 0.0) } else { 0.0 };
             let (ours, floor) = (&mut one.rates()[..], &mut other.rates()[..]);
             report.rates(Rates { what: &what, unit: "hand-offs/s", floor_is: other.name, ours, floor, least });
         }

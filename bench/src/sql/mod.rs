@@ -2,7 +2,7 @@
 //!
 //! | load | what |
 //! |---|---|
-//! | `cycle` | one task takes and gives back a lock that nobody else wants, beside a bare upsert and a bare update of such a row |
+//! | `cycle` | one task takes and gives back a lock that nobody else wants, beside the two statements that this takes, sent bare, and beside a bare upsert and a bare update of such a row, which ask nothing |
 //! | `handoff` | 64 tasks want one lock, of one client and of eight: hand-offs in a second, and statements for each |
 //! | `waiters` | 500 tasks wait for one lock, with ten connections: how long until all had it, and how many connections there were |
 //! | `leases` | 2,000 leases are held and renewed: statements in a second, and the server's share of a core |
@@ -16,6 +16,7 @@
 
 mod contest;
 mod cycle;
+mod exact;
 mod floor;
 mod handoff;
 mod leases;

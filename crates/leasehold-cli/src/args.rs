@@ -6,11 +6,13 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use leasehold::Locks;
 
+use crate::cron::CronArgs;
 use crate::doctor::DoctorArgs;
 use crate::engines::EnginesArgs;
 use crate::exit::Failure;
 use crate::output;
 use crate::run::RunArgs;
+use crate::verify::VerifyArgs;
 
 // Lines of at most 79 characters, so that no terminal breaks them.
 const EXAMPLES: &str = "\
@@ -19,10 +21,12 @@ Examples:
   leasehold run -n nightly -- ./send-messages   not at all if it is held
   leasehold run -w 30s deploy -c 'make && make install'
   leasehold run --slots 4 encode -- ./encode    at most four at a time
+  leasehold cron jobs.cron                      a timetable, each tick once
   leasehold ls                                  who holds what, and who waits
   leasehold show nightly                        everything about one lock
   leasehold evict nightly                       put the holder out
   leasehold doctor --engine redis://db1         is this server fit for locks?
+  leasehold verify --local redis                proof, with a picture
 
 Environment:
   LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
@@ -32,7 +36,8 @@ Environment:
 
 Exit codes (`leasehold run --help` lists those of `run`):
     0   done
-    1   evict: nobody holds it, or you said no; doctor: warnings
+    1   evict: nobody holds it, or you said no; doctor: warnings; verify: a
+        promise was broken
     2   doctor: failures
    64   wrong usage, or a bad name, URL or duration
    69   the engine cannot be used: away, denied, full or corrupt
@@ -54,12 +59,14 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<RunArgs>),
+    Cron(Box<CronArgs>),
     /// List the locks that somebody holds or waits for
     Ls(LsArgs),
     /// Show who holds one lock and who waits for it
     Show(ShowArgs),
     Evict(EvictArgs),
     Doctor(DoctorArgs),
+    Verify(Box<VerifyArgs>),
     Engines(EnginesArgs),
     /// Print the completion script of a shell
     ///

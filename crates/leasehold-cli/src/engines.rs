@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use leasehold::engine::sql::{self, Dialect};
-use leasehold::engine::{self, Capabilities, Entry, Expiry, Fairness, Fencing, Reach};
+use leasehold::engine::{self, Capabilities, Entry, Expiry, Fairness, Fencing, Reach, Technique};
 use serde::Serialize;
 
 use crate::duration::human;
@@ -60,6 +60,14 @@ struct EngineJson {
     about: &'static str,
     in_this_build: bool,
     capabilities: Option<CapabilitiesJson>,
+    techniques: Vec<TechniqueJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct TechniqueJson {
+    technique: &'static str,
+    about: &'static str,
+    capabilities: CapabilitiesJson,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,10 +81,12 @@ struct CapabilitiesJson {
     expiry: &'static str,
     inspection: bool,
     eviction: bool,
+    records: bool,
     min_ttl_seconds: f64,
     max_ttl_seconds: f64,
     survives: &'static str,
     breaks: &'static str,
+    caution: &'static str,
 }
 
 impl From<&Capabilities> for CapabilitiesJson {
@@ -94,10 +104,12 @@ impl From<&Capabilities> for CapabilitiesJson {
             },
             inspection: can.inspection,
             eviction: can.eviction,
+            records: can.records,
             min_ttl_seconds: can.min_ttl.as_secs_f64(),
             max_ttl_seconds: can.max_ttl.as_secs_f64(),
             survives: can.survives,
             breaks: can.breaks,
+            caution: can.caution,
         }
     }
 }
@@ -133,7 +145,12 @@ fn entry_json(entry: &Entry) -> EngineJson {
         about: entry.about,
         in_this_build: entry.capabilities.is_some(),
         capabilities: entry.capabilities.as_ref().map(CapabilitiesJson::from),
+        techniques: entry.techniques.iter().map(technique_json).collect(),
     }
+}
+
+fn technique_json(one: &Technique) -> TechniqueJson {
+    TechniqueJson { technique: one.name, about: one.about, capabilities: (&one.capabilities).into() }
 }
 
 fn table(entries: &[Entry]) -> String {
@@ -147,6 +164,7 @@ fn table(entries: &[Entry]) -> String {
         "RE-ENTRY",
         "SEE",
         "EVICT",
+        "RECORDS",
         "TTL",
     ]);
     for entry in entries {
@@ -155,11 +173,15 @@ fn table(entries: &[Entry]) -> String {
             Some(can) => table.add_row(row(scheme, can)),
             None => table.add_row([scheme, "not in this build".to_owned()]),
         };
+        // The first is the engine itself.
+        for one in entry.techniques.iter().skip(1) {
+            table.add_row(row(format!("  {}", one.name), &one.capabilities));
+        }
     }
     output::table_text(&table)
 }
 
-fn row(scheme: String, can: &Capabilities) -> [String; 10] {
+fn row(scheme: String, can: &Capabilities) -> [String; 11] {
     let modes = [("exclusive", true), ("shared", can.shared), ("slots", can.permits)];
     let modes: Vec<_> = modes.into_iter().filter(|(_, can)| *can).map(|(mode, _)| mode).collect();
     let freed = match can.expiry {
@@ -176,6 +198,7 @@ fn row(scheme: String, can: &Capabilities) -> [String; 10] {
         yes(can.reentry),
         yes(can.inspection),
         yes(can.eviction),
+        yes(can.records),
         format!("{} to {}", human(can.min_ttl), human(can.max_ttl)),
     ]
 }
@@ -183,10 +206,22 @@ fn row(scheme: String, can: &Capabilities) -> [String; 10] {
 fn more(entry: &Entry) -> String {
     let mut text = format!("\n{}:  {}\n  like      {}\n", entry.scheme, entry.about, entry.example);
     match &entry.capabilities {
-        Some(can) => {
-            text.push_str(&format!("  survives  {}\n  breaks    {}\n", can.survives, can.breaks));
+        Some(can) if entry.techniques.is_empty() => text.push_str(&faults(can, "  ")),
+        Some(_) => {
+            for one in &entry.techniques {
+                text.push_str(&format!("  ?technique={}  {}\n", one.name, one.about));
+                text.push_str(&faults(&one.capabilities, "    "));
+            }
         }
         None => text.push_str(&format!("  needs     cargo feature `{}`\n", entry.feature)),
+    }
+    text
+}
+
+fn faults(can: &Capabilities, indent: &str) -> String {
+    let mut text = format!("{indent}survives  {}\n{indent}breaks    {}\n", can.survives, can.breaks);
+    if !can.caution.is_empty() {
+        text.push_str(&format!("{indent}caution   {}\n", can.caution));
     }
     text
 }

@@ -1,9 +1,10 @@
 //! The command `leasehold`: run a command under a lock, see who holds what, put a holder out.
 //!
-//! `args` is the command line, `run` the command that matters, `show`, `evict`, `doctor`, `engines` and `shell` the others. All
+//! `args` is the command line, `run` the command that matters, `cron` the same by a timetable, `verify` the proof, `show`, `evict`, `doctor`, `engines` and `shell` the others. All
 //! of them use nothing but the library's public interface.
 
 mod args;
+mod cron;
 mod doctor;
 mod duration;
 mod engines;
@@ -13,8 +14,10 @@ mod output;
 mod run;
 mod shell;
 mod show;
+mod verify;
 mod view;
 
+use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -25,6 +28,9 @@ use crate::exit::Failure;
 fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == run::WARDEN) {
         return run::warden_main();
+    }
+    if std::env::args_os().nth(1).is_some_and(|first| first == leasehold_verify::worker::WORKER) {
+        return verify::worker_main();
     }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -45,10 +51,12 @@ fn main() -> ExitCode {
 fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Run(options) => block_on(run::run(*options)),
+        Command::Cron(options) => block_on(cron::cron(*options)),
         Command::Ls(options) => block_on(show::list(options)),
         Command::Show(options) => block_on(show::show(options)),
         Command::Evict(options) => block_on(evict::evict(options)),
         Command::Doctor(options) => block_on(doctor::doctor(options)),
+        Command::Verify(options) => verify::main(*options),
         Command::Engines(options) => engines::engines(&options),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man(dir.as_deref()),
@@ -57,7 +65,14 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
 
 /// All runs on this one thread: it is the thread whose death the command's parent-death signal speaks of.
 fn block_on<F: Future<Output = Result<u8, Failure>>>(work: F) -> Result<u8, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    finish(tokio::runtime::Builder::new_current_thread().enable_all().build(), work)
+}
+
+/// Works to the end on a runtime.
+fn finish<F: Future<Output = Result<u8, Failure>>>(
+    runtime: io::Result<tokio::runtime::Runtime>,
+    work: F,
+) -> Result<u8, Failure> {
     let runtime = runtime.map_err(|error| Failure::system("cannot start", error))?;
     let result = runtime.block_on(work);
     // A call that still hangs somewhere must not keep us.

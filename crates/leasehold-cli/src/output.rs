@@ -80,7 +80,7 @@ pub(crate) fn table_text(table: &Table) -> String {
 }
 
 /// How wide the terminal on standard output is.
-fn width() -> Option<u16> {
+pub(crate) fn width() -> Option<u16> {
     let size = termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.max(60))
 }

@@ -88,6 +88,20 @@ fn engines_lists_all_that_there_are() {
     let list = parsed(&place.run(["engines", "--json"]).ok().out());
     let file = list.as_array().unwrap().iter().find(|engine| engine["scheme"] == json!("file")).unwrap();
     assert_eq!((&file["in_this_build"], &file["capabilities"]["fairness"]), (&json!(true), &json!("fifo")));
+    assert_eq!(file["techniques"], json!([]));
+    for scheme in ["mysql", "postgres"] {
+        assert!(table.contains("?technique=for-update") && table.contains("?technique=session"), "{table}");
+        let engine = list.as_array().unwrap().iter().find(|engine| engine["scheme"] == json!(scheme)).unwrap();
+        let ways = engine["techniques"].as_array().unwrap();
+        let named: Vec<_> = ways.iter().map(|way| way["technique"].as_str().unwrap()).collect();
+        assert_eq!(named, ["row", "for-update", "session"]);
+        assert_eq!(ways[0]["capabilities"], engine["capabilities"], "{scheme}: row is the engine itself");
+        for way in &ways[1..] {
+            let can = &way["capabilities"];
+            assert_eq!((&can["fairness"], &can["expiry"]), (&json!("none"), &json!("lease-or-death")), "{can}");
+            assert!(can["breaks"].as_str().unwrap().contains("session that the server ends"), "{can}");
+        }
+    }
 }
 
 #[test]

@@ -224,6 +224,22 @@ fn while_waiting_it_shows_who_holds_and_our_place() {
     holder.finish().ok();
 }
 
+/// How far it is stands on one line, which is written over, and the verdict stands in its place at the end.
+#[test]
+fn verify_shows_how_far_it_is() {
+    let place = Place::new();
+    let words = ["verify", "--local", "file", "--faults", "stop", "--ops", "400"];
+    let mut screen = Screen::start(&place.leasehold(words), 100);
+    screen.expect("\r\u{1b}[Kstarting");
+    screen.expect(" grants");
+    screen.expect("fault 1 of 1");
+    assert!(!screen.seen().contains('\n'));
+    screen.expect("\r\u{1b}[Kchecking");
+    screen.expect("holds: ");
+    screen.expect("report   ");
+    assert_eq!(screen.end(), Some(0));
+}
+
 #[test]
 fn control_c_while_waiting_leaves_the_queue() {
     let place = Place::new();

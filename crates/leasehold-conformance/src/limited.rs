@@ -4,7 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use leasehold::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+};
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 
 /// A real engine of which only the least is used: no queue, no modes, no owners, no inspection, no eviction.
@@ -84,6 +86,18 @@ impl Engine for Limited {
 
     fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
         unsupported("eviction")
+    }
+
+    fn recall(self: Arc<Self>, _name: LockName) -> Step<Record> {
+        unsupported("records")
+    }
+
+    fn record(self: Arc<Self>, _name: LockName, _over: u64, _value: String) -> Step<Option<Record>> {
+        unsupported("records")
+    }
+
+    fn recorded(self: Arc<Self>, _prefix: String) -> Step<Vec<LockName>> {
+        unsupported("records")
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

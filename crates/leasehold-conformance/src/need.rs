@@ -73,6 +73,13 @@ pub const EVICTION: Need = Need {
     refused: Some(|world| refused(world, async |locks| locks.evict("no", ClaimId::random()).await.map(drop)).boxed()),
 };
 
+/// Records are kept beside the locks.
+pub const RECORDS: Need = Need {
+    what: "records",
+    met: |can| can.records,
+    refused: Some(|world| refused(world, async |locks| locks.records().map(drop)).boxed()),
+};
+
 /// Waiters are served in order.
 pub const FIFO: Need = Need { what: "queue", met: |can| can.fairness == Fairness::Fifo, refused: None };
 

@@ -130,6 +130,17 @@ impl Player {
         self.hear("its wall clock", |report| if let Report::Wall { ms } = report { Some(*ms) } else { None }).await
     }
 
+    /// Writes a record over a version; its new one, and what the engine's clock showed.
+    pub async fn record(&mut self, name: &str, over: u64, value: &str) -> (u64, Duration) {
+        self.tell(&Order::Record { name: name.to_owned(), over, value: value.to_owned() }).await;
+        let answer = self.hear("a record", |report| match report {
+            Report::Recorded { version, now_us } => Some(Ok((*version, Duration::from_micros(*now_us)))),
+            Report::Failed { message, .. } => Some(Err(message.clone())),
+            _ => None,
+        });
+        answer.await.unwrap_or_else(|message| panic!("{name} was not written: {message}"))
+    }
+
     /// Waits for the end of a storm: how often it met somebody, and its tokens.
     pub async fn calm(&mut self) -> (u32, Vec<u64>) {
         self.hear("the end of the storm", |report| match report {

@@ -76,6 +76,8 @@ pub enum Order {
     /// Takes and gives back a lock again and again, and looks for others inside; without the lock if not `locked`, and
     /// then until it met somebody.
     Storm { name: String, folder: PathBuf, rounds: u32, locked: bool },
+    /// Writes a record over a version.
+    Record { name: String, over: u64, value: String },
     /// Says what its wall clock shows.
     Wall,
     /// Ends the process.
@@ -105,6 +107,8 @@ pub enum Report {
     Written { guard: String, accepted: bool },
     /// The end of a storm: how often somebody else was inside, and the tokens in the order of the grants.
     Calm { met: u32, tokens: Vec<u64> },
+    /// A record was written: its version, and the engine's clock, in microseconds since 1970.
+    Recorded { version: u64, now_us: u64 },
     /// What its wall clock shows: milliseconds since 1970.
     Wall { ms: u64 },
 }

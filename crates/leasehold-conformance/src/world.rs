@@ -93,6 +93,15 @@ impl World {
         Player::open(&self.actor, self.url(), ttl).await
     }
 
+    /// Another process, whose wall clock is so many seconds ahead; behind if negative.
+    pub async fn skewed_player(&self, skew: i64, ttl: Duration) -> Player {
+        let faked = format!("{skew:+}");
+        // The loader puts the machine's own folder in place of $LIB.
+        let library = "/usr/$LIB/faketime/libfaketimeMT.so.1";
+        let env = [("LD_PRELOAD", library), ("FAKETIME", &faked), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")];
+        Player::open_with(&self.actor, &env, self.url(), ttl).await
+    }
+
     /// Who holds the lock and who waits.
     pub async fn view(&self, name: &str) -> LockView {
         let name = LockName::new(name).expect("a valid name");

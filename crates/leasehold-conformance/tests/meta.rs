@@ -23,12 +23,20 @@ fn sources(folder: &str) -> Vec<(String, String)> {
 #[test]
 fn every_engine_of_this_build_has_its_suite() {
     let tests = sources("tests");
+    let mut techniques = 0;
     for engine in entries().into_iter().filter(|engine| engine.capabilities.is_some()) {
-        // A scheme may have a `+`, the name of a module may not.
-        let line = format!("suite!({}, ", engine.scheme.replace('+', "_"));
-        let found = tests.iter().any(|(_, text)| text.lines().any(|code| code.starts_with(&line)));
-        assert!(found, "no file in tests/ has the line `{line}…);`: the `{}:` engine is not tested", engine.scheme);
+        let mut names = vec![engine.scheme.to_owned()];
+        // The first is the engine itself.
+        names.extend(engine.techniques.iter().skip(1).map(|one| format!("{} {}", engine.scheme, one.name)));
+        techniques += names.len() - 1;
+        for name in names {
+            // A scheme may have a `+`, the name of a module may not.
+            let line = format!("suite!({}, ", name.replace(['+', '-', ' '], "_"));
+            let found = tests.iter().any(|(_, text)| text.lines().any(|code| code.starts_with(&line)));
+            assert!(found, "no file in tests/ has the line `{line}…);`: the engine `{name}` is not tested");
+        }
     }
+    assert_eq!(techniques, 4, "two databases, two techniques beside the usual one");
 }
 
 #[test]

@@ -72,6 +72,11 @@ async fn locks_of_every_kind(one: &Locks, two: &Locks) {
     for guard in [reading, also, permits] {
         released(guard).await;
     }
+    let (records, others) = (one.records().expect("records"), two.records().expect("records"));
+    let made = records.update("a", |_, now| Some(format!("{now:?}"))).await.expect("a record");
+    assert_eq!(others.recall("a").await.expect("a record").value, made.value);
+    let removed = others.record("a", made.version, "").await.expect("an answer");
+    assert_eq!(removed.expect("it is removed").version, 0);
 }
 
 /// One waits, and is told when it is its turn; somebody who may see everything sees it wait.
@@ -121,6 +126,7 @@ async fn the_least_is_enough() {
     }
     denied(&one.inspect("a").await.expect_err("not this"), "hgetall");
     denied(&one.list("").await.expect_err("nor this"), "scan");
+    denied(&one.records().expect("records").list("").await.expect_err("nor this"), "scan");
     // A server that has lost its scripts is sent them again.
     assert_eq!(raw(server.addr(), &["SCRIPT", "FLUSH"]).await, Reply::Simple("OK".to_owned()));
     locks_of_every_kind(&one, &two).await;
@@ -288,9 +294,14 @@ async fn what_the_options_need() {
     denied(&Locks::open(&format!("{plain}?db=1")).await.expect_err("no SELECT"), "'select'");
     let locks = client(&format!("{plain}?replicas=1"), LONG).await;
     denied(&locks.mutex("a").lock().await.expect_err("no WAIT"), "'wait'");
+    let unsure = locks.records().expect("records").record("a", 0, "x").await.expect_err("no WAIT");
+    denied(&unsure, "'wait'");
+    assert!(unsure.to_string().contains("record \"a\"") && unsure.to_string().contains("written"), "{unsure}");
     let more = with(&["+info", "+select", "+wait"]).await;
     let locks = client(&format!("{more}?strict=1s&db=1&replicas=1"), Duration::from_secs(1)).await;
     released(soon("a lock", locks.mutex("b").lock()).await.expect("a lock")).await;
+    let written = locks.records().expect("records").record("b", 0, "x").await;
+    assert!(written.expect("a write that the replica has").is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -400,6 +411,12 @@ async fn what_redlock_needs() {
     for missing in ["+del", ""] {
         let locks = client(&voter(&set, false, missing).await, LONG).await;
         let held = locks.mutex("full").lock().await.expect("a lock");
+        // Two votes were enough: the third may be on its way.
+        eventually(BOUND, || async {
+            let votes = in_all(&set, &["EXISTS", "leasehold:qfull"]).await;
+            if votes.iter().all(|there| *there == Reply::Integer(1)) { Ok(()) } else { Err(format!("{votes:?}")) }
+        })
+        .await;
         in_all(&set, &["CONFIG", "SET", "maxmemory", "1"]).await;
         match missing {
             "" => released(held).await,

@@ -73,8 +73,8 @@ impl WallClock {
         self.folder.path().join("offset")
     }
 
-    /// What a server's environment must hold for it to go by this clock.
-    pub(crate) fn environment(&self) -> Vec<(String, String)> {
+    /// What a process's environment must hold for it to go by this clock.
+    pub fn environment(&self) -> Vec<(String, String)> {
         // With the C library behind it the preloaded one finds what it replaces without loading
         // anything, which some servers' memory allocators do not survive.
         let preload = format!("{} libc.so.6", self.library.display());

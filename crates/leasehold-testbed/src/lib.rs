@@ -7,8 +7,10 @@
 //! | [`zookeeper`] | ZooKeeper alone, with TLS, with users or as an ensemble whose members can be cut off from each other |
 //! | [`mariadb`] | MariaDB alone, with TLS or as a Galera cluster |
 //! | [`postgres`] | PostgreSQL alone, with TLS, with a standby or behind PgBouncer |
+//! | [`Disk`] | a small disk, to be filled up and freed while a server runs on it |
 //! | [`WallClock`] | a wall clock for a server, to be moved while it runs |
 //! | [`proxy`] | [`Proxy`]: stands between client and server and cuts, freezes, delays, swallows and doubles |
+//! | [`Wires`] | a network namespace, as root, and wires to it that can be pulled |
 //! | [`actor`] | [`Actor`]: a child process that speaks JSON lines and can be stopped and killed |
 //! | [`eventually()`] | waits for a condition, with a bound |
 //!
@@ -41,11 +43,13 @@ pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod redis;
+mod wires;
 pub mod zookeeper;
 
 pub use actor::Actor;
 pub use clock::WallClock;
 pub use error::{Error, Result};
 pub use eventually::{eventually, try_eventually};
-pub use process::{Data, Server};
+pub use process::{Data, Disk, Server};
 pub use proxy::Proxy;
+pub use wires::Wires;

@@ -136,7 +136,12 @@ impl Term {
             // The engine reads our own clock: it has counted from the grant itself.
             Validity::Until(end) => end.before(ttl),
         };
-        let cap = max_hold.map_or(Moment::NEVER, |most| from.after(most));
+        // A lease may have been running already when it was passed on to this claim.
+        let held_from = match grant.validity {
+            Validity::Until(_) if !desk.can.same_clock && max_hold.is_some() => desk.clock.now(),
+            _ => from,
+        };
+        let cap = max_hold.map_or(Moment::NEVER, |most| held_from.after(most));
         let deadline = rules::deadline(from, grant.validity, desk.can.drift, ttl, cap);
         Self { token: grant.token, from, deadline, cap }
     }

@@ -1,6 +1,7 @@
 //! Time: a local monotonic clock that also counts the time the machine slept, or one that a test moves by hand.
 //!
-//! Leases and ages are measured on this clock alone; the wall clock is never read.
+//! Leases and ages are measured on this clock alone. The wall clock is read once, where `memory:` keeps records, and carried on by this
+//! one.
 
 use std::fmt;
 use std::pin::Pin;
@@ -114,6 +115,28 @@ impl Clock {
                 Box::pin(async move { manual.reach(at).await })
             }
         }
+    }
+}
+
+/// The time of day, as it was when this was made and as the clock has gone on since: it never jumps.
+#[cfg(feature = "memory")]
+#[derive(Debug)]
+pub(crate) struct Calendar {
+    wall: Duration,
+    at: Moment,
+}
+
+#[cfg(feature = "memory")]
+impl Calendar {
+    #[allow(clippy::disallowed_methods, reason = "read once; from here on the clock goes by itself")]
+    pub(crate) fn new(clock: &Clock) -> Self {
+        let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        Self { wall, at: clock.now() }
+    }
+
+    /// How long ago 1970 began, UTC.
+    pub(crate) fn now(&self, clock: &Clock) -> Duration {
+        self.wall + clock.now().since(self.at)
     }
 }
 

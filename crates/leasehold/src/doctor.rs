@@ -121,6 +121,39 @@ impl Report {
     }
 }
 
+/// All is well.
+#[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
+pub(crate) fn ok(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
+    Finding::new(Level::Ok, check, subject, found)
+}
+
+/// It works, and may not always.
+#[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
+pub(crate) fn warn(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
+    Finding::new(Level::Warn, check, subject, found)
+}
+
+/// It does not work, or not safely.
+#[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
+pub(crate) fn fail(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
+    Finding::new(Level::Fail, check, subject, found)
+}
+
+/// A duration as people read it.
+#[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
+pub(crate) fn short(duration: Duration) -> String {
+    let micros = duration.as_micros();
+    match micros {
+        0..1000 => format!("{micros} µs"),
+        1000..10_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
+        10_000..1_000_000 => format!("{} ms", duration.as_millis()),
+        1_000_000..60_000_000 if micros.is_multiple_of(1_000_000) => format!("{} s", duration.as_secs()),
+        1_000_000..60_000_000 => format!("{:.1} s", duration.as_secs_f64()),
+        60_000_000..120_000_000 if micros > 60_000_000 => format!("{} s", duration.as_secs()),
+        _ => format!("{} min", duration.as_secs() / 60),
+    }
+}
+
 /// What the deployment is examined for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -83,7 +83,8 @@ struct Inner {
     retryable: bool,
     effect: Effect,
     engine: Option<&'static str>,
-    name: Option<LockName>,
+    /// What it was about, and its name.
+    name: Option<(&'static str, LockName)>,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
@@ -126,7 +127,14 @@ impl Error {
     /// The same error, about this lock.
     #[must_use]
     pub fn about(mut self, name: &LockName) -> Self {
-        self.0.name.get_or_insert_with(|| name.clone());
+        self.0.name.get_or_insert_with(|| ("lock", name.clone()));
+        self
+    }
+
+    /// The same error, about this record.
+    #[must_use]
+    pub(crate) fn about_record(mut self, name: &LockName) -> Self {
+        self.0.name.get_or_insert_with(|| ("record", name.clone()));
         self
     }
 
@@ -165,9 +173,9 @@ impl Error {
         self.0.engine
     }
 
-    /// The lock that it was about.
+    /// The lock, or the record, that it was about.
     pub fn name(&self) -> Option<&LockName> {
-        self.0.name.as_ref()
+        self.0.name.as_ref().map(|(_, name)| name)
     }
 }
 
@@ -176,8 +184,8 @@ impl fmt::Display for Error {
         if let Some(engine) = self.0.engine {
             write!(f, "{engine} engine: ")?;
         }
-        if let Some(name) = &self.0.name {
-            write!(f, "lock {name:?}: ")?;
+        if let Some((what, name)) = &self.0.name {
+            write!(f, "{what} {name:?}: ")?;
         }
         f.write_str(&self.0.message)?;
         if let Some(source) = &self.0.source {

@@ -53,6 +53,12 @@ impl Guard {
         self.claim.lease.deadline()
     }
 
+    /// From then on it is not renewed.
+    #[cfg(feature = "schedule")]
+    pub(crate) fn cap(&self) -> Moment {
+        self.claim.lease.cap()
+    }
+
     /// What is left until the deadline; zero once the lock is lost.
     pub fn remaining(&self) -> Duration {
         if self.is_held() { self.deadline().since(self.shared.desk.clock.now()) } else { Duration::ZERO }

@@ -116,6 +116,12 @@ impl Lease {
         false
     }
 
+    /// Whether it was granted, and is not held any more, however it ended.
+    #[cfg(feature = "zookeeper")]
+    pub(crate) fn is_over(&self) -> bool {
+        self.state.load(Ordering::Acquire) != ASKED && !self.is_held()
+    }
+
     /// A renewal arrived. `false`: too late, the lease is lost.
     pub(crate) fn extend(&self, deadline: Moment) -> bool {
         if !self.is_held() {

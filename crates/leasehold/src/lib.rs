@@ -20,11 +20,16 @@
 //! - [`Locks`] is the entrance; [`Mutex`], [`RwLock`], [`Semaphore`], [`All`] and [`Election`] are what it gives, [`Guard`]
 //!   is what one has in hand.
 //! - [`blocking`] is the same without async.
+//! - [`Records`] are small texts that an engine keeps beside its locks.
 //! - [`fence`] is what refuses an old token; `versioned` updates a row by its version column, without a lock; [`database`]
 //!   has what both know of your connections; [`meter`] collects figures; [`doctor`] examines a deployment.
+//! - `schedule` runs jobs by a timetable, each tick once in the fleet.
+//! - `cache` keeps a cache in step with its database (feature `cache`).
 //! - [`engine`] is the trait and the engines; [`logic`] the pure decisions that they share; [`clock`] the time.
 
 pub mod blocking;
+#[cfg(feature = "cache")]
+pub mod cache;
 pub mod clock;
 pub mod database;
 pub mod doctor;
@@ -32,6 +37,8 @@ pub mod engine;
 pub mod fence;
 pub mod logic;
 pub mod meter;
+#[cfg(feature = "schedule")]
+pub mod schedule;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod versioned;
 
@@ -47,6 +54,7 @@ mod locks;
 mod name;
 mod primitives;
 mod random;
+mod records;
 mod request;
 
 pub use self::all::{All, AllGuard, Wanted};
@@ -56,14 +64,21 @@ pub use self::error::{Effect, Error, ErrorKind, Result};
 pub use self::guard::{Guard, Outcome, Watch};
 pub use self::lease::LostReason;
 pub use self::locks::{Builder, DEFAULT_TTL, Locks};
+pub use self::logic::record::MAX_RECORD;
 pub use self::name::{LockName, MAX_NAME};
 pub use self::primitives::{Mutex, RwLock, Semaphore};
+pub use self::records::Records;
 
 /// The code in the documents compiles.
-#[cfg(all(doctest, feature = "mysql", feature = "postgres", feature = "redis"))]
+#[cfg(all(doctest, feature = "cache", feature = "mysql", feature = "postgres", feature = "redis"))]
 mod documents {
+    #[doc = include_str!("../../../docs/cache.md")]
+    mod cache {}
     #[doc = include_str!("../../../docs/fencing.md")]
     mod fencing {}
     #[doc = include_str!("../../../docs/versioned.md")]
     mod versioned {}
+    #[cfg(feature = "schedule")]
+    #[doc = include_str!("../../../docs/schedule.md")]
+    mod schedule {}
 }

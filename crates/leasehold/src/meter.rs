@@ -17,8 +17,12 @@
 //! | `leasehold_fencing_rejected_total` | counter | | stale tokens refused by a [`Fence`](crate::fence::Fence) |
 //! | `leasehold_engine_up` | gauge | | 1 after an answer of the engine, 0 after a failure to reach it |
 //! | `leasehold_engine_rtt_seconds` | histogram | | one call to the engine |
+//! | `leasehold_schedule_ticks_total` | counter | `result`: done, failed, crashed, lost, timed-out, overlapped, missed | what has become of ticks, on this node |
+//! | `leasehold_schedule_lag_seconds` | histogram | | from a tick's nominal time to the begin of its run |
+//! | `leasehold_cache_get_total` | counter | `result`: hit, stale, load, wait, bypass | reads of a cache |
+//! | `leasehold_cache_stale_set_rejected_total` | counter | | values that came too late to be let in |
 //!
-//! The clock-skew, schedule and cache figures come with the engines and modules that have them.
+//! The clock-skew figures come with the engines and modules that have them.
 
 use std::fmt;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use leasehold::Guard;
 use leasehold::Owner;
@@ -82,6 +82,10 @@ impl Child {
         command.args(arguments).process_group(0);
         command.env("LEASEHOLD_NAME", guard.name().as_str()).env("LEASEHOLD_TOKEN", guard.token().to_string());
         command.env("LEASEHOLD_ENGINE", &run.engine);
+        command.envs(run.plan.env.iter().map(|(key, value)| (key, value)));
+        if run.plan.detached {
+            command.stdin(Stdio::null());
+        }
         // Where nobody may re-enter, a run inside must know at least that it would wait for itself.
         let nobody = Owner::new();
         let (held, around) = run.around.with(run.owner.unwrap_or(nobody), &run.locks.url(), guard.name().as_str());

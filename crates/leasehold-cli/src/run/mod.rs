@@ -10,8 +10,10 @@ mod acquire;
 mod child;
 mod group;
 mod held;
+mod job;
 mod lost;
 mod message;
+mod once;
 mod options;
 mod parting;
 mod plan;
@@ -32,12 +34,14 @@ use leasehold::{Error, ErrorKind, Guard, Locks, Outcome, Owner};
 use self::acquire::{Acquired, acquire};
 use self::child::{Birth, Child};
 use self::held::Around;
+pub(crate) use self::job::Task;
 use self::lost::{Lease, OnLost};
 pub(crate) use self::options::RunArgs;
 use self::parting::{close, release};
-use self::plan::{Patience, Plan};
-use self::report::Report;
-use self::signals::Signals;
+use self::plan::Patience;
+pub(crate) use self::plan::{Plan, Times};
+pub(crate) use self::report::Report;
+pub(crate) use self::signals::{Orders, Signals};
 use self::supervise::{End, State, Supervisor};
 use self::terminal::Terminal;
 pub(crate) use self::warden::WARDEN;
@@ -73,6 +77,9 @@ async fn in_time(plan: &Plan, opening: impl Future<Output = Result<Locks, Failur
 }
 
 async fn run_under_lock(args: &RunArgs, report: Report) -> Result<u8, Failure> {
+    if let Some(schedule) = &args.once_per {
+        return once::run(args, schedule, report).await;
+    }
     let plan = Plan::new(args)?;
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let locks = tokio::select! {
@@ -146,7 +153,7 @@ async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, error);
     let clock = run.locks.clock();
     let mask = signals::prepare_mask().map_err(|error| Failure::system("cannot set the signal mask", error))?;
-    let mut terminal = Terminal::find();
+    let mut terminal = if run.plan.detached { None } else { Terminal::find() };
     let mut warden = Warden::start(run.locks.lifeline()).map_err(system("cannot start the warden"))?;
     let lease = Lease::new(guard.deadline(), clock.now(), run.plan.cap(clock.now()));
     warden.tell(run.plan.rules.for_warden(run.plan.rules.before(lease), lease), clock.now());

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use clap::Args;
 
+use leasehold::schedule::{Crash, Missed, Overlap};
+
 use super::lost::OnLost;
 use crate::args::EngineArg;
+use crate::cron::policy;
 use crate::duration::{parse, parse_positive};
 
 const USAGE: &str = "leasehold run [OPTIONS] NAME -- CMD...\n       leasehold run [OPTIONS] NAME -c STRING";
@@ -20,6 +23,8 @@ Examples:
   leasehold run -s config -- ./reload           beside other -s, not beside -x
   leasehold run --slots 4 encode -c 'ffmpeg -i \"$IN\" \"$OUT\"'
   leasehold run --max-hold 10m --grace 10s report -- ./report
+  */5 * * * *  leasehold run --once-per '*/5 * * * *' mail -- ./send-mail
+                in the crontab of every host: each tick runs on one of them
 
 The command:
   It has a process group of its own, our standard streams and the terminal.
@@ -32,6 +37,9 @@ The command:
     LEASEHOLD_HELD     which locks the commands around it hold: those are
                        re-entered, and no others
     LEASEHOLD_ENGINE   the engine's URL
+    LEASEHOLD_TICK     with --once-per: the nominal time, as in
+                       2026-11-16T03:00:00Z
+    LEASEHOLD_ATTEMPT  with --once-per: 1, or more after a crash
   TERM, INT, HUP, QUIT, USR1, USR2 and WINCH are passed on to its group.
   While we wait for the lock the first four end the waiting, and the others
   do nothing.
@@ -116,6 +124,28 @@ pub(crate) struct RunArgs {
     /// What happens to the command when the lock is lost
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub(crate) on_lost: OnLost,
+    /// Run once per tick of this timetable in the whole fleet: for the system's own cron on every host
+    ///
+    /// Which tick this is about is decided on the engine's clock, and whether it has run by what is kept with the lock: skewed hosts,
+    /// restarts and late starters do not run it again. Exits with 0 if it ran elsewhere. A host whose clock is fast waits for its
+    /// tick. The lock is `cron:NAME`, and `leasehold cron status` shows the job.
+    #[arg(long, value_name = "CRON", conflicts_with_all = ["shared", "exclusive", "slots"])]
+    pub(crate) once_per: Option<String>,
+    /// With --once-per: the time zone of the timetable [default: UTC]
+    #[arg(long, value_name = "ZONE", requires = "once_per")]
+    pub(crate) zone: Option<String>,
+    /// With --once-per: how far this host's clock may be fast [default: 5m, at most half a period]
+    #[arg(long, value_name = "DURATION", value_parser = parse, requires = "once_per")]
+    pub(crate) skew: Option<Duration>,
+    /// With --once-per: a run whose host died is not run again (`at-most-once`), or up to N times in all (`retry:N`)
+    #[arg(long, value_name = "POLICY", value_parser = policy::crash, requires = "once_per")]
+    pub(crate) crash: Option<Crash>,
+    /// With --once-per: ticks that nobody ran in time are left out (`skip`), made up for by one run (`once`) or by N (`all:N`)
+    #[arg(long, value_name = "POLICY", value_parser = policy::missed, requires = "once_per")]
+    pub(crate) missed: Option<Missed>,
+    /// With --once-per: ticks during a run are left out (`skip`), run after it (`queue`) or beside it (`allow:N`, N up to 64)
+    #[arg(long, value_name = "POLICY", value_parser = policy::overlap, requires = "once_per")]
+    pub(crate) overlap: Option<Overlap>,
     /// The time between TERM and KILL [default: a third of the TTL, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = parse)]
     pub(crate) grace: Option<Duration>,

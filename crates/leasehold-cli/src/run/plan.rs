@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::clock::Moment;
 use leasehold::{LockName, MAX_DESCRIPTION};
 
-use super::lost::{self, Rules};
+use super::lost::{self, OnLost, Rules};
 use super::options::RunArgs;
 use crate::exit::Failure;
 use crate::output::{clean, hide_passwords, shorten};
@@ -27,9 +27,18 @@ pub(super) enum Patience {
     Forever,
 }
 
+/// How long a job's command may run, and how long its lock outlives us.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) ttl: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    /// Between TERM and KILL.
+    pub(crate) grace: Option<Duration>,
+}
+
 /// A run whose options make sense.
-#[derive(Debug)]
-pub(super) struct Plan {
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
     pub(super) name: LockName,
     pub(super) how: How,
     pub(super) patience: Patience,
@@ -40,6 +49,10 @@ pub(super) struct Plan {
     pub(super) describe: String,
     pub(super) command: Vec<OsString>,
     pub(super) conflict: u8,
+    /// What the command's environment has besides.
+    pub(super) env: Vec<(OsString, OsString)>,
+    /// Whether it has neither our standard input nor the terminal.
+    pub(super) detached: bool,
 }
 
 impl Plan {
@@ -79,7 +92,43 @@ impl Plan {
             describe,
             command,
             conflict: args.conflict_exit_code,
+            env: Vec::new(),
+            detached: false,
         })
+    }
+
+    /// The plan of a job's command: it has its lock already, or soon will.
+    pub(crate) fn for_job(name: LockName, command: Vec<OsString>, times: Times) -> Result<Self, String> {
+        let Times { ttl, max_hold, grace } = times;
+        Ok(Self {
+            name,
+            how: How::Exclusive,
+            patience: Patience::Forever,
+            ttl,
+            min_hold: Duration::ZERO,
+            max_hold,
+            rules: lost::rules(OnLost::Term, grace, ttl, max_hold)?,
+            describe: description(&command),
+            command,
+            conflict: 0,
+            env: Vec::new(),
+            detached: true,
+        })
+    }
+
+    /// What others see beside the lock's holder.
+    pub(crate) fn description(&self) -> &str {
+        &self.describe
+    }
+
+    /// The same with more in the command's environment.
+    #[must_use]
+    pub(crate) fn with_env<K: Into<OsString>, V: Into<OsString>>(
+        mut self,
+        more: impl IntoIterator<Item = (K, V)>,
+    ) -> Self {
+        self.env.extend(more.into_iter().map(|(key, value)| (key.into(), value.into())));
+        self
     }
 
     /// When the hold is over in any case, if it began at `started`.

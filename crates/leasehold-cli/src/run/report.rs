@@ -15,7 +15,7 @@ use crate::view::PartyJson;
 
 /// Who is told what.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Report {
+pub(crate) struct Report {
     json: bool,
     verbose: bool,
 }
@@ -41,6 +41,11 @@ enum Event<'a> {
 impl Report {
     pub(super) fn new(args: &RunArgs) -> Self {
         Self { json: args.json, verbose: args.verbose }
+    }
+
+    /// One that tells only what must be told.
+    pub(crate) fn quiet(json: bool) -> Self {
+        Self { json, verbose: false }
     }
 
     /// Whether somebody wants to hear of everything.

@@ -2,28 +2,34 @@
 
 use std::future::poll_fn;
 use std::io;
+use std::sync::OnceLock;
 use std::task::Poll;
 
 use nix::sys::signal::{SigSet, Signal as Masked};
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::watch;
 
 /// What is passed on to the command's group.
 const PASSED_ON: [Signal; 7] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
 
+/// What whoever runs many commands wants them to be sent; the last word counts.
+pub(crate) type Orders = watch::Receiver<Option<Signal>>;
+
 /// The signals that we listen to.
 #[derive(Debug)]
-pub(super) struct Signals {
+pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
+    orders: Option<Orders>,
 }
 
 impl Signals {
     /// Listens to what is passed on, and to the end of children. What we were started to ignore (by `nohup`, or in the
     /// background of a script) stays ignored, by the command, too.
-    pub(super) fn listen() -> io::Result<Self> {
+    pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored();
-        let mut signals = Self { streams: Vec::new() };
+        let mut signals = Self { streams: Vec::new(), orders: None };
         for signal in PASSED_ON {
             if ignored & bit(signal) == 0 {
                 signals.add(signal)?;
@@ -33,8 +39,18 @@ impl Signals {
         Ok(signals)
     }
 
+    /// Listens to the end of children, and to orders instead of what we are sent ourselves.
+    pub(crate) fn obey(orders: Orders) -> io::Result<Self> {
+        let mut signals = Self { streams: Vec::new(), orders: Some(orders) };
+        signals.add(Signal::CHILD)?;
+        Ok(signals)
+    }
+
     /// From the start of the command on: its stop is ours.
     pub(super) fn listen_to_job_control(&mut self) -> io::Result<()> {
+        if self.orders.is_some() {
+            return Ok(());
+        }
         if ignored() & bit(Signal::TSTP) == 0 {
             self.add(Signal::TSTP)?;
         }
@@ -47,20 +63,25 @@ impl Signals {
     }
 
     /// The next one. May be dropped and called again.
-    pub(super) async fn next(&mut self) -> Signal {
-        poll_fn(|context| {
-            for (signal, stream) in &mut self.streams {
+    pub(crate) async fn next(&mut self) -> Signal {
+        let Self { streams, orders } = self;
+        let heard = poll_fn(|context| {
+            for (signal, stream) in &mut *streams {
                 if stream.poll_recv(context).is_ready() {
                     return Poll::Ready(*signal);
                 }
             }
             Poll::Pending
-        })
-        .await
+        });
+        tokio::select! {
+            biased;
+            signal = heard => signal,
+            signal = order(orders.as_mut()) => signal,
+        }
     }
 
     /// The next one that asks us to end. The others mean nothing to who has no command yet, or none any more.
-    pub(super) async fn next_end(&mut self) -> Signal {
+    pub(crate) async fn next_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
             if asks_to_end(signal) {
@@ -70,8 +91,21 @@ impl Signals {
     }
 }
 
+/// The next order.
+async fn order(orders: Option<&mut Orders>) -> Signal {
+    if let Some(orders) = orders {
+        while orders.changed().await.is_ok() {
+            if let Some(signal) = *orders.borrow_and_update() {
+                return signal;
+            }
+        }
+    }
+    // Nobody gives any, or nobody will any more.
+    std::future::pending().await
+}
+
 /// Whether a signal asks whoever gets it to end.
-pub(super) fn asks_to_end(signal: Signal) -> bool {
+pub(crate) fn asks_to_end(signal: Signal) -> bool {
     matches!(signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)
 }
 
@@ -91,9 +125,16 @@ fn bit(signal: Signal) -> u64 {
 }
 
 /// Blocks SIGTTOU, so that we may take the terminal back from the background, and lets SIGCHLD in. Returns the mask that
-/// we were started with: the command gets it back.
+/// we were started with: the command gets it back, and so does every one after it.
 pub(super) fn prepare_mask() -> nix::Result<SigSet> {
-    let before = SigSet::thread_get_mask()?;
+    static BEFORE: OnceLock<SigSet> = OnceLock::new();
+    if let Some(before) = BEFORE.get() {
+        return Ok(*before);
+    }
+    let before = *BEFORE.get_or_init({
+        let before = SigSet::thread_get_mask()?;
+        move || before
+    });
     let (mut terminal, mut child) = (SigSet::empty(), SigSet::empty());
     terminal.add(Masked::SIGTTOU);
     child.add(Masked::SIGCHLD);

@@ -158,6 +158,26 @@ async fn rights_that_are_missing_in_mariadb() {
 }
 
 #[tokio::test]
+async fn rights_that_a_session_of_mariadb_needs() {
+    let server = MariaDb::new().sync().start().await.unwrap();
+    my(&server, &["CREATE USER poor@'%' IDENTIFIED BY 'password'", "GRANT SELECT ON test.* TO poor@'%'"]).await;
+    for (technique, tables) in [("session", vec!["s_tokens"]), ("for-update", vec!["f_tokens", "f_rows"])] {
+        let options = format!("?technique={technique}&table={}", &technique[..1]);
+        take(&format!("{}{options}", server.url())).await;
+        let url = format!("{}{options}", server.url().replace("leasehold:", "poor:"));
+        for table in tables {
+            let (_, denied) = report(&url).await;
+            assert_eq!(all(&denied, "fail"), ["lock-row"], "{table}: {denied:#}");
+            my(&server, &[&format!("GRANT SELECT, INSERT, UPDATE ON test.{table} TO poor@'%'")]).await;
+        }
+        let (_, enough) = report(&url).await;
+        found(&enough, "lock-row", "ok");
+        let rows = mariadb::ask(&server, &format!("SELECT COUNT(*) FROM {}_tokens", &technique[..1])).await.unwrap();
+        assert_eq!(rows[0][0].as_deref(), Some("1"), "what was tried was rolled back");
+    }
+}
+
+#[tokio::test]
 async fn clocks_that_are_wrong() {
     let (my_clock, pg_clock) = (WallClock::new().unwrap(), WallClock::new().unwrap());
     let my = MariaDb::new().sync().clock(&my_clock).start().await.unwrap();

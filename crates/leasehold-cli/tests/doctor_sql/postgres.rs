@@ -145,3 +145,32 @@ async fn rights_that_are_missing_in_postgres() {
     let (_, wrong) = report(&server.url().replace(":password@", ":opensesame@")).await;
     assert!(says(found(&wrong, "login", "fail"), "found").contains("28P01"), "{wrong:#}");
 }
+
+#[tokio::test]
+async fn rights_that_a_session_of_postgres_needs() {
+    let server = Postgres::new().sync().start().await.unwrap();
+    postgres::ask(&server, "CREATE USER poor PASSWORD 'password'").await.unwrap();
+    for (technique, tables) in [("session", vec!["s_tokens"]), ("for-update", vec!["f_tokens", "f_rows"])] {
+        let options = format!("?technique={technique}&table={}", &technique[..1]);
+        take(&format!("{}{options}", server.url())).await;
+        let url = format!("{}{options}", server.url().replace("leasehold:", "poor:"));
+        postgres::ask(&server, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO poor").await.unwrap();
+        for table in tables {
+            let (_, denied) = report(&url).await;
+            assert_eq!(all(&denied, "fail"), ["lock-row"], "{table}: {denied:#}");
+            postgres::ask(&server, &format!("GRANT INSERT, UPDATE ON {table} TO poor")).await.unwrap();
+        }
+        let (_, enough) = report(&url).await;
+        found(&enough, "lock-row", "ok");
+        let rows = postgres::ask(&server, &format!("SELECT COUNT(*) FROM {}_tokens", &technique[..1])).await.unwrap();
+        assert_eq!(rows[0][0].as_deref(), Some("1"), "what was tried was rolled back");
+    }
+}
+
+#[tokio::test]
+async fn a_postgres_that_is_marked_read_only() {
+    let server = Postgres::new().sync().setting("default_transaction_read_only", "on").start().await.unwrap();
+    let (code, marked) = report(&server.url()).await;
+    assert_eq!((code, all(&marked, "fail")), (2, vec!["read-only".to_owned()]), "{marked:#}");
+    assert!(says(found(&marked, "read-only", "fail"), "found").contains("default_transaction_read_only"), "{marked:#}");
+}

@@ -98,9 +98,21 @@ async fn obey(locks: Locks, guards: Guards, order: Order) {
             Ok(report) => say(&report),
             Err(error) => say(&failed(&name, &error)),
         },
+        Order::Record { name, over, value } => match record(&locks, &name, over, value).await {
+            Ok(report) => say(&report),
+            Err(error) => say(&failed(&name, &error)),
+        },
         Order::Wall => say(&Report::Wall { ms: wall() }),
         Order::Open { .. } | Order::Quit => {}
     }
+}
+
+async fn record(locks: &Locks, name: &str, over: u64, value: String) -> Result<Report> {
+    let Some(written) = locks.records()?.record(name, over, value).await? else {
+        return Err(Error::new(ErrorKind::Conflict, format!("there is no version {over}")));
+    };
+    let now_us = u64::try_from(written.now.as_micros()).unwrap_or(u64::MAX);
+    Ok(Report::Recorded { version: written.version, now_us })
 }
 
 #[allow(clippy::disallowed_methods, reason = "a test wants to see that this clock plays no role")]

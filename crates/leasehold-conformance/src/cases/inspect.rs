@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{Holder, Mode};
+use leasehold::{Guard, Holder, Locks, Mode};
 use leasehold_testbed::eventually;
 
 use crate::flaky::Method;
@@ -109,6 +109,28 @@ pub async fn shows_other_processes(world: &World) {
     for guard in ["a", "b"] {
         assert_eq!(player.release(guard).await, "released");
     }
+}
+
+/// Holders of permits are shown beside each other, each with its own token and its share: whoever is not among them is taken for dead.
+pub async fn shows_every_holder_of_permits(world: &World) {
+    let (one, other) = (world.locks().await, world.locks().await);
+    let first = one.semaphore("a", 4).describe("first").acquire(1).await.expect("a permit");
+    let second = other.semaphore("a", 4).describe("second").acquire(2).await.expect("permits");
+    let shown = async |locks: &Locks| {
+        let view = locks.inspect("a").await.expect("a view");
+        let mut holders: Vec<_> =
+            view.holders.iter().map(|party| (party.token, party.mode, party.holder.text.to_string())).collect();
+        holders.sort_by_key(|(token, ..)| *token);
+        holders
+    };
+    let is =
+        |guard: &Guard, n: u32, text: &str| (Some(guard.token()), Mode::Permits { n, limit: 4 }, text.to_owned());
+    assert!(first.token() < second.token());
+    for locks in [&one, &other] {
+        assert_eq!(shown(locks).await, [is(&first, 1, "first"), is(&second, 2, "second")]);
+    }
+    let _ = first.release().await.expect("a release");
+    assert_eq!(shown(&one).await, [is(&second, 2, "second")]);
 }
 
 /// A lock that was given back is not shown any more.

@@ -4,7 +4,7 @@
 use futures_util::future::BoxFuture;
 use leasehold::engine::Capabilities;
 
-use crate::need::{DEATH, DURABLE, EVICTION, FIFO, INSPECTION, Need, PERMITS, PROCESSES, REENTRY, SHARED};
+use crate::need::{DEATH, DURABLE, EVICTION, FIFO, INSPECTION, Need, PERMITS, PROCESSES, RECORDS, REENTRY, SHARED};
 use crate::world::World;
 
 /// A behaviour that an engine must show.
@@ -171,6 +171,7 @@ cases! { $
         ages_grow [INSPECTION]
         lists_by_prefix [INSPECTION]
         shows_other_processes [INSPECTION PROCESSES]
+        shows_every_holder_of_permits [INSPECTION PERMITS]
         shows_nothing_after_the_release [INSPECTION]
         changes_nothing [INSPECTION]
     }
@@ -196,6 +197,25 @@ cases! { $
         a_ttl_out_of_bounds_is_refused_before_any_call []
         a_bad_description_is_refused_before_any_call []
         waiting_does_not_hammer_the_engine []
+    }
+    records {
+        what_was_written_is_read [RECORDS]
+        where_there_is_none_nothing_is_read [RECORDS]
+        a_late_writer_changes_nothing [RECORDS]
+        a_version_never_comes_back [RECORDS]
+        of_two_who_write_at_once_one_succeeds [RECORDS]
+        every_update_counts_once [RECORDS]
+        names_do_not_meet [RECORDS]
+        they_do_not_meet_locks [RECORDS]
+        names_are_listed_by_prefix_in_order [RECORDS]
+        the_clock_moves_on_and_all_agree [RECORDS]
+        no_clients_wall_clock_plays_a_role [RECORDS PROCESSES]
+        they_outlive_their_clients [RECORDS DURABLE]
+        any_text_is_kept_as_it_is [RECORDS]
+        too_long_a_value_is_refused_before_any_call [RECORDS]
+        a_bad_name_is_refused_before_any_call [RECORDS]
+        a_lost_reply_is_read_again [RECORDS]
+        an_engine_that_is_away_ends_an_update_in_time [RECORDS]
     }
     random {
         operations_match_the_model [FIFO INSPECTION]

@@ -7,7 +7,7 @@ use proptest::test_runner::{Config, TestRunner};
 use crate::world::{LONG, World};
 
 /// Names that an engine may confuse: with each other, with its own files and keys, or with something outside.
-fn nasty() -> Vec<String> {
+pub(super) fn nasty() -> Vec<String> {
     let long = "x".repeat(511);
     let mut names: Vec<String> = [
         "a", "A", "a ", " a", "a.", ".a", ".", "..", "...", "/", "//", "a/", "/a", "a/b", "a//b", "a%2Fb", "a%2fb", "a%252Fb",

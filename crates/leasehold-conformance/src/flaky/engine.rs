@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use leasehold::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+};
 use leasehold::{Claim, ClaimId, LockName};
 
 use super::{Flaky, Method};
@@ -55,6 +57,18 @@ impl Engine for Flaky {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         self.pass(Method::Evict, move |inner| inner.evict(name, claim, reason))
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        self.pass(Method::Recall, move |inner| inner.recall(name))
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        self.pass(Method::Record, move |inner| inner.record(name, over, value))
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        self.pass(Method::Recorded, move |inner| inner.recorded(prefix))
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -17,13 +17,16 @@ pub enum Method {
     Inspect,
     List,
     Evict,
+    Recall,
+    Record,
+    Recorded,
 }
 
 impl Method {
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 12] = [
         Self::Attempt,
         Self::AttemptAll,
         Self::Wait,
@@ -33,6 +36,9 @@ impl Method {
         Self::Inspect,
         Self::List,
         Self::Evict,
+        Self::Recall,
+        Self::Record,
+        Self::Recorded,
     ];
 }
 

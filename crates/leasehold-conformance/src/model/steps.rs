@@ -5,12 +5,32 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::engine::{Answer, Engine, LockView, PartyView, Renewal};
+use leasehold::clock::Clock;
+use leasehold::engine::{Answer, Engine, LockView, Loss, Losses, PartyView, Renewal};
 use leasehold::{Claim, ClaimId, Holder, LockName, Owner, Terms, Token};
 
 use super::bench::Bench;
-use super::plan::{Op, Plan, Wish, letter};
+use super::plan::{LOCKS, Op, Plan, Wish, letter};
 use super::rules;
+
+/// What came of an eviction.
+const PUT_OUT: &str = "put out";
+const NOBODY: &str = "nobody";
+
+/// When an inspection is made once more.
+const AGAIN: Duration = Duration::from_millis(10);
+
+/// The engine's token, and who waited if it is an eviction's.
+type Theirs = (Token, Option<HashSet<ClaimId>>);
+
+/// How a token stands to those before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    /// As in the model.
+    Same,
+    /// Below an eviction's, of which its client had not heard when it let the claim in.
+    Below,
+}
 
 /// What a step showed, told of claims by their letters: equal if it is the same to a user.
 type Seen = (String, Option<Token>);
@@ -20,8 +40,10 @@ pub(super) struct Steps<'a> {
     wishes: &'a [Wish],
     claims: Vec<Arc<Claim>>,
     /// Which token of the subject stands for which of the model, by lock.
-    /// The model's token, the engine's, and whether it is an eviction's.
-    tokens: HashMap<char, HashMap<Token, (Token, bool)>>,
+    tokens: HashMap<char, HashMap<Token, Theirs>>,
+    /// What the subject's clients tell without being asked, and who was told so.
+    losses: Vec<Losses>,
+    lost: HashSet<ClaimId>,
     /// Who was seen to hold.
     holding: HashSet<ClaimId>,
     story: String,
@@ -41,6 +63,8 @@ impl<'a> Steps<'a> {
             wishes: &plan.wishes,
             claims: plan.wishes.iter().map(claim).collect(),
             tokens: HashMap::new(),
+            losses: bench.subject.iter().map(|client| client.losses()).collect(),
+            lost: HashSet::new(),
             holding: HashSet::new(),
             story: String::new(),
         }
@@ -73,7 +97,11 @@ impl<'a> Steps<'a> {
             if let Some(hand) = &self.bench.hand {
                 hand.advance(Duration::from_millis(ms));
             }
-            return self.look('x').await;
+            // At every lock: who sees an end of a lease first decides when the next one's begins.
+            for lock in LOCKS {
+                self.look(lock).await?;
+            }
+            return Ok(());
         }
         let (Op::Attempt { claim, .. }
         | Op::Wait { claim }
@@ -88,10 +116,14 @@ impl<'a> Steps<'a> {
             self.story.push_str("not now");
             return Ok(());
         }
+        let waited = self.view(&self.bench.model, claim).await.waiters.iter().map(|party| party.claim).collect();
         let model = self.act(Arc::clone(&self.bench.model), op, claim).await?;
         let subject = self.act(self.client(claim), op, claim).await?;
         self.story.push_str(&model.0);
-        self.same(lock, &model, &subject)?;
+        self.compare(lock, claim, &model, &subject).await?;
+        if let (Op::Evict { .. }, Some(ours), Some(theirs)) = (op, model.1, subject.1) {
+            self.tokens.entry(lock).or_default().insert(ours, (theirs, Some(waited)));
+        }
         if model.0 == "granted" {
             self.holding.insert(self.claims[claim].id);
         }
@@ -126,31 +158,63 @@ impl<'a> Steps<'a> {
             Op::Release { .. } => (format!("{:?}", engine.release(claim).await.map_err(wrong)?), None),
             Op::Evict { .. } => {
                 let evicted = engine.evict(claim.name().clone(), claim.id, String::new()).await.map_err(wrong)?;
-                let who = if evicted.party.is_some() { "put out" } else { "nobody" };
+                let who = if evicted.party.is_some() { PUT_OUT } else { NOBODY };
                 (who.to_owned(), Some(evicted.token))
             }
             Op::Pass { .. } => (String::new(), None),
         })
     }
 
-    /// The words are equal, and the tokens are in the same order.
-    fn same(&mut self, lock: char, model: &Seen, subject: &Seen) -> Result<(), String> {
+    /// The same to a user. Whoever waited while another client put somebody out may have been promised a lower token than the eviction's; then it must
+    /// hear that it has lost the lock.
+    async fn compare(&mut self, lock: char, claim: usize, model: &Seen, subject: &Seen) -> Result<(), String> {
+        if self.same(lock, self.claims[claim].id, model, subject)? == Order::Below {
+            self.is_told(claim).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a claim's client tells that it has lost its lock.
+    async fn is_told(&mut self, claim: usize) -> Result<(), String> {
+        let id = self.claims[claim].id;
+        let client = claim % self.losses.len();
+        let told = async {
+            while !self.lost.contains(&id) {
+                let news = self.losses[client].next().await;
+                self.lost.extend(news.into_iter().filter_map(|loss| match loss {
+                    Loss::Of(claim) => Some(claim),
+                    Loss::Doubt => None,
+                }));
+            }
+        };
+        let late = |_| format!("{} has a lower token than an eviction before, and is never told so", letter(claim));
+        tokio::time::timeout(self.bench.patience, told).await.map_err(late)
+    }
+
+    /// The words are equal, and the tokens are in the same order; or who waited while somebody was put out has a lower one than the eviction.
+    fn same(&mut self, lock: char, who: ClaimId, model: &Seen, subject: &Seen) -> Result<Order, String> {
         if model.0 != subject.0 || model.1.is_some() != subject.1.is_some() {
             return Err(format!("{}, says the model; the engine: {}", model.0, subject.0));
         }
-        let (Some(ours), Some(theirs)) = (model.1, subject.1) else { return Ok(()) };
+        let (Some(ours), Some(theirs)) = (model.1, subject.1) else { return Ok(Order::Same) };
         let known = self.tokens.entry(lock).or_default();
+        let mut order = Order::Same;
         for (before, (stands_for, evicted)) in known.iter() {
-            // Whoever waited while somebody was put out may have had its number before.
-            let at_least = *evicted && *before < ours && *stands_for == theirs;
-            if before.cmp(&ours) != stands_for.cmp(&theirs) && !at_least {
-                let order = if *before == ours { "the same" } else { "a higher one" };
-                return Err(format!("token {theirs} after token {stands_for}: it should be {order}"));
+            if before.cmp(&ours) == stands_for.cmp(&theirs) {
+                continue;
+            }
+            match evicted {
+                // It may have had its number before.
+                Some(_) if *before < ours && *stands_for == theirs => {}
+                Some(waited) if *before < ours && waited.contains(&who) => order = Order::Below,
+                _ => {
+                    let order = if *before == ours { "the same" } else { "a higher one" };
+                    return Err(format!("token {theirs} after token {stands_for}: it should be {order}"));
+                }
             }
         }
-        let evicted = ["put out", "nobody"].contains(&subject.0.as_str());
-        known.insert(ours, (theirs, evicted));
-        Ok(())
+        known.entry(ours).or_insert((theirs, None));
+        Ok(order)
     }
 
     /// Lets those who were granted hear of it, and compares what an inspection shows.
@@ -164,7 +228,7 @@ impl<'a> Steps<'a> {
                 let told = [wait(Arc::clone(&self.bench.model)).await, wait(self.client(claim)).await];
                 let [ours, theirs] = told.map(|told| told.map_or_else(|error| (error.to_string(), None), answer));
                 let _ = write!(self.story, "; {} {}", letter(claim), ours.0);
-                self.same(lock, &ours, &theirs)?;
+                self.compare(lock, claim, &ours, &theirs).await?;
             }
         }
         for (claim, _) in self.claims.iter().zip(self.wishes).filter(|(_, wish)| wish.lock == lock) {
@@ -172,8 +236,16 @@ impl<'a> Steps<'a> {
                 self.holding.remove(&claim.id);
             }
         }
-        let shown = self.view(&self.bench.subject[0], any).await;
-        self.same_view(lock, &model, &shown)
+        // What was passed on inside another client may be written down a moment later.
+        let clock = Clock::system();
+        let give_up = clock.now().after(self.bench.patience);
+        loop {
+            let shown = self.view(&self.bench.subject[0], any).await;
+            match self.same_view(lock, &model, &shown) {
+                Err(_) if clock.now() < give_up => clock.sleep_until(clock.now().after(AGAIN)).await,
+                compared => return compared,
+            }
+        }
     }
 
     fn same_view(&mut self, lock: char, model: &LockView, subject: &LockView) -> Result<(), String> {
@@ -195,7 +267,9 @@ impl<'a> Steps<'a> {
             return Err(format!("{ours}, says the model; the engine: {theirs}"));
         }
         for (model, subject) in model.holders.iter().zip(&subject.holders) {
-            self.same(lock, &(format!("{}", model.mode), model.token), &(format!("{}", subject.mode), subject.token))?;
+            let (ours, theirs) = (format!("{}", model.mode), format!("{}", subject.mode));
+            // Who has a lower token than an eviction was told so when it was let in.
+            let _: Order = self.same(lock, model.claim, &(ours, model.token), &(theirs, subject.token))?;
         }
         let owner = |id| self.claims.iter().position(|claim| claim.id == id).and_then(|at| self.wishes[at].owner);
         rules::check(subject, owner).map_err(|problem| format!("{theirs}: {problem}"))

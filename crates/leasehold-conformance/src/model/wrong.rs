@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use leasehold::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use leasehold::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+};
 use leasehold::{Claim, ClaimId, Error, LockName, Token};
 
 /// What is wrong.
@@ -138,6 +140,18 @@ impl Engine for Wrong {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         self.inner().evict(name, claim, reason)
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        self.inner().recall(name)
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        self.inner().record(name, over, value)
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        self.inner().recorded(prefix)
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -39,10 +39,12 @@ pub(crate) fn text(reply: Reply) -> String {
     }
 }
 
-/// Waits until so many of our clients listen at the server.
+/// Waits until so many of our clients listen at the server. One that becomes the master closes its connections: it is asked again.
 pub(crate) async fn until_listening(addr: SocketAddr, count: usize) {
     eventually(BOUND, || async {
-        match raw(addr, &["PUBSUB", "CHANNELS", "leasehold:i*"]).await {
+        let mut server = Resp::connect(addr).await.map_err(|error| error.to_string())?;
+        let channels = server.command(&["PUBSUB", "CHANNELS", "leasehold:i*"]).await;
+        match channels.map_err(|error| error.to_string())? {
             Reply::Array(inboxes) if inboxes.len() == count => Ok(()),
             other => Err(format!("{count} clients should listen at {addr}: {other:?}")),
         }

@@ -49,6 +49,9 @@ pub(crate) trait Site: Clone + Send + Sync + 'static {
     /// Whether somebody waits in a statement that begins so.
     fn waiting(conn: &mut Self::Conn, start: &str) -> impl Future<Output = bool> + Send;
 
+    /// Whether a statement that starts like this has not ended.
+    fn running(conn: &mut Self::Conn, start: &str) -> impl Future<Output = bool> + Send;
+
     fn number(conn: &mut Self::Conn, sql: &str) -> impl Future<Output = i64> + Send {
         async { Self::numbers(conn, sql).await.first().copied().expect("a row") }
     }
@@ -124,6 +127,11 @@ impl Site for Postgres {
         let sql = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND starts_with(query, $1)";
         conn.query_one(sql, &[&start]).await.expect(sql).get::<_, i64>(0) > 0
     }
+
+    async fn running(conn: &mut Self::Conn, start: &str) -> bool {
+        let sql = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND starts_with(query, $1)";
+        conn.query_one(sql, &[&start]).await.expect(sql).get::<_, i64>(0) > 0
+    }
 }
 
 #[derive(Clone)]
@@ -197,5 +205,10 @@ impl Site for Mariadb {
         let sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE LEFT(info, ?) = ?";
         let found: Option<i64> = conn.exec_first(sql, (start.len(), start)).await.expect(sql);
         found.is_some_and(|count| count > 0)
+    }
+
+    async fn running(conn: &mut Self::Conn, start: &str) -> bool {
+        // It tells of all that have not ended.
+        Self::waiting(conn, start).await
     }
 }

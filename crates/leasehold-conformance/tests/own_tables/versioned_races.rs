@@ -143,7 +143,8 @@ async fn a_connection_lost_in_the_middle_is_unknown_and_not_tried_again<S: Site>
     assert!(matches!(ended, Err(UpdateError::Unknown(_))), "{ended:?}");
     assert_eq!(asked, 1, "tried once");
     S::commit(tx).await.expect("committed");
-    while S::waiting(&mut conn, &format!("UPDATE \"{table}\" SET \"units\"")).await {
+    // Its row is read column by column: only once nobody changes it any more.
+    while S::running(&mut conn, &format!("UPDATE \"{table}\" SET \"units\"")).await {
         tokio::task::yield_now().await;
     }
     let [units, sold, version] = row::<S>(&mut conn, &table, 1).await;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::clock::Moment;
 use leasehold::{Guard, Locks, LostReason, Outcome};
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::redis::Redis;
@@ -31,14 +32,25 @@ async fn scene(locks: &Locks, watcher: &Locks) -> Scene {
     Scene { held, many, waiters }
 }
 
-/// All leases were renewed since then, which was much less than a third of a TTL ago.
-async fn until_renewed(scene: &Scene, since: leasehold::clock::Moment) {
-    let renewed = |guard: &Guard| guard.is_held() && guard.deadline() > since.after(LONG - LONG / 50);
-    eventually(LONG / 10, || async {
-        let old = scene.many.iter().chain([&scene.held]).filter(|guard| !renewed(guard)).count();
-        if old == 0 { Ok(()) } else { Err(format!("{old} were not renewed")) }
-    })
-    .await;
+impl Scene {
+    fn guards(&self) -> impl Iterator<Item = &Guard> {
+        self.many.iter().chain([&self.held])
+    }
+
+    /// Until when each is valid.
+    fn deadlines(&self) -> Vec<Moment> {
+        self.guards().map(Guard::deadline).collect()
+    }
+
+    /// Each was renewed since it was valid until then: much sooner than by its turn.
+    async fn until_renewed(&self, before: &[Moment]) {
+        eventually(LONG / 10, || async {
+            let renewed = |(guard, old): &(&Guard, &Moment)| guard.is_held() && guard.deadline() > **old;
+            let old = self.guards().zip(before).filter(|pair| !renewed(pair)).count();
+            if old == 0 { Ok(()) } else { Err(format!("{old} were not renewed")) }
+        })
+        .await;
+    }
 }
 
 async fn served_in_order(scene: Scene) {
@@ -67,9 +79,9 @@ async fn holders_and_waiters_survive_the_end_of_their_connection() {
     let scene = scene(&locks, &watcher).await;
     let before = places(&view(&watcher, "a").await);
     for _ in 0..3 {
-        let since = locks.clock().now();
+        let valid = scene.deadlines();
         assert_eq!(site.kill_connections().await, 2);
-        until_renewed(&scene, since).await;
+        scene.until_renewed(&valid).await;
         // The watcher's own connection was ended, too.
         eventually(SOON, || async { watcher.inspect("a").await.map(drop) }).await;
         assert_eq!(places(&view(&watcher, "a").await), before);
@@ -86,13 +98,13 @@ async fn holders_and_waiters_survive_a_cut_line() {
     let (locks, proxy) = site.proxied(LONG).await;
     let scene = scene(&locks, &watcher).await;
     let before = places(&view(&watcher, "a").await);
-    let since = locks.clock().now();
+    let valid = scene.deadlines();
     proxy.refuse(true);
     proxy.cut();
     eventually(SOON, || async { if proxy.counts().refused > 3 { Ok(()) } else { Err("no tries so far") } }).await;
     assert!(scene.held.is_held());
     proxy.refuse(false);
-    until_renewed(&scene, since).await;
+    scene.until_renewed(&valid).await;
     assert_eq!(places(&view(&watcher, "a").await), before);
     served_in_order(scene).await;
     until_empty(&watcher, SOON).await;
@@ -105,10 +117,10 @@ async fn holders_and_waiters_survive_a_restart_with_data() {
     let (locks, watcher) = (site.locks(LONG).await, site.locks(LONG).await);
     let scene = scene(&locks, &watcher).await;
     let before = places(&view(&watcher, "a").await);
-    let since = locks.clock().now();
+    let valid = scene.deadlines();
     site.server.kill().expect("a killed server");
     site.server.restart(Data::Keep).await.expect("a restarted server");
-    until_renewed(&scene, since).await;
+    scene.until_renewed(&valid).await;
     eventually(SOON, || async { watcher.inspect("a").await.map(drop) }).await;
     assert_eq!(places(&view(&watcher, "a").await), before);
     served_in_order(scene).await;
@@ -128,6 +140,8 @@ async fn holders_are_told_when_the_server_has_forgotten_them() {
         let reason = timeout(LONG / 9, guard.lost()).await.expect("it is told soon");
         assert_eq!(reason, LostReason::Taken);
     }
+    // The other's own connection was ended, too.
+    eventually(SOON, || async { other.inspect("a").await.map(drop) }).await;
     for lost in scene.many {
         let next = other.mutex(lost.name().as_str()).try_lock().await.expect("an answer").expect("it is free");
         assert!(next.token() > lost.token(), "the new token is higher");

@@ -63,3 +63,29 @@ async fn a_lease_that_begins_in_the_future_lasts_no_longer_than_its_ttl() {
         assert!(!guard.is_held() && next.token() > guard.token(), "{kind:?}");
     }
 }
+
+/// The clock goes back while we remember a row: what is decided on it is not believed for longer than a TTL.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_remembered_lease_is_not_believed_for_an_hour() {
+    for kind in BOTH {
+        let clock = WallClock::new().expect("a clock");
+        let site = Site::with_clock(kind, &clock).await;
+        let locks = site.locks(SHORT).await;
+        let first = locks.rwlock("a").read().await.expect("a lock");
+        clock.move_to(-3600).expect("a moved clock");
+        let second = locks.rwlock("a").read().await.expect("a lock");
+        let before = first.deadline().max(second.deadline());
+        eventually(SOON, || async {
+            let now = leasehold::clock::Clock::system().now();
+            for guard in [&first, &second] {
+                assert!(
+                    guard.deadline().since(now) <= SHORT,
+                    "{kind:?}: believed for {:?}",
+                    guard.deadline().since(now)
+                );
+            }
+            if first.deadline().min(second.deadline()) > before { Ok(()) } else { Err("not renewed") }
+        })
+        .await;
+    }
+}

@@ -4,9 +4,12 @@
 
 mod chaos;
 mod clocks;
+mod cohorts;
+mod costs;
 mod crowd;
 mod lines;
 mod names;
 mod places;
+mod records;
 mod rows;
 mod site;

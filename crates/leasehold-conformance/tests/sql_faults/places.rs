@@ -63,6 +63,40 @@ async fn a_replica_takes_no_locks() {
     assert!(lock(&locks(&both, LONG).await, "a").await.is_held());
 }
 
+/// What an administrator says counts, also for those who could write all the same: a user with every right on MariaDB, and whoever may set
+/// `default_transaction_read_only` on PostgreSQL, which is everybody. Nothing is written there, with any technique.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_marked_takes_no_locks_of_anybody() {
+    let my = mariadb::start().await.expect("a server");
+    for sql in ["CREATE USER boss@'%' IDENTIFIED BY 'password'", "GRANT ALL ON *.* TO boss@'%'"] {
+        mariadb::ask(&my, sql).await.expect("an answer");
+    }
+    let pg = postgres::start().await.expect("a server");
+    let urls = [my.url().replace("leasehold:", "boss:"), pg.url()];
+    let marks = ["SET GLOBAL read_only = ON", "ALTER DATABASE test SET default_transaction_read_only = on"];
+    for url in &urls {
+        for technique in ["row", "for-update", "session"] {
+            // The tables are there: what is refused is the lock.
+            let locks = locks(&format!("{url}?technique={technique}"), LONG).await;
+            let _ = lock(&locks, "a").await.release().await.expect("a release");
+        }
+    }
+    mariadb::ask(&my, marks[0]).await.expect("an answer");
+    postgres::ask(&pg, marks[1]).await.expect("an answer");
+    mariadb::ask(&my, "INSERT INTO leasehold_rows VALUES ('boss')").await.expect("who has every right may write");
+    for url in &urls {
+        for technique in ["row", "for-update", "session"] {
+            let url = format!("{url}?technique={technique}");
+            let error = match Locks::open(&url).await {
+                Ok(locks) => locks.mutex("a").try_lock().await.expect_err("no writes here"),
+                Err(error) => error,
+            };
+            assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{url}: {error}");
+            assert!(error.to_string().contains("takes no writes"), "{url}: {error}");
+        }
+    }
+}
+
 /// Two servers of a Galera cluster, both written: their clients exclude each other, and wait without bells.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writers_of_a_galera_cluster_exclude_each_other() {

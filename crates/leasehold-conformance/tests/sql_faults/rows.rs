@@ -2,65 +2,67 @@
 
 use std::time::Duration;
 
-use leasehold::ErrorKind;
+use leasehold::{Effect, ErrorKind};
 use leasehold_conformance::world::SOON;
 
-use crate::site::{BOTH, Kind, LONG, SHORT, Site, is_free, lock};
+use crate::site::{BOTH, Hand, Kind, LONG, SHORT, Site, is_free, lock};
 
-/// Somebody keeps our row locked in an open transaction: we wait for it, and go on afterwards.
+/// Somebody keeps our row locked in an open transaction. Who tries is told so, and that nothing was done; who has waited all the time has the lock
+/// when that transaction is over. PostgreSQL says it in time for a short TTL, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_somebody_locked_is_waited_for() {
-    for kind in BOTH {
+async fn a_row_that_stays_locked_is_said_and_waited_for() {
+    for (kind, ttl) in [(Kind::MariaDb, LONG), (Kind::Postgres, LONG), (Kind::Postgres, SHORT)] {
         let site = Site::new(kind).await;
-        let locks = site.locks(LONG).await;
-        let _ = lock(&locks, "a").await.release().await.expect("a release");
-        let sql = "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE";
-        let waiting = {
-            let taken = |locks: leasehold::Locks| tokio::spawn(async move { lock(&locks, "a").await });
-            match kind {
-                Kind::MariaDb => {
-                    use mysql_async::prelude::Queryable;
-                    let opts = mysql_async::Opts::from_url(&site.url()).expect("a URL");
-                    let mut hand = mysql_async::Conn::new(opts).await.expect("a connection");
-                    hand.query_drop("BEGIN").await.expect("a transaction");
-                    let _: Vec<mysql_async::Row> = hand.query(sql).await.expect("a row");
-                    let waiting = taken(locks.clone());
-                    blocked(&site).await;
-                    hand.query_drop("COMMIT").await.expect("a commit");
-                    waiting
-                }
-                Kind::Postgres => {
-                    let (hand, line) =
-                        tokio_postgres::connect(&site.url(), tokio_postgres::NoTls).await.expect("a connection");
-                    tokio::spawn(line);
-                    hand.batch_execute(&format!("BEGIN; {sql}")).await.expect("a transaction");
-                    let waiting = taken(locks.clone());
-                    blocked(&site).await;
-                    hand.batch_execute("COMMIT").await.expect("a commit");
-                    waiting
-                }
-            }
-        };
+        let (tries, waits) = (site.locks(ttl).await, site.locks(LONG).await);
+        let _ = lock(&tries, "a").await.release().await.expect("a release");
+        let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+        let waiting = tokio::spawn(async move { lock(&waits, "a").await });
+        blocked(&site).await;
+        let error = tries.mutex("a").try_lock().await.expect_err("it is locked");
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{kind:?}: {error}");
+        assert_eq!(error.effect(), Effect::None, "{kind:?}: {error}");
+        assert!(error.to_string().contains("somebody keeps our row locked"), "{kind:?}, {ttl:?}: {error}");
+        assert!(!waiting.is_finished(), "{kind:?}");
+        hand.commit().await;
         assert!(waiting.await.expect("no panic").is_held(), "{kind:?}");
     }
 }
 
-/// A row that stays locked is an error after five seconds, which says so and had no effect; a caller that waits goes on waiting.
+/// However many statements are stuck at rows that somebody keeps locked, and however soon we stop waiting for them: there are never more connections
+/// than the URL says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_stays_locked_is_said_and_waited_for() {
-    use mysql_async::prelude::Queryable;
-    let site = Site::new(Kind::MariaDb).await;
-    let locks = site.locks(LONG).await;
-    let _ = lock(&locks, "a").await.release().await.expect("a release");
-    let opts = mysql_async::Opts::from_url(&site.url()).expect("a URL");
-    let mut hand = mysql_async::Conn::new(opts).await.expect("a connection");
-    hand.query_drop("BEGIN").await.expect("a transaction");
-    let sql = "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE";
-    let _: Vec<mysql_async::Row> = hand.query(sql).await.expect("a row");
-    let error = locks.mutex("a").try_lock().await.expect_err("it is locked");
-    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
-    hand.query_drop("COMMIT").await.expect("a commit");
-    assert!(lock(&locks, "a").await.is_held());
+async fn rows_that_stay_locked_cost_no_more_connections() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let locks = crate::site::locks(&format!("{}?connections=4&wake=poll", site.url()), SHORT).await;
+        let names = ["a", "b", "c", "d", "e", "f"];
+        for name in names {
+            let _ = lock(&locks, name).await.release().await.expect("a release");
+        }
+        let hand = Hand::lock(&site, "SELECT * FROM leasehold FOR UPDATE").await;
+        let mut tries = tokio::task::JoinSet::new();
+        for name in names {
+            let locks = locks.clone();
+            tries.spawn(async move {
+                for _ in 0..4 {
+                    let _ = locks.mutex(name).try_lock().await.expect_err("it is locked");
+                }
+            });
+        }
+        let mut most = 0;
+        while !tries.is_empty() {
+            if let Some(ended) = tries.try_join_next() {
+                ended.expect("no panic");
+            }
+            most = most.max(site.connections().await.len());
+        }
+        // Ours, and the one by hand.
+        assert!((2..=4 + 1).contains(&most), "{kind:?}: {most} connections");
+        hand.commit().await;
+        for name in names {
+            assert!(lock(&locks, name).await.is_held(), "{kind:?}");
+        }
+    }
 }
 
 /// Waits until a statement of ours is under way and does not end.
@@ -95,7 +97,8 @@ async fn a_damaged_row_says_so() {
         let site = Site::new(kind).await;
         let locks = site.locks(LONG).await;
         let (_a, _b) = (lock(&locks, "a").await, lock(&locks, "b").await);
-        site.ask(&format!("UPDATE {} SET state = '{{' WHERE name = 'a'", site.table())).await;
+        // Another version, as every writer makes one: a renewal that is on its way does not write over it.
+        site.ask(&format!("UPDATE {} SET state = '{{', version = version + 1 WHERE name = 'a'", site.table())).await;
         let other = site.locks(LONG).await;
         let error = other.mutex("a").try_lock().await.expect_err("damaged");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{kind:?}: {error}");
@@ -117,4 +120,102 @@ async fn a_deleted_row_is_a_lost_lock() {
         tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("the next renewal finds nothing");
         assert!(is_free(&two, "a").await, "{kind:?}");
     }
+}
+
+/// A message of a grant that is over, delivered late, lets nobody in.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_old_message_lets_nobody_in() {
+    let site = Site::new(Kind::Postgres).await;
+    let (one, two) = (site.locks(LONG).await, site.locks(LONG).await);
+    let guard = lock(&one, "a").await;
+    let waiting = tokio::spawn(async move { lock(&two, "a").await });
+    crate::site::queued(&one, "a", 1).await;
+    let waiter = "state::jsonb->'waiters'->0";
+    // Whose grant it speaks of is the waiter's own, with a token that was given before.
+    let sql = format!(
+        "SELECT pg_notify('leasehold_' || ({waiter}->>'in'), 'g ' || ({waiter}->>'id') || ' {} a ' || \
+         (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM leasehold",
+        guard.token()
+    );
+    site.ask(&sql).await;
+    let token = guard.token();
+    let _ = guard.release().await.expect("a release");
+    assert!(waiting.await.expect("no panic").token() > token);
+}
+
+/// Statements that the server refuses because another was first (40001) are asked again, and nobody notices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn statements_that_meet_are_asked_again() {
+    let strict =
+        leasehold_testbed::postgres::Postgres::new().setting("default_transaction_isolation", "repeatable read");
+    let site = Site { kind: Kind::Postgres, server: strict.start().await.expect("a server") };
+    // Nothing is set for the session then, so that the server's own isolation level counts.
+    let url = format!("{}?pooler=transaction&poll=1ms", site.url());
+    let refused = async || {
+        let rows = site.ask("SELECT xact_rollback FROM pg_stat_database WHERE datname = 'test'").await;
+        rows[0][0].as_ref().expect("a number").parse::<u64>().expect("a number")
+    };
+    let before = refused().await;
+    leasehold_testbed::eventually(Duration::from_secs(60), || async {
+        let mut clients = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let url = url.clone();
+            clients.spawn(async move {
+                let locks = crate::site::locks(&url, LONG).await;
+                for _ in 0..10 {
+                    let _ = lock(&locks, "a").await.release().await.expect("a release");
+                }
+            });
+        }
+        clients.join_all().await;
+        if refused().await > before { Ok(()) } else { Err("no two met") }
+    })
+    .await;
+}
+
+/// A deadlock that the server reports (40P01), here through a trigger, since statements on one row do not make any: asked again, and
+/// nobody notices.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadlock_is_asked_again() {
+    let site = Site::new(Kind::Postgres).await;
+    let locks = site.locks(LONG).await;
+    let _ = lock(&locks, "a").await.release().await.expect("a release");
+    for sql in [
+        "CREATE SEQUENCE met",
+        "GRANT ALL ON SEQUENCE met TO PUBLIC",
+        "CREATE FUNCTION deadlock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF nextval('met') <= 2 THEN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01'; END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER deadlock BEFORE UPDATE ON leasehold FOR EACH ROW EXECUTE FUNCTION deadlock()",
+    ] {
+        site.ask(sql).await;
+    }
+    let guard = lock(&locks, "a").await;
+    let token = guard.token();
+    let _ = guard.release().await.expect("a release");
+    assert!(lock(&locks, "a").await.token() > token);
+    let met = site.ask("SELECT last_value FROM met").await;
+    assert!(met[0][0].as_ref().expect("a number").parse::<u64>().expect("a number") > 2, "it was met");
+}
+
+/// The same on MySQL (1213). There a trigger takes away the number by which a take answers, so that it is met by the give-back only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadlock_on_mysql_is_asked_again() {
+    let site = Site::new(Kind::MariaDb).await;
+    let locks = site.locks(LONG).await;
+    let guard = lock(&locks, "a").await;
+    let token = guard.token();
+    for sql in [
+        // What is counted there stays when the statement is undone.
+        "CREATE TABLE met (times INT) ENGINE = MyISAM",
+        "INSERT INTO met VALUES (0)",
+        "CREATE TRIGGER deadlock BEFORE UPDATE ON leasehold FOR EACH ROW BEGIN UPDATE met SET times = times + 1; \
+         IF (SELECT times FROM met) <= 2 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'; END IF; END",
+    ] {
+        site.ask(sql).await;
+    }
+    assert_eq!(guard.release().await.expect("an answer"), leasehold::Outcome::Released);
+    site.ask("DROP TRIGGER deadlock").await;
+    let met = site.ask("SELECT times FROM met").await;
+    assert!(met[0][0].as_ref().expect("a number").parse::<u64>().expect("a number") > 2, "it was met");
+    assert!(lock(&locks, "a").await.token() > token);
 }

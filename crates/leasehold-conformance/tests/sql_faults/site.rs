@@ -7,6 +7,7 @@ use leasehold::{Guard, Locks};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::mariadb::Connection;
 use leasehold_testbed::{Data, Proxy, Server, WallClock, eventually, mariadb, postgres};
+use mysql_async::prelude::Queryable;
 
 /// A TTL that a test outlives.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
@@ -104,6 +105,41 @@ impl Site {
     pub(crate) async fn crash(&mut self) {
         self.server.kill().expect("a kill");
         self.server.restart(Data::Keep).await.expect("a restart");
+    }
+}
+
+/// A transaction that somebody keeps open by hand.
+pub(crate) enum Hand {
+    MariaDb(mysql_async::Conn),
+    Postgres(tokio_postgres::Client),
+}
+
+impl Hand {
+    /// Begins one with this statement, as the user of the locks.
+    pub(crate) async fn lock(site: &Site, sql: &str) -> Self {
+        match site.kind {
+            Kind::MariaDb => {
+                let opts = mysql_async::Opts::from_url(&site.url()).expect("a URL");
+                let mut hand = mysql_async::Conn::new(opts).await.expect("a connection");
+                hand.query_drop("BEGIN").await.expect("a transaction");
+                hand.query_drop(sql).await.expect("rows");
+                Self::MariaDb(hand)
+            }
+            Kind::Postgres => {
+                let (hand, line) =
+                    tokio_postgres::connect(&site.url(), tokio_postgres::NoTls).await.expect("a connection");
+                tokio::spawn(line);
+                hand.batch_execute(&format!("BEGIN; {sql}")).await.expect("a transaction");
+                Self::Postgres(hand)
+            }
+        }
+    }
+
+    pub(crate) async fn commit(self) {
+        match self {
+            Self::MariaDb(mut hand) => hand.query_drop("COMMIT").await.expect("a commit"),
+            Self::Postgres(hand) => hand.batch_execute("COMMIT").await.expect("a commit"),
+        }
     }
 }
 

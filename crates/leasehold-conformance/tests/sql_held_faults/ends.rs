@@ -23,6 +23,24 @@ async fn of_a_holder(kind: Kind) {
     }
 }
 
+/// Holding, while another waits: that one has the lock at once, and the holder may not have been told yet. The token tells them apart.
+async fn of_a_holder_for_whom_another_waits(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let guard = locks.mutex("a").lock().await.expect("a lock");
+        let waiter = tokio::spawn(async move { other.mutex("a").wait(SOON).lock().await });
+        table.site.until("waits", waits).await;
+        assert!(table.site.end(|connection| !waits(connection)).await > 0);
+        let next = waiter.await.expect("no panic").expect("the lock");
+        assert!(next.token() > guard.token(), "{}", table.technique);
+        let fence = leasehold::fence::Fence::default();
+        fence.admit("a", next.token()).expect("the newest");
+        assert!(fence.admit("a", guard.token()).is_err(), "{}: the old one is refused", table.technique);
+        told(&guard).await;
+        assert!(next.is_held());
+    }
+}
+
 /// Waiting: the place is lost, and nothing else.
 async fn of_a_waiter(kind: Kind) {
     for table in Site::new(kind).await.tables() {
@@ -103,4 +121,4 @@ async fn of_one_that_rests(kind: Kind) {
     }
 }
 
-crate::on_both! { of_a_holder of_a_waiter between_lock_and_token of_one_that_rests }
+crate::on_both! { of_a_holder of_a_holder_for_whom_another_waits of_a_waiter between_lock_and_token of_one_that_rests }

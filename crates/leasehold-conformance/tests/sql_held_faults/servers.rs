@@ -7,7 +7,7 @@ use leasehold::ErrorKind;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::Data;
 use leasehold_testbed::mariadb::Galera;
-use leasehold_testbed::postgres::Postgres;
+use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
 
 use crate::site::{Kind, LONG, Site, told};
 
@@ -100,6 +100,30 @@ async fn a_galera_cluster_is_refused() {
         let error = leasehold::Locks::open(&url).await.expect_err("two would hold");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains("technique=row"), "{error}");
+    }
+}
+
+/// Behind a pooler in transaction mode nobody has a session of its own: what one locks, the next has, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pooler_that_changes_sessions_is_refused() {
+    let server = Postgres::new().start().await.expect("a server");
+    let of = |mode, size| PgBouncer::new(&server, mode).pool_size(size).start();
+    let (one, some) = (of(PoolMode::Transaction, 1).await, of(PoolMode::Transaction, 4).await);
+    for pooler in [one.expect("a pooler"), some.expect("a pooler")] {
+        for technique in ["session", "for-update"] {
+            let url = format!("{}?technique={technique}", pooler.url());
+            let error = leasehold::Locks::open(&url).await.expect_err("the lock would be anybody's");
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            let said = error.to_string();
+            assert!(said.contains("pooler=transaction") && said.contains("technique=row"), "{error}");
+        }
+    }
+    // One that leaves sessions alone is none of that.
+    let pooler = of(PoolMode::Session, 12).await.expect("a pooler");
+    for technique in ["session", "for-update"] {
+        let url = format!("{}?technique={technique}&table={}", pooler.url(), technique.replace('-', "_"));
+        let locks = leasehold::Locks::builder().ttl(LONG).open(&url).await.expect("an engine");
+        assert!(locks.mutex("a").lock().await.expect("a lock").is_held());
     }
 }
 

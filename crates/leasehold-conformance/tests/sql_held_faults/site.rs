@@ -8,7 +8,8 @@ use leasehold::{Guard, Locks};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::mariadb::{self, Connection, MariaDb};
 use leasehold_testbed::postgres::{self, Postgres};
-use leasehold_testbed::{Proxy, Server, eventually};
+use leasehold_testbed::{Proxy, Server, WallClock, eventually};
+use mysql_async::prelude::Queryable;
 
 /// A TTL that no test outlives.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
@@ -42,7 +43,21 @@ impl Site {
             Kind::MariaDb => MariaDb::new().start().await,
             Kind::Postgres => Postgres::new().start().await,
         };
-        Self { kind, server: server.expect("a server"), made: AtomicU32::new(0) }
+        Self::of(kind, server.expect("a server"))
+    }
+
+    /// One whose clock can be moved.
+    pub(crate) async fn with_clock(kind: Kind, clock: &WallClock) -> Self {
+        let server = match kind {
+            Kind::MariaDb => MariaDb::new().clock(clock).start().await,
+            Kind::Postgres => Postgres::new().clock(clock).start().await,
+        };
+        Self::of(kind, server.expect("a server"))
+    }
+
+    /// One that is there already.
+    pub(crate) fn of(kind: Kind, server: Server) -> Self {
+        Self { kind, server, made: AtomicU32::new(0) }
     }
 
     /// Both techniques, one after the other.
@@ -65,7 +80,7 @@ impl Site {
         .unwrap_or_else(|error| panic!("{statement}: {error}"))
     }
 
-    async fn connections(&self) -> Vec<Connection> {
+    pub(crate) async fn connections(&self) -> Vec<Connection> {
         match self.kind {
             Kind::MariaDb => mariadb::connections(&self.server).await,
             Kind::Postgres => postgres::connections(&self.server).await,
@@ -74,7 +89,7 @@ impl Site {
     }
 
     /// Ends all connections that `which` picks; how many.
-    pub(crate) async fn end(&self, which: impl Fn(&Connection) -> bool) -> usize {
+    pub(crate) async fn end(&self, which: impl FnMut(&Connection) -> bool) -> usize {
         let mut ended = 0;
         for connection in self.connections().await.into_iter().filter(which) {
             let killed = match self.kind {
@@ -94,6 +109,41 @@ impl Site {
             if there.iter().any(&which) { Ok(()) } else { Err(format!("none {what}: {there:?}")) }
         })
         .await;
+    }
+}
+
+/// A transaction that somebody keeps open by hand.
+pub(crate) enum Hand {
+    MariaDb(mysql_async::Conn),
+    Postgres(tokio_postgres::Client),
+}
+
+impl Hand {
+    /// Begins one with this statement, as the user of the locks.
+    pub(crate) async fn lock(site: &Site, sql: &str) -> Self {
+        let url = site.server.url();
+        match site.kind {
+            Kind::MariaDb => {
+                let opts = mysql_async::Opts::from_url(&url).expect("a URL");
+                let mut hand = mysql_async::Conn::new(opts).await.expect("a connection");
+                hand.query_drop("BEGIN").await.expect("a transaction");
+                hand.query_drop(sql).await.expect("rows");
+                Self::MariaDb(hand)
+            }
+            Kind::Postgres => {
+                let (hand, line) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("a connection");
+                tokio::spawn(line);
+                hand.batch_execute(&format!("BEGIN; {sql}")).await.expect("a transaction");
+                Self::Postgres(hand)
+            }
+        }
+    }
+
+    pub(crate) async fn commit(self) {
+        match self {
+            Self::MariaDb(mut hand) => hand.query_drop("COMMIT").await.expect("a commit"),
+            Self::Postgres(hand) => hand.batch_execute("COMMIT").await.expect("a commit"),
+        }
     }
 }
 
@@ -123,7 +173,7 @@ impl Table {
     }
 }
 
-async fn open(url: &str, ttl: Duration) -> Locks {
+pub(crate) async fn open(url: &str, ttl: Duration) -> Locks {
     Locks::builder().ttl(ttl).open(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 

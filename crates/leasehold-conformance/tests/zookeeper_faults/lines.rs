@@ -121,3 +121,37 @@ async fn a_waiter_whose_line_was_down_at_the_give_back_is_granted() {
     let (_, next) = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("a contender");
     assert!(next.is_held());
 }
+
+/// A request to be let in arrives twice, and then the line breaks once more, at any time while the claim looks for what there is of it: nobody stands in
+/// line who does not know it, though the session lives.
+#[tokio::test]
+async fn what_arrives_twice_leaves_nobody_in_line() {
+    let site = Site::new().await;
+    let (locks, proxy) = site.proxied(LONG).await;
+    let other = site.locks(LONG).await;
+    drop(locks.mutex("a").lock().await.expect("a lock, so that the session is there"));
+    site.until_nodes("a", 0).await;
+    let held = other.mutex("a").wait(SOON).lock().await.expect("the lock");
+    let clock = Clock::system();
+    // Each request takes 10 ms: one is hit after the other.
+    proxy.delay(Duration::from_millis(5));
+    for later in (0..120).step_by(4) {
+        proxy.double_and_cut();
+        let ask = async {
+            let waited = locks.mutex("a").wait(Duration::from_millis(250)).lock().await;
+            assert!(waited.is_err(), "somebody else has it");
+        };
+        let disturb = async {
+            let lost = proxy.counts().swallowed_bytes;
+            while proxy.counts().swallowed_bytes == lost {
+                clock.sleep_until(clock.now().after(Duration::from_millis(1))).await;
+            }
+            clock.sleep_until(clock.now().after(Duration::from_millis(later))).await;
+            proxy.double_and_cut();
+        };
+        tokio::join!(ask, disturb);
+        proxy.disarm();
+        site.until_nodes("a", 1).await;
+    }
+    assert!(held.is_held());
+}

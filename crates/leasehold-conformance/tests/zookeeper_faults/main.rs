@@ -2,6 +2,7 @@
 //! nodes that somebody deletes. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
+mod again;
 mod chaos;
 mod ensemble;
 mod fencing;

@@ -91,6 +91,10 @@ impl Recipe for MariaDb {
         self.clock.as_ref().map(|clock| clock.environment()).unwrap_or_default()
     }
 
+    fn disk(&self) -> Option<u64> {
+        self.disk
+    }
+
     fn run_as(&self) -> Option<&str> {
         Some(SYSTEM_USER)
     }

@@ -63,6 +63,7 @@ pub struct Postgres {
     syncs: bool,
     settings: Vec<(String, String)>,
     clock: Option<WallClock>,
+    disk: Option<u64>,
 }
 
 impl Postgres {
@@ -94,6 +95,13 @@ impl Postgres {
     #[must_use]
     pub fn clock(mut self, clock: &WallClock) -> Self {
         self.clock = Some(clock.clone());
+        self
+    }
+
+    /// Keeps its files on a small [disk](crate::Disk) of so many bytes, which they must fit on; root only.
+    #[must_use]
+    pub fn disk(mut self, bytes: u64) -> Self {
+        self.disk = Some(bytes);
         self
     }
 

@@ -93,6 +93,10 @@ impl Recipe for Postgres {
         leftovers::remove(place.dir());
     }
 
+    fn disk(&self) -> Option<u64> {
+        self.disk
+    }
+
     fn run_as(&self) -> Option<&str> {
         Some(SYSTEM_USER)
     }

@@ -8,6 +8,7 @@ use super::tree;
 
 /// The state of a listening socket in `/proc/net/tcp`.
 const LISTEN: &str = "0A";
+const LISTENS: &str = " 0A ";
 
 struct Listener {
     inode: u64,
@@ -46,6 +47,10 @@ fn listeners(pid: Pid, port: u16) -> Vec<Listener> {
 /// Columns: number, local address, remote address, state, queues, timer, retransmits, uid,
 /// timeout, inode.
 fn parse(row: &str, port: u16) -> Option<Listener> {
+    // Mostly there are hundreds of others.
+    if !row.contains(LISTENS) {
+        return None;
+    }
     let columns: Vec<&str> = row.split_whitespace().collect();
     let (_, local_port) = columns.get(1)?.rsplit_once(':')?;
     let here = u16::from_str_radix(local_port, 16).ok()? == port && *columns.get(3)? == LISTEN;

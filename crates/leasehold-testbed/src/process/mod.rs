@@ -14,6 +14,7 @@
 //! since nobody is left to remove them.
 
 mod child;
+mod disk;
 mod listener;
 mod place;
 mod recipe;
@@ -25,6 +26,7 @@ mod tree;
 mod user;
 
 pub(crate) use child::Child;
+pub use disk::Disk;
 pub(crate) use listener::is_heard;
 pub use place::Place;
 pub(crate) use place::reserve;

@@ -10,7 +10,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
 
-use super::user::User;
+use super::{disk::Disk, user::User};
 use crate::{Error, Result};
 
 /// How much of the end of a log goes into an error.
@@ -20,6 +20,7 @@ const LOG_TAIL: u64 = 8 * 1024;
 #[derive(Debug)]
 pub struct Place {
     home: TempDir,
+    disk: Option<Disk>,
     data: PathBuf,
     ports: Vec<u16>,
     /// Bound but not listening: the server may bind beside them (all set SO_REUSEADDR), but nobody
@@ -29,8 +30,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// Makes an empty folder and reserves `1 + extra_ports` ports.
-    pub(super) fn new(name: &str, extra_ports: usize) -> Result<Self> {
+    /// Makes an empty folder, with a small disk if one is asked for, and reserves `1 + extra_ports` ports.
+    pub(super) fn new(name: &str, extra_ports: usize, disk: Option<u64>) -> Result<Self> {
         let home = tempfile::Builder::new()
             .prefix(&format!("leasehold-{name}-"))
             .tempdir()
@@ -43,7 +44,9 @@ impl Place {
             .map(|socket| socket.local_addr().map(|addr| addr.port()))
             .collect::<io::Result<Vec<_>>>()
             .map_err(Error::io(reserving))?;
-        Ok(Self { data: home.path().join("data"), home, ports, _reserved: reserved })
+        let disk = disk.map(Disk::new).transpose()?;
+        let data = disk.as_ref().map_or(home.path(), Disk::path).join("data");
+        Ok(Self { home, disk, data, ports, _reserved: reserved })
     }
 
     /// The port on 127.0.0.1 that clients use.
@@ -64,6 +67,11 @@ impl Place {
     /// The server's data folder.
     pub fn dir(&self) -> &Path {
         &self.data
+    }
+
+    /// The small disk that the data folder is on.
+    pub(super) fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
     }
 
     /// Whether the data folder is there.

@@ -80,6 +80,12 @@ pub trait Recipe: Send + Sync + 'static {
         0
     }
 
+    /// How many bytes the disk has that its data folder is on, if that is a small one of its own; see
+    /// [`Disk`](super::Disk).
+    fn disk(&self) -> Option<u64> {
+        None
+    }
+
     /// How long a start may take. Only a failing test waits this long: be generous.
     fn ready_within(&self) -> Duration {
         Duration::from_secs(60)

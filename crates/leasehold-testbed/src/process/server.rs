@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::Path, time::Duration};
 
-use super::{Child, Recipe, site::Site};
+use super::{Child, Disk, Recipe, site::Site};
 use crate::{Error, Result};
 
 /// How many ports are tried before a server that ends at once is taken for broken.
@@ -89,6 +89,23 @@ impl Server {
     /// The process id; `None` after [`Server::kill`] or [`Server::stop`].
     pub fn pid(&self) -> Option<u32> {
         self.child.as_ref().map(Child::pid)
+    }
+
+    /// Whether its process is there. One that was neither killed nor stopped may have ended by itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`].
+    pub fn is_running(&mut self) -> Result<bool> {
+        match &mut self.child {
+            Some(child) => Ok(child.ended()?.is_none()),
+            None => Ok(false),
+        }
+    }
+
+    /// The small disk that its data folder is on, if the recipe asked for [one](Recipe::disk).
+    pub fn disk(&self) -> Option<&Disk> {
+        self.site.place().disk()
     }
 
     /// Whether it should answer: it was neither killed nor stopped, and is not paused.

@@ -30,7 +30,7 @@ impl Site {
         binary.find()?;
         Ok(Self {
             user: User::find(recipe.run_as(), binary.package())?,
-            place: Place::new(binary.name(), recipe.extra_ports())?,
+            place: Place::new(binary.name(), recipe.extra_ports(), recipe.disk())?,
             recipe,
         })
     }
@@ -38,7 +38,7 @@ impl Site {
     /// Takes other ports and an empty folder.
     pub(super) fn move_away(&mut self) -> Result<()> {
         self.recipe.clean_up(&self.place);
-        self.place = Place::new(&self.name(), self.recipe.extra_ports())?;
+        self.place = Place::new(&self.name(), self.recipe.extra_ports(), self.recipe.disk())?;
         Ok(())
     }
 

@@ -31,6 +31,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Link {
     pub(super) shared: Arc<Shared>,
     pub(super) epoch: u64,
+    /// The how manieth it is.
+    pub(super) number: u64,
     /// A reply was swallowed: no later one may pass as if it had not been.
     mute: AtomicBool,
     /// The request after which this connection is to be cut has been sent.
@@ -58,19 +60,22 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.shared.rules().counts.open -= 1;
+        let mut rules = self.shared.rules();
+        rules.counts.open -= 1;
+        rules.open.remove(&self.number);
+        rules.silent.remove(&self.number);
     }
 }
 
 /// Serves clients for as long as it is polled.
 pub(super) async fn accept_all(listener: TcpListener, shared: Arc<Shared>, target: SocketAddr) {
     loop {
-        let Ok((client, epoch)) = shared.accept(&listener).await else {
+        let Ok((client, epoch, number)) = shared.accept(&listener).await else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let link =
-            Link { shared: Arc::clone(&shared), epoch, mute: AtomicBool::new(false), doomed: AtomicBool::new(false) };
+        let (mute, doomed) = (AtomicBool::new(false), AtomicBool::new(false));
+        let link = Link { shared: Arc::clone(&shared), epoch, number, mute, doomed };
         tokio::spawn(async move {
             // An error ends this connection, which is all that it can mean.
             let _ = serve(client, target, &link).await;

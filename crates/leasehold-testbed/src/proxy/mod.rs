@@ -16,7 +16,7 @@ mod pipe;
 mod rules;
 
 use std::{
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener},
     sync::Arc,
     thread,
     time::Duration,
@@ -29,7 +29,7 @@ use rules::Shared;
 
 use crate::{Error, Result};
 
-/// A proxy on a loopback port before one server; ends its connections and itself when dropped.
+/// A proxy on a port of this host, loopback's if nothing else is said, before one server; ends its connections and itself when dropped.
 #[derive(Debug)]
 pub struct Proxy {
     addr: SocketAddr,
@@ -45,8 +45,17 @@ impl Proxy {
     ///
     /// [`Error::Io`] if no port or thread can be had.
     pub async fn start(target: SocketAddr) -> Result<Self> {
+        Self::start_on(Ipv4Addr::LOCALHOST.into(), target).await
+    }
+
+    /// The same on another address of this host, such as one end of a [`Wires`](crate::Wires).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Io`] if no port or thread can be had.
+    pub async fn start_on(address: IpAddr, target: SocketAddr) -> Result<Self> {
         let starting = || Error::io("starting a proxy");
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(starting())?;
+        let listener = TcpListener::bind((address, 0)).map_err(starting())?;
         listener.set_nonblocking(true).map_err(starting())?;
         let addr = listener.local_addr().map_err(starting())?;
         let shared = listener.try_clone().map(Shared::new).map_err(starting())?;
@@ -117,6 +126,43 @@ impl Proxy {
     /// Sends each chunk from a client twice. Both replies are passed on as they come.
     pub fn duplicate_requests(&self, on: bool) {
         self.shared.change(|rules| rules.duplicate_requests = on);
+    }
+
+    /// Once: the next chunk from a client goes to the server twice, and when the first reply comes,
+    /// the client's connection is closed instead: it cannot take the second reply for that of its
+    /// next request.
+    pub fn double_and_cut(&self) {
+        self.shared.change(|rules| rules.double_and_cut = true);
+    }
+
+    /// Takes back a [`Proxy::cut_after_request`] and a [`Proxy::double_and_cut`] that nobody has met yet.
+    pub fn disarm(&self) {
+        self.shared.change(|rules| (rules.cut_after_request, rules.double_and_cut) = (false, false));
+    }
+
+    /// Silences the older or the newer half of the open connections: nothing passes any more in either direction, and neither side hears of
+    /// the other's end, as when a machine loses its power. A silent one stays so until its client gives it up; new connections are not touched.
+    pub fn silence_half(&self, older: bool) {
+        self.shared.change(|rules| {
+            let half = rules.open.len().div_ceil(2);
+            let skipped = if older { 0 } else { rules.open.len() - half };
+            let chosen: Vec<u64> = rules.open.iter().copied().skip(skipped).take(half).collect();
+            rules.silent.extend(chosen);
+        });
+    }
+
+    /// Replaces a text in all replies to come, for servers that tell clients of other servers. Only what comes in one chunk is found.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Protocol`] if the two are not of one length: what counts bytes would be wrong.
+    pub fn translate(&self, from: &str, to: &str) -> Result<()> {
+        if from.is_empty() || from.len() != to.len() {
+            let problem = format!("{from:?} cannot stand for {to:?}: their lengths differ");
+            return Err(Error::Protocol { peer: "a proxy".to_owned(), problem });
+        }
+        self.shared.change(|rules| rules.translations.push((from.into(), to.into())));
+        Ok(())
     }
 
     /// What has gone through so far.

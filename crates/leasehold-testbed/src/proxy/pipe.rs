@@ -126,6 +126,10 @@ impl<'a> Pipe<'a> {
         if rules.epoch != link.epoch {
             return Pass::Broken;
         }
+        if rules.silent.contains(&link.number) {
+            // The server hears nothing of it, but nobody keeps a connection that its client has given up.
+            return if self.ended && self.way == Way::Request { Pass::Broken } else { Pass::Wait(Wait::Nothing) };
+        }
         while let Some(first) = self.held.front_mut() {
             if rules.freeze {
                 return Pass::Wait(Wait::Nothing);
@@ -142,12 +146,16 @@ impl<'a> Pipe<'a> {
                 Content::Close => return Pass::Closed,
                 Content::Abort => return Pass::Broken,
             };
+            if self.way == Way::Reply && !first.judged {
+                rules.translate(bytes);
+                first.judged = true;
+            }
             let fate = match self.way {
                 Way::Request if first.judged => Fate::Pass,
                 Way::Request => judge_request(&mut rules, link),
                 Way::Reply => judge_reply(&mut rules, link, bytes.len() - first.sent),
             };
-            first.judged = !matches!(fate, Fate::Hold);
+            first.judged |= !matches!(fate, Fate::Hold);
             match fate {
                 Fate::Pass => {}
                 Fate::Double => {
@@ -189,11 +197,12 @@ fn judge_request(rules: &mut Rules, link: &Link) -> Fate {
     if link.is_doomed() {
         return Fate::Hold;
     }
-    if rules.cut_after_request {
-        rules.cut_after_request = false;
+    let double = rules.duplicate_requests || rules.double_and_cut;
+    if rules.cut_after_request || rules.double_and_cut {
+        (rules.cut_after_request, rules.double_and_cut) = (false, false);
         link.set_doomed();
     }
-    if rules.duplicate_requests { Fate::Double } else { Fate::Pass }
+    if double { Fate::Double } else { Fate::Pass }
 }
 
 fn judge_reply(rules: &mut Rules, link: &Link, length: usize) -> Fate {

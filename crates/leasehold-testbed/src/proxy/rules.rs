@@ -1,6 +1,7 @@
 //! What the test wants done to its connections, and what was done.
 
 use std::{
+    collections::BTreeSet,
     future::poll_fn,
     io,
     net::TcpListener,
@@ -41,10 +42,29 @@ pub(super) struct Rules {
     pub(super) delay: Duration,
     pub(super) drop_replies: bool,
     pub(super) cut_after_request: bool,
+    pub(super) double_and_cut: bool,
     pub(super) duplicate_requests: bool,
+    /// The connections that are open, by their numbers, and those that have gone silent for good.
+    pub(super) open: BTreeSet<u64>,
+    pub(super) silent: BTreeSet<u64>,
+    /// What is replaced in replies, and by what; of one length each.
+    pub(super) translations: Vec<(Vec<u8>, Vec<u8>)>,
     /// Counts the cuts: a connection from before the last one may write no more.
     pub(super) epoch: u64,
     pub(super) counts: Counts,
+}
+
+impl Rules {
+    /// Replaces what is to be replaced in a chunk of a reply.
+    pub(super) fn translate(&self, bytes: &mut [u8]) {
+        for (from, to) in &self.translations {
+            let mut at = 0;
+            while let Some(found) = bytes[at..].windows(from.len()).position(|window| window == from) {
+                bytes[at + found..at + found + to.len()].copy_from_slice(to);
+                at += found + to.len();
+            }
+        }
+    }
 }
 
 /// What the test's thread and the proxy's thread both use.
@@ -97,10 +117,10 @@ impl Shared {
         });
     }
 
-    /// The next new connection that is to be kept, and its epoch.
+    /// The next new connection that is to be kept, its epoch, and its number.
     ///
     /// Accepting and reading the epoch are one step, as seen from [`Shared::cut`].
-    pub(super) async fn accept(&self, listener: &tokio::net::TcpListener) -> io::Result<(TcpStream, u64)> {
+    pub(super) async fn accept(&self, listener: &tokio::net::TcpListener) -> io::Result<(TcpStream, u64, u64)> {
         poll_fn(|context| {
             let mut rules = self.rules();
             loop {
@@ -112,7 +132,9 @@ impl Shared {
                 }
                 rules.counts.accepted += 1;
                 rules.counts.open += 1;
-                return Poll::Ready(Ok((stream, rules.epoch)));
+                let number = rules.counts.accepted;
+                rules.open.insert(number);
+                return Poll::Ready(Ok((stream, rules.epoch, number)));
             }
         })
         .await

@@ -1,9 +1,12 @@
 //! Questions that the testbed itself asks of its servers.
 
-use std::{collections::HashMap, net::SocketAddr};
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
 
 use super::{Reply, Resp};
-use crate::{Error, Result, Server};
+use crate::{Error, Result, Server, try_eventually};
+
+/// How long a master may take to drop its replicas. Only a failing test waits this long.
+const DROP_BOUND: Duration = Duration::from_secs(10);
 
 /// One connection that has shown its password, if there is one.
 pub(super) async fn enter(addr: SocketAddr, password: Option<&str>) -> Result<Resp> {
@@ -54,9 +57,11 @@ pub(super) async fn check_linked(addr: SocketAddr, password: Option<&str>) -> st
 /// The pause alone would lose nothing: the system takes the master's writes for a paused replica,
 /// and hands them over when it goes on, even if the master has died meanwhile.
 pub(super) async fn drop_replicas(master: &Server, password: Option<&str>) -> Result<()> {
-    let mut client = enter(master.addr(), password).await?;
-    demand(&mut client, &["CLIENT", "KILL", "TYPE", "replica"]).await?;
-    Ok(())
+    // Sentinels that have just made it the master end every connection to it, this one too.
+    let words = ["CLIENT", "KILL", "TYPE", "replica"];
+    try_eventually("master that drops its replicas", DROP_BOUND, || ask(master.addr(), password, &words))
+        .await
+        .map(drop)
 }
 
 /// Lets those of the paused nodes go on that were not killed meanwhile.

@@ -28,9 +28,12 @@ pub use sentinel::SentinelSet;
 pub use tls::{Tls, TlsRedis};
 
 use crate::{
-    Result, Server,
+    Result, Server, WallClock, clock,
     process::{Binary, Place, Probe, Recipe},
 };
+
+/// In the data folder, in which the server runs; there until an orderly end.
+const PID_FILE: &str = "redis.pid";
 
 /// Starts a Redis that keeps nothing on disk.
 ///
@@ -56,6 +59,8 @@ pub struct Redis {
     extra: Vec<String>,
     user: Option<String>,
     password: Option<String>,
+    clock: Option<WallClock>,
+    disk: Option<u64>,
 }
 
 impl Redis {
@@ -78,6 +83,21 @@ impl Redis {
     pub fn password(mut self, password: &str) -> Self {
         self.password = Some(password.to_owned());
         self.args(&["--requirepass", password, "--masterauth", password])
+    }
+
+    /// Goes by `clock`.
+    #[must_use]
+    pub fn clock(mut self, clock: &WallClock) -> Self {
+        self.clock = Some(clock.clone());
+        // It would not write one if nobody said so; who cleans up after its clock must know its process.
+        self.args(&["--pidfile", PID_FILE])
+    }
+
+    /// Keeps its files on a small [disk](crate::Disk) of so many bytes; root only.
+    #[must_use]
+    pub fn disk(mut self, bytes: u64) -> Self {
+        self.disk = Some(bytes);
+        self
     }
 
     /// Runs it as `user` when the tests run as root.
@@ -126,6 +146,25 @@ impl Recipe for Redis {
 
     fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
         ping(place)
+    }
+
+    fn environment(&self) -> Vec<(String, String)> {
+        self.clock.as_ref().map(|clock| clock.environment()).unwrap_or_default()
+    }
+
+    fn prepare(&self, place: &Place) -> Result<()> {
+        self.clean_up(place);
+        Ok(())
+    }
+
+    fn clean_up(&self, place: &Place) {
+        if self.clock.is_some() {
+            clock::remove_leftovers(&place.dir().join(PID_FILE));
+        }
+    }
+
+    fn disk(&self) -> Option<u64> {
+        self.disk
     }
 
     fn run_as(&self) -> Option<&str> {

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::sale::{Sale, Sold, Technique};
+use crate::sale::{Sale, Sold};
+use crate::till::Technique;
 
 type All = [(Technique, Sold)];
 
@@ -16,7 +17,7 @@ fn rate(sold: &Sold) -> f64 {
 pub(crate) fn table(all: &All) -> String {
     let mut text = String::from("technique   units sold   stock left   retries     time   sold/s\n");
     for (technique, sold) in all {
-        let (name, time) = (technique.name(), format!("{:.2} s", sold.time.as_secs_f64()));
+        let (name, time) = (technique.name, format!("{:.2} s", sold.time.as_secs_f64()));
         let _ = writeln!(
             text,
             "{name:<10} {:>11} {:>12} {:>9} {time:>8} {:>8.0}",
@@ -43,13 +44,13 @@ pub(crate) fn chart(sale: &Sale, all: &All) -> String {
         let drawn = bar(f64::from(sold.units) / f64::from(most) * WIDTH);
         let over = sold.units.saturating_sub(sale.items);
         let over = if over > 0 { format!(", {over} too many") } else { String::new() };
-        let _ = writeln!(text, "{:<10} {drawn} {}{over}", technique.name(), sold.units);
+        let _ = writeln!(text, "{:<10} {drawn} {}{over}", technique.name, sold.units);
     }
     text += "\ntime for all buyers\n";
     let most = all.iter().map(|(_, sold)| sold.time.as_secs_f64()).fold(1e-9, f64::max);
     for (technique, sold) in all {
         let time = sold.time.as_secs_f64();
-        let _ = writeln!(text, "{:<10} {} {time:.2} s", technique.name(), bar(time / most * WIDTH));
+        let _ = writeln!(text, "{:<10} {} {time:.2} s", technique.name, bar(time / most * WIDTH));
     }
     text
 }
@@ -57,7 +58,7 @@ pub(crate) fn chart(sale: &Sale, all: &All) -> String {
 pub(crate) fn json(sale: &Sale, all: &All) -> serde_json::Value {
     let rows = all.iter().map(|(technique, sold)| {
         serde_json::json!({
-            "technique": technique.name(),
+            "technique": technique.name,
             "sold": sold.units,
             "left": sold.left,
             "retries": sold.retries,
@@ -87,7 +88,7 @@ pub(crate) fn svg(sale: &Sale, all: &All) -> String {
             "<text x=\"10\" y=\"{}\">{}</text><rect x=\"110\" y=\"{y}\" width=\"{:.1}\" height=\"22\" fill=\"{color}\"/>\
              <text x=\"{:.1}\" y=\"{0}\">{} in {:.2} s</text>",
             y + 16,
-            technique.name(),
+            technique.name,
             end - 110.0,
             end + 6.0,
             sold.units,

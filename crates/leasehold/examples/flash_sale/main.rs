@@ -1,81 +1,108 @@
-//! A flash sale: 1,000 buyers, 100 items, one row of stock. How many are sold without a lock, and with each technique?
+//! A flash sale: 1,000 buyers, 100 items, one number that says how many are left. How many are sold without a lock, and with each technique?
 //!
 //! ```text
+//! cargo run --release -p leasehold --example flash_sale
+//! cargo run --release -p leasehold --features redis --example flash_sale -- --engine redis://127.0.0.1/
 //! cargo run --release -p leasehold --features mysql,postgres --example flash_sale -- --engine postgres://user:password@host/database
 //! ```
-//! `--buyers N`, `--items N`; `--json` for programs, `--svg FILE` for a picture. It makes and drops a table `leasehold_flash_sale`.
+//! With `mysql:` and `postgres:` the stock is a row in that database, and each of the engine's techniques is shown. (It makes and drops the tables
+//! `leasehold_flash_sale` and `leasehold_flash_sale_fence`.) With any other engine the stock is in this process, a millisecond away.
+//! `--buyers N`, `--items N`; `--json` for programs, `--svg FILE` for a picture.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
+#[path = "../common/mod.rs"]
+mod common;
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+mod database;
 mod drawing;
 mod sale;
-mod stock;
+mod shelf;
+mod till;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use sale::{Sale, Sold, TECHNIQUES};
+use common::{Failure, Place, Words};
+use sale::Sale;
+use till::Stock;
 
-const USAGE: &str =
-    "flash_sale --engine mysql://… or postgres://… [--buyers 1000] [--items 100] [--at-once 64] [--json] [--svg FILE]";
+const USAGE: &str = "flash_sale [--engine URL] [--buyers 1000] [--items 100] [--at-once 64] [--json] [--svg FILE]
+
+Sells 100 items to 1,000 buyers: without a lock, with one, with one and its token, and by version.
+  --engine URL   where the locks are kept (file:///folder, memory:, redis://host, …); with mysql://… and postgres://…
+                 the stock is there, too; if not given, file: in a temporary folder";
 
 struct Options {
+    place: Place,
     sale: Sale,
     json: bool,
     svg: Option<String>,
 }
 
-fn options() -> Result<Options, String> {
-    let (mut url, mut json, mut svg) = (None, false, None);
+fn options() -> Result<Options, Failure> {
+    let (mut words, mut json, mut svg) = (Words::new(USAGE), false, None);
     let (mut buyers, mut items, mut at_once) = (1000, 100, 64);
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let mut value = || words.next().ok_or_else(|| format!("{word} needs a value"));
-        let number = |text: String| text.parse::<u32>().map_err(|_| format!("{text:?} is no number"));
+    while let Some(word) = words.next()? {
         match word.as_str() {
-            "--engine" => url = Some(value()?),
-            "--buyers" => buyers = number(value()?)?,
-            "--items" => items = number(value()?)?,
-            "--at-once" => at_once = number(value()?)?.max(1),
-            "--svg" => svg = Some(value()?),
+            "--buyers" => buyers = words.number(&word)?,
+            "--items" => items = words.number(&word)?,
+            "--at-once" => at_once = words.number(&word)?,
+            "--svg" => svg = Some(words.value(&word)?),
             "--json" => json = true,
-            _ => return Err(format!("{word:?} is no option\n{USAGE}")),
+            _ => return Err(words.unknown(&word)),
         }
     }
-    let url = url.ok_or_else(|| format!("which database?\n{USAGE}"))?;
-    Ok(Options { sale: Sale { url, buyers, items, at_once: at_once as usize }, json, svg })
+    let place = words.place()?;
+    let sale = Sale { url: place.url.clone(), stock: stock(&place.url)?, buyers, items, at_once: at_once as usize };
+    Ok(Options { place, sale, json, svg })
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let Options { sale, json, svg } = match options() {
-        Ok(options) => options,
-        Err(why) => {
-            eprintln!("{why}");
-            return ExitCode::from(64);
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+fn stock(url: &str) -> Result<Arc<dyn Stock>, Failure> {
+    if till::is_database(url) {
+        return Ok(Arc::new(database::Database::at(url)));
+    }
+    Ok(Arc::<shelf::Shelf>::default())
+}
+
+#[cfg(not(all(feature = "mysql", feature = "postgres")))]
+fn stock(url: &str) -> Result<Arc<dyn Stock>, Failure> {
+    if till::is_database(url) {
+        return Err("for the stock in a database: --features mysql,postgres".into());
+    }
+    Ok(Arc::<shelf::Shelf>::default())
+}
+
+async fn run() -> Result<bool, Failure> {
+    let Options { place, sale, json, svg } = options()?;
+    if !json {
+        println!("{} buyers, {} items, locks from {place}\n", sale.buyers, sale.items);
+    }
+    let (mut all, mut right) = (Vec::new(), true);
+    for technique in till::techniques(&sale.url).iter().copied() {
+        match sale.hold(technique).await {
+            Ok(sold) => {
+                right &= !technique.protects() || sale.is_right(&sold);
+                all.push((technique, sold));
+            }
+            Err(why) => {
+                eprintln!("{}: {why}", technique.name);
+                right &= !technique.protects();
+            }
         }
-    };
-    let mut all = Vec::new();
-    for technique in TECHNIQUES {
-        let ended = sale.hold(technique).await;
-        if let Err(why) = &ended {
-            eprintln!("{}: {why}", technique.name());
-        }
-        all.extend(ended.ok().map(|sold| (technique, sold)));
     }
     if json {
         println!("{}", drawing::json(&sale, &all));
     } else {
         print!("{}{}", drawing::table(&all), drawing::chart(&sale, &all));
     }
-    if let Some(Err(why)) = svg.map(|file| std::fs::write(file, drawing::svg(&sale, &all))) {
-        eprintln!("{why}");
-        return ExitCode::FAILURE;
+    if let Some(file) = svg {
+        std::fs::write(file, drawing::svg(&sale, &all))?;
     }
-    let right =
-        |sold: &Sold| sold.units == sale.buyers.min(sale.items) && sold.left == i64::from(sale.items - sold.units);
-    let ours = || all.iter().filter(|(technique, _)| technique.protects());
-    if ours().count() + 1 == TECHNIQUES.len() && ours().all(|(_, sold)| right(sold)) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    Ok(right)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    common::end(run().await)
 }

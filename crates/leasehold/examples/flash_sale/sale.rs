@@ -1,55 +1,21 @@
 //! The crowd, and how each of it buys.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::{Locks, Outcome};
+use leasehold::{Locks, Outcome, Token};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::stock::Till;
-
-pub(crate) type Failure = Box<dyn Error + Send + Sync>;
-
-/// How the stock is protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Technique {
-    /// Not at all: read, then write.
-    Naive,
-    /// The same under a lock of this engine's technique.
-    Lock(&'static str),
-    /// By a version column.
-    Version,
-}
-
-pub(crate) const TECHNIQUES: [Technique; 5] = [
-    Technique::Naive,
-    Technique::Lock("row"),
-    Technique::Lock("for-update"),
-    Technique::Lock("session"),
-    Technique::Version,
-];
-
-impl Technique {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Naive => "none",
-            Self::Lock(name) => name,
-            Self::Version => "version",
-        }
-    }
-
-    pub(crate) fn protects(self) -> bool {
-        self != Self::Naive
-    }
-}
+use crate::till::{Bought, Failure, Stock, Technique, Till};
 
 /// The sale.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Sale {
+    /// Where the locks are.
     pub(crate) url: String,
+    pub(crate) stock: Arc<dyn Stock>,
     pub(crate) buyers: u32,
     pub(crate) items: u32,
     /// How many buyers are at it at the same time.
@@ -73,44 +39,62 @@ const TILLS: usize = 16;
 /// The connections, of which each buyer takes a free one.
 struct Tills {
     free: Semaphore,
-    tills: Mutex<Vec<Till>>,
+    tills: Mutex<Vec<Box<dyn Till>>>,
 }
 
 impl Tills {
-    async fn open(url: &str) -> Result<Self, Failure> {
+    async fn open(stock: &dyn Stock) -> Result<Self, Failure> {
         let mut tills = Vec::new();
         for _ in 0..TILLS {
-            tills.push(Till::open(url).await?);
+            tills.push(stock.open().await?);
         }
         Ok(Self { free: Semaphore::new(TILLS), tills: Mutex::new(tills) })
     }
 
-    /// Buys one unit, if there is one: whether there was, and how often it was tried in vain.
-    async fn buy(&self, technique: Technique) -> Result<(bool, u32), Failure> {
+    /// Buys one unit, if there is one.
+    async fn buy(&self, technique: Technique, token: Option<Token>) -> Result<Bought, Failure> {
         let _free = self.free.acquire().await?;
         let mut till = self.tills.lock().await.pop().ok_or("there is one for each permit")?;
-        let bought = match technique {
-            Technique::Version => till.buy_by_version().await,
-            Technique::Naive | Technique::Lock(_) => till.buy().await,
-        };
+        let bought = if technique.by_version { till.buy_by_version().await } else { till.buy(token).await };
         self.tills.lock().await.push(till);
         bought
     }
 }
 
+/// One buyer.
+async fn buy(tills: &Tills, locks: Option<&Locks>, technique: Technique) -> Result<Bought, Failure> {
+    let Some(locks) = locks else { return tills.buy(technique, None).await };
+    let guard = locks.mutex("flash sale").lock().await?;
+    let token = technique.fenced.then(|| guard.token());
+    let bought = guard.protect(tills.buy(technique, token)).await?;
+    match guard.release().await? {
+        Outcome::Released => bought,
+        Outcome::WasLost(reason) => Err(format!("the lock was lost: {reason:?}").into()),
+    }
+}
+
 impl Sale {
-    /// Sells to all buyers, protected like this.
+    async fn locks(&self, technique: Technique) -> Result<Option<Locks>, Failure> {
+        let mark = if self.url.contains('?') { '&' } else { '?' };
+        Ok(match technique.lock {
+            None => None,
+            Some("") => Some(Locks::open(&self.url).await?),
+            Some(options) => Some(Locks::open(&format!("{}{mark}{options}", self.url)).await?),
+        })
+    }
+
+    /// Sells to all buyers, protected like this. Nothing stays behind, also if that fails.
     pub(crate) async fn hold(&self, technique: Technique) -> Result<Sold, Failure> {
-        let mut manager = Till::open(&self.url).await?;
+        let mut manager = self.stock.open().await?;
         manager.fill(self.items).await?;
-        let tills = Arc::new(Tills::open(&self.url).await?);
-        let locks = match technique {
-            Technique::Lock(name) => {
-                let mark = if self.url.contains('?') { '&' } else { '?' };
-                Some(Locks::open(&format!("{}{mark}technique={name}", self.url)).await?)
-            }
-            Technique::Naive | Technique::Version => None,
-        };
+        let sold = self.sell(technique, &mut *manager).await;
+        manager.clear().await?;
+        sold
+    }
+
+    async fn sell(&self, technique: Technique, manager: &mut dyn Till) -> Result<Sold, Failure> {
+        let tills = Arc::new(Tills::open(&*self.stock).await?);
+        let locks = self.locks(technique).await?;
         let door = Arc::new(Semaphore::new(self.at_once));
         let clock = Clock::system();
         let start = clock.now();
@@ -119,13 +103,7 @@ impl Sale {
             let (tills, locks, door) = (Arc::clone(&tills), locks.clone(), Arc::clone(&door));
             crowd.spawn(async move {
                 let _inside = door.acquire().await?;
-                let Some(locks) = locks else { return tills.buy(technique).await };
-                let guard = locks.mutex("flash sale").lock().await?;
-                let bought = guard.protect(tills.buy(technique)).await?;
-                match guard.release().await? {
-                    Outcome::Released => bought,
-                    Outcome::WasLost(reason) => Err(format!("the lock was lost: {reason:?}").into()),
-                }
+                buy(&tills, locks.as_ref(), technique).await
             });
         }
         let (mut units, mut retries) = (0, 0);
@@ -138,8 +116,11 @@ impl Sale {
         if let Some(locks) = locks {
             locks.close().await?;
         }
-        let left = manager.left().await?;
-        manager.clear().await?;
-        Ok(Sold { units, left, retries, time })
+        Ok(Sold { units, left: manager.left().await?, retries, time })
+    }
+
+    /// Whether exactly what there was is sold.
+    pub(crate) fn is_right(&self, sold: &Sold) -> bool {
+        sold.units == self.buyers.min(self.items) && sold.left == i64::from(self.items) - i64::from(sold.units)
     }
 }

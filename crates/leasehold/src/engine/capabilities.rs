@@ -69,6 +69,8 @@ pub struct Capabilities {
     pub inspection: bool,
     /// Whether a claim can be put out by somebody else.
     pub eviction: bool,
+    /// Whether small records can be kept beside the locks: schedules need it.
+    pub records: bool,
     /// The shortest TTL.
     pub min_ttl: Duration,
     /// The longest TTL.
@@ -99,6 +101,7 @@ impl Capabilities {
             expiry: Expiry::Lease,
             inspection: false,
             eviction: false,
+            records: false,
             min_ttl: Duration::from_millis(100),
             max_ttl: Duration::from_secs(24 * 3600),
             same_clock: false,

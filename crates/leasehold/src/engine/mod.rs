@@ -30,7 +30,7 @@ use std::time::Duration;
 pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
 pub use self::losses::{Loss, LossBoard, Losses};
 pub(crate) use self::registry::unknown;
-pub use self::registry::{Entry, entries, open};
+pub use self::registry::{Entry, Technique, entries, open};
 pub use self::url::EngineUrl;
 
 use crate::claim::{Claim, ClaimId, Holder, Mode, Token};
@@ -246,7 +246,8 @@ pub struct Evicted {
     /// Who was put out; `None` if the claim was not there any more.
     pub party: Option<PartyView>,
     /// A token above all that were granted, and not above any that will be: write it to the resource, and the evicted holder is
-    /// refused there, and nobody else.
+    /// refused there, and nobody else. On a lease table, who waited then may have been promised a lower one by its own client: it is told that it
+    /// has lost the lock then, and comes again with a higher one.
     pub token: Token,
 }
 
@@ -255,6 +256,30 @@ impl Evicted {
     pub fn new(party: Option<PartyView>, token: Token) -> Self {
         Self { party, token }
     }
+}
+
+/// A small text that the engine keeps under a name, beside the locks and independent of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Changes with every write and never comes back; zero: there is no such record.
+    pub version: u64,
+    /// Empty if there is none.
+    pub value: String,
+    /// What the engine's clock showed when it was read or written: since 1970, UTC. Never a client's clock.
+    pub now: Duration,
+}
+
+impl Record {
+    /// What is read where there is no record.
+    pub fn absent(now: Duration) -> Self {
+        Self { version: 0, value: String::new(), now }
+    }
+}
+
+/// The answer of an engine that keeps no records; they are not asked for, but the trait has no default.
+#[cfg(feature = "redis")]
+pub(crate) fn no_records<T>(engine: &'static str) -> Step<T> {
+    Step::ready(Err(Error::new(crate::error::ErrorKind::Unsupported, "has no records").at_engine(engine)))
 }
 
 /// What keeps the locks.
@@ -310,6 +335,18 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Puts a claim out, whoever's it is, and raises the token; `reason` goes into the record, where the engine keeps one. Needs
     /// [`Capabilities::eviction`].
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted>;
+
+    /// Reads a record and the engine's clock. Needs [`Capabilities::records`].
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record>;
+
+    /// Writes a record over the version that was read (zero: where there is none); `None`: another version is there, and nothing
+    /// was written. An empty value removes it. A name's versions rise over all that was ever written to it, also over removals
+    /// ([`record`](crate::logic::record) has the rule), so that a late writer which read an old version never succeeds. Needs
+    /// [`Capabilities::records`].
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>>;
+
+    /// The names of all records that start with `prefix`, in order. Needs [`Capabilities::records`].
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>>;
 
     /// Takes leave of the servers, when nothing is held any more: nothing is asked after that. What would end by itself a little
     /// later may be left to that.

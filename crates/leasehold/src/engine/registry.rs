@@ -21,6 +21,35 @@ pub struct Entry {
     pub about: &'static str,
     /// What it can do; `None` if its feature is off in this build.
     pub capabilities: Option<Capabilities>,
+    /// The ways in which it can keep its locks, where the URL's `technique=` chooses one, the usual one first; empty if there is but one.
+    pub techniques: Vec<Technique>,
+}
+
+/// One way in which an engine can keep its locks.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Technique {
+    /// As the URL's `technique=` says it.
+    pub name: &'static str,
+    /// What it is, in a few words.
+    pub about: &'static str,
+    /// What the engine can do that way.
+    pub capabilities: Capabilities,
+}
+
+/// Those of a database engine.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+fn techniques(
+    row: Capabilities,
+    for_update: Capabilities,
+    session: Capabilities,
+    named: &'static str,
+) -> Vec<Technique> {
+    vec![
+        Technique { name: "row", about: "a row of a lease table; the default", capabilities: row },
+        Technique { name: "for-update", about: "a row lock in an open transaction", capabilities: for_update },
+        Technique { name: "session", about: named, capabilities: session },
+    ]
 }
 
 /// One entry, of an engine that a feature brings.
@@ -35,6 +64,7 @@ macro_rules! entry {
             capabilities: Some(super::$engine::CAPABILITIES),
             #[cfg(not(feature = $feature))]
             capabilities: None,
+            techniques: Vec::new(),
         }
     };
 }
@@ -64,6 +94,15 @@ pub fn entries() -> Vec<Entry> {
             capabilities: Some(super::sql::MYSQL),
             #[cfg(not(feature = "mysql"))]
             capabilities: None,
+            #[cfg(feature = "mysql")]
+            techniques: techniques(
+                super::sql::MYSQL,
+                super::sql::held::MYSQL_FOR_UPDATE,
+                super::sql::held::MYSQL_SESSION,
+                "a named lock of the session: GET_LOCK",
+            ),
+            #[cfg(not(feature = "mysql"))]
+            techniques: Vec::new(),
         },
         Entry {
             scheme: "postgres",
@@ -74,6 +113,15 @@ pub fn entries() -> Vec<Entry> {
             capabilities: Some(super::sql::POSTGRES),
             #[cfg(not(feature = "postgres"))]
             capabilities: None,
+            #[cfg(feature = "postgres")]
+            techniques: techniques(
+                super::sql::POSTGRES,
+                super::sql::held::POSTGRES_FOR_UPDATE,
+                super::sql::held::POSTGRES_SESSION,
+                "an advisory lock of the session",
+            ),
+            #[cfg(not(feature = "postgres"))]
+            techniques: Vec::new(),
         },
         entry!(zookeeper, "zookeeper", "zookeeper", "zookeeper://h1,h2,h3/locks",
             "many machines, in a ZooKeeper ensemble; fair, and no herd"),

@@ -271,7 +271,7 @@ impl<N> Table<N> {
         self.holders.push(party);
     }
 
-    fn next_place(&self) -> u64 {
+    pub(super) fn next_place(&self) -> u64 {
         let last_holder = self.holders.last().map_or(0, |party| party.place);
         let last_waiter = self.waiters.back().map_or(0, |party| party.place);
         last_holder.max(last_waiter) + 1

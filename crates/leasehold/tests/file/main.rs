@@ -7,6 +7,7 @@
 
 mod crash;
 mod places;
+mod records;
 mod waiting;
 
 use std::process::Command;

@@ -14,6 +14,7 @@ mod keeper;
 mod meter;
 mod open;
 mod primitives;
+mod records;
 mod renewal;
 mod spy;
 mod stopped;

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
-use leasehold::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use leasehold::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+};
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 use tokio::sync::Semaphore;
 
@@ -201,6 +203,18 @@ impl Engine for Spy {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Arc::clone(&self.inner).evict(name, claim, reason)
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Arc::clone(&self.inner).recall(name)
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Arc::clone(&self.inner).record(name, over, value)
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Arc::clone(&self.inner).recorded(prefix)
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -58,7 +58,7 @@ impl SentinelSet {
     ///
     /// As [`Server::start`]; [`Error::TimedOut`](crate::Error::TimedOut) if they do not find each other.
     pub async fn start(replicas: usize) -> Result<Self> {
-        Self::start_as(replicas, None).await
+        Self::of(replicas, &Redis::new()).await
     }
 
     /// Like [`SentinelSet::start`]; the data nodes demand `password`, the Sentinels demand none.
@@ -67,16 +67,18 @@ impl SentinelSet {
     ///
     /// As [`SentinelSet::start`].
     pub async fn start_with_password(replicas: usize, password: &str) -> Result<Self> {
-        Self::start_as(replicas, Some(password.to_owned())).await
+        Self::of(replicas, &Redis::new().password(password)).await
     }
 
-    async fn start_as(replicas: usize, password: Option<String>) -> Result<Self> {
-        let node = match &password {
-            None => Redis::new(),
-            Some(password) => Redis::new().password(password),
-        };
-        let master = node.clone().start().await?;
-        let replica = node.following(&master);
+    /// Like [`SentinelSet::start`], with data nodes that are all alike.
+    ///
+    /// # Errors
+    ///
+    /// As [`SentinelSet::start`].
+    pub async fn of(replicas: usize, each: &Redis) -> Result<Self> {
+        let password = each.password.clone();
+        let master = each.clone().start().await?;
+        let replica = each.clone().following(&master);
         let sentinel = Sentinel { master_port: master.port(), password: password.clone() };
         let (replicas, sentinels) = tokio::try_join!(
             try_join_all((0..replicas).map(|_| replica.clone().start())),

@@ -1,5 +1,6 @@
 //! The trait, on a folder.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -15,18 +16,18 @@ use super::folder::Folder;
 use super::step::{Op, Out};
 use super::store::{Stop, Store};
 use super::watch::{Watch, Watches};
-use super::{CAPABILITIES, inspect, store};
+use super::{CAPABILITIES, error, inspect, records, store};
 use crate::claim::{Claim, ClaimId, Holder};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, Released, Renewal, Step,
+    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
 /// How long a step may find the lock's file occupied: it is entered for microseconds, so whoever is in it stands still.
-const OCCUPIED: Duration = Duration::from_secs(2);
+pub(super) const OCCUPIED: Duration = Duration::from_secs(2);
 
 /// How often a waiter looks by itself where nothing can be watched.
 const UNWATCHED: Duration = Duration::from_millis(100);
@@ -83,6 +84,11 @@ impl FileEngine {
         self.client.is_registered()
     }
 
+    /// The file system's present time, which the wall clock of no process can falsify.
+    pub(super) fn file_system_time(&self) -> Result<Duration> {
+        self.client.touch().map_err(|e| error::at(&self.folder.client_path(self.client.id), "touch", e))
+    }
+
     pub(super) fn is_alive(&self, client: u128) -> bool {
         client == self.client.id || clients::is_alive(&self.folder, client)
     }
@@ -123,13 +129,7 @@ impl FileEngine {
                 Err(Stop::NeedsSync | Stop::Busy) => {}
             }
             if self.clock.now() >= give_up {
-                let path = self.folder.lock_path(name);
-                let message = format!(
-                    "a process has been inside {} for {OCCUPIED:?}, where microseconds are usual: is it stopped? `fuser` \
-                     or `lslocks` names it; let it go on, or kill it",
-                    path.display()
-                );
-                return Err(Error::new(ErrorKind::Unavailable, message).retryable());
+                return Err(occupied(&self.folder.lock_path(name)));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
@@ -196,6 +196,15 @@ impl FileEngine {
             other => Err(unexpected(&other)),
         }
     }
+}
+
+pub(super) fn occupied(path: &Path) -> Error {
+    let message = format!(
+        "a process has been inside {} for {OCCUPIED:?}, where microseconds are usual: is it stopped? `fuser` or `lslocks` \
+         names it; let it go on, or kill it",
+        path.display()
+    );
+    Error::new(ErrorKind::Unavailable, message).retryable()
 }
 
 /// Whoever waits for a step on another thread; tells it when they are gone.
@@ -362,6 +371,27 @@ impl Engine for FileEngine {
                 }
                 other => Err(unexpected(&other)),
             }
+        })
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { tokio::task::spawn_blocking(move || self.read_record(&name)).await.map_err(ended)? })
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move {
+            let caller = Caller::default();
+            let dropped = Arc::clone(&caller.dropped);
+            let step = tokio::task::spawn_blocking(move || self.write_record(&name, over, value, &dropped));
+            let written = step.await.map_err(ended)?;
+            drop(caller);
+            written
+        })
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move {
+            tokio::task::spawn_blocking(move || records::names(&self.folder, &prefix)).await.map_err(ended)?
         })
     }
 

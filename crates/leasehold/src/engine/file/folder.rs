@@ -19,6 +19,7 @@ pub(super) struct Folder {
     root: PathBuf,
     locks: PathBuf,
     clients: PathBuf,
+    records: PathBuf,
     /// Keeps the clients' folder open: sockets are named through it, since a socket's path must be short.
     clients_fd: OwnedFd,
     mode: Option<u32>,
@@ -32,11 +33,12 @@ impl Folder {
         make(root, config.mode)?;
         check(root, config.mode)?;
         let root = root.canonicalize().map_err(|e| error::at(root, "resolve", e))?;
-        let (locks, clients) = (root.join("locks"), root.join("clients"));
-        make(&locks, config.mode)?;
-        make(&clients, config.mode)?;
+        let (locks, clients, records) = (root.join("locks"), root.join("clients"), root.join("records"));
+        for dir in [&locks, &clients, &records] {
+            make(dir, config.mode)?;
+        }
         let clients_fd = File::open(&clients).map_err(|e| error::at(&clients, "open", e))?.into();
-        let folder = Self { root, locks, clients, clients_fd, mode: config.mode, boot: boot()? };
+        let folder = Self { root, locks, clients, records, clients_fd, mode: config.mode, boot: boot()? };
         folder.one_clock()?;
         Ok(folder)
     }
@@ -80,6 +82,14 @@ impl Folder {
 
     pub(super) fn lock_path(&self, name: &LockName) -> PathBuf {
         self.locks.join(wire::file_name(name))
+    }
+
+    pub(super) fn records(&self) -> &Path {
+        &self.records
+    }
+
+    pub(super) fn record_path(&self, name: &LockName) -> PathBuf {
+        self.records.join(wire::file_name(name))
     }
 
     pub(super) fn client_path(&self, client: u128) -> PathBuf {

@@ -10,6 +10,7 @@
 //! | `locks/NAME` | one file per lock: the token counter, then one slot per holder and waiter |
 //! | `clients/ID` | one file per client (an opened engine), locked by its process with `flock` as long as that lives |
 //! | `clients/ID.bell` | the client's datagram socket: others ring it |
+//! | `records/NAME` | one file per record, replaced whole; `.floor`: no record that is made from now on has a version up to this one |
 //! | `floor` | no lock file that is made from now on may use a token up to this one |
 //! | `audit.log` | a line per eviction |
 //! | `clock` | under which boot, and in which time namespace, the folder is used |
@@ -64,6 +65,7 @@ mod engine;
 mod error;
 mod folder;
 mod inspect;
+mod records;
 mod step;
 mod store;
 mod watch;
@@ -90,6 +92,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     expiry: Expiry::LeaseOrDeath,
     inspection: true,
     eviction: true,
+    records: true,
     min_ttl: Duration::from_millis(20),
     max_ttl: Duration::from_secs(366 * 24 * 3600),
     same_clock: true,

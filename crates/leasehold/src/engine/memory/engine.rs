@@ -9,11 +9,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::CAPABILITIES;
+use super::records::Shelf;
 use crate::claim::{Claim, ClaimId, Token};
-use crate::clock::{Clock, Moment};
+use crate::clock::{Calendar, Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Released, Renewal,
-    Step,
+    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, Released,
+    Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
@@ -125,6 +126,8 @@ pub struct MemoryEngine {
     /// One counter for all names: each name's tokens rise, and an empty room can be forgotten.
     last_token: AtomicU64,
     evicted: LossBoard,
+    records: Mutex<Shelf>,
+    calendar: Calendar,
 }
 
 impl MemoryEngine {
@@ -148,7 +151,15 @@ impl MemoryEngine {
     }
 
     fn new(clock: Clock, url: String) -> Self {
-        Self { clock, url, shards: Default::default(), last_token: AtomicU64::new(0), evicted: LossBoard::default() }
+        Self {
+            calendar: Calendar::new(&clock),
+            clock,
+            url,
+            shards: Default::default(),
+            last_token: AtomicU64::new(0),
+            evicted: LossBoard::default(),
+            records: Mutex::default(),
+        }
     }
 
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
@@ -354,6 +365,18 @@ impl Engine for MemoryEngine {
             self.evicted.post(claim);
         }
         done(evicted)
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        done(lock(&self.records).read(&name, self.calendar.now(&self.clock)))
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        done(lock(&self.records).write(name, over, value, self.calendar.now(&self.clock)))
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        done(lock(&self.records).names(&prefix))
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

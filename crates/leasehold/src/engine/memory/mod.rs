@@ -4,6 +4,9 @@
 //! whoever the step granted is woken. `memory:` is a new engine; `memory:NAME` is one engine for all who say that name in
 //! this process.
 //!
+//! [Records](crate::engine::Record) are a map beside the tables. Their clock is the wall clock as it was when the engine was opened, carried on by the
+//! injected one; all of them share one counter of versions, so that a removed one can be forgotten.
+//!
 //! | failure | answer |
 //! |---|---|
 //! | a holder stops renewing | its lease ends on the injected clock; the next step on that name serves the queue |
@@ -11,6 +14,7 @@
 //! | the process dies | nothing is left |
 
 mod engine;
+mod records;
 
 use std::time::Duration;
 
@@ -28,6 +32,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     fairness: Fairness::Fifo,
     inspection: true,
     eviction: true,
+    records: true,
     min_ttl: Duration::from_millis(20),
     max_ttl: Duration::from_secs(366 * 24 * 3600),
     same_clock: true,

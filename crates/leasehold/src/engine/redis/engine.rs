@@ -13,12 +13,13 @@ use super::ears::Ears;
 use super::link::Live;
 use super::mailbox::News;
 use super::nodes::{Maker, Nodes};
+use super::records::Shelf;
 use super::replicas::Replicas;
 use super::wire::{self, Scripts, Stored};
 use super::{error, inspect, renew};
 use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::{Clock, Moment};
-use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step};
 use crate::error::Result;
 use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
@@ -38,6 +39,7 @@ pub struct RedisEngine {
     pub(super) scripts: Scripts,
     inbox: String,
     replicas: Option<Replicas>,
+    records: Shelf,
     /// The retention, in seconds.
     pub(super) retention: u64,
 }
@@ -59,9 +61,10 @@ impl RedisEngine {
         let channel = wire::channel(&config.prefix, &inbox);
         let (sender, reached) = unbounded_channel();
         let ears = Arc::new(Ears::new(clock, &channel, config.strict.is_some().then_some(sender)));
+        let records = Shelf::new(config.prefix.clone());
         let maker = Maker {
             config: Arc::clone(&config),
-            scripts: scripts.each(),
+            scripts: scripts.each().into_iter().chain(records.scripts()).collect(),
             inbox: channel,
             owner: Arc::clone(&ears) as _,
             stale: Arc::clone(&ears.stale),
@@ -73,8 +76,18 @@ impl RedisEngine {
         }
         let replicas = Replicas::new(&config);
         let retention = config.retention.as_secs();
-        let engine =
-            Arc::new(Self { config, clock: clock.clone(), can, nodes, ears, scripts, inbox, replicas, retention });
+        let engine = Arc::new(Self {
+            config,
+            clock: clock.clone(),
+            can,
+            nodes,
+            ears,
+            scripts,
+            inbox,
+            replicas,
+            records,
+            retention,
+        });
         if engine.config.strict.is_some() {
             tokio::spawn(super::strict::keep_warm(Arc::downgrade(&engine), reached));
         }
@@ -163,8 +176,13 @@ impl RedisEngine {
 
     /// Waits for the replicas, where that was asked for.
     pub(super) async fn replicated(&self, address: &Address) -> Result<()> {
+        self.replicated_or(address, "the lock does not count as held").await
+    }
+
+    /// The same; `otherwise` says what it means if they do not have it.
+    async fn replicated_or(&self, address: &Address, otherwise: &'static str) -> Result<()> {
         match &self.replicas {
-            Some(replicas) => replicas.have_it(address).await,
+            Some(replicas) => replicas.have_it(address, otherwise).await,
             None => Ok(()),
         }
     }
@@ -337,6 +355,24 @@ impl Engine for RedisEngine {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { self.records.read(&self.nodes, &name).await })
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move {
+            let (record, live) = self.records.write(&self.nodes, &name, over, value).await?;
+            if record.is_some() {
+                self.replicated_or(&live.address, "the record does not count as written").await?;
+            }
+            Ok(record)
+        })
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { self.records.names(&self.nodes, &prefix).await })
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -7,6 +7,7 @@ use redis::{Cmd, Value};
 
 use super::engine::RedisEngine;
 use super::link::Live;
+use super::nodes::Nodes;
 use super::wire::{self, Field, Record, Stock};
 use super::{config::Address, error};
 use crate::claim::{ClaimId, Token};
@@ -15,7 +16,7 @@ use crate::error::{ErrorKind, Result};
 use crate::name::LockName;
 
 /// How many locks are asked for at once.
-const AT_ONCE: usize = 128;
+pub(super) const AT_ONCE: usize = 128;
 
 /// One lock.
 pub(super) async fn one(engine: &RedisEngine, name: &LockName) -> Result<LockView> {
@@ -71,21 +72,28 @@ fn party(record: Record, now: u64) -> PartyView {
 
 /// All locks that somebody holds or waits for.
 pub(super) async fn list(engine: &RedisEngine, prefix: &str) -> Result<Vec<LockView>> {
+    let names = names(&engine.nodes, &engine.config.prefix, wire::LOCK, prefix).await?;
+    let mut views = Vec::new();
+    for some in names.chunks(AT_ONCE) {
+        views.extend(try_join_all(some.iter().map(|name| one(engine, name))).await?);
+    }
+    views.retain(|view| !view.holders.is_empty() || !view.waiters.is_empty() || view.trouble.is_some());
+    Ok(views)
+}
+
+/// The names of all locks, or records, by the letter of their keys, that begin with `start`, in order.
+pub(super) async fn names(nodes: &Nodes, prefix: &str, letter: char, start: &str) -> Result<Vec<LockName>> {
     let mut names = Vec::new();
-    for link in engine.nodes.links() {
+    for link in nodes.links() {
         let live = link.live().await?;
         let mut cursor = "0".to_owned();
         loop {
             let mut scan = redis::cmd("SCAN");
-            scan.arg(&cursor)
-                .arg("MATCH")
-                .arg(wire::pattern(&format!("{}l", engine.config.prefix)))
-                .arg("COUNT")
-                .arg(1000);
+            scan.arg(&cursor).arg("MATCH").arg(wire::pattern(&format!("{prefix}{letter}"))).arg("COUNT").arg(1000);
             let answer = link.command(&live, &scan).await.map_err(|cause| error::step(&live.address, cause))?;
             let (next, keys) = scanned(&answer, &live.address)?;
-            let name = |key: String| wire::lock_name(&engine.config.prefix, &key);
-            names.extend(keys.into_iter().filter_map(name).filter(|name| name.as_str().starts_with(prefix)));
+            let name = |key: String| wire::name_of(prefix, letter, &key);
+            names.extend(keys.into_iter().filter_map(name).filter(|name| name.as_str().starts_with(start)));
             if next == "0" {
                 break;
             }
@@ -94,12 +102,7 @@ pub(super) async fn list(engine: &RedisEngine, prefix: &str) -> Result<Vec<LockV
     }
     names.sort();
     names.dedup();
-    let mut views = Vec::new();
-    for some in names.chunks(AT_ONCE) {
-        views.extend(try_join_all(some.iter().map(|name| one(engine, name))).await?);
-    }
-    views.retain(|view| !view.holders.is_empty() || !view.waiters.is_empty() || view.trouble.is_some());
-    Ok(views)
+    Ok(names)
 }
 
 pub(crate) fn scanned(answer: &Value, address: &Address) -> Result<(String, Vec<String>)> {

@@ -27,6 +27,8 @@
 //! last request to which the answer was "you wait": it lasts a TTL from before *that* was sent, so no second round trip is
 //! needed. Both less 1 % and 2 ms for clocks that do not run alike.
 //!
+//! **Records** are keys of their own; `records.rs` says how they are written.
+//!
 //! # What if
 //! | | |
 //! |---|---|
@@ -41,7 +43,7 @@
 //! | the server hangs | a request that its caller gave up has the connection asked for a sign of life, else replaced |
 //! | the server has forgotten the scripts | `NOSCRIPT`: sent again as text |
 //! | a fail-over or restart lost a grant | the next renewal (at once, after the reconnect) says so: the guard is lost. Until then two may hold; the token of the first is lower |
-//! | the same in strict mode | the server's `run_id` is not the one on record, or there is none: nobody new is let in for the longest lease |
+//! | the same in strict mode | the server's `run_id` is not the one on record, or there is none: nobody new is let in for the longest lease, nor an owner again to what it has not renewed since: it may have given that back |
 //! | a master that is cut off goes on | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for them |
 //! | a slot moves | `MOVED` and `ASK` are followed; one key to a lock, so nothing of it is ever in two places |
 //! | the server's clock is set back | leases last longer; tokens rise all the same |
@@ -50,16 +52,17 @@
 
 mod all;
 mod bundles;
-pub(super) mod config;
+pub(crate) mod config;
 pub(super) mod connect;
 pub(crate) mod doctor;
 mod ears;
 mod engine;
-pub(super) mod error;
+pub(crate) mod error;
 pub(super) mod inspect;
-pub(super) mod link;
+pub(crate) mod link;
 mod mailbox;
-mod nodes;
+pub(crate) mod nodes;
+mod records;
 mod renew;
 mod replicas;
 mod sentinel;
@@ -85,6 +88,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     fencing: Fencing::Durable,
     inspection: true,
     eviction: true,
+    records: true,
     survives: "any client's crash, cut or pause; a restart of the server with its data; lost messages and replies",
     breaks: "a fail-over or restart that forgets a grant (strict mode waits it out), a server clock that jumps forward",
     ..Capabilities::exclusive_only("redis")

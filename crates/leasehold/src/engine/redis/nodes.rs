@@ -76,6 +76,18 @@ impl Nodes {
     /// # Errors
     /// If no server answers.
     pub(crate) async fn open(maker: Maker) -> Result<Self> {
+        let nodes = Self::begin(maker).await?;
+        if let Kind::One(link) = &nodes.kind {
+            link.live().await?;
+        }
+        Ok(nodes)
+    }
+
+    /// Begins to connect; only a cluster's map is waited for.
+    ///
+    /// # Errors
+    /// If no node of the cluster answers.
+    pub(crate) async fn begin(maker: Maker) -> Result<Self> {
         let target = match &maker.config.topology {
             Topology::Single(address) => Target::Fixed(address.clone()),
             Topology::Sentinel(addresses, name) => Target::Master(addresses.clone(), name.clone()),
@@ -87,9 +99,7 @@ impl Nodes {
                 return Ok(Self { kind: Kind::Cluster(map, task) });
             }
         };
-        let link = maker.link(target);
-        link.live().await?;
-        Ok(Self { kind: Kind::One(link) })
+        Ok(Self { kind: Kind::One(maker.link(target)) })
     }
 
     /// The slot of a key, if there are slots.

@@ -65,7 +65,7 @@ impl Replicas {
     ///
     /// # Errors
     /// `Unavailable` if they do not in time: the write stands, but may be lost with the server.
-    pub(crate) async fn have_it(&self, address: &Address) -> Result<()> {
+    pub(crate) async fn have_it(&self, address: &Address, otherwise: &str) -> Result<()> {
         let line = self.line(address);
         let (told, heard) = oneshot::channel();
         let start = {
@@ -78,7 +78,7 @@ impl Replicas {
         }
         let wanted = self.config.replicas;
         let unsure = |no: No| {
-            let message = format!("{address}: {}; with replicas={wanted} the lock does not count as held", no.why);
+            let message = format!("{address}: {}; with replicas={wanted} {otherwise}", no.why);
             let error = Error::new(no.kind, message).effect_unknown().at_engine(error::NAME);
             if no.retryable { error.retryable() } else { error }
         };

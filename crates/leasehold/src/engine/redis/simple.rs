@@ -2,7 +2,7 @@
 //!
 //! One string key, taken with `SET key value NX PX`, given back by compare-and-delete. The key is the lock's name, unless there
 //! is a prefix. What this protocol has no place for (a queue, modes, owners, who holds it) is refused. Waiters ask again and
-//! again; a token is the server's time in microseconds at the grant, and rises as long as that clock does.
+//! again; records have keys that no lock's name can be; a token is the server's time in microseconds at the grant, and rises as long as that clock does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,16 +15,18 @@ use super::ears::Ears;
 use super::error;
 use super::link::Live;
 use super::nodes::{Maker, Nodes};
+use super::records::Shelf;
 use super::wire::{self, Stored};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Clock;
-use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::name::LockName;
 
 /// What it can do.
 pub const CAPABILITIES: Capabilities = Capabilities {
+    records: true,
     survives: "any client's crash, cut or pause; a restart of the server with its data",
     breaks: "a fail-over or restart that forgets a grant, a server clock that jumps, a program that deletes what is not its own",
     ..Capabilities::exclusive_only("redis-simple")
@@ -40,7 +42,11 @@ pub(crate) struct SimpleEngine {
     take: Arc<Stored>,
     keep: Arc<Stored>,
     give: Arc<Stored>,
+    records: Shelf,
 }
+
+/// What the keys of records have before their letter: no lock's name may have it, and a lock's key is its name.
+const APART: char = '\u{1f}';
 
 impl SimpleEngine {
     /// Connects.
@@ -51,15 +57,17 @@ impl SimpleEngine {
         let keep = script(include_str!("scripts/simple_keep.lua"));
         let give = script(include_str!("scripts/simple_give.lua"));
         let ears = Arc::new(Ears::new(clock, "", None));
+        let records = Shelf::new(format!("{}{APART}", config.prefix));
+        let locks = [&take, &keep, &give].map(Arc::clone);
         let maker = Maker {
             config: Arc::clone(&config),
-            scripts: vec![Arc::clone(&take), Arc::clone(&keep), Arc::clone(&give)],
+            scripts: locks.into_iter().chain(records.scripts()).collect(),
             inbox: String::new(),
             owner: Arc::clone(&ears) as _,
             stale: Arc::clone(&ears.stale),
         };
         let nodes = Nodes::open(maker).await?;
-        Ok(Arc::new(Self { config, clock: clock.clone(), nodes, ears, take, keep, give }))
+        Ok(Arc::new(Self { config, clock: clock.clone(), nodes, ears, take, keep, give, records }))
     }
 
     /// Runs a script on a claim's lock.
@@ -161,6 +169,18 @@ impl Engine for SimpleEngine {
 
     fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
         unsupported("eviction")
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { self.records.read(&self.nodes, &name).await })
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { Ok(self.records.write(&self.nodes, &name, over, value).await?.0) })
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { self.records.names(&self.nodes, &prefix).await })
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -3,12 +3,13 @@
 //! | key | type | what |
 //! |---|---|---|
 //! | `<prefix>l{name}` | hash | one lock: `scripts/table.lua` says what is in it |
+//! | `<prefix>r{name}` | string | one record: its version in 16 digits, then its value. Without a value: removed, and kept for a day for its version |
 //! | `<prefix>b<number>` | string | a bundle of leases that are renewed together: since when, and how many |
 //! | `<prefix>e` | string | strict mode: which run of the server we are in |
 //! | `<prefix>s` | string | with `replicas`: written to see the replicas catch up |
 //! | `<prefix>i<number>` | channel | a client's inbox: what concerns its claims is sent there and nowhere else |
 //!
-//! In a cluster the last two keys have the lock's slot as their hash tag. All keys expire.
+//! In a cluster the last two keys have the lock's slot as their hash tag. All keys but records expire.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -21,24 +22,39 @@ use crate::name::LockName;
 /// A lock's key: one name has one key, and no two names share one. A name with a hash tag of its own keeps it, so that
 /// its locks share a node.
 pub(crate) fn lock_key(prefix: &str, name: &str) -> String {
+    named_key(prefix, LOCK, name)
+}
+
+/// A record's key, made as a lock's is.
+pub(crate) fn record_key(prefix: &str, name: &str) -> String {
+    named_key(prefix, RECORD, name)
+}
+
+/// What the keys of locks have behind the prefix.
+pub(crate) const LOCK: char = 'l';
+/// What those of records have.
+pub(crate) const RECORD: char = 'r';
+
+/// The key of whatever this letter stands for and this name has.
+pub(crate) fn named_key(prefix: &str, letter: char, name: &str) -> String {
     if hash_tag(name).is_some() {
-        format!("{prefix}l={name}")
+        format!("{prefix}{letter}={name}")
     } else if name.starts_with('}') {
-        format!("{prefix}l~{{x}}{name}")
+        format!("{prefix}{letter}~{{x}}{name}")
     } else {
-        format!("{prefix}l{{{name}}}")
+        format!("{prefix}{letter}{{{name}}}")
     }
 }
 
-/// The name behind a lock's key.
-pub(crate) fn lock_name(prefix: &str, key: &str) -> Option<LockName> {
-    let rest = key.strip_prefix(prefix)?.strip_prefix('l')?;
+/// The name behind a key with this letter.
+pub(crate) fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockName> {
+    let rest = found.strip_prefix(prefix)?.strip_prefix(letter)?;
     let name = match rest.as_bytes().first()? {
         b'=' => &rest[1..],
         b'~' => rest.strip_prefix("~{x}")?,
         _ => rest.strip_prefix('{')?.strip_suffix('}')?,
     };
-    LockName::new(name).ok().filter(|name| lock_key(prefix, name.as_str()) == key)
+    LockName::new(name).ok().filter(|name| named_key(prefix, letter, name.as_str()) == found)
 }
 
 /// What all keys match that begin with `start`.
@@ -458,7 +474,9 @@ mod tests {
         #[test]
         fn one_name_has_one_key_and_is_read_back_from_it(name in "[{}a=~x%l]{1,8}", prefix in "[a-z*?:]{1,4}") {
             let key = lock_key(&prefix, &name);
-            prop_assert_eq!(lock_name(&prefix, &key).map(|found| found.to_string()), Some(name));
+            prop_assert_eq!(name_of(&prefix, LOCK, &key).map(|found| found.to_string()), Some(name.clone()));
+            prop_assert_eq!(name_of(&prefix, RECORD, &key), None);
+            prop_assert_ne!(record_key(&prefix, &name), key);
         }
 
         #[test]

@@ -21,7 +21,8 @@ use crate::clock::Clock;
 use crate::engine::redis::error::odd;
 use crate::engine::redis::wire::{INBOX, Stored, party};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
+    no_records,
 };
 use crate::error::{Error, Result};
 use crate::logic::lease::Validity;
@@ -269,7 +270,11 @@ impl RedlockEngine {
         let mut tally = Tally::new(self.config.quorum);
         let mut flights = Vec::new();
         let (mut silent, mut said, mut found) = (Vec::new(), Vec::new(), false);
-        for (at, worth) in self.worth_asking().into_iter().enumerate() {
+        let worth_asking = self.worth_asking();
+        // An owner may come again at once: what is left of its claims, of each on other nodes, must not be a majority together.
+        let mut awaited =
+            if claim.terms.owner.is_some() { worth_asking.iter().filter(|worth| **worth).count() } else { 0 };
+        for (at, worth) in worth_asking.iter().copied().enumerate() {
             flights.push(self.ending(at, &request, claim.terms.ttl));
             if !worth {
                 silent.push(at);
@@ -280,8 +285,9 @@ impl RedlockEngine {
         for at in silent {
             outcome = tally.hear(at, None);
         }
-        while outcome == Outcome::Open {
+        while outcome == Outcome::Open || awaited > 0 {
             let Some((at, (), answer)) = flights.next().await else { break };
+            awaited = awaited.saturating_sub(usize::from(worth_asking[at]));
             let answer = match answer {
                 Ok(Value::Int(there @ 0..=1)) => Some(there == 1),
                 Ok(strange) => {
@@ -294,7 +300,9 @@ impl RedlockEngine {
                 }
             };
             found |= answer == Some(true);
-            outcome = tally.hear(at, answer);
+            if outcome == Outcome::Open {
+                outcome = tally.hear(at, answer);
+            }
         }
         finish(flights);
         match outcome {
@@ -468,6 +476,18 @@ impl Engine for RedlockEngine {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    fn recall(self: Arc<Self>, _name: LockName) -> Step<Record> {
+        no_records(self.capabilities().engine)
+    }
+
+    fn record(self: Arc<Self>, _name: LockName, _over: u64, _value: String) -> Step<Option<Record>> {
+        no_records(self.capabilities().engine)
+    }
+
+    fn recorded(self: Arc<Self>, _prefix: String) -> Step<Vec<LockName>> {
+        no_records(self.capabilities().engine)
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

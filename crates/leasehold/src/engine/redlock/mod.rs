@@ -19,7 +19,8 @@
 //! - **Renew.** A lease is extended if a majority extends it, and lasts a TTL from before *that* request. A node that has
 //!   forgotten the claim takes it again, unless a higher token was stored there meanwhile. So many refusals that there is no
 //!   majority: lost at once, and taken from those that still have it. Silence: asked again until the deadline, then lost.
-//! - **Give back.** All nodes are told; a majority of answers is waited for. Who cannot be told now is told when it is reached
+//! - **Give back.** All nodes are told; a majority of answers is waited for, and with an owner, who may come again at once, the answers of all that are not
+//!   silent. Who cannot be told now is told when it is reached
 //!   again, as long as the claim's TTL is not over.
 //! - **Nodes that fail.** A dead node refuses at once and is connected to again in the background. One that does not answer in
 //!   time counts as silent from then on: nobody waits for it until it has answered a probe, unless there is no majority without it.
@@ -58,7 +59,7 @@
 //! | a node hangs | one timeout; then nobody waits for it until it answers again |
 //! | a majority is gone | an error that names the nodes; leases run down; nobody holds |
 //! | a clock is set back | its node lets others in later |
-//! | a clock jumps forward | its node lets others in earlier: harmless on a minority; on more, two may hold, and tokens tell them apart |
+//! | a clock jumps forward | its node lets others in earlier. As soon as such nodes, with those that had not voted for the holder, are a majority, two may hold, and tokens tell them apart: with all votes three of five must jump, with a bare majority of them one is enough |
 //! | a record was dropped, an hour after its last use | tokens go on from the clock; it is kept until the node's clock has passed its token |
 //! | somebody is put out | the claim goes, and a higher token is stored on a majority: its renewal is refused |
 
@@ -87,7 +88,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     inspection: true,
     eviction: true,
     survives: "any client's crash, cut or pause; the death, hang or cut of any minority of its servers",
-    breaks: "servers that restart without their data (strict makes them abstain), clocks that jump on a majority",
+    breaks: "servers that restart without their data (strict makes them abstain), clocks that jump forward on nodes that, with those that had not voted, are a majority",
     ..Capabilities::exclusive_only("redlock")
 };
 

@@ -15,6 +15,8 @@ pub(super) const TABLE: &str = "leasehold";
 const CONNECTIONS: usize = 10;
 /// How often a waiter looks by itself where nothing can wake it.
 const POLL: Duration = Duration::from_millis(100);
+/// How seldom MySQL may be asked whether the sessions that hold are still there.
+const LATEST_LOOK: Duration = Duration::from_secs(1);
 
 /// The options that the URL may have.
 const OPTIONS: [&str; 13] = [
@@ -104,6 +106,8 @@ pub(crate) struct Config {
     /// Whether a pooler between us and the server gives each transaction another session: then nothing is kept in one.
     pub(crate) pooler: bool,
     pub(crate) connect_timeout: Duration,
+    /// Whether nothing is to be locked, so that a server which takes no writes will do.
+    pub(crate) only_looks: bool,
     /// How far the clocks of servers that all take writes may be apart.
     pub(crate) clock_skew: Duration,
     pub(crate) tls: Option<Tls>,
@@ -152,10 +156,6 @@ impl Config {
                 _ => return Err(bad(format!("connections is a number from 2 to 1000, and not {text:?}"))),
             },
         };
-        let poll = url.duration("poll")?.unwrap_or(POLL);
-        if poll < Duration::from_millis(1) {
-            return Err(bad("poll is 1 ms at least".into()));
-        }
         let connect_timeout = url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(5));
         if connect_timeout < Duration::from_millis(10) {
             return Err(bad("connect-timeout is 10 ms at least".into()));
@@ -170,9 +170,10 @@ impl Config {
             schema: schema(dialect, url)?,
             connections,
             wake,
-            poll,
+            poll: poll(dialect, technique, url)?,
             pooler,
             connect_timeout,
+            only_looks: false,
             clock_skew: url.duration("clock-skew")?.unwrap_or(Duration::ZERO),
             tls: tls(url)?,
             shown: url.to_string(),
@@ -191,6 +192,21 @@ fn on_or_off(url: &EngineUrl, key: &str) -> Result<Option<bool>> {
         Some("off" | "false") => Ok(Some(false)),
         Some(other) => Err(bad(format!("{key} is `on` or `off`, and not {other:?}"))),
     }
+}
+
+fn poll(dialect: Dialect, technique: Technique, url: &EngineUrl) -> Result<Duration> {
+    let poll = url.duration("poll")?.unwrap_or(POLL);
+    if poll < Duration::from_millis(1) {
+        return Err(bad("poll is 1 ms at least".into()));
+    }
+    if dialect == Dialect::MySql && technique != Technique::Row && poll > LATEST_LOOK {
+        let technique = technique.as_str();
+        return Err(bad(format!(
+            "with technique={technique} on MySQL, poll is 1 s at most: it is how late a holder learns that the server has ended its session, \
+             whose lock is free from then on"
+        )));
+    }
+    Ok(poll)
 }
 
 fn servers(dialect: Dialect, url: &EngineUrl) -> Result<Vec<(String, u16)>> {
@@ -287,6 +303,7 @@ mod tests {
         assert_eq!((config.servers[0].1, config.technique, config.wake), (3306, Technique::Row, Wake::Auto));
         assert_eq!(read("postgres://u@h/d?pooler=transaction").unwrap().wake, Wake::Poll);
         assert!(read("postgres://u@h/d?ca=/c").unwrap().tls.is_some());
+        assert!(read("mysql://u@h/d?poll=1h").is_ok() && read("postgres://u@h/d?technique=session&poll=1h").is_ok());
     }
 
     #[test]
@@ -306,6 +323,8 @@ mod tests {
             ("postgres://u@h/d?pooler=on&technique=session", "technique=row"),
             ("postgres://u@h/d?wake=never", "`poll`"),
             ("postgres://u@h/d?poll=0ms", "at least"),
+            ("mysql://u@h/d?technique=session&poll=2s", "1 s at most"),
+            ("mysql://u@h/d?technique=for-update&poll=1h", "1 s at most"),
             ("postgres://u@h/d?connect-timeout=1ms", "at least"),
             ("postgres://u@h/d?sslmode=require", "tls=on"),
             ("postgres://u@h/d?tls=on", "ca="),

@@ -13,6 +13,8 @@ pub(super) struct Tables {
     pub(super) rows: String,
     /// The counters of the techniques that hold a session.
     pub(super) tokens: String,
+    /// The records: a row each.
+    pub(super) records: String,
 }
 
 impl Tables {
@@ -22,7 +24,7 @@ impl Tables {
             (Dialect::Postgres, None) => format!("\"{table}{suffix}\""),
             (Dialect::Postgres, Some(schema)) => format!("\"{schema}\".\"{table}{suffix}\""),
         };
-        Self { leases: named(""), rows: named("_rows"), tokens: named("_tokens") }
+        Self { leases: named(""), rows: named("_rows"), tokens: named("_tokens"), records: named("_records") }
     }
 
     pub(super) fn of(config: &Config) -> Self {
@@ -35,7 +37,7 @@ impl Tables {
 /// Names are compared byte by byte. In MySQL that is `VARBINARY`: every `_bin` collation of MariaDB pads with spaces, so that `a`
 /// and `a` with a space behind it would be one lock.
 pub(super) fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
-    let Tables { leases, rows, tokens } = tables;
+    let Tables { leases, rows, tokens, records } = tables;
     match dialect {
         Dialect::MySql => vec![
             format!(
@@ -48,6 +50,11 @@ pub(super) fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
                 "CREATE TABLE IF NOT EXISTS {tokens} (\n  name VARBINARY(512) NOT NULL PRIMARY KEY,\n  \
                  token BIGINT NOT NULL\n) ENGINE=InnoDB"
             ),
+            // A value has up to 64 KiB, and a BLOB one byte less.
+            format!(
+                "CREATE TABLE IF NOT EXISTS {records} (\n  name VARBINARY(512) NOT NULL PRIMARY KEY,\n  \
+                 version BIGINT NOT NULL,\n  value MEDIUMBLOB NOT NULL\n) ENGINE=InnoDB ROW_FORMAT=DYNAMIC"
+            ),
         ],
         Dialect::Postgres => vec![
             format!(
@@ -59,13 +66,22 @@ pub(super) fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
             format!(
                 "CREATE TABLE IF NOT EXISTS {tokens} (\n  name text COLLATE \"C\" PRIMARY KEY,\n  token bigint NOT NULL\n)"
             ),
+            format!(
+                "CREATE TABLE IF NOT EXISTS {records} (\n  name text COLLATE \"C\" PRIMARY KEY,\n  \
+                 version bigint NOT NULL,\n  value bytea NOT NULL\n)"
+            ),
         ],
     }
 }
 
-/// Which of the tables a technique needs.
+/// How the table of records is made, which every technique may use.
+pub(super) fn records(config: &Config) -> String {
+    statements(config.dialect, &Tables::of(config)).pop().unwrap_or_default()
+}
+
+/// Which of the tables a technique needs for its locks.
 pub(super) fn needed(config: &Config) -> Vec<String> {
-    let [leases, rows, tokens]: [String; 3] =
+    let [leases, rows, tokens, _]: [String; 4] =
         statements(config.dialect, &Tables::of(config)).try_into().unwrap_or_default();
     match config.technique {
         super::config::Technique::Row => vec![leases],
@@ -105,6 +121,7 @@ pub fn ddl(dialect: Dialect, table: Option<&str>, schema: Option<&str>) -> Resul
         (&tables.leases, "The lease table: technique=row, which is the default."),
         (&tables.rows, "Only for technique=for-update."),
         (&tables.tokens, "Only for technique=for-update and technique=session."),
+        (&tables.records, "Records, which schedules need: any technique."),
     ];
     for ((table, of), statement) in uses.into_iter().zip(statements(dialect, &tables)) {
         text.push_str(&format!("-- {of}\n-- GRANT SELECT, INSERT, UPDATE ON {table} TO {user};\n{statement};\n\n"));
@@ -134,7 +151,7 @@ mod tests {
     fn what_an_administrator_is_shown() {
         let text = ddl(Dialect::MySql, Some("locks"), None).unwrap();
         assert!(text.contains("-- GRANT SELECT, INSERT, UPDATE ON `locks` TO 'user'@'%';\nCREATE TABLE"), "{text}");
-        assert_eq!(text.matches("CREATE TABLE IF NOT EXISTS `locks").count(), 3);
+        assert_eq!(text.matches("CREATE TABLE IF NOT EXISTS `locks").count(), 4);
         assert!(text.ends_with(";\n") && !text.ends_with("\n\n"));
         let text = ddl(Dialect::Postgres, None, Some("ops")).unwrap();
         assert!(text.starts_with("-- GRANT USAGE ON SCHEMA \"ops\""), "{text}");

@@ -167,6 +167,15 @@ fn hint(why: &str) -> &'static str {
     }
 }
 
+/// The cause itself, without a client library's own words around it.
+pub(super) fn plain(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
 fn my_meaning(code: &str, said: &str) -> Meaning {
     match code {
         "1213" | "1020" | "1613" => Meaning::Collision,

@@ -1,7 +1,13 @@
 //! One connection, to either database: a statement in, rows out.
 
+use std::time::Duration;
+
 use super::config::Config;
 use super::error::Failure;
+
+/// How long a statement waits at the server for a row that somebody keeps locked: less than we wait for its answer, so that the server says why. Where
+/// the TTL leaves less than that, PostgreSQL is told so ([`Link::hurry`]); MySQL counts whole seconds.
+pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
 
 /// A value that goes to the server with a statement, or comes back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +114,20 @@ impl Link {
         }
     }
 
+    /// Has the server say that a row is locked before `within` is over, where it can be told so.
+    pub(super) async fn hurry(&mut self, within: Duration) -> Result<(), Failure> {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(_) => {
+                // What it was told at first is the least that it takes.
+                let _ = within;
+                Ok(())
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.hurry(within).await,
+        }
+    }
+
     /// The server's number of this connection.
     pub(super) fn id(&self) -> i64 {
         match self {
@@ -165,6 +185,19 @@ impl Link {
             Self::MySql(link) => drop(link),
             #[cfg(feature = "postgres")]
             Self::Postgres(link) => link.cut(),
+        }
+    }
+
+    /// Gives it up in the middle of a statement, and comes back when the server has surely done the same.
+    pub(super) async fn abandon(self) {
+        match self {
+            #[cfg(feature = "mysql")]
+            Self::MySql(link) => {
+                drop(link);
+                tokio::time::sleep(LOCK_WAIT).await;
+            }
+            #[cfg(feature = "postgres")]
+            Self::Postgres(link) => link.close().await,
         }
     }
 

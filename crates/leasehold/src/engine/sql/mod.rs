@@ -1,7 +1,7 @@
 //! Locks between machines, in a database that is there already: MySQL or MariaDB, or PostgreSQL.
 //!
 //! `lease/` is the default, a table of leases; `held/` has the two techniques that keep the lock in an open session. Both speak to either database
-//! over `link` and `pool`; every statement is in a `wire.rs`. docs/sql.md is for users.
+//! over `link` and `pool`; every statement is in a `wire.rs`, those on `records` beside what they do. docs/sql.md is for users.
 
 mod config;
 mod ddl;
@@ -15,6 +15,7 @@ mod mysql;
 mod pool;
 #[cfg(feature = "postgres")]
 mod postgres;
+mod records;
 #[cfg(feature = "postgres")]
 mod tls;
 
@@ -44,6 +45,7 @@ const fn lease(engine: &'static str) -> Capabilities {
         fencing: Fencing::Durable,
         inspection: true,
         eviction: true,
+        records: true,
         min_ttl: Duration::from_secs(1),
         survives: "restarts and crashes of server and clients, broken connections, poolers, clocks that are set back",
         breaks: "a fail-over that loses commits; the server's clock set forward while a lock is held",
@@ -71,19 +73,32 @@ async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> 
         Technique::Session => vec![&tables.tokens],
     };
     for (table, statement) in needed.into_iter().zip(ddl::needed(config)) {
-        let there = format!("SELECT 1 FROM {table} WHERE name = 'none'");
-        for _ in 0..3 {
-            match link.script(&there).await {
-                Ok(()) => break,
-                Err(failure) if failure.meaning(config.dialect) == Some(Meaning::NoTable) => {}
-                Err(failure) => return Err(with_hint(failure, config)),
-            }
-            // Somebody else may make it at the same time, and PostgreSQL minds.
-            match link.script(&statement).await {
-                Err(failure)
-                    if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {}
-                result => result.map_err(|failure| with_hint(failure, config))?,
-            }
+        make_table(config, link, table, &statement).await.map_err(|failure| with_hint(failure, config))?;
+    }
+    // Who may not make this one, or use it, has locks all the same: whoever asks for a record is told then.
+    match make_records(config, link).await {
+        Err(failure) if failure.meaning(config.dialect) == Some(Meaning::Denied) => Ok(()),
+        made => made,
+    }
+}
+
+/// Makes the table of records, unless it is there.
+async fn make_records(config: &Config, link: &mut Pooled) -> Result<(), Failure> {
+    make_table(config, link, &ddl::Tables::of(config).records, &ddl::records(config)).await
+}
+
+async fn make_table(config: &Config, link: &mut Pooled, table: &str, statement: &str) -> Result<(), Failure> {
+    let there = format!("SELECT 1 FROM {table} WHERE name = 'none'");
+    for _ in 0..3 {
+        match link.script(&there).await {
+            Ok(()) => break,
+            Err(failure) if failure.meaning(config.dialect) == Some(Meaning::NoTable) => {}
+            Err(failure) => return Err(failure),
+        }
+        // Somebody else may make it at the same time, and PostgreSQL minds.
+        match link.script(statement).await {
+            Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {}
+            made => made?,
         }
     }
     Ok(())
@@ -99,6 +114,16 @@ fn with_hint(failure: Failure, config: &Config) -> Failure {
         }
         (_, failure) => failure,
     }
+}
+
+/// For benches: the two statements by which a lock that nobody else wants is taken and given back, on a table of that name.
+///
+/// Their parameters: name, TTL, state and clock skew; in MySQL's, state and skew stand once more for the row that is there, and the skew twice more.
+/// Then name, version, token and state; in MySQL's, token, state, name and version. Times are microseconds; in the states the moment of the take is
+/// written as `\u{1}`.
+#[doc(hidden)]
+pub fn bare_statements(dialect: Dialect, table: &str) -> [String; 2] {
+    lease::take_and_clear(dialect, table)
 }
 
 /// Which database.

@@ -2,23 +2,29 @@
 
 use mysql_async::prelude::{Protocol, Queryable};
 use mysql_async::{
-    ClientIdentity, Conn, Error as Native, Opts, OptsBuilder, Params, QueryResult, Row, SslOpts, Value as Cell,
+    ClientIdentity, Conn, Error as Native, Opts, OptsBuilder, Params, QueryResult, Row, SslOpts, Statement,
+    Value as Cell,
 };
 
 use super::config::Config;
-use super::error::Failure;
+use super::error::{Failure, plain};
 use super::link::{Reply, Value};
 
 /// A connection, set up as our statements need it.
 pub(super) struct MyLink {
     conn: Conn,
     closed: bool,
+    /// What was prepared: the driver would read the text anew each time. `None`: there are too many.
+    prepared: Option<Vec<(String, Statement)>>,
 }
 
+/// How many statements of a connection are kept here: fewer than the driver keeps, which ends those that it forgets.
+const MOST_PREPARED: usize = 12;
+
 /// What every session is told first: a time zone without summer time, so that `NOW` is unambiguous; statements that end by
-/// themselves; no gaps locked.
+/// themselves, before we stop waiting for them ([`LOCK_WAIT`](super::link::LOCK_WAIT); there are only whole seconds); no gaps locked.
 const SETUP: &str = "SET NAMES utf8mb4; SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', \
-    innodb_lock_wait_timeout = 5, lock_wait_timeout = 5, wait_timeout = 28800; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+    innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 28800; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 impl MyLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
@@ -39,15 +45,20 @@ impl MyLink {
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let conn = Conn::new(options(config, host, port)).await.map_err(unreachable)?;
-        let mut link = Self { conn, closed: false };
+        let mut link = Self { conn, closed: false, prepared: Some(Vec::new()) };
         link.script(SETUP).await?;
-        if config.servers.len() > 1 {
-            let reply = link.run("SELECT @@global.read_only", &[]).await?;
-            if reply.value().and_then(Value::int) == Some(1) {
-                return Err(Failure::refused(1290, "the server is read-only"));
-            }
+        if !config.only_looks && link.is_read_only().await? {
+            return Err(Failure::refused(1290, "the server is read-only"));
         }
         Ok(link)
+    }
+
+    /// Whether an administrator says that nothing is to be written there. Some users could all the same.
+    async fn is_read_only(&mut self) -> Result<bool, Failure> {
+        let reply = self.run("SELECT @@global.read_only", &[]).await?;
+        let value = reply.value();
+        // A number; in newer versions a word.
+        Ok(value.and_then(Value::int) != Some(0) && value.and_then(Value::text) != Some("OFF"))
     }
 
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
@@ -70,7 +81,26 @@ impl MyLink {
         if matches!(params, Params::Empty) {
             return gather(self.conn.query_iter(sql).await.map_err(failed)?).await;
         }
-        gather(self.conn.exec_iter(sql, params).await.map_err(failed)?).await
+        match self.prepare(sql).await? {
+            Some(statement) => gather(self.conn.exec_iter(statement, params).await.map_err(failed)?).await,
+            None => gather(self.conn.exec_iter(sql, params).await.map_err(failed)?).await,
+        }
+    }
+
+    /// The statement, if statements are kept here.
+    async fn prepare(&mut self, sql: &str) -> Result<Option<Statement>, Failure> {
+        let Some(prepared) = &mut self.prepared else { return Ok(None) };
+        if let Some((_, statement)) = prepared.iter().find(|(text, _)| text == sql) {
+            return Ok(Some(statement.clone()));
+        }
+        if prepared.len() == MOST_PREPARED {
+            // From here on the driver knows which of them are still there.
+            self.prepared = None;
+            return Ok(None);
+        }
+        let statement = self.conn.prep(sql).await.map_err(failed)?;
+        prepared.push((sql.to_owned(), statement.clone()));
+        Ok(Some(statement))
     }
 
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
@@ -150,13 +180,4 @@ fn unreachable(error: Native) -> Failure {
         Native::Server(error) => Failure::refused(error.code, error.message),
         other => Failure::Unreachable(plain(&other)),
     }
-}
-
-/// The cause itself, without the library's own words around it.
-fn plain(error: &Native) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

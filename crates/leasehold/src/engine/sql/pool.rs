@@ -1,12 +1,13 @@
 //! A bounded number of connections, made when needed and kept.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::config::Config;
 use super::error::Failure;
-use super::link::{Link, Reply, Value};
+use super::link::{LOCK_WAIT, Link, Reply, Value};
 use crate::error::{Error, Result};
 
 /// The connections of one engine.
@@ -46,11 +47,33 @@ impl Pool {
             // The one used last: the others may be let go by the server.
             idle.pop()
         };
-        let link = match idle {
-            Some(link) => link,
-            None => Link::open(&self.config).await?,
-        };
-        Ok(Pooled { link: Some(link), pool: Arc::clone(self), _permit: permit, done: true })
+        match idle {
+            Some(link) => Ok(Pooled::new(link, self, permit)),
+            None => self.open(permit).await,
+        }
+    }
+
+    /// The same for somebody who waits no longer than that: a locked row is told before.
+    pub(super) async fn borrow_for(self: &Arc<Self>, within: Duration) -> Result<Pooled, Failure> {
+        let mut link = self.borrow().await?;
+        link.hurry(within).await?;
+        Ok(link)
+    }
+
+    /// A new connection. It is made by a task of its own: whoever gives up meanwhile leaves it to the next, and not to the server. One that is not made
+    /// soon after that keeps nobody else's room: the line may be dead, and the next try goes over one that is not.
+    async fn open(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Result<Pooled, Failure> {
+        let (pool, (wanted, unwanted)) = (Arc::clone(self), oneshot::channel::<()>());
+        let opening = tokio::spawn(async move {
+            let link = tokio::select! {
+                link = Link::open(&pool.config) => link?,
+                () = forgotten(unwanted) => return Err(Failure::Closed),
+            };
+            Ok(Pooled::new(link, &pool, permit))
+        });
+        let opened = opening.await.unwrap_or_else(|_| Err(Failure::Closed));
+        drop(wanted);
+        opened
     }
 
     /// Runs one statement on any connection.
@@ -77,33 +100,56 @@ impl Pool {
     }
 }
 
+/// Comes back some time after nobody wants it any more.
+async fn forgotten(unwanted: oneshot::Receiver<()>) {
+    // Nothing is ever sent: its sender goes away.
+    let _ = unwanted.await;
+    tokio::time::sleep(LOCK_WAIT).await;
+}
+
 /// A connection out of the pool; it goes back when dropped, unless it broke or a statement was left half-way.
 #[derive(Debug)]
 pub(super) struct Pooled {
     link: Option<Link>,
     pool: Arc<Pool>,
-    _permit: OwnedSemaphorePermit,
-    done: bool,
+    permit: Option<OwnedSemaphorePermit>,
+    /// Whether a statement is under way.
+    asks: bool,
+    /// Whether it can be used again.
+    good: bool,
 }
 
 impl Pooled {
+    fn new(link: Link, pool: &Arc<Pool>, permit: OwnedSemaphorePermit) -> Self {
+        Self { link: Some(link), pool: Arc::clone(pool), permit: Some(permit), asks: false, good: true }
+    }
+
     /// Runs one statement.
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-        let dialect = self.pool.config.dialect;
-        let Some(link) = &mut self.link else { return Err(Failure::Broken("the connection is gone".into())) };
-        self.done = false;
-        let result = link.run(sql, values).await;
-        self.done = !result.as_ref().is_err_and(|failure| failure.is_end(dialect));
-        result
+        let result = self.ask()?.run(sql, values).await;
+        self.answered(result)
     }
 
     /// Runs statements without values or rows.
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
-        let dialect = self.pool.config.dialect;
-        let Some(link) = &mut self.link else { return Err(Failure::Broken("the connection is gone".into())) };
-        self.done = false;
-        let result = link.script(sql).await;
-        self.done = !result.as_ref().is_err_and(|failure| failure.is_end(dialect));
+        let result = self.ask()?.script(sql).await;
+        self.answered(result)
+    }
+
+    /// As [`Link::hurry`].
+    async fn hurry(&mut self, within: Duration) -> Result<(), Failure> {
+        let result = self.ask()?.hurry(within).await;
+        self.answered(result)
+    }
+
+    fn ask(&mut self) -> Result<&mut Link, Failure> {
+        self.asks = true;
+        self.link.as_mut().ok_or_else(|| Failure::Broken("the connection is gone".into()))
+    }
+
+    fn answered<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
+        self.asks = false;
+        self.good = !result.as_ref().is_err_and(|failure| failure.is_end(self.pool.config.dialect));
         result
     }
 }
@@ -111,7 +157,18 @@ impl Pooled {
 impl Drop for Pooled {
     fn drop(&mut self) {
         let Some(link) = self.link.take() else { return };
-        if self.done && !link.is_closed() && !self.pool.room.is_closed() {
+        if link.is_closed() || self.pool.room.is_closed() {
+            return;
+        }
+        if self.asks {
+            // The server may be at it for a while yet: till then, this is one of our connections.
+            if let (Ok(runtime), Some(permit)) = (tokio::runtime::Handle::try_current(), self.permit.take()) {
+                runtime.spawn(async move {
+                    link.abandon().await;
+                    drop(permit);
+                });
+            }
+        } else if self.good {
             self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(link);
         }
     }

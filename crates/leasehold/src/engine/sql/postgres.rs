@@ -3,15 +3,18 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio_postgres::config::{SslMode, TargetSessionAttrs};
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{AsyncMessage, CancelToken, Client, Config as Options, Error as Native, Row, Statement};
+use tokio_postgres::{
+    AsyncMessage, CancelToken, Client, Config as Options, Error as Native, Row, RowStream, Statement,
+};
 
 use super::config::Config;
-use super::error::Failure;
-use super::link::{Reply, Value};
+use super::error::{Failure, plain};
+use super::link::{LOCK_WAIT, Reply, Value};
 use super::tls::Tls;
 
 /// A connection, set up as our statements need it.
@@ -20,13 +23,17 @@ pub(super) struct PgLink {
     id: i64,
     /// What was prepared; none behind a pooler.
     prepared: Option<HashMap<String, Statement>>,
+    /// How long a statement waits for a row that somebody keeps locked; `None`: behind a pooler nothing is set.
+    lock_wait: Option<Duration>,
     driver: JoinHandle<()>,
     news: Option<UnboundedReceiver<String>>,
 }
 
-/// What every session is told first: statements that end by themselves, each of them a transaction of its own.
-const SETUP: &str = "SET SESSION lock_timeout = '5s'; SET SESSION default_transaction_isolation = 'read committed'; \
-    SET SESSION default_transaction_read_only = off";
+/// What every session is told first: statements that end by themselves, before we stop waiting for them ([`LOCK_WAIT`]), each of them a
+/// transaction of its own.
+///
+/// `default_transaction_read_only` is left alone: an administrator may have set it, on a primary that is none any more.
+const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
 impl PgLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
@@ -58,7 +65,8 @@ impl PgLink {
             drive(&mut messages, &sender).await;
         });
         let prepared = (!config.pooler).then(HashMap::new);
-        let mut link = Self { client, id: 0, prepared, driver, news: Some(news) };
+        let lock_wait = (!config.pooler).then_some(LOCK_WAIT);
+        let mut link = Self { client, id: 0, prepared, lock_wait, driver, news: Some(news) };
         if !config.pooler {
             link.script(SETUP).await?;
         }
@@ -77,7 +85,7 @@ impl PgLink {
             })
             .collect();
         let Some(prepared) = &mut self.prepared else {
-            return reply(self.client.query_typed(sql, &cells).await);
+            return gather(self.client.query_typed_raw(sql, cells).await.map_err(failed)?).await;
         };
         let statement = match prepared.get(sql) {
             Some(statement) => statement.clone(),
@@ -88,8 +96,19 @@ impl PgLink {
                 statement
             }
         };
-        let cells: Vec<&(dyn ToSql + Sync)> = cells.iter().map(|(cell, _)| *cell).collect();
-        reply(self.client.query(&statement, &cells).await)
+        let cells = cells.into_iter().map(|(cell, _)| cell);
+        gather(self.client.query_raw(&statement, cells).await.map_err(failed)?).await
+    }
+
+    /// Has statements that wait for a locked row end in half of `within`. It is never raised again: who comes next may be in the same hurry.
+    pub(super) async fn hurry(&mut self, within: Duration) -> Result<(), Failure> {
+        let wait = within / 2;
+        if self.lock_wait.is_some_and(|now| wait < now) {
+            // Zero would be for ever.
+            self.script(&format!("SET SESSION lock_timeout = {}", wait.as_millis().max(1))).await?;
+            self.lock_wait = Some(wait);
+        }
+        Ok(())
     }
 
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
@@ -131,7 +150,7 @@ impl PgLink {
         // The library says good-bye when the client is dropped, and its driver ends then; whoever does not take it is left.
         let (client, driver) = (self.client, &mut self.driver);
         drop(client);
-        let _ = tokio::time::timeout(Duration::from_secs(1), driver).await;
+        let _ = tokio::time::timeout(LOCK_WAIT, driver).await;
     }
 }
 
@@ -140,7 +159,6 @@ async fn drive<S>(messages: &mut S, news: &UnboundedSender<String>)
 where
     S: futures_util::Stream<Item = Result<AsyncMessage, Native>> + Unpin,
 {
-    use futures_util::StreamExt;
     while let Some(message) = messages.next().await {
         match message {
             Ok(AsyncMessage::Notification(note)) => {
@@ -157,9 +175,13 @@ where
     }
 }
 
-fn reply(result: Result<Vec<Row>, Native>) -> Result<Reply, Failure> {
-    let rows: Vec<Vec<Value>> = result.map_err(failed)?.iter().map(row).collect::<Result<_, _>>()?;
-    Ok(Reply { changed: rows.len() as u64, rows, insert_id: 0 })
+async fn gather(answer: RowStream) -> Result<Reply, Failure> {
+    let mut answer = std::pin::pin!(answer);
+    let mut rows = Vec::new();
+    while let Some(found) = answer.next().await {
+        rows.push(row(&found.map_err(failed)?)?);
+    }
+    Ok(Reply { rows, changed: answer.rows_affected().unwrap_or(0), insert_id: 0 })
 }
 
 fn row(row: &Row) -> Result<Vec<Value>, Failure> {
@@ -193,13 +215,4 @@ fn unreachable(error: Native) -> Failure {
         Some(said) => Failure::refused(said.code().code(), said.message()),
         None => Failure::Unreachable(plain(&error)),
     }
-}
-
-/// The cause itself, without the library's own words around it.
-fn plain(error: &Native) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

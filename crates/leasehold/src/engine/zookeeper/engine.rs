@@ -8,14 +8,15 @@ use futures_util::future::try_join_all;
 use zookeeper_client::MultiWriteError;
 
 use super::config::Config;
+use super::endings::Past;
 use super::seats::{Own, Seat, Seats, Stage};
 use super::session::{Guarded, Session};
 use super::steps::Look;
-use super::{error, inspect, steps};
+use super::{error, inspect, records, steps, wire};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::DEFAULT_TTL;
@@ -40,6 +41,7 @@ pub struct ZookeeperEngine {
     board: Arc<LossBoard>,
     pub(super) seats: Arc<Seats>,
     sessions: Mutex<HashMap<Duration, Slot>>,
+    pub(super) past: Past,
     /// Sessions live on the runtime that opened the engine.
     runtime: tokio::runtime::Handle,
     folders: Mutex<HashSet<LockName>>,
@@ -72,6 +74,7 @@ impl ZookeeperEngine {
             board: Arc::default(),
             seats: Arc::default(),
             sessions: Mutex::default(),
+            past: Past::default(),
             runtime: tokio::runtime::Handle::current(),
             folders: Mutex::default(),
             config,
@@ -127,12 +130,24 @@ impl ZookeeperEngine {
         let (config, clock) = (self.config.clone(), self.clock.clone());
         let (board, seats) = (Arc::clone(&self.board), Arc::clone(&self.seats));
         let opening = async move { Session::open(&config, timeout, &clock, &board, &seats).await };
-        on(self.runtime.clone(), opening).await
+        let session = on(self.runtime.clone(), opening).await?;
+        self.past.note(&session);
+        Ok(session)
     }
 
     /// The folder of a lock.
     pub(super) fn folder(&self, name: &LockName) -> String {
-        format!("{}/{}", self.config.base, super::wire::escaped(name.as_str()))
+        format!("{}/{}", self.config.base, wire::escaped(name.as_str()))
+    }
+
+    /// The folder of the records.
+    pub(super) fn records(&self) -> String {
+        format!("{}/{}", self.config.base, wire::RECORDS)
+    }
+
+    /// The node of a record.
+    pub(super) fn record_path(&self, name: &LockName) -> String {
+        format!("{}/{}", self.records(), wire::escaped(name.as_str()))
     }
 
     /// Whether the folder of this lock was there lately.
@@ -157,7 +172,7 @@ impl ZookeeperEngine {
     }
 
     /// The claim's seat, on a session that lives.
-    async fn seat(&self, claim: &Claim) -> Result<Arc<Seat>> {
+    async fn seat(&self, claim: &Arc<Claim>) -> Result<Arc<Seat>> {
         if let Some(seat) = self.seats.find(claim.id) {
             if !seat.session.is_over() {
                 return Ok(seat);
@@ -168,7 +183,7 @@ impl ZookeeperEngine {
         Ok(self.seats.take(claim, self.folder(claim.name()), &session))
     }
 
-    async fn do_attempt(&self, claim: &Claim, queue: bool, sent: Moment) -> Result<Answer> {
+    async fn do_attempt(&self, claim: &Arc<Claim>, queue: bool, sent: Moment) -> Result<Answer> {
         let seat = self.seat(claim).await?;
         let mut place = seat.place.lock().await;
         if !self.seats.has(&seat) {
@@ -177,6 +192,7 @@ impl ZookeeperEngine {
         }
         let known = place.node().map(str::to_owned);
         seat.show();
+        seat.set_leaving(false);
         let look = match steps::ask(self, &seat, claim, &mut place).await {
             Ok(look) => look,
             Err(error) => {
@@ -263,6 +279,7 @@ impl ZookeeperEngine {
         place.armed = None;
         let event = place.own.take();
         let session = &seat.session;
+        seat.note_granted();
         if !seat.set_held(Some(path.clone())) {
             let news = waited.then(|| super::wire::record(&claim.terms.holder, claim.terms.ttl));
             // For somebody behind who may fit, too, it is told at once.
@@ -339,8 +356,10 @@ impl ZookeeperEngine {
 
     async fn do_release(&self, claim: &Claim) -> Result<Released> {
         let Some(seat) = self.seats.find(claim.id) else { return Ok(Released::Absent) };
+        // Whatever comes of it: nobody enters with it again.
+        seat.set_leaving(true);
         let mut place = seat.place.lock().await;
-        let held = seat.is_held();
+        let held = seat.was_granted();
         let there = steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
         Ok(match (there, held) {
             (false, _) => Released::Absent,
@@ -403,6 +422,18 @@ impl Engine for ZookeeperEngine {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { records::read(&self, &name).await })
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { records::write(&self, &name, over, value).await })
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { records::names(&self, &prefix).await })
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -15,7 +15,7 @@ use crate::logic::line::Stand;
 use crate::name::LockName;
 
 /// How many locks are looked at together.
-const AT_ONCE: usize = 64;
+pub(super) const AT_ONCE: usize = 64;
 
 /// One lock.
 pub(super) async fn one(engine: &ZookeeperEngine, name: &LockName) -> Result<LockView> {
@@ -61,12 +61,15 @@ fn party(stand: &Stand, data: &[u8], stat: &Stat, holds: bool) -> PartyView {
     PartyView::new(stand.claim, stand.mode, holds.then(|| token(stand, stat)), holder, age, ttl)
 }
 
-/// All locks that somebody holds or waits for.
-pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockView>> {
-    let session = engine.any_session().await?;
-    let base = if engine.config.base.is_empty() { "/" } else { &engine.config.base };
-    let _ = session.client.sync(base).await;
-    let nodes = match session.client.list_children(base).await {
+/// The names in a folder that begin with `prefix`, in order.
+pub(super) async fn names(
+    engine: &ZookeeperEngine,
+    session: &Session,
+    folder: &str,
+    prefix: &str,
+) -> Result<Vec<LockName>> {
+    let (synced, listed) = join(session.client.sync(folder), session.client.list_children(folder)).await;
+    let nodes = match synced.and(listed) {
         Ok(nodes) => nodes,
         Err(Cause::NoNode) => return Ok(Vec::new()),
         Err(cause) => return Err(engine.failed(cause)),
@@ -74,6 +77,14 @@ pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<L
     let ours = |node: &String| wire::unescaped(node).filter(|name| name.as_str().starts_with(prefix));
     let mut names: Vec<LockName> = nodes.iter().filter_map(ours).collect();
     names.sort();
+    Ok(names)
+}
+
+/// All locks that somebody holds or waits for.
+pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockView>> {
+    let session = engine.any_session().await?;
+    let base = if engine.config.base.is_empty() { "/" } else { &engine.config.base };
+    let names = names(engine, &session, base, prefix).await?;
     let mut views = Vec::new();
     for some in names.chunks(AT_ONCE) {
         views.extend(try_join_all(some.iter().map(|name| view(engine, &session, name))).await?);

@@ -19,6 +19,7 @@
 //!   the place and token of the first, and changes the data of that, which tells the waiter behind it to look again.
 //! - **Permits and owners.** Somebody whom others may have seen wait changes its own node's data when let in, at once if it has permits
 //!   or an owner: that tells the one behind, who may fit, too.
+//! - **Records** are nodes of their own; `records.rs` says how they are written.
 //!
 //! # How long a lock is surely held
 //! As long as its session. The leader ends a session that it has not heard of for the session's timeout; our own deadline must
@@ -40,7 +41,9 @@
 //! | the answer to a give-back is lost | it is deleted again; another's node has another name |
 //! | the connection breaks | leases run down; the library goes to another server; all claims are then checked by a write before they count again |
 //! | the session ends | all its claims are lost at once (their deadlines were over before); nothing is taken again by itself |
-//! | ... only for its client: the servers were all away, and give it its full time again | the claim's old node is another's to it: it waits behind that |
+//! | ... only for its client: answers were lost, or the servers were all away, and give it its full time again | the claim's old node is another's to it: it waits behind that; with an owner, it deletes it and does not ride on it |
+//! | an owner comes again while a node of its ended hold is still there | no re-entry: the client knows the sessions that it had, and what it has lost or gives back; it deletes the node, and the token is a new one |
+//! | ... which was another client's | nobody else can know that it has ended: until the servers end its session, it is a re-entry |
 //! | nobody polls, or drops, a waiter's call | it is taken out of the queue after its TTL |
 //! | the client stops | its deadline is over before the leader ends the session; the token tells later |
 //! | the leader dies | no answers until there is another, who gives all sessions their full timeout again |
@@ -59,9 +62,11 @@
 
 mod config;
 pub(crate) mod doctor;
+mod endings;
 mod engine;
 mod error;
 mod inspect;
+mod records;
 mod seats;
 mod session;
 mod steps;
@@ -90,6 +95,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     fencing: Fencing::Durable,
     inspection: true,
     eviction: true,
+    records: true,
     min_ttl: MIN_TTL,
     // What clocks may run apart within a session is taken off by the engine: a session may be shorter than the TTL.
     drift: Drift { ppm: 0, fixed: Duration::from_millis(2) },

@@ -27,7 +27,14 @@ pub(super) struct Seat {
     pub(super) place: tokio::sync::Mutex<Place>,
     /// The path of its node while it holds.
     held: Mutex<Option<String>>,
+    /// Whether it was granted with the node that it has.
+    granted: AtomicBool,
     gone: AtomicBool,
+    /// Whether it is being given back.
+    leaving: AtomicBool,
+    /// Whether a later claim of its owner has deleted its node, since it had ended.
+    taken_out: AtomicBool,
+    asked: Arc<Claim>,
 }
 
 /// How a claim stands.
@@ -125,7 +132,7 @@ impl std::fmt::Debug for Place {
 }
 
 impl Seat {
-    fn new(claim: &Claim, folder: String, session: Arc<Session>) -> Self {
+    fn new(claim: &Arc<Claim>, folder: String, session: Arc<Session>) -> Self {
         let seat = Self {
             claim: claim.id,
             session,
@@ -134,7 +141,11 @@ impl Seat {
             until: AtomicU64::new(0),
             place: Default::default(),
             held: Mutex::default(),
+            granted: AtomicBool::new(false),
             gone: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            taken_out: AtomicBool::new(false),
+            asked: Arc::clone(claim),
         };
         seat.show();
         seat
@@ -173,6 +184,43 @@ impl Seat {
         self.held().is_some()
     }
 
+    /// It holds from now on.
+    pub(super) fn note_granted(&self) {
+        self.granted.store(true, Ordering::Release);
+    }
+
+    /// It is new again: whatever it had is not its own any more.
+    pub(super) fn renew(&self) {
+        self.set_held(None);
+        self.granted.store(false, Ordering::Release);
+        self.taken_out.store(false, Ordering::Release);
+    }
+
+    /// Whether it was granted, also if it is on its way out.
+    pub(super) fn was_granted(&self) -> bool {
+        self.granted.load(Ordering::Acquire)
+    }
+
+    /// It is being given back, or wanted again.
+    pub(super) fn set_leaving(&self, leaving: bool) {
+        self.leaving.store(leaving, Ordering::Release);
+    }
+
+    /// Whether its holder has done with it, or lost it, though the servers may still have its node.
+    pub(super) fn is_ending(&self) -> bool {
+        self.leaving.load(Ordering::Acquire) || self.asked.lease.is_over()
+    }
+
+    /// A later claim of its owner deletes its node.
+    pub(super) fn note_taken_out(&self) {
+        self.taken_out.store(true, Ordering::Release);
+    }
+
+    /// Whether a later claim of its owner has deleted its node.
+    pub(super) fn was_taken_out(&self) -> bool {
+        self.taken_out.load(Ordering::Acquire)
+    }
+
     /// Whether its session has ended, and the claim with it.
     pub(super) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
@@ -189,7 +237,7 @@ impl Seats {
     }
 
     /// The claim's seat; on `session` if it has none.
-    pub(super) fn take(&self, claim: &Claim, folder: String, session: &Arc<Session>) -> Arc<Seat> {
+    pub(super) fn take(&self, claim: &Arc<Claim>, folder: String, session: &Arc<Session>) -> Arc<Seat> {
         let new = || Arc::new(Seat::new(claim, folder, Arc::clone(session)));
         Arc::clone(self.all().entry(claim.id).or_insert_with(new))
     }

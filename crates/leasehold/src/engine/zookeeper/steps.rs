@@ -9,7 +9,7 @@ use zookeeper_client::{CreateMode, Error as Cause, EventType, MultiWriteError, M
 use super::engine::ZookeeperEngine;
 use super::seats::{Armed, Own, Place, Seat, Seats, Stage};
 use super::session::Session;
-use super::{error, wire};
+use super::{endings, error, wire};
 use crate::claim::Claim;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -67,7 +67,7 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
 }
 
 fn forget(seat: &Seat, place: &mut Place) {
-    seat.set_held(None);
+    seat.renew();
     *place = Place::default();
 }
 
@@ -143,9 +143,14 @@ pub(super) async fn make_folder(engine: &ZookeeperEngine, session: &Session, nam
 
 /// Makes the node under which all locks are, and its parents.
 async fn make_base(engine: &ZookeeperEngine, session: &Session) -> Result<()> {
+    make_persistent(engine, session, &engine.config.base).await
+}
+
+/// Makes a node that stays, and its parents.
+pub(super) async fn make_persistent(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<()> {
     let options = CreateMode::Persistent.with_acls(engine.config.access.acls());
     let sent = session.now();
-    let result = session.client.mkdir(&engine.config.base, &options).await;
+    let result = session.client.mkdir(path, &options).await;
     session.wrote(sent, &result);
     result.map_err(|cause| engine.failed(cause))
 }
@@ -153,23 +158,21 @@ async fn make_base(engine: &ZookeeperEngine, session: &Session) -> Result<()> {
 /// Looks whether a node whose making was not confirmed is there.
 async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Result<()> {
     let session = &seat.session;
+    let mut found = None;
     for node in nodes_of(seat).await.map_err(|cause| engine.failed(cause))? {
         let path = format!("{}/{node}", seat.folder);
         let stat = session.client.check_stat(&path).await.map_err(|cause| engine.failed(cause))?;
         match stat {
             // Of an earlier session of ours: it would go with that, but others wait for it meanwhile. Or a second one.
-            Some(stat)
-                if stat.ephemeral_owner != session.client.session_id().0 || matches!(place.stage, Stage::In(_)) =>
-            {
+            Some(stat) if stat.ephemeral_owner != session.client.session_id().0 || found.is_some() => {
                 delete(session, &path).await.map_err(|cause| engine.failed(cause))?;
             }
-            Some(stat) => place.stage = Stage::In(own(&path, stat.czxid)?),
+            Some(stat) => found = Some(own(&path, stat.czxid)?),
             None => {}
         }
     }
-    if !matches!(place.stage, Stage::In(_)) {
-        place.stage = Stage::New;
-    }
+    // Only now: if this breaks off, what else there is must be looked for again. Nobody else could tell that it is nobody's.
+    place.stage = found.map_or(Stage::New, Stage::In);
     Ok(())
 }
 
@@ -190,7 +193,7 @@ async fn nodes_of(seat: &Seat) -> std::result::Result<Vec<String>, Cause> {
 }
 
 /// `true`: it was there.
-async fn delete(session: &Session, path: &str) -> std::result::Result<bool, Cause> {
+pub(super) async fn delete(session: &Session, path: &str) -> std::result::Result<bool, Cause> {
     let sent = session.now();
     let result = session.client.delete(path, None).await;
     session.wrote(sent, &result);
@@ -257,6 +260,8 @@ async fn look(
         place.line = line(session, folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
         match place.line.standing(id, new) {
             Standing::Holds => return Ok(Some(Look::Holds)),
+            // What is over refuses nothing.
+            Standing::Refused(Refusal::Upgrade(_)) if endings::sweep(engine, seat, &place.line, id).await? => {}
             Standing::Refused(refusal) => return Ok(Some(Look::Refused(refusal))),
             Standing::Absent => return Ok(None),
             Standing::MayRide(host) => {
@@ -338,18 +343,21 @@ async fn watch_own(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> 
     }
 }
 
-/// Stands with a claim of the same owner that holds. `false`: that one is gone, or changed meanwhile.
+/// Stands with a claim of the same owner that holds. `false`: that one is gone, has ended and was taken out, or changed meanwhile.
 async fn ride(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place, host: Id) -> Result<bool> {
     let (Stage::In(first), Some(stand)) = (&place.stage, place.line.find(host)) else { return Ok(false) };
     let (session, terms, folder, first) = (&seat.session, &claim.terms, &seat.folder, first.clone());
     let host = format!("{folder}/{}", wire::node(stand));
-    let under = stand.place();
+    let (whose, under) = (stand.claim, stand.place());
     let token = stand.ride.map(|ride| ride.token);
     let (data, stat) = match session.client.get_data(&host).await {
         Ok(found) => found,
         Err(Cause::NoNode) => return Ok(false),
         Err(cause) => return Err(engine.failed(cause)),
     };
+    if endings::take_out(engine, seat, (whose, stat.ephemeral_owner), &host).await? {
+        return Ok(false);
+    }
     let ride = Ride { under, token: token.unwrap_or(stat.czxid.cast_unsigned()) };
     let prefix = wire::prefix(claim.id, terms.mode, wire::owner(terms.owner), Some(ride));
     let record = wire::record(&terms.holder, terms.ttl);
@@ -498,7 +506,7 @@ pub(super) async fn leave(seats: &Seats, seat: &Arc<Seat>, place: &mut Place) ->
                 // The next one makes the folder anew, and counts from 0; if there is somebody already, it stays.
                 let _ = delete(&seat.session, &seat.folder).await;
             }
-            there
+            there || seat.was_taken_out()
         }
         Stage::Sent => {
             let mut there = false;

@@ -4,6 +4,8 @@
 //! |---|---|---|
 //! | `<base>` | persistent | where all locks are; its parents are made, too |
 //! | `<base>/<name>` | container | one lock; vanishes when nobody has used it for a while. Its data is the lock's name |
+//! | `<base>/%records` | persistent | where all records are; written to learn the leader's time. No lock is called so |
+//! | `<base>/%records/<name>` | persistent | one record; without data: removed |
 //! | `<base>/<name>/<claim>-<mode>-<owner>-<ride>-<sequence>` | ephemeral, sequential | a claim; its data says whose |
 //!
 //! All that decides is in the names, so that one list of them is enough.
@@ -17,6 +19,9 @@ use crate::name::LockName;
 
 /// What stands for nobody, or nothing.
 const NONE: &str = "0";
+
+/// The folder of the records.
+pub(super) const RECORDS: &str = "%records";
 
 /// A lock name as a node's name: letters, digits and a few signs stay; of everything else each byte is written as `%` and two
 /// digits. No two names meet, and no name is one that a server refuses or keeps for itself.
@@ -211,9 +216,18 @@ mod tests {
 
     #[test]
     fn strangers_are_not_ours() {
-        for node in
-            ["", "lock-0000000001", "_c_0-x-0-0-1", "zookeeper", "00-q-0-0-1", "1-x-0-0-0000000001", "%2", "a/b", "%zz"]
-        {
+        for node in [
+            "",
+            "lock-0000000001",
+            "_c_0-x-0-0-1",
+            "zookeeper",
+            "00-q-0-0-1",
+            "1-x-0-0-0000000001",
+            "%2",
+            "a/b",
+            "%zz",
+            RECORDS,
+        ] {
             assert_eq!((stand(node), unescaped(node).filter(|name| name.as_str() != node)), (None, None), "{node}");
         }
     }

@@ -89,7 +89,7 @@ impl Keys {
         self.seen += 1;
         let expected = match key.get(prefix.len()..).unwrap_or_default() {
             [b'q', _, ..] | [b'e'] => "string",
-            [b'l', b'{' | b'=' | b'~', ..] | [b's'] | [b'b', ..] => return,
+            [b'l' | b'r', b'{' | b'=' | b'~', ..] | [b's'] | [b'b', ..] => return,
             _ => return self.foreign.add(key),
         };
         if look.kind != expected {
@@ -102,7 +102,7 @@ impl Keys {
     /// Takes one more key into account.
     ///
     /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one), and is the only field; or with
-    /// R, and each claim has a field beside it. `<prefix>b…` (bundles), `<prefix>e` and `<prefix>s` are strings, the last two with a
+    /// R, and each claim has a field beside it. A record is a string, `<prefix>r…`, and stays. `<prefix>b…` (bundles), `<prefix>e` and `<prefix>s` are strings, the last two with a
     /// slot's tag behind in a cluster.
     pub(crate) fn judge(&mut self, prefix: &str, key: &[u8], look: &Look) {
         if look.kind == "none" {
@@ -112,6 +112,9 @@ impl Keys {
         let rest = key.get(prefix.len()..).unwrap_or_default();
         let expected = match rest {
             [b'l', b'{' | b'=' | b'~', ..] => "hash",
+            // A record: it stays, and what is in it is not ours to judge.
+            [b'r', b'{' | b'=' | b'~', ..] if look.kind == "string" => return,
+            [b'r', b'{' | b'=' | b'~', ..] => "string",
             [b'e' | b's'] | [b'e' | b's', b'{', ..] => "string",
             [b'b', number @ ..] if number.len() == 32 => "string",
             _ => return self.foreign.add(key),
@@ -194,6 +197,7 @@ mod tests {
         ] {
             assert_eq!(judged(key, kind, main, fields, 1000), Keys { seen: 1, ..Keys::default() }, "{key}");
         }
+        assert_eq!(judged("p:r{a}", "string", "", 0, -1), Keys { seen: 1, ..Keys::default() }, "a record stays");
         assert_eq!(judged("p:l{a}", "none", "", 0, -2).seen, 0);
     }
 
@@ -203,6 +207,7 @@ mod tests {
         assert_eq!(count(judged("p:l{a}", "list", "", 0, 1000)), [1, 0, 0, 0]);
         assert_eq!(count(judged("p:l{a}", "string", "", 0, 1000)), [1, 0, 0, 0]);
         assert_eq!(count(judged("p:e", "hash", "", 1, 1000)), [1, 0, 0, 0]);
+        assert_eq!(count(judged("p:r{a}", "hash", "", 1, -1)), [1, 0, 0, 0]);
         assert_eq!(count(judged("p:l{a}", "hash", "", 1, 1000)), [0, 1, 0, 0]);
         assert_eq!(count(judged("p:l{a}", "hash", "x", 1, 1000)), [0, 1, 0, 0]);
         assert_eq!(count(judged("p:settings", "hash", "", 3, -1)), [0, 1, 0, 0]);

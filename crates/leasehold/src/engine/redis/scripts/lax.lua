@@ -1,1 +1,1 @@
-local frozen, extra, floor = 0, 0, ZERO
+local frozen, extra, floor, born = 0, 0, ZERO, 0

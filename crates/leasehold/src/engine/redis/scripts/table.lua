@@ -218,12 +218,13 @@ local function covers(rec, mode, n, most)
   return has == 'E' or has == 'S' and mode == 'S' or has == 'P' and mode == 'P' and n <= n_of(rec) and most == limit_of(rec)
 end
 
--- What an owner has: the token of a hold that covers what is wanted, or else its first hold.
+-- What an owner has: the token of a hold that covers what is wanted, or else its first hold. While a server may have forgotten, only what was renewed here
+-- counts: of anything else it may have forgotten that it was given back, and who had it after that.
 local function owned(owner, mode, n, most)
   if owner == NONE or holders == 0 then return end
   local first
   local token = each_held(function(_, rec)
-    if owner_of(rec) ~= owner then return end
+    if owner_of(rec) ~= owner or frozen > 0 and num(sub(rec, 17, 32)) < born then return end
     if covers(rec, mode, n, most) then return token_of(rec) end
     first = first or rec
   end)

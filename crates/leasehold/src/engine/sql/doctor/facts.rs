@@ -174,7 +174,8 @@ impl Seen {
             if self.in_recovery.clone()? {
                 return Ok(Some("it is a standby (pg_is_in_recovery)".into()));
             }
-            return Ok(None);
+            let marked = self.is_on("default_transaction_read_only") == Ok(true);
+            return Ok(marked.then(|| "default_transaction_read_only is on".into()));
         }
         // Not each of them is in each kind of server.
         let mut on = Vec::new();

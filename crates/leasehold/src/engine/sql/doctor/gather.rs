@@ -8,7 +8,7 @@ use super::super::config::{Config, Technique, Wake};
 use super::super::ddl::{self, Tables};
 use super::super::error::{Failure, Meaning};
 use super::super::link::{Link, Reply, Value};
-use super::super::{Dialect, lease};
+use super::super::{Dialect, held, lease};
 use super::facts::{Aim, Closed, Facts, Found, Known, No, Rows, Seen, Server, Table, Values};
 use super::{my, pg, probe};
 
@@ -124,7 +124,7 @@ pub(super) async fn all(config: &Config, ttl: Duration) -> Facts {
 async fn server(config: &Config, (host, port): &(String, u16)) -> Server {
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     // As behind a pooler: nothing is set, so that what is seen is what everybody has, and nothing is prepared.
-    let alone = Config { servers: vec![(host.clone(), *port)], pooler: true, ..config.clone() };
+    let alone = Config { servers: vec![(host.clone(), *port)], pooler: true, only_looks: true, ..config.clone() };
     let seen = match Asker::open(&alone).await {
         Ok(mut asker) => {
             let seen = look(&mut asker, &alone).await;
@@ -202,21 +202,23 @@ fn needed(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
 
 /// Does what a lock does, where it can be rolled back.
 async fn trial(asker: &mut Asker, config: &Config, seen: &Seen) -> Known<()> {
-    if config.technique != Technique::Row {
-        return Err(No::Unasked("technique=row does that, and no other"));
-    }
     if seen.read_only(config.dialect).is_ok_and(|read_only| read_only.is_some()) {
         return Err(No::Unasked("it takes no writes"));
     }
-    match seen.tables.first().map(|table| &table.found) {
-        Some(Ok(Found::There(shape))) if super::rules::rolls_back(shape) => {}
-        Some(Ok(Found::There(_))) => return Err(No::Unasked("its table cannot roll back")),
-        Some(Ok(Found::Missing { .. })) => return Err(No::Unasked("its table is not there")),
-        _ => return Err(No::Unasked("its table could not be looked at")),
+    for table in &seen.tables {
+        match &table.found {
+            Ok(Found::There(shape)) if super::rules::rolls_back(shape) => {}
+            Ok(Found::There(_)) => return Err(No::Unasked("its table cannot roll back")),
+            Ok(Found::Missing { .. }) => return Err(No::Unasked("its table is not there")),
+            Err(_) => return Err(No::Unasked("its table could not be looked at")),
+        }
     }
     let dialect = asker.dialect;
     asker
-        .answered(async |link| lease::take_back(link, config).await)
+        .answered(async |link| match config.technique {
+            Technique::Row => lease::take_back(link, config).await,
+            Technique::ForUpdate | Technique::Session => held::take_back(link, config).await,
+        })
         .await?
         .map_err(|failure| No::of(&failure, dialect))
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::super::records::Shelf;
 use super::room::Room;
 use super::seat::{Seat, Stage};
 use super::serve::serve;
 use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
-use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Released, Renewal, Step};
+use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::name::LockName;
@@ -20,6 +21,7 @@ use crate::name::LockName;
 pub struct HeldEngine {
     can: Capabilities,
     room: Arc<Room>,
+    records: Shelf,
     /// Connections live on the runtime that opened the engine.
     runtime: tokio::runtime::Handle,
 }
@@ -28,7 +30,7 @@ impl HeldEngine {
     pub(super) fn new(room: Arc<Room>, can: Capabilities) -> Self {
         let runtime = tokio::runtime::Handle::current();
         runtime.spawn(super::watch::watch(Arc::downgrade(&room)));
-        Self { can, room, runtime }
+        Self { can, records: Shelf::new(&room.side), room, runtime }
     }
 
     /// The claim's seat, with a task of its own.
@@ -157,6 +159,18 @@ impl Engine for HeldEngine {
 
     fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
         self.unsupported("eviction")
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { self.records.read(&name).await })
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.write(&name, over, value).await })
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { self.records.names(&prefix).await })
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -27,7 +27,7 @@
 //! | ... while it waits | the place is lost; the claim asks again, and comes last |
 //! | ... to the raising of the counter | it is raised again: numbers are left out, none is given twice |
 //! | ... to a renewal | the session is taken for lost, and the claim with it, not later than a TTL after; until then the lease runs down |
-//! | ... to a give-back | the connection is cut; what is left of the lock ends with it, by the idle time at the latest |
+//! | ... to a give-back | the connection is cut; what is left of the lock ends with it, by the idle time at the latest. Whether the lock was ours until then is not known: it is said to be lost |
 //! | the caller goes away | the claim's task goes on; a claim that is not wanted for a TTL leaves |
 //! | the process is killed | the kernel closes its connections: the server frees all its locks at once |
 //! | ... or the machine, or the line | the idle time ends the session; who waits is found out when it is granted (PostgreSQL: within a second) |
@@ -35,24 +35,27 @@
 //! | ... while it holds | the same; its own deadline was over before |
 //! | ... between lock and counter | it raises the counter on a session that is over (fails), or elsewhere, and then finds its session over: no grant |
 //! | two take at once | the server decides; its answer is the grant |
-//! | the server ends a connection | waiting: asks again; holding: lost, told at once; releasing: it is released |
+//! | the server ends a connection | waiting: asks again; releasing: said to be lost; holding: lost. **The lock is free at once, and its holder hears of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, of 1 s at most): until then two believe that they hold, and the token tells them apart |
 //! | the server is killed | all sessions end, and all locks; counters are kept, and never fall behind the clock |
-//! | a deadlock (1213, 40P01), a lock wait timeout | the statement was not done: the counter is tried again, a wait is asked for again |
+//! | a deadlock (1213, 40P01), a lock wait timeout (1205, 55P03) | the statement was not done: the counter is tried again, four times in all, then the lock is given back and the error says why; a wait is asked for again |
+//! | ... of a counter that somebody keeps locked, on a session of PostgreSQL, which has none | no answer within `connect-timeout`: the connection is cut, and the lock with it |
 //! | a server that takes no writes | the counter cannot be raised: the lock is given back, and the error says so |
 //! | the database's clock jumps | back: the counter goes on by one; forward: it goes on from there. Nothing else reads it |
 //! | our clock | only the monotonic one is read |
 //! | two names have one key | PostgreSQL only, 1 in 2^64 for each pair: they exclude each other, and never are two in |
 //!
 //! # What is assumed
-//! All clients use the same technique, table and server. A failover to another server ends the locks of the first only for those who notice: a server that
+//! All clients use the same technique, table and server. A pooler in transaction mode is looked for at opening, and refused; so is Galera. A failover to another server ends the locks of the first only for those who notice: a server that
 //! was cut off and is not stopped goes on holding for those who still reach it; their tokens are then lower, or the resource cannot tell. Nothing
 //! between us and the server changes sessions (a pooler in transaction mode), and the server's clock does not run more than 1 % fast.
 
 mod engine;
+mod pooler;
 mod room;
 mod seat;
 mod serve;
 mod session;
+mod trial;
 mod trouble;
 mod watch;
 mod wire;
@@ -61,6 +64,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use self::engine::HeldEngine;
+pub(super) use self::trial::take_back;
 
 use self::room::Room;
 use self::wire::{Server, Wire};
@@ -75,10 +79,16 @@ use crate::error::{Error, ErrorKind, Result};
 const SURVIVES: &str =
     "any client's crash, cut or pause; the server's crash and restart (all locks are lost then, tokens rise)";
 
+const MYSQL_BREAKS: &str = "a session that the server ends: its lock is free at once, and its holder learns of it within poll=; \
+    a failover that leaves the old server up; a proxy that changes sessions; clients of other techniques";
+const POSTGRES_BREAKS: &str = "a session that the server ends: its lock is free at once, and its holder learns of it a moment later; \
+    a failover that leaves the old server up; a pooler that changes sessions; clients of other techniques";
+
 /// What all of them can do.
 const fn base(engine: &'static str) -> Capabilities {
     Capabilities {
         fencing: Fencing::Durable,
+        records: true,
         expiry: Expiry::LeaseOrDeath,
         // MySQL's idle time is in whole seconds.
         min_ttl: Duration::from_secs(1),
@@ -88,30 +98,23 @@ const fn base(engine: &'static str) -> Capabilities {
 }
 
 /// `mysql:…?technique=session`: `GET_LOCK`.
-pub const MYSQL_SESSION: Capabilities = Capabilities {
-    breaks: "a failover that leaves the old server up; a proxy that changes sessions; clients of other techniques",
-    ..base("mysql")
-};
+pub const MYSQL_SESSION: Capabilities = Capabilities { breaks: MYSQL_BREAKS, ..base("mysql") };
 
 /// `mysql:…?technique=for-update`.
 pub const MYSQL_FOR_UPDATE: Capabilities = Capabilities {
     shared: true,
-    breaks: "a failover that leaves the old server up; a proxy that changes sessions; clients of other techniques",
+    breaks: MYSQL_BREAKS,
     caution: "a transaction is open for as long as the lock is held",
     ..base("mysql")
 };
 
 /// `postgres:…?technique=session`: advisory locks.
-pub const POSTGRES_SESSION: Capabilities = Capabilities {
-    shared: true,
-    breaks: "a failover that leaves the old server up; a pooler that changes sessions; clients of other techniques",
-    ..base("postgres")
-};
+pub const POSTGRES_SESSION: Capabilities = Capabilities { shared: true, breaks: POSTGRES_BREAKS, ..base("postgres") };
 
 /// `postgres:…?technique=for-update`.
 pub const POSTGRES_FOR_UPDATE: Capabilities = Capabilities {
     shared: true,
-    breaks: "a failover that leaves the old server up; a pooler that changes sessions; clients of other techniques",
+    breaks: POSTGRES_BREAKS,
     caution: "a transaction is open for as long as the lock is held: nothing that changed meanwhile can be vacuumed; readers may overtake a waiting writer",
     ..base("postgres")
 };
@@ -164,6 +167,12 @@ async fn find_out(side: &Arc<Pool>, config: &Config) -> Result<Server> {
             Ok(Server { maria, version: 0 })
         }
         Dialect::Postgres => {
+            if pooler::changes_sessions(config).await.map_err(|failure| side.tell(&failure))? {
+                return unsupported(
+                    "is behind a pooler that gives each transaction another session, and the lock would be anybody's: connect to the server \
+                     itself, or with pooler=transaction",
+                );
+            }
             let sql = "SELECT current_setting('server_version_num')::bigint";
             let reply = side.run(sql, &[]).await.map_err(|failure| side.tell(&failure))?;
             let version = reply.value().and_then(Value::int).unwrap_or(0);

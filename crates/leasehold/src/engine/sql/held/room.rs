@@ -184,7 +184,7 @@ impl Room {
             if broken {
                 self.side.forget_idle();
             }
-            let again = broken || is_collision(&failure, &self.wire);
+            let again = broken || was_undone(&failure, &self.wire);
             if !again || tries == TRIES {
                 return Err(failure.into());
             }
@@ -198,7 +198,7 @@ impl Room {
             tries += 1;
             match session.token(&self.wire, name).await {
                 Ok(token) => return Ok(token),
-                Err(failure) if tries < TRIES && is_collision(&failure, &self.wire) => {}
+                Err(failure) if tries < TRIES && was_undone(&failure, &self.wire) => {}
                 Err(failure) => return Err(failure.into()),
             }
         }
@@ -220,8 +220,9 @@ impl Room {
     }
 }
 
-fn is_collision(failure: &Failure, wire: &Wire) -> bool {
-    failure.meaning(wire.dialect) == Some(Meaning::Collision)
+/// Whether others were in the statement's way, so that nothing was done.
+fn was_undone(failure: &Failure, wire: &Wire) -> bool {
+    matches!(failure.meaning(wire.dialect), Some(Meaning::Collision | Meaning::Occupied))
 }
 
 fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -336,6 +336,8 @@ async fn give_back(room: &Room, seat: &Seat, mut session: Session) -> End {
             End::Left(Released::Released)
         }
         Ok(false) => End::Left(Released::Absent),
+        // The connection may have been over for a while, and somebody else in: nobody can say that it was ours to the end.
+        Err(failure) if failure.is_end(room.wire.dialect) => End::Left(Released::Absent),
         Err(failure) => failure.into(),
     }
 }

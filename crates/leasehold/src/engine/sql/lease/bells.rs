@@ -6,11 +6,12 @@
 //! little later. Nothing rests on it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::Notify;
 
+use super::lot::lock;
 use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::Config;
@@ -32,45 +33,61 @@ pub(super) fn name(claim: ClaimId) -> String {
 }
 
 /// What the keeper of the bells is told.
-#[derive(Debug)]
-enum Order {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// A claim of ours is there.
     Hang(ClaimId),
     /// Nobody would hear it: it gets none, unless it has it already.
     Spare(ClaimId),
+    /// A claim of ours is gone.
     Ring(ClaimId),
-    End,
 }
 
 /// Our bells.
 #[derive(Debug)]
-pub(super) struct Bells(UnboundedSender<Order>);
+pub(super) struct Bells {
+    desk: Arc<Desk>,
+    clock: Clock,
+}
+
+/// Where orders are left. The keeper is woken only for what cannot wait until it wakes by itself: most claims are gone by then.
+#[derive(Debug, Default)]
+struct Desk {
+    book: Mutex<Book>,
+    wake: Notify,
+}
 
 impl Bells {
     /// Begins to keep them, on a connection of its own.
     pub(super) fn start(config: Arc<Config>, clock: Clock) -> Self {
-        let (sender, orders) = unbounded_channel();
-        tokio::spawn(keep(config, clock, orders));
-        Self(sender)
+        let desk = Arc::new(Desk::default());
+        tokio::spawn(keep(config, clock.clone(), Arc::clone(&desk)));
+        Self { desk, clock }
     }
 
-    /// A claim of ours is there.
-    pub(super) fn hang(&self, claim: ClaimId) {
-        let _ = self.0.send(Order::Hang(claim));
-    }
-
-    /// A claim of ours has another of ours right behind it.
-    pub(super) fn spare(&self, claim: ClaimId) {
-        let _ = self.0.send(Order::Spare(claim));
+    pub(super) fn order(&self, orders: impl Iterator<Item = Order>) {
+        let now = self.clock.now();
+        let mut book = lock(&self.desk.book);
+        let mut wakes = false;
+        for order in orders {
+            wakes |= book.write(order, now);
+        }
+        drop(book);
+        if wakes {
+            self.desk.wake.notify_one();
+        }
     }
 
     /// Nothing is held any more: the connection is given up.
     pub(super) fn end(&self) {
-        let _ = self.0.send(Order::End);
+        lock(&self.desk.book).ended = true;
+        self.desk.wake.notify_one();
     }
+}
 
-    /// A claim of ours is gone.
-    pub(super) fn ring(&self, claim: ClaimId) {
-        let _ = self.0.send(Order::Ring(claim));
+impl Drop for Bells {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -84,25 +101,34 @@ struct Book {
     hung: HashSet<ClaimId>,
     /// Those that it has, and shall let go.
     to_ring: Vec<ClaimId>,
+    /// When the keeper wakes by itself.
+    alarm: Option<Moment>,
+    ended: bool,
 }
 
 impl Book {
-    fn write(&mut self, order: Order, now: Moment) {
+    /// Whether the keeper must be woken for it.
+    fn write(&mut self, order: Order, now: Moment) -> bool {
         match order {
             Order::Hang(claim) => {
-                if !self.hung.contains(&claim) && self.waiting.insert(claim) {
-                    self.due.push_back((now.after(SETTLED), claim));
+                if self.hung.contains(&claim) || !self.waiting.insert(claim) {
+                    return false;
                 }
+                let due = now.after(SETTLED);
+                self.due.push_back((due, claim));
+                self.alarm.is_none_or(|alarm| alarm > due)
             }
             Order::Spare(claim) => {
                 self.waiting.remove(&claim);
+                false
             }
-            Order::End => {}
             Order::Ring(claim) => {
                 self.waiting.remove(&claim);
-                if self.hung.remove(&claim) {
+                let hangs = self.hung.remove(&claim);
+                if hangs {
                     self.to_ring.push(claim);
                 }
+                hangs
             }
         }
     }
@@ -127,6 +153,15 @@ impl Book {
         claims
     }
 
+    /// These are not hung after all.
+    fn again(&mut self, claims: &[ClaimId], now: Moment) {
+        for claim in claims {
+            if self.hung.remove(claim) {
+                self.write(Order::Hang(*claim), now);
+            }
+        }
+    }
+
     /// The connection is gone, and all bells have rung with it: they are hung again on the next one.
     fn lost(&mut self, now: Moment) {
         self.to_ring.clear();
@@ -136,47 +171,44 @@ impl Book {
     }
 }
 
-async fn keep(config: Arc<Config>, clock: Clock, mut orders: UnboundedReceiver<Order>) {
-    let mut book = Book::default();
+async fn keep(config: Arc<Config>, clock: Clock, desk: Arc<Desk>) {
     let mut link: Option<Link> = None;
     loop {
-        let due = book.next_due();
-        tokio::select! {
-            biased;
-            order = orders.recv() => match order {
-                Some(Order::End) | None => break,
-                Some(order) => book.write(order, clock.now()),
-            },
-            () = wake(&clock, due) => {}
-        }
-        let mut ends = false;
-        while let Ok(order) = orders.try_recv() {
-            ends |= matches!(order, Order::End);
-            book.write(order, clock.now());
-        }
-        if ends {
-            break;
-        }
-        let hang = book.take_due(clock.now());
-        let ring = std::mem::take(&mut book.to_ring);
+        let (hang, ring, alarm) = {
+            let mut book = lock(&desk.book);
+            if book.ended {
+                break;
+            }
+            let hang = book.take_due(clock.now());
+            book.alarm = book.next_due();
+            (hang, std::mem::take(&mut book.to_ring), book.alarm)
+        };
         if hang.is_empty() && ring.is_empty() {
+            tokio::select! {
+                () = desk.wake.notified() => {}
+                () = wake(&clock, alarm) => {}
+            }
             continue;
         }
         if link.is_none() {
             link = Link::open(&config).await.ok();
         }
         let Some(open) = &mut link else {
-            book.lost(clock.now().after(Duration::from_secs(1)));
+            lock(&desk.book).lost(clock.now().after(Duration::from_secs(1)));
             continue;
         };
         let mut done = order(open, "RELEASE_LOCK", &ring).await;
         if done.is_ok() {
             done = order(open, "GET_LOCK", &hang).await;
         }
-        if let Err(failure) = done {
-            tracing::debug!(?failure, "the bells are gone");
-            link = None;
-            book.lost(clock.now());
+        match done {
+            // Somebody listened at that very moment: again, a little later.
+            Ok(taken) => lock(&desk.book).again(&taken, clock.now()),
+            Err(failure) => {
+                tracing::debug!(?failure, "the bells are gone");
+                link = None;
+                lock(&desk.book).lost(clock.now());
+            }
         }
     }
     if let Some(link) = link {
@@ -191,16 +223,19 @@ async fn wake(clock: &Clock, at: Option<Moment>) {
     }
 }
 
-/// One statement for all of them.
-async fn order(link: &mut Link, what: &str, claims: &[ClaimId]) -> Result<(), Failure> {
+/// One statement for all of them; those that did not work.
+async fn order(link: &mut Link, what: &str, claims: &[ClaimId]) -> Result<Vec<ClaimId>, Failure> {
+    let mut failed = Vec::new();
     for claims in claims.chunks(AT_ONCE) {
         let each = if what == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
-        let sql = format!("DO {}", vec![each; claims.len()].join(", "));
+        let sql = format!("SELECT {}", vec![each; claims.len()].join(", "));
         let values: Vec<Value> = claims.iter().map(|claim| Value::from(name(*claim))).collect();
         let late = || Err(Failure::Broken("the bells gave no answer".into()));
-        tokio::time::timeout(ANSWER, link.run(&sql, &values)).await.unwrap_or_else(|_| late())?;
+        let reply = tokio::time::timeout(ANSWER, link.run(&sql, &values)).await.unwrap_or_else(|_| late())?;
+        let done = |index: usize| reply.row().and_then(|row| row.get(index)).and_then(Value::int) == Some(1);
+        failed.extend(claims.iter().enumerate().filter(|(index, _)| !done(*index)).map(|(_, claim)| *claim));
     }
-    Ok(())
+    Ok(failed)
 }
 
 /// Who has a bell, or will, at one lock: so that it rings when they leave.
@@ -209,19 +244,19 @@ pub(super) struct Hung(HashMap<ClaimId, bool>);
 
 impl Hung {
     /// What changed when our claims at a lock are these now, each with whether others may wait right behind it.
-    pub(super) fn now(&mut self, ours: impl Iterator<Item = (ClaimId, bool)>, bells: &Bells) {
+    pub(super) fn now(&mut self, ours: impl Iterator<Item = (ClaimId, bool)>) -> Vec<Order> {
         let now: HashMap<ClaimId, bool> = ours.collect();
-        for claim in self.0.keys().filter(|claim| !now.contains_key(claim)) {
-            bells.ring(*claim);
-        }
+        let gone = self.0.keys().filter(|claim| !now.contains_key(claim)).map(|claim| Order::Ring(*claim));
+        let mut orders: Vec<Order> = gone.collect();
         for (claim, wanted) in &now {
             match (self.0.get(claim).copied().unwrap_or(false), wanted) {
-                (false, true) => bells.hang(*claim),
-                (true, false) => bells.spare(*claim),
+                (false, true) => orders.push(Order::Hang(*claim)),
+                (true, false) => orders.push(Order::Spare(*claim)),
                 _ => {}
             }
         }
         self.0 = now;
+        orders
     }
 }
 
@@ -272,16 +307,15 @@ mod tests {
 
     #[test]
     fn who_is_told_of_what_changed() {
-        let (sender, mut orders) = unbounded_channel();
-        let (bells, mut hung) = (Bells(sender), Hung::default());
+        let mut hung = Hung::default();
         let mut told = |ours: &[(u128, bool)]| {
-            hung.now(ours.iter().map(|(bits, wanted)| (claim(*bits), *wanted)), &bells);
-            let mut told: Vec<String> = std::iter::from_fn(|| orders.try_recv().ok())
+            let orders = hung.now(ours.iter().map(|(bits, wanted)| (claim(*bits), *wanted)));
+            let mut told: Vec<String> = orders
+                .into_iter()
                 .map(|order| match order {
                     Order::Hang(claim) => format!("hang {}", claim.bits()),
                     Order::Spare(claim) => format!("spare {}", claim.bits()),
                     Order::Ring(claim) => format!("ring {}", claim.bits()),
-                    Order::End => "end".to_owned(),
                 })
                 .collect();
             told.sort();
@@ -292,6 +326,19 @@ mod tests {
         assert_eq!(told(&[(1, false), (2, true)]), [""; 0]);
         assert_eq!(told(&[(2, true)]), ["ring 1"]);
         assert_eq!(told(&[]), ["ring 2"]);
+    }
+
+    #[test]
+    fn the_keeper_is_woken_only_for_what_cannot_wait() {
+        let mut book = Book::default();
+        assert!(book.write(Order::Hang(claim(1)), at(0)), "it would sleep on");
+        book.alarm = book.next_due();
+        assert!(!book.write(Order::Hang(claim(2)), at(1)), "it wakes before that");
+        assert!(!book.write(Order::Ring(claim(1)), at(2)), "there is nothing to ring");
+        assert_eq!(book.take_due(at(6)), vec![claim(2)]);
+        book.alarm = book.next_due();
+        assert!(book.write(Order::Ring(claim(2)), at(7)));
+        assert!(book.write(Order::Hang(claim(3)), at(8)));
     }
 
     #[test]

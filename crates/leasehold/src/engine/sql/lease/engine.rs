@@ -19,11 +19,13 @@ use crate::engine::sql::config::{Config, Wake};
 use crate::engine::sql::ddl::Tables;
 use crate::engine::sql::link::Value;
 use crate::engine::sql::pool::{Pool, Pooled};
+use crate::engine::sql::records::Shelf;
 use crate::engine::sql::{Dialect, make_tables};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
+use crate::logic::cohort::Cohort;
 use crate::logic::lease::Validity;
 use crate::name::LockName;
 
@@ -36,6 +38,7 @@ pub(crate) struct LeaseEngine {
     pub(super) pool: Arc<Pool>,
     pub(super) clock: Clock,
     pub(super) sql: Statements,
+    records: Shelf,
     can: Capabilities,
     /// Which client we are, to others.
     pub(super) inbox: Arc<str>,
@@ -76,6 +79,7 @@ impl LeaseEngine {
         let listens = sends && config.wake == Wake::Auto;
         let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::bits() as u64);
         let engine = Arc::new(Self {
+            records: Shelf::new(&pool),
             pool,
             clock: clock.clone(),
             sql,
@@ -104,7 +108,12 @@ impl LeaseEngine {
     pub(super) fn told(&self, name: &LockName, claim: ClaimId, token: Token, at: Moment) {
         let Some(lot) = lock(&self.lots).get(name).cloned() else { return };
         let mut inside = lot.lock();
-        let reading = inside.row.take().map(|row| row.reading);
+        let reading = inside.row.as_ref().map(|row| row.reading);
+        inside.hear();
+        if inside.cohort.as_ref().and_then(Cohort::current) == Some(claim) {
+            // Whatever we gave it, it holds by this now.
+            inside.cohort = None;
+        }
         let Some(ear) = inside.ears.get(&claim).cloned() else {
             // It may have come before the answer to what put it into the queue.
             inside.missed |= inside.at_work;
@@ -125,7 +134,7 @@ impl LeaseEngine {
     pub(super) fn look_again(&self, name: &LockName, claim: ClaimId) {
         if let Some(lot) = lock(&self.lots).get(name).cloned() {
             let mut inside = lot.lock();
-            inside.row = None;
+            inside.hear();
             if let Some(ear) = inside.ears.get(&claim) {
                 ear.rung.notify_one();
             }
@@ -138,7 +147,7 @@ impl LeaseEngine {
         let lots: Vec<Arc<Lot>> = lock(&self.lots).values().cloned().collect();
         for lot in lots {
             let mut inside = lot.lock();
-            inside.row = None;
+            inside.hear();
             // Each looks, and then waits as it must now.
             for ear in inside.ears.values() {
                 ear.rung.notify_one();
@@ -237,8 +246,16 @@ impl Engine for LeaseEngine {
                 }
             }
             let answer = self.answer(&claim, Op::Look(claim.id)).await;
-            if !matches!(answer, Ok(Answer::Queued { .. }) | Err(_)) {
-                lot.lock().ears.remove(&claim.id);
+            match &answer {
+                Ok(Answer::Queued { .. }) => {}
+                Ok(_) => {
+                    lot.lock().ears.remove(&claim.id);
+                }
+                Err(_) => {
+                    if let Some(ear) = lot.lock().ears.get(&claim.id) {
+                        ear.pause();
+                    }
+                }
             }
             answer
         })
@@ -308,6 +325,18 @@ impl Engine for LeaseEngine {
                 other => Err(unexpected(&other)),
             }
         })
+    }
+
+    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { self.records.read(&name).await })
+    }
+
+    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.write(&name, over, value).await })
+    }
+
+    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { self.records.names(&prefix).await })
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -1,9 +1,10 @@
 //! Who holds and who waits, for others to see.
 
 use super::engine::LeaseEngine;
+use super::lot::{Lot, lock};
 use super::round::{damaged, strange};
 use super::state::{self, moment};
-use super::step::view;
+use super::step::{Op, view};
 use super::wire::{self, Stored};
 use crate::claim::Token;
 use crate::engine::LockView;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 
 /// One lock.
 pub(super) async fn one(engine: &Arc<LeaseEngine>, name: LockName) -> Result<LockView> {
+    engine.write_down(|lot| lot.name == name).await?;
     let (sql, values) = engine.sql.read(name.as_str());
     let reply = engine.statement(sql, &values).await?;
     let Some(row) = reply.row() else { return Ok(LockView::free(name)) };
@@ -24,6 +26,7 @@ pub(super) async fn one(engine: &Arc<LeaseEngine>, name: LockName) -> Result<Loc
 
 /// All whose names start with `prefix`; one that is damaged does not hide the others.
 pub(super) async fn all(engine: &Arc<LeaseEngine>, prefix: &str) -> Result<Vec<LockView>> {
+    engine.write_down(|lot| lot.name.as_str().starts_with(prefix)).await?;
     let (sql, values) = engine.sql.list(prefix);
     let reply = engine.statement(sql, &values).await?;
     let mut views = Vec::new();
@@ -54,6 +57,18 @@ fn shown(name: LockName, stored: &Stored) -> Result<LockView, Failure> {
 }
 
 impl LeaseEngine {
+    /// Has it written down who of ours has these locks now: others are shown what stands in the rows.
+    async fn write_down(self: &Arc<Self>, which: impl Fn(&Lot) -> bool) -> Result<()> {
+        let lots: Vec<Arc<Lot>> = lock(&self.lots).values().filter(|lot| which(lot)).cloned().collect();
+        for lot in lots {
+            let behind = lot.lock().cohort.as_ref().filter(|cohort| cohort.is_behind()).cloned();
+            if let Some((claim, ttl)) = behind.and_then(|cohort| Some((cohort.current()?, cohort.ttl()))) {
+                self.ask(&lot, Op::Look(claim), ttl).await?;
+            }
+        }
+        Ok(())
+    }
+
     /// One statement on any connection; what only reads is asked again if the connection was dead.
     async fn statement(&self, sql: &str, values: &[Value]) -> Result<crate::engine::sql::link::Reply> {
         let tell = |failure: Failure| self.pool.tell(&failure);

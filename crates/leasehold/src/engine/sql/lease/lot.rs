@@ -2,7 +2,7 @@
 //! statement however many ask.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::step::{Op, Out};
 use crate::claim::{ClaimId, Token};
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::logic::cohort::Cohort;
 use crate::name::LockName;
 
 /// What was read or written last, while nobody else has written since, as far as we know.
@@ -28,7 +29,7 @@ pub(super) struct Row {
 }
 
 /// The database's clock beside ours: it showed `shown` at some moment between `sent` and `heard`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) sent: Moment,
     pub(super) heard: Moment,
@@ -72,6 +73,10 @@ pub(super) struct Ear {
     seen: AtomicU64,
     /// When somebody last waited by it.
     used: Mutex<Moment>,
+    /// Whether its claim leaves: it is not let in any more.
+    leaves: AtomicBool,
+    /// Whether whoever waited by it has had an error, and comes back after a pause.
+    pauses: AtomicBool,
     pub(super) ttl: Duration,
 }
 
@@ -83,6 +88,8 @@ impl Ear {
             granted: Mutex::default(),
             seen: AtomicU64::new(seen),
             used: Mutex::new(queued),
+            leaves: AtomicBool::new(false),
+            pauses: AtomicBool::new(false),
             ttl,
         }
     }
@@ -90,11 +97,33 @@ impl Ear {
     /// Somebody waits by it.
     pub(super) fn use_it(&self, now: Moment) {
         *lock(&self.used) = now;
+        self.pauses.store(false, Ordering::SeqCst);
+    }
+
+    /// Whoever waits by it comes back after a pause.
+    pub(super) fn pause(&self) {
+        self.pauses.store(true, Ordering::SeqCst);
+    }
+
+    /// What it was given is not its own any more.
+    pub(super) fn take_back(&self) {
+        lock(&self.granted).take();
+        self.rung.notify_one();
     }
 
     /// Whether somebody waits by it, or did lately: one that nobody asks after is not kept in the queue.
     pub(super) fn is_used(&self, now: Moment) -> bool {
         now.since(*lock(&self.used)) < self.ttl / 2 && self.granted().is_none()
+    }
+
+    /// Its claim has been asked to leave.
+    pub(super) fn leave(&self) {
+        self.leaves.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether it may be let in: somebody waits by it, and goes on.
+    fn is_ready(&self, now: Moment) -> bool {
+        self.is_used(now) && !self.leaves.load(Ordering::SeqCst) && !self.pauses.load(Ordering::SeqCst)
     }
 
     /// It was let in; the lease lasts until `end` on our clock.
@@ -129,6 +158,14 @@ pub(super) struct Lot {
 #[derive(Debug, Default)]
 pub(super) struct Inside {
     pub(super) row: Option<Row>,
+    /// Who of ours has the lock and may have it next, without a statement in between.
+    pub(super) cohort: Option<Cohort>,
+    /// The highest token that we ever asked to be written while it was there.
+    pub(super) sent: u64,
+    /// Whether something that we sent may still be written: until a later write is made, nothing is passed on.
+    pub(super) uncertain: bool,
+    /// How often others told us of a change: what was sent before one is not the latest.
+    pub(super) heard: u64,
     pub(super) asked: Vec<Asked>,
     /// Whether somebody takes rounds.
     pub(super) at_work: bool,
@@ -168,9 +205,51 @@ impl Inside {
         }
     }
 
+    /// A claim of ours gives the lock back: who is next in line has it at once, if it is ours, and it is written down later.
+    pub(super) fn pass_on(&mut self, claim: ClaimId, now: Moment) -> bool {
+        let ears = &self.ears;
+        let ready = |next: ClaimId| ears.get(&next).is_some_and(|ear| ear.is_ready(now));
+        let Some((next, token, until)) = self.cohort.as_mut().and_then(|cohort| cohort.pass(claim, now, ready)) else {
+            return false;
+        };
+        if let Some(ear) = self.ears.get(&next) {
+            ear.grant(token, until);
+        }
+        true
+    }
+
+    /// Whether another of ours has the lock than who stands in the row.
+    pub(super) fn is_behind(&self) -> bool {
+        self.cohort.as_ref().is_some_and(Cohort::is_behind)
+    }
+
+    /// How long it may take to write down who has the lock.
+    pub(super) fn cohort_timeout(&self) -> Duration {
+        crate::logic::lease::call_timeout(self.cohort.as_ref().map(Cohort::ttl).unwrap_or_default())
+    }
+
+    /// Others say that they have written: what we know is old.
+    pub(super) fn hear(&mut self) {
+        self.row = None;
+        self.heard += 1;
+        self.freeze();
+    }
+
+    /// Somebody else has written, or something is on its way that changes who holds: nothing is passed on until the row is known again.
+    pub(super) fn freeze(&mut self) {
+        if let Some(cohort) = &mut self.cohort {
+            cohort.freeze();
+        }
+    }
+
     /// Whether nothing is known or wanted here.
     pub(super) fn is_idle(&self) -> bool {
-        !self.at_work && !self.watched && self.asked.is_empty() && self.ears.is_empty() && self.row.is_none()
+        !self.is_behind()
+            && !self.at_work
+            && !self.watched
+            && self.asked.is_empty()
+            && self.ears.is_empty()
+            && self.row.is_none()
     }
 }
 

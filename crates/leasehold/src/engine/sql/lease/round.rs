@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::engine::LeaseEngine;
-use super::lot::{Asked, Inside, Lot, Reading, Row, lock};
+use super::lot::{Asked, Lot, Reading, Row, lock};
+use super::settle::Basis;
 use super::state::{self, Note, micros, moment};
-use super::step::{self, Effects, Op, Out};
+use super::step::{self, Op, Out};
 use super::wire::{self, Stored, Swap};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Moment;
@@ -14,15 +15,41 @@ use crate::engine::sql::error::{Failure, Meaning};
 use crate::engine::sql::link::{Reply, Value};
 use crate::engine::sql::pool::Pooled;
 use crate::error::{Error, ErrorKind};
+use crate::logic::cohort::{Cohort, Tokens};
 use crate::logic::lease as rules;
 use crate::logic::table::{Departure, Party, Table};
-use crate::name::LockName;
 
 /// How often a round is decided anew because somebody else wrote first, before whoever asked is told to come again.
 const COLLISIONS: usize = 64;
 
 /// How many may hold or wait.
 const MOST_PARTIES: usize = 10_000;
+
+/// Somebody takes rounds at this lock. If it ends half-way, because its runtime did, the next one that asks begins anew.
+struct AtWork {
+    lot: Arc<Lot>,
+    ended: bool,
+}
+
+impl AtWork {
+    fn begin(lot: Arc<Lot>) -> Self {
+        Self { lot, ended: false }
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        if self.ended {
+            return;
+        }
+        let mut inside = self.lot.lock();
+        inside.at_work = false;
+        inside.row = None;
+        inside.uncertain = true;
+        inside.freeze();
+        inside.asked.clear();
+    }
+}
 
 impl LeaseEngine {
     /// Has something asked of a lock, and says what came of it.
@@ -36,11 +63,25 @@ impl LeaseEngine {
                 lot = self.lot(&lot.name.clone());
                 continue;
             }
+            if let Op::Depart(claim) = op {
+                if inside.pass_on(claim, self.clock.now()) {
+                    let start = !std::mem::replace(&mut inside.at_work, true);
+                    drop(inside);
+                    if start {
+                        tokio::spawn(Arc::clone(self).work(AtWork::begin(lot)));
+                    }
+                    return Ok((Out::Departed(Departure::Released), Reading::default()));
+                }
+                if let Some(ear) = inside.ears.get(&claim) {
+                    ear.leave();
+                }
+            }
             inside.asked.push(Asked { op, within: rules::call_timeout(ttl), tell });
             break !std::mem::replace(&mut inside.at_work, true);
         };
+        // By a task of its own: whoever asks may stop asking, and others wait for the same rounds.
         if start {
-            tokio::spawn(Arc::clone(self).work(lot));
+            tokio::spawn(Arc::clone(self).work(AtWork::begin(lot)));
         }
         match told.await {
             Ok(answer) => answer,
@@ -49,24 +90,30 @@ impl LeaseEngine {
     }
 
     /// Takes rounds while there is anything to do.
-    async fn work(self: Arc<Self>, lot: Arc<Lot>) {
+    async fn work(self: Arc<Self>, mut work: AtWork) {
+        let lot = &work.lot;
         loop {
             let asked = {
                 let mut inside = lot.lock();
                 // Nobody waits for these any more; what they might have done is cleaned up by a step of its own.
                 inside.asked.retain(|asked| !asked.tell.is_closed() || matches!(asked.op, Op::Depart(_)));
                 let asked = std::mem::take(&mut inside.asked);
-                if asked.is_empty() {
+                if asked.iter().any(|asked| matches!(asked.op, Op::Depart(_) | Op::Evict(_))) {
+                    inside.freeze();
+                }
+                if asked.is_empty() && !inside.is_behind() {
                     inside.at_work = false;
+                    work.ended = true;
                     drop(inside);
-                    self.tidy(&lot);
+                    self.tidy(lot);
                     return;
                 }
                 asked
             };
-            let within = asked.iter().map(|asked| asked.within).min().unwrap_or_default();
+            let within = asked.iter().map(|asked| asked.within).min();
+            let within = within.unwrap_or_else(|| lot.lock().cohort_timeout());
             let (ops, tells): (Vec<Op>, Vec<_>) = asked.into_iter().map(|asked| (asked.op, asked.tell)).unzip();
-            let result = match tokio::time::timeout(within, self.round(&lot, &ops)).await {
+            let result = match tokio::time::timeout(within, self.round(lot, &ops, within)).await {
                 Ok(result) => result,
                 Err(_) => {
                     lot.lock().row = None;
@@ -80,6 +127,18 @@ impl LeaseEngine {
                     }
                 }
                 Err(failure) => {
+                    // What is behind is written with the next renewal at the latest.
+                    let mut inside = lot.lock();
+                    inside.uncertain = true;
+                    inside.freeze();
+                    let ends = tells.is_empty() && inside.asked.is_empty();
+                    inside.at_work = !ends;
+                    work.ended = ends;
+                    drop(inside);
+                    if ends {
+                        tracing::warn!(?failure, name = %lot.name, "who has the lock could not be written down yet");
+                        return;
+                    }
                     for tell in tells {
                         let _ = tell.send(Err(self.pool.tell(&failure)));
                     }
@@ -90,19 +149,36 @@ impl LeaseEngine {
 
     /// One round, with a second try on a new connection if the first one turns out to be dead: the server may have been
     /// restarted, and every step may be taken twice.
-    async fn round(self: &Arc<Self>, lot: &Arc<Lot>, ops: &[Op]) -> Result<(Vec<Out>, Reading), Failure> {
-        let before = lot.lock().row.clone();
-        match self.decide(lot, ops).await {
+    async fn round(
+        self: &Arc<Self>,
+        lot: &Arc<Lot>,
+        ops: &[Op],
+        within: Duration,
+    ) -> Result<(Vec<Out>, Reading), Failure> {
+        // Which of those who leave are ours to give back.
+        let ours: Vec<ClaimId> = {
+            let inside = lot.lock();
+            let passed = inside.cohort.as_ref().and_then(Cohort::current);
+            let is_ours = |claim: ClaimId| {
+                passed == Some(claim) || inside.row.as_ref().is_some_and(|row| row.table.holder(claim).is_some())
+            };
+            ops.iter().filter_map(Op::departs).filter(|claim| is_ours(*claim)).collect()
+        };
+        match self.decide(lot, ops, within).await {
             Err(failure) if failure.is_lost_line(self.pool.config.dialect) => {
                 tracing::debug!(?failure, name = %lot.name, "again, on another connection");
-                lot.lock().row = None;
+                {
+                    let mut inside = lot.lock();
+                    inside.row = None;
+                    inside.uncertain = true;
+                    inside.freeze();
+                }
                 self.pool.forget_idle();
-                let (mut outs, reading) = self.decide(lot, ops).await?;
+                let (mut outs, reading) = Box::pin(self.decide(lot, ops, within)).await?;
                 // What was ours, and is gone now: we gave it back ourselves just before.
-                let was_ours = |claim: ClaimId| before.as_ref().is_some_and(|row| row.table.holder(claim).is_some());
                 for (op, out) in ops.iter().zip(&mut outs) {
                     if let (Op::Depart(claim), Out::Departed(departure @ Departure::Absent)) = (op, out)
-                        && was_ours(*claim)
+                        && ours.contains(claim)
                     {
                         *departure = Departure::Released;
                     }
@@ -113,13 +189,19 @@ impl LeaseEngine {
         }
     }
 
-    async fn decide(self: &Arc<Self>, lot: &Arc<Lot>, ops: &[Op]) -> Result<(Vec<Out>, Reading), Failure> {
-        let mut link = self.pool.borrow().await?;
+    async fn decide(
+        self: &Arc<Self>,
+        lot: &Arc<Lot>,
+        ops: &[Op],
+        within: Duration,
+    ) -> Result<(Vec<Out>, Reading), Failure> {
+        let mut link = self.pool.borrow_for(within).await?;
         let mut row = lot.lock().row.take();
         // What was read before these were asked decides only what is then written over it.
         let mut fresh = false;
-        let mut free = row.is_none();
+        let mut free = row.is_none() && !lot.lock().is_behind();
         for _ in 0..COLLISIONS {
+            let heard = lot.lock().heard;
             let found = match row.take() {
                 Some(row) => row,
                 None => match self.find(lot, ops, &mut link, &mut free, &mut fresh).await? {
@@ -135,8 +217,9 @@ impl LeaseEngine {
             let now = now.before(self.pool.config.clock_skew);
             let mut table = found.table.clone();
             let mut last = found.token;
+            let cohort = self.catch_up(lot, ops, &mut table, last, now);
             let alive = |claim: ClaimId| lot.lock().ears.get(&claim).is_some_and(|ear| ear.is_used(local));
-            let (mut outs, effects) = step::play(ops, &mut table, &mut last, now, &self.inbox, &alive);
+            let (mut outs, effects) = step::play(ops, &found.table, &mut table, &mut last, now, &self.inbox, &alive);
             if table.holders.len() + table.waiters.len() > MOST_PARTIES {
                 return Err(Failure::Full(format!(
                     "{MOST_PARTIES} hold or wait already, and there is no room for more"
@@ -149,28 +232,48 @@ impl LeaseEngine {
             }
             if !changed || found.version < 0 {
                 let reading = found.reading;
-                self.settle(lot, found, &effects, &outs, ops);
+                let tokens = Tokens::left(cohort.as_ref(), last);
+                self.settle(lot, found, Basis { tokens, heard, wrote: false }, &effects, &outs, ops);
                 return Ok((outs, reading));
             }
+            let ours = |party: &Party<Note>| party.note.inbox == self.inbox;
+            let tokens = Tokens::reserve(cohort.as_ref(), &table, ours, &mut last);
             let messages = self.messages(&lot.name, &table, &effects);
             let swap = swap(lot.name.as_str(), found.version, last, &table, now, &messages);
-            let (sql, values) = self.sql.swap(&swap);
+            // Where nobody is left, nothing is told that has a time.
+            let clears =
+                nobody(&table) && messages.is_empty() && outs.iter().all(|out| matches!(out, Out::Departed(_)));
+            {
+                let mut inside = lot.lock();
+                inside.sent = inside.sent.max(last);
+            }
             let sent = self.clock.now();
-            let reply = self.run(&mut link, sql, &values).await?;
-            let Some(at) = self.sql.made(&reply).map_err(strange)? else { continue };
-            let reading = Reading { sent, heard: self.clock.now(), shown: moment(at) };
-            let written = Row {
-                version: found.version + 1,
-                token: last,
-                table: rebased(table, now, moment(at)),
-                healed: false,
-                reading,
-            };
+            let Some(at) = self.write(&mut link, &swap, clears.then_some(now)).await? else { continue };
+            let reading = Reading { sent, heard: self.clock.now(), shown: at };
+            let written =
+                Row { version: found.version + 1, token: last, table: rebased(table, now, at), healed: false, reading };
             step::dated(&mut outs, ops, &written.table);
-            self.settle(lot, written, &effects, &outs, ops);
+            self.settle(lot, written, Basis { tokens, heard, wrote: true }, &effects, &outs, ops);
             return Ok((outs, reading));
         }
         Err(Failure::Contended(format!("others wrote first {COLLISIONS} times in a row")))
+    }
+
+    /// Writes what was decided over what was read, without a time of its own if `clears` says one. When that was, on the database's clock; `None`:
+    /// somebody else wrote first.
+    async fn write(
+        &self,
+        link: &mut Pooled,
+        swap: &Swap<'_>,
+        clears: Option<Moment>,
+    ) -> Result<Option<Moment>, Failure> {
+        let Some(now) = clears else {
+            let (sql, values) = self.sql.swap(swap);
+            let reply = self.run(link, sql, &values).await?;
+            return Ok(self.sql.made(&reply).map_err(strange)?.map(moment));
+        };
+        let (sql, values) = self.sql.clear(swap);
+        Ok((self.run(link, sql, &values).await?.changed > 0).then_some(now))
     }
 
     /// Takes the lock if nobody may be there, or reads its row. `None`: there was none, and somebody wants it.
@@ -217,7 +320,7 @@ impl LeaseEngine {
                     Some(Meaning::Collision) if collisions < 8 => collisions += 1,
                     Some(Meaning::NoTable) if !made => {
                         made = true;
-                        super::super::make_tables(&self.pool.config, link).await?;
+                        Box::pin(super::super::make_tables(&self.pool.config, link)).await?;
                     }
                     _ => return Err(failure),
                 },
@@ -242,6 +345,9 @@ impl LeaseEngine {
         let reply = self.run(link, sql, &values).await?;
         let Some(at) = self.sql.made(&reply).map_err(strange)? else { return Ok(None) };
         let token = u64::try_from(at).map_err(|_| strange("a moment below zero"))?;
+        if let Some(lost) = lot.lock().cohort.take().filter(Cohort::is_behind).and_then(|cohort| cohort.current()) {
+            self.losses.post(lost);
+        }
         let reading = Reading { sent, heard: self.clock.now(), shown: moment(at) };
         for party in &mut table.holders {
             party.token = Token(token);
@@ -272,91 +378,6 @@ impl LeaseEngine {
         Ok(Some(Row { version, token, table, healed, reading: Reading { sent, heard, shown } }))
     }
 
-    /// Tells who was let in, listens for who waits, and keeps the row while we have anybody there.
-    fn settle(&self, lot: &Lot, row: Row, effects: &Effects, outs: &[Out], ops: &[Op]) {
-        let mut inside = lot.lock();
-        // Whoever let them in, we or somebody else.
-        for (claim, ear) in &inside.ears {
-            if let Some(held) = row.table.holder(*claim) {
-                ear.grant(held.token, row.reading.until(held.until));
-            }
-        }
-        for (op, out) in ops.iter().zip(outs) {
-            let claim = match op {
-                Op::Attempt { claim, .. } => claim.id,
-                Op::Look(claim) | Op::Depart(claim) => *claim,
-                _ => continue,
-            };
-            match (out, row.table.waiters.iter().find(|party| party.claim == claim)) {
-                (Out::Queued { .. }, Some(party)) => inside.listen(claim, party.ttl, row.reading.sent, row.token),
-                // Whoever waits by it hears of it there.
-                (Out::Granted(..), _) if matches!(op, Op::Look(_)) => {}
-                _ => {
-                    // Whoever waits by it asks again.
-                    if let Some(ear) = inside.ears.remove(&claim) {
-                        ear.rung.notify_one();
-                    }
-                }
-            }
-        }
-        for (claim, inbox) in &effects.evicted {
-            if *inbox == self.inbox {
-                self.losses.post(*claim);
-            }
-            if let Some(ear) = inside.ears.get(claim) {
-                ear.rung.notify_one();
-            }
-        }
-        if let Some(ear) = effects.sooner.as_ref().and_then(|(claim, _)| inside.ears.get(claim)) {
-            ear.rung.notify_one();
-        }
-        if std::mem::take(&mut inside.missed) {
-            for ear in inside.ears.values() {
-                ear.rung.notify_one();
-            }
-        }
-        self.put(&mut inside, row);
-        drop(inside);
-        lot.news.notify_one();
-    }
-
-    /// Keeps the row while any of ours is there.
-    fn put(&self, inside: &mut Inside, row: Row) {
-        let parties = || row.table.holders.iter().chain(&row.table.waiters);
-        let ours = || parties().filter(|party| party.note.inbox == self.inbox).map(|party| party.claim);
-        if let Some(bells) = &self.bells {
-            // Whoever waits in another process hears the bell of the party right before it.
-            let is_ours = |party: &Party<Note>| party.note.inbox == self.inbox;
-            let next = parties().skip(1).map(|party| !is_ours(party)).chain([true]);
-            let rows = parties().zip(next).filter(|(party, _)| is_ours(party));
-            inside.hung.now(rows.map(|(party, others_behind)| (party.claim, others_behind)), bells);
-        }
-        let any = ours().next().is_some();
-        inside.row = any.then_some(row);
-    }
-
-    /// Whom to send a message: those who were let in or put out and are not ours.
-    fn messages(&self, name: &LockName, table: &state::Parties, effects: &Effects) -> Vec<(String, String)> {
-        let mut messages = Vec::new();
-        if !self.sends {
-            return messages;
-        }
-        let elsewhere = |inbox: &Arc<str>| *inbox != self.inbox && super::news::listens(inbox);
-        for claim in &effects.granted {
-            if let Some(held) = table.holder(*claim).filter(|held| elsewhere(&held.note.inbox)) {
-                let text = format!("g {:032x} {} {name}", claim.bits(), held.token);
-                messages.push((super::news::channel(&held.note.inbox), text));
-            }
-        }
-        for (claim, inbox) in effects.sooner.iter().filter(|(_, inbox)| elsewhere(inbox)) {
-            messages.push((super::news::channel(inbox), format!("l {:032x} 0 {name}", claim.bits())));
-        }
-        for (claim, inbox) in effects.evicted.iter().filter(|(_, inbox)| elsewhere(inbox)) {
-            messages.push((super::news::channel(inbox), format!("e {:032x} 0 {name}", claim.bits())));
-        }
-        messages
-    }
-
     /// Forgets a lock that nobody of ours is at.
     pub(super) fn tidy(&self, lot: &Arc<Lot>) {
         let mut lots = lock(&self.lots);
@@ -364,7 +385,7 @@ impl LeaseEngine {
         if inside.is_idle() && lots.get(&lot.name).is_some_and(|kept| Arc::ptr_eq(kept, lot)) {
             inside.gone = true;
             if let Some(bells) = &self.bells {
-                inside.hung.now(std::iter::empty(), bells);
+                bells.order(inside.hung.now(std::iter::empty()).into_iter());
             }
             lots.remove(&lot.name);
         }
@@ -395,6 +416,11 @@ fn swap<'a>(
     let fresh = fresh.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX / 4));
     let busy = parties().filter(|party| !begins(party)).map(|party| micros(party.until)).max().unwrap_or(0);
     Swap { name, version, token, busy, fresh, state: state::write(table, now), messages }
+}
+
+/// Whether nobody holds or waits.
+fn nobody(table: &state::Parties) -> bool {
+    table.holders.is_empty() && table.waiters.is_empty()
 }
 
 /// The table as it was written at `at`, where it was decided at `now`.

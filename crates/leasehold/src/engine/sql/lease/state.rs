@@ -57,8 +57,10 @@ pub(super) fn write(table: &Parties, now: Moment) -> String {
     }
     text.push_str("],\"who\":[");
     for (index, holder) in who.all.iter().enumerate() {
-        let row = serde_json::json!([&*holder.host, holder.pid, &*holder.program, &*holder.text]);
-        let _ = write!(text, "{}{row}", if index == 0 { "" } else { "," });
+        let row = serde_json::to_string(&(&*holder.host, holder.pid, &*holder.program, &*holder.text));
+        text.push_str(if index == 0 { "" } else { "," });
+        // Text and a number always are JSON.
+        text.push_str(&row.unwrap_or_default());
     }
     text.push_str("]}");
     text

@@ -23,6 +23,13 @@ pub(super) enum Op {
     Evict(ClaimId),
 }
 
+impl Op {
+    /// Which claim leaves, if one does.
+    pub(super) fn departs(&self) -> Option<ClaimId> {
+        if let Self::Depart(claim) = self { Some(*claim) } else { None }
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Out {
@@ -53,23 +60,26 @@ pub(super) struct Effects {
     pub(super) sooner: Option<(ClaimId, Arc<str>)>,
 }
 
-/// Takes the steps one after the other at `now`. `last` is the highest token; `me` is our own inbox, and who of ours waits and is
+/// Takes the steps one after the other at `now`, on what was found `before` and brought up to date. `last` is the highest token; `me` is our own inbox, and who of ours waits and is
 /// alive is heard of with every write.
 pub(super) fn play(
     ops: &[Op],
+    before: &Parties,
     table: &mut Parties,
     last: &mut u64,
     now: Moment,
     me: &Arc<str>,
     alive: &dyn Fn(ClaimId) -> bool,
 ) -> (Vec<Out>, Effects) {
-    let before = table.clone();
     let mut effects = Effects::default();
+    if ops.is_empty() {
+        effects.granted.extend(table.settle(now, &mut || next_token(last, now)));
+    }
     let mut outs: Vec<Out> = ops.iter().map(|op| one(op, table, last, now, me, &mut effects)).collect();
     for party in table.holders.iter_mut().filter(|party| effects.granted.contains(&party.claim)) {
         party.note.since = None;
     }
-    if *table != before {
+    if table != before {
         for party in table.waiters.iter_mut().filter(|party| party.note.inbox == *me && alive(party.claim)) {
             party.until = now.after(party.ttl);
         }
@@ -112,12 +122,14 @@ fn recheck(table: &Parties, now: Moment) -> Option<Duration> {
     table.next_expiry().map(|end| end.since(now))
 }
 
+/// Above all before, and no less than the clock says: also where a server lost what it had granted last.
+fn next_token(last: &mut u64, now: Moment) -> Token {
+    *last = (*last + 1).max(now.as_nanos() / 1000);
+    Token(*last)
+}
+
 fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>, effects: &mut Effects) -> Out {
-    // Above all before, and no less than the clock says: also where a server lost what it had granted last.
-    let mut token = || {
-        *last = (*last + 1).max(now.as_nanos() / 1000);
-        Token(*last)
-    };
+    let mut token = || next_token(last, now);
     match op {
         Op::Attempt { claim, queue } => {
             let (verdict, granted) = table.attempt(party(claim, me), *queue, now, &mut token);

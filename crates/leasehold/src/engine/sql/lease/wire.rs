@@ -18,6 +18,8 @@ pub(super) struct Statements {
     swap: String,
     /// The same, and sends messages: PostgreSQL only.
     swap_loudly: String,
+    /// The same where nobody is left, and nobody is told: no time is needed then.
+    clear: String,
     read: String,
     list: String,
     clock: String,
@@ -45,6 +47,15 @@ pub(super) struct Swap<'a> {
     pub(super) state: String,
     /// Whom to tell what: a channel and a text.
     pub(super) messages: &'a [(String, String)],
+}
+
+/// A take where nobody is, and a give-back after which nobody is, on a table of that name.
+pub(in crate::engine::sql) fn take_and_clear(dialect: Dialect, table: &str) -> [String; 2] {
+    let all = match dialect {
+        Dialect::MySql => mysql(table),
+        Dialect::Postgres => postgres(table),
+    };
+    [all.take, all.clear]
 }
 
 impl Statements {
@@ -106,6 +117,17 @@ impl Statements {
         }
     }
 
+    /// Writes over the version that was read that nobody is there any more.
+    pub(super) fn clear(&self, swap: &Swap<'_>) -> (&str, Vec<Value>) {
+        let token = i64::try_from(swap.token).unwrap_or(i64::MAX);
+        let state = swap.state.as_str();
+        let values = match self.dialect {
+            Dialect::MySql => vec![token.into(), state.into(), swap.name.into(), swap.version.into()],
+            Dialect::Postgres => vec![swap.name.into(), swap.version.into(), token.into(), state.into()],
+        };
+        (&self.clear, values)
+    }
+
     /// When a take or a write was made; `None`: it was not, because somebody is there, or because it is another version. The moment
     /// of a take is also its version and its token.
     pub(super) fn made(&self, reply: &Reply) -> Result<Option<i64>, &'static str> {
@@ -149,18 +171,20 @@ fn mysql(table: &str) -> Statements {
     // One time for the whole statement; the session's time zone has no summer time.
     const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
     let put = |text: &str, mark: u8, value: &str| format!("REPLACE({text}, CHAR({mark} USING utf8mb4), {value})");
-    let next = format!("GREATEST(token + 1, version + 1, {NOW})");
+    // A value may name a column that stands before it: there, `version` is the time. So is VALUES(version) below. Mostly it is above all before, and the text with the time in it is right already.
+    let next = "GREATEST(token + 1, version + 1, VALUES(version))";
     let both = |value: &str| put(&put("?", 1, value), 2, value);
     // Each assignment sees what those before it assigned, so `busy` comes last. The moment goes back by LAST_INSERT_ID.
     let take = format!(
         "INSERT INTO {table} (name, version, token, busy, state) \
-         VALUES (?, {NOW}, LAST_INSERT_ID({NOW}), {NOW} + ?, {}) ON DUPLICATE KEY UPDATE \
-         state = IF(busy <= {NOW} - ?, {}, state), \
-         token = IF(busy <= {NOW} - ?, LAST_INSERT_ID({next}), token), \
-         version = IF(busy <= {NOW} - ?, token, version), \
-         busy = IF(busy <= {NOW} - ?, version + VALUES(busy) - {NOW}, busy)",
-        both(NOW),
-        both(&next),
+         VALUES (?, {NOW}, LAST_INSERT_ID(version), version + ?, {}) ON DUPLICATE KEY UPDATE \
+         state = IF(busy <= VALUES(version) - ?, \
+          IF(GREATEST(token, version) < VALUES(version), VALUES(state), {}), state), \
+         token = IF(busy <= VALUES(version) - ?, LAST_INSERT_ID({next}), token), \
+         version = IF(busy <= VALUES(version) - ?, token, version), \
+         busy = IF(busy <= VALUES(version) - ?, version + VALUES(busy) - VALUES(version), busy)",
+        both("version"),
+        both(next),
     );
     let swap = format!(
         "UPDATE {table} SET state = {}, version = version + 1, token = ?, \
@@ -172,6 +196,9 @@ fn mysql(table: &str) -> Statements {
         take,
         swap_loudly: String::new(),
         swap,
+        clear: format!(
+            "UPDATE {table} SET version = version + 1, token = ?, busy = 0, state = ? WHERE name = ? AND version = ?"
+        ),
         read: format!("SELECT version, token, state, {NOW} FROM {table} WHERE name = ?"),
         list: format!(
             "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND LEFT(name, LENGTH(?)) = ? \
@@ -183,33 +210,38 @@ fn mysql(table: &str) -> Statements {
 
 fn postgres(table: &str) -> Statements {
     const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    let clock = format!("WITH c AS MATERIALIZED (SELECT {NOW} AS now)");
+    // One time for the whole statement: when it came in. A double has room for the microseconds until the year 2242, and is quicker.
+    const CAME: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
     let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
     let next = "greatest(l.token + 1, l.version + 1, excluded.token)";
     let take = format!(
-        "{clock} INSERT INTO {table} AS l (name, version, token, busy, state) \
-         SELECT $1, c.now, c.now, c.now + $2, {} FROM c ON CONFLICT (name) DO UPDATE SET \
-         version = {next}, token = {next}, busy = {next} + $2, state = {} \
+        "INSERT INTO {table} AS l (name, version, token, busy, state) \
+         VALUES ($1, {CAME}, {CAME}, {CAME} + $2, {}) ON CONFLICT (name) DO UPDATE SET \
+         version = {next}, token = {next}, busy = {next} + $2, \
+         state = CASE WHEN greatest(l.token, l.version) < excluded.token THEN excluded.state ELSE {} END \
          WHERE l.busy <= excluded.token - $4 RETURNING l.token",
-        both("c.now"),
+        both(CAME),
         both(next),
     );
     let update = format!(
         "UPDATE {table} AS l SET version = l.version + 1, token = $3, \
-         busy = CASE WHEN $5 < 0 THEN $4 ELSE greatest($4, c.now + $5) END, \
-         state = replace($6, chr(1), c.now::text) FROM c WHERE l.name = $1 AND l.version = $2 RETURNING c.now"
+         busy = CASE WHEN $5 < 0 THEN $4 ELSE greatest($4, {CAME} + $5) END, \
+         state = replace($6, chr(1), {CAME}::text) WHERE l.name = $1 AND l.version = $2 RETURNING {CAME} AS now"
     );
     // Messages go out with the commit, and only if the write was made.
     let swap_loudly = format!(
-        "{clock}, u AS ({update}) \
+        "WITH u AS ({update}) \
          SELECT u.now, (SELECT count(pg_notify(split_part(m, ' ', 1), substr(m, strpos(m, ' ') + 1) || ' ' || u.now)) \
           FROM unnest(string_to_array($7, chr(10))) AS m) FROM u"
     );
     Statements {
         dialect: Dialect::Postgres,
         take,
-        swap: format!("{clock} {update}"),
+        swap: update,
         swap_loudly,
+        clear: format!(
+            "UPDATE {table} SET version = version + 1, token = $3, busy = 0, state = $4 WHERE name = $1 AND version = $2"
+        ),
         read: format!("SELECT version, token, state, {NOW} FROM {table} WHERE name = $1"),
         list: format!(
             "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND starts_with(name, $1) ORDER BY name"

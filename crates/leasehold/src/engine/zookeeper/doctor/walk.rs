@@ -113,6 +113,7 @@ pub(super) async fn look(client: &Client, base: &str, probe: Option<&str>, now: 
         Err(no) => return Err(no),
     };
     names.retain(|name| probe.is_none_or(|probe| !probe.ends_with(&format!("/{name}"))));
+    names.retain(|name| name != wire::RECORDS);
     if base.is_empty() {
         names.retain(|name| name != "zookeeper");
     }

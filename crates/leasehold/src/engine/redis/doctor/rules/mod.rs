@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::ask::No;
 use super::facts::{Aim, Kind, Node};
-use crate::doctor::{Finding, Level};
+use crate::doctor::{Finding, Level, fail, ok, short, warn};
 
 /// What a server should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,18 +74,6 @@ fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}"))
 }
 
-fn ok(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Ok, check, subject, found)
-}
-
-fn warn(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Warn, check, subject, found)
-}
-
-fn fail(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Fail, check, subject, found)
-}
-
 /// What to do about a command that is refused.
 fn cure(no: &No, aim: &Aim) -> String {
     let No::Refused(said) = no else {
@@ -114,19 +102,6 @@ fn cure(no: &No, aim: &Aim) -> String {
             "connect to the server itself: a proxy or the provider hides the command (see rename-command, too)".into()
         }
         _ => "do what the server asks for, and examine it again".into(),
-    }
-}
-
-/// A duration as people read it.
-fn short(duration: Duration) -> String {
-    let micros = duration.as_micros();
-    match micros {
-        0..1000 => format!("{micros} µs"),
-        1000..10_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
-        10_000..1_000_000 => format!("{} ms", duration.as_millis()),
-        1_000_000..60_000_000 if micros.is_multiple_of(1_000_000) => format!("{} s", duration.as_secs()),
-        1_000_000..60_000_000 => format!("{:.1} s", duration.as_secs_f64()),
-        _ => format!("{} min", duration.as_secs() / 60),
     }
 }
 

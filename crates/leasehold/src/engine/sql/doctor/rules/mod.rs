@@ -13,12 +13,10 @@ mod table;
 mod timing;
 mod writers;
 
-use std::time::Duration;
-
 pub(super) use self::table::rolls_back;
 use super::super::Dialect;
 use super::facts::{Facts, No, Seen};
-use crate::doctor::{Finding, Level};
+use crate::doctor::{Finding, Level, fail, ok, short, warn};
 
 /// All about a database.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
@@ -58,18 +56,6 @@ fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(cure(why))
 }
 
-fn ok(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Ok, check, subject, found)
-}
-
-fn warn(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Warn, check, subject, found)
-}
-
-fn fail(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Fail, check, subject, found)
-}
-
 /// How to have it told.
 fn cure(no: &No) -> String {
     match no {
@@ -80,19 +66,6 @@ fn cure(no: &No) -> String {
     }
 }
 
-/// A duration as people read it.
-fn short(duration: Duration) -> String {
-    let micros = duration.as_micros();
-    match micros {
-        0..1000 => format!("{micros} µs"),
-        1000..10_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
-        10_000..1_000_000 => format!("{} ms", duration.as_millis()),
-        1_000_000..120_000_000 if micros.is_multiple_of(1_000_000) => format!("{} s", duration.as_secs()),
-        1_000_000..120_000_000 => format!("{:.1} s", duration.as_secs_f64()),
-        _ => format!("{} min", duration.as_secs() / 60),
-    }
-}
-
 /// `1 row`, `2 rows`.
 fn many(count: i64, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
@@ -100,6 +73,8 @@ fn many(count: i64, noun: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::facts::{Closed, Server};
     use super::*;
 

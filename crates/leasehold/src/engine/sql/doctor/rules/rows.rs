@@ -32,7 +32,7 @@ pub(super) fn all(at: &str, seen: &Seen, aim: &Aim) -> Vec<Finding> {
     if rows.endless > 0 {
         findings.push(
             warn("endless-rows", at, format!("{} held for longer than any lease lasts", many(rows.endless, "lock")))
-                .means("the server's clock was set back since, or the rows were written by hand: these locks stay held until then")
+                .means("the server's clock was set back since, and whoever asks for such a lock next mends it; or the rows were written by hand")
                 .fix("`leasehold ls` names them, `leasehold evict` frees them; keep the clock in step: chrony or ntpd"),
         );
     }

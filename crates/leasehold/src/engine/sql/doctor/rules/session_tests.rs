@@ -51,7 +51,7 @@ fn statements_that_are_ended() {
 #[test]
 fn rows_that_somebody_keeps() {
     assert_level(&lock_timeout("h", &mariadb(), &my()), Good, "50 s");
-    assert_level(&lock_timeout("h", &postgres(), &pg()), Good, "5 s");
+    assert_level(&lock_timeout("h", &postgres(), &pg()), Good, "1 s");
     assert_level(&lock_timeout("h", &postgres(), &Aim { pooler: true, ..pg() }), Good, "ends by itself");
     assert_level(&lock_timeout("h", &silent(), &pg()), Unknown, "pooler");
 }

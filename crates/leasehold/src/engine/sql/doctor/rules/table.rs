@@ -1,6 +1,7 @@
 //! Our tables: there, ours, and what we may do with them.
 
 use super::super::super::Dialect;
+use super::super::super::config::Technique;
 use super::super::facts::{Aim, Found, No, Seen, Shape, Table};
 use super::{fail, ok, unknown, warn};
 use crate::doctor::Finding;
@@ -130,14 +131,18 @@ fn trial(at: &str, seen: &Seen, aim: &Aim) -> Option<Finding> {
     let means = "no lock can be taken";
     match &seen.trial {
         Ok(()) => {
-            let found = "a lock was taken, read, written and rolled back";
+            let found = match aim.technique {
+                Technique::Row => "a lock was taken, read, written and rolled back",
+                Technique::ForUpdate => "a row was made and locked, its counter raised, and all rolled back",
+                Technique::Session => "a counter was raised and rolled back",
+            };
             Some(ok(check, at, found).means("this user may do what a lock does"))
         }
         Err(No::Unasked(_)) => None,
         Err(no @ No::Denied(_)) => Some(
             fail(check, at, no.to_string())
                 .means(means)
-                .fix(format!("GRANT SELECT, INSERT, UPDATE on our table, as `{}` shows", aim.ddl)),
+                .fix(format!("GRANT SELECT, INSERT, UPDATE on our tables, as `{}` shows", aim.ddl)),
         ),
         Err(no @ No::Missing(_)) => Some(
             fail(check, at, no.to_string())

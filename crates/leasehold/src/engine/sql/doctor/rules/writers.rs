@@ -6,8 +6,7 @@ use crate::doctor::Finding;
 
 /// Whether a server takes writes; `None`: it does not tell.
 pub(super) fn takes_writes(seen: &Seen, aim: &Aim) -> Option<bool> {
-    let mine = aim.pooler && seen.is_on("default_transaction_read_only") == Ok(true);
-    seen.read_only(aim.dialect).ok().map(|read_only| read_only.is_none() && !mine)
+    seen.read_only(aim.dialect).ok().map(|read_only| read_only.is_none())
 }
 
 /// Which cluster a server is of, if it is of one in which several take writes.
@@ -25,13 +24,10 @@ pub(super) fn writes(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut writers = Vec::new();
     for (at, one) in seen() {
-        match (takes_writes(one, aim), one.read_only(aim.dialect)) {
-            (Some(true), _) => writers.push((at, one)),
-            (_, Err(no)) => findings.push(unknown(check, at, &no).means(means)),
-            (_, Ok(why)) => {
-                let why = why.unwrap_or_else(|| {
-                    "default_transaction_read_only is on, and behind a pooler we cannot set it".into()
-                });
+        match one.read_only(aim.dialect) {
+            Ok(None) => writers.push((at, one)),
+            Err(no) => findings.push(unknown(check, at, &no).means(means)),
+            Ok(Some(why)) => {
                 // Beside one that takes writes, that is as it should be.
                 let elsewhere = seen().any(|(_, one)| takes_writes(one, aim) == Some(true));
                 findings.push(if elsewhere {
@@ -124,11 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn what_a_session_sets_does_not_help_behind_a_pooler() {
-        let mut mine = facts(postgres().set("default_transaction_read_only", "on"));
-        assert_level(&writes(&mine)[0], Good, "takes writes");
-        mine.aim.pooler = true;
-        assert_level(&writes(&mine)[0], Fail, "behind a pooler");
+    fn a_primary_that_is_marked_takes_no_writes() {
+        let marked = || postgres().set("default_transaction_read_only", "on");
+        assert_level(&writes(&facts(marked()))[0], Fail, "default_transaction_read_only is on");
+        assert_level(&writes(&pair(postgres(), marked()))[0], Good, "may take its place");
     }
 
     #[test]

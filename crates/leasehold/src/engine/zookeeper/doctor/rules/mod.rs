@@ -10,11 +10,9 @@ mod servers;
 mod session;
 mod timing;
 
-use std::time::Duration;
-
 use super::facts::{Facts, No, Server};
 use super::walk::Group;
-use crate::doctor::{Finding, Level};
+use crate::doctor::{Finding, Level, fail, ok, short, warn};
 
 /// All about an ensemble.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
@@ -66,18 +64,6 @@ fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(cure(why))
 }
 
-fn ok(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Ok, check, subject, found)
-}
-
-fn warn(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Warn, check, subject, found)
-}
-
-fn fail(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
-    Finding::new(Level::Fail, check, subject, found)
-}
-
 /// How to have it told.
 fn cure(no: &No) -> String {
     match no {
@@ -92,19 +78,6 @@ fn cure(no: &No) -> String {
         No::Lost(_) => "look at what the server is doing, and examine it again".into(),
         No::Missing(_) => "ask its administrator; a newer ZooKeeper tells more".into(),
         No::Said(_) => "let this user read there, or log in: zookeeper://user:password@host".into(),
-    }
-}
-
-/// A duration as people read it.
-fn short(duration: Duration) -> String {
-    let micros = duration.as_micros();
-    match micros {
-        0..1000 => format!("{micros} µs"),
-        1000..10_000 => format!("{:.1} ms", duration.as_secs_f64() * 1e3),
-        10_000..1_000_000 => format!("{} ms", duration.as_millis()),
-        1_000_000..120_000_000 if micros.is_multiple_of(1_000_000) => format!("{} s", duration.as_secs()),
-        1_000_000..120_000_000 => format!("{:.1} s", duration.as_secs_f64()),
-        _ => format!("{} min", duration.as_secs() / 60),
     }
 }
 
@@ -130,6 +103,8 @@ fn any(group: &Group, noun: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]

@@ -1,37 +1,55 @@
-//! The stock: one row in the database. Buying is what everybody writes first: read, subtract, write.
+//! The stock in a database: one row. Buying is what everybody writes first: read, subtract, write.
 
 use std::time::Duration;
 
+use leasehold::Token;
+use leasehold::fence::Table;
 use leasehold::versioned::{Change, Versioned};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
 use tokio_postgres::{Client, NoTls};
 
-use crate::sale::Failure;
+use crate::till::{Answer, Bought, Failure, Stock, Till};
 
-const DROP: &str = "DROP TABLE IF EXISTS leasehold_flash_sale";
+const DROP: &str = "DROP TABLE IF EXISTS leasehold_flash_sale, leasehold_flash_sale_fence";
 const CREATE: &str =
     "CREATE TABLE leasehold_flash_sale (id BIGINT PRIMARY KEY, units BIGINT NOT NULL, version BIGINT NOT NULL)";
 const READ: &str = "SELECT units FROM leasehold_flash_sale WHERE id = 1";
+const FENCE: &str = "leasehold_flash_sale_fence";
+
+/// The database of an engine's URL; the options after `?` are the engine's.
+pub(crate) struct Database {
+    url: String,
+}
+
+impl Database {
+    pub(crate) fn at(url: &str) -> Self {
+        Self { url: url.split('?').next().unwrap_or(url).to_owned() }
+    }
+}
+
+impl Stock for Database {
+    fn open<'a>(&'a self) -> Answer<'a, Box<dyn Till>> {
+        Box::pin(async {
+            let row = if self.url.starts_with("mysql:") {
+                Row::Mysql(Conn::from_url(format!("{}?prefer_socket=false", self.url)).await?)
+            } else {
+                let (client, connection) = tokio_postgres::connect(&self.url, NoTls).await?;
+                tokio::spawn(connection);
+                Row::Postgres(client)
+            };
+            Ok(Box::new(row) as Box<dyn Till>)
+        })
+    }
+}
 
 /// One connection to it.
-pub(crate) enum Till {
+enum Row {
     Mysql(Conn),
     Postgres(Client),
 }
 
-impl Till {
-    /// Connects to the database of an engine's URL; the options after `?` are the engine's.
-    pub(crate) async fn open(url: &str) -> Result<Self, Failure> {
-        let url = url.split('?').next().unwrap_or(url);
-        if url.starts_with("mysql:") {
-            return Ok(Self::Mysql(Conn::from_url(format!("{url}?prefer_socket=false")).await?));
-        }
-        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-        tokio::spawn(connection);
-        Ok(Self::Postgres(client))
-    }
-
+impl Row {
     /// Runs statements without values.
     async fn run(&mut self, sql: &str) -> Result<(), Failure> {
         match self {
@@ -41,31 +59,31 @@ impl Till {
         Ok(())
     }
 
-    /// Puts so many units there.
-    pub(crate) async fn fill(&mut self, items: u32) -> Result<(), Failure> {
+    async fn create(&mut self, items: u32) -> Result<(), Failure> {
         self.run(DROP).await?;
         self.run(CREATE).await?;
+        match self {
+            Self::Mysql(conn) => Table::named(FENCE)?.create(conn).await?,
+            Self::Postgres(client) => Table::named(FENCE)?.create(client).await?,
+        }
         self.run(&format!("INSERT INTO leasehold_flash_sale VALUES (1, {items}, 0)")).await
     }
 
-    /// How many are left.
-    pub(crate) async fn left(&mut self) -> Result<i64, Failure> {
+    async fn units(&mut self) -> Result<i64, Failure> {
         match self {
             Self::Mysql(conn) => Ok(conn.query_first(READ).await?.ok_or("no stock")?),
             Self::Postgres(client) => Ok(client.query_one(READ, &[]).await?.try_get(0)?),
         }
     }
 
-    /// Takes everything away.
-    pub(crate) async fn clear(&mut self) -> Result<(), Failure> {
-        self.run(DROP).await
-    }
-
-    /// Reads, subtracts and writes in an ordinary transaction. Right only if nobody else does so at the same time.
-    pub(crate) async fn buy(&mut self) -> Result<(bool, u32), Failure> {
+    /// In an ordinary transaction. If there is a token, it is admitted first.
+    async fn take(&mut self, token: Option<Token>) -> Result<Bought, Failure> {
         match self {
             Self::Mysql(conn) => {
                 let mut tx = conn.start_transaction(TxOpts::default()).await?;
+                if let Some(token) = token {
+                    Table::named(FENCE)?.admit(&mut tx, "flash sale", token).await?;
+                }
                 let units: i64 = tx.query_first(READ).await?.ok_or("no stock")?;
                 if units > 0 {
                     tx.exec_drop("UPDATE leasehold_flash_sale SET units = ? WHERE id = 1", (units - 1,)).await?;
@@ -74,7 +92,10 @@ impl Till {
                 Ok((units > 0, 0))
             }
             Self::Postgres(client) => {
-                let tx = client.transaction().await?;
+                let mut tx = client.transaction().await?;
+                if let Some(token) = token {
+                    Table::named(FENCE)?.admit(&mut tx, "flash sale", token).await?;
+                }
                 let units: i64 = tx.query_one(READ, &[]).await?.try_get(0)?;
                 if units > 0 {
                     tx.execute("UPDATE leasehold_flash_sale SET units = $1 WHERE id = 1", &[&(units - 1)]).await?;
@@ -85,8 +106,7 @@ impl Till {
         }
     }
 
-    /// The same by version: whoever comes second reads again.
-    pub(crate) async fn buy_by_version(&mut self) -> Result<(bool, u32), Failure> {
+    async fn take_by_version(&mut self) -> Result<Bought, Failure> {
         let stock = Versioned::table("leasehold_flash_sale").tries(10_000).within(Duration::from_secs(60));
         let sold = match self {
             Self::Mysql(conn) => {
@@ -105,5 +125,27 @@ impl Till {
             }
         };
         Ok((sold.value, sold.retries))
+    }
+}
+
+impl Till for Row {
+    fn fill(&mut self, items: u32) -> Answer<'_, ()> {
+        Box::pin(self.create(items))
+    }
+
+    fn buy(&mut self, token: Option<Token>) -> Answer<'_, Bought> {
+        Box::pin(self.take(token))
+    }
+
+    fn buy_by_version(&mut self) -> Answer<'_, Bought> {
+        Box::pin(self.take_by_version())
+    }
+
+    fn left(&mut self) -> Answer<'_, i64> {
+        Box::pin(self.units())
+    }
+
+    fn clear(&mut self) -> Answer<'_, ()> {
+        Box::pin(self.run(DROP))
     }
 }

@@ -1,0 +1,74 @@
+//! The database: a row for each key, whose value counts its writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold::cache::strategy::{Answer, Source};
+use leasehold::cache::{CacheError, Now, Row};
+use leasehold::{ClaimId, Token};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Opts, OptsBuilder, Pool, PoolConstraints, PoolOpts};
+
+use crate::redis::Oops;
+
+/// How many keys there are.
+pub(crate) const KEYS: usize = 8;
+/// The most that a load takes after it has read the row.
+const SLOW: Duration = Duration::from_millis(4);
+
+/// A table, and how often it was read.
+pub(crate) struct Table {
+    pool: Pool,
+    pub(crate) loads: AtomicU64,
+}
+
+pub(crate) fn key(number: usize) -> String {
+    format!("row {number}")
+}
+
+/// A random number below `end`.
+pub(crate) fn random(end: u64) -> u64 {
+    ClaimId::random().bits() as u64 % end
+}
+
+fn failed(error: mysql_async::Error) -> CacheError {
+    CacheError::Loader(Arc::new(error))
+}
+
+impl Table {
+    pub(crate) async fn new(url: &str) -> Result<Self, Oops> {
+        let connections = PoolConstraints::new(4, 32).ok_or("no pool")?;
+        let options = OptsBuilder::from_opts(Opts::from_url(url)?).prefer_socket(false).tcp_nodelay(true);
+        let pool = Pool::new(options.pool_opts(PoolOpts::default().with_constraints(connections)));
+        let mut conn = pool.get_conn().await?;
+        conn.query_drop("CREATE OR REPLACE TABLE cached (id VARCHAR(50) PRIMARY KEY, value BIGINT NOT NULL)").await?;
+        for number in 0..KEYS {
+            conn.exec_drop("INSERT INTO cached VALUES (?, 0)", (key(number),)).await?;
+        }
+        drop(conn);
+        Ok(Self { pool, loads: AtomicU64::new(0) })
+    }
+}
+
+impl Source for Table {
+    fn load<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Row>> {
+        Box::pin(async move {
+            self.loads.fetch_add(1, Ordering::Relaxed);
+            let mut conn = self.pool.get_conn().await.map_err(failed)?;
+            let value: Option<u64> =
+                conn.exec_first("SELECT value FROM cached WHERE id = ?", (key,)).await.map_err(failed)?;
+            drop(conn);
+            tokio::time::sleep(SLOW.mul_f64(random(1000) as f64 / 1000.0)).await;
+            Ok(value.map(|value| Row::from(value.to_string())))
+        })
+    }
+
+    fn store<'a>(&'a self, key: &'a str, value: Vec<u8>, _: Option<Token>) -> Answer<'a, Now> {
+        Box::pin(async move {
+            let mut conn = self.pool.get_conn().await.map_err(failed)?;
+            conn.exec_drop("UPDATE cached SET value = ? WHERE id = ?", (&value, key)).await.map_err(failed)?;
+            Ok(Now::Is(Row::from(value)))
+        })
+    }
+}

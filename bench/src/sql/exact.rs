@@ -1,0 +1,56 @@
+//! The very statements that the engine sends for a lock that nobody else wants, sent bare: by the same client library, over one connection, and with
+//! nothing around them.
+
+use leasehold::engine::sql::{Dialect, bare_statements};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Statement as MyStatement};
+use tokio_postgres::{Client, Statement as PgStatement};
+
+use super::floor::{mysql, postgres};
+use super::server::{Base, Bench};
+use crate::redis::{Oops, TTL};
+
+/// One connection, and what is prepared there.
+pub(crate) enum Exact {
+    MySql { conn: Box<Conn>, take: MyStatement, clear: MyStatement },
+    Postgres { client: Client, take: PgStatement, clear: PgStatement },
+}
+
+impl Exact {
+    pub(crate) async fn open(bench: &Bench) -> Result<Self, Oops> {
+        match bench.base {
+            Base::MySql => {
+                let [take, clear] = bare_statements(Dialect::MySql, "floor");
+                let mut conn = mysql(&bench.url()).await?;
+                let (take, clear) = (conn.prep(take).await?, conn.prep(clear).await?);
+                Ok(Self::MySql { conn: Box::new(conn), take, clear })
+            }
+            Base::Postgres => {
+                let [take, clear] = bare_statements(Dialect::Postgres, "floor");
+                let client = postgres(&bench.url()).await?;
+                let (take, clear) = (client.prepare(&take).await?, client.prepare(&clear).await?);
+                Ok(Self::Postgres { client, take, clear })
+            }
+        }
+    }
+
+    /// Takes the row, and gives it back.
+    pub(crate) async fn cycle(&mut self, name: &str, [taken, given]: [&str; 2]) -> Result<(), Oops> {
+        let (ttl, skew) = (TTL.as_micros() as i64, 0_i64);
+        let changed = match self {
+            Self::MySql { conn, take, clear } => {
+                let values = (name, ttl, taken, skew, taken, skew, skew, skew);
+                conn.exec_drop(&*take, values).await?;
+                let token = conn.last_insert_id().filter(|_| conn.affected_rows() > 0).ok_or("it was not free")?;
+                conn.exec_drop(&*clear, (token, given, name, token)).await?;
+                conn.affected_rows()
+            }
+            Self::Postgres { client, take, clear } => {
+                let rows = client.query(&*take, &[&name, &ttl, &taken, &skew]).await?;
+                let token: i64 = rows.first().ok_or("it was not free")?.get(0);
+                client.execute(&*clear, &[&name, &token, &token, &given]).await?
+            }
+        };
+        if changed == 1 { Ok(()) } else { Err("somebody else wrote".into()) }
+    }
+}

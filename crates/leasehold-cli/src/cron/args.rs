@@ -1,0 +1,196 @@
+//! The command line of `leasehold cron`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use crate::args::{EngineArg, JsonArg};
+use crate::duration::{parse, parse_positive};
+
+const USAGE: &str = "leasehold cron [OPTIONS] FILE\n       leasehold cron <COMMAND>";
+
+// Lines of at most 79 characters, so that no terminal breaks them.
+const AFTER: &str = "\
+Examples:
+  leasehold cron --engine redis://db1 jobs.cron   on every host of the fleet
+  leasehold cron check jobs.cron                  is it right? when is it due?
+  leasehold cron status                           last and next time of each
+  leasehold cron history nightly                  what has become of its ticks
+  leasehold cron pause nightly                    on all hosts; then: resume
+  leasehold cron run-now nightly                  once, on one of them
+
+A crontab (any file that does not end in .toml):
+  # comment
+  CRON_TZ=Europe/Berlin
+  PATH=/usr/local/bin:/usr/bin:/bin
+  nightly: 0 3 * * *  ./send-messages --all
+  report [crash=retry:3 missed=once max-hold=1h]: @daily  ./report
+  CRON_SECONDS=yes
+  probe: */10 * * * * *  ./probe
+
+  Each line begins with the job's name: what has run is kept under it, so it
+  must stay. Then minute, hour, day of the month, month, day of the week (0 or
+  7 is Sunday); a nickname (@hourly, @daily, @weekly, @monthly, @yearly); or
+  @every 90s. After CRON_SECONDS=yes a second stands before the minute. The
+  rest of the line is run with /bin/sh -c (SHELL= says otherwise); % is itself.
+  NAME=value lines hold for the jobs below them: they are the environment of
+  the commands, but for CRON_TZ (the time zone; TZ is both) and CRON_CRASH,
+  CRON_MISSED and so on, which set the options that brackets set for one job.
+
+The same in TOML:
+  zone = \"Europe/Berlin\"
+  [job.nightly]
+  schedule = \"0 3 * * *\"
+  command = \"./send-messages --all\"    # or argv = [\"./send-messages\", \"--all\"]
+  [job.report]
+  schedule = \"@daily\"
+  command = \"./report\"
+  crash = \"retry:3\"
+  missed = \"once\"
+  max-hold = \"1h\"
+  env = { LANG = \"C\" }
+
+Options of a job:
+  zone=Europe/Berlin   the time zone; UTC if not set
+  crash=at-most-once   a run whose host died is not run again (the default);
+        retry:N        by another host, until it has begun N times
+  missed=skip          ticks that nobody ran in time are left out (default);
+        once           one run makes up for all of them; all:N for the last N
+  overlap=skip         ticks during a run are left out (the default);
+        queue          run after it; allow:N beside it, N (up to 64) at most
+  grace=1m             how late a tick may be and still count as in time; more
+                       than the TTL
+  max-hold=1h          TERM, then KILL, so that it is over by then
+  min-hold=10s         keep the job's lock at least so long
+  kill-after=5s        the time between TERM and KILL
+  ttl=30s              how long the lock outlives a host that dies
+
+The commands:
+  Their environment has LEASEHOLD_JOB, LEASEHOLD_TICK (the nominal time, as in
+  2026-11-16T03:00:00Z), LEASEHOLD_TOKEN (higher with every run: have what
+  they write to refuse older ones), LEASEHOLD_ATTEMPT and LEASEHOLD_ENGINE.
+  They have no standard input. If the lock is lost or leasehold is killed,
+  they are ended, before another host has the lock.
+
+Signals:
+  TERM, INT   begin nothing more, and end when the runs have ended; they get
+              TERM after --stop-grace, and at once after a second signal
+  HUP         read the file again; if it is wrong, go on with what was;
+              nothing after one of the others
+
+Exit codes:
+    0   stopped
+   64   the file, or something else that was given, is wrong
+   69   the engine cannot be used
+   71   the system refused us something";
+
+/// Run a timetable on every host of a fleet, each tick once
+///
+/// Reads a crontab, or its form in TOML, and runs its jobs by the engine's clock: every host of the fleet runs the same file,
+/// and each tick of each job is run by one of them. Which ticks have run is kept with the lock, so that skewed clocks, restarts and late
+/// starters do not run one again.
+#[derive(Debug, Args)]
+#[command(override_usage = USAGE, args_conflicts_with_subcommands = true)]
+#[command(after_long_help = AFTER, after_help = "`leasehold cron --help` has the form of the file.")]
+pub(crate) struct CronArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<CronCommand>,
+    #[command(flatten)]
+    pub(crate) daemon: DaemonArgs,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum CronCommand {
+    /// Read a file and show when its jobs are due, without an engine
+    Check(CheckArgs),
+    /// Show last and next time of each job
+    Status(StatusArgs),
+    /// Show what has become of a job's ticks
+    History(HistoryArgs),
+    /// Begin nothing more of a job, on all hosts
+    Pause(ControlArgs),
+    /// Go on with the next tick; those of the pause are not made up for
+    Resume(ControlArgs),
+    /// Run a job once, on whichever host comes first, within ten seconds
+    RunNow(ControlArgs),
+    /// Begin anew at the engine's present time: for a job whose last tick a wrong clock left in the future
+    Reset(ControlArgs),
+    /// Forget a job that is run nowhere any more
+    Forget(ControlArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DaemonArgs {
+    /// The timetable: a crontab, or TOML if its name ends so
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+    /// How long a lock outlives a host that dies, where a job does not say
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
+    pub(crate) ttl: Duration,
+    /// When we are to stop, how long runs may go on before they get TERM
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse)]
+    pub(crate) stop_grace: Duration,
+    /// Say what happens in JSON, one object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Say only what goes wrong
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The timetable
+    pub(crate) file: PathBuf,
+    /// How many times of each job are shown
+    #[arg(short, long, default_value_t = 5)]
+    pub(crate) next: usize,
+    /// Show the times after this one, as in 2026-03-29T00:00:00Z, instead of those to come
+    #[arg(long, value_name = "TIME")]
+    pub(crate) from: Option<String>,
+    #[command(flatten)]
+    pub(crate) output: JsonArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusArgs {
+    /// Only the jobs of this timetable, also those that nobody has run yet
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+    #[command(flatten)]
+    pub(crate) output: JsonArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct HistoryArgs {
+    /// The job's name
+    pub(crate) job: String,
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+    #[command(flatten)]
+    pub(crate) output: JsonArg,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ControlArgs {
+    /// The jobs' names
+    #[arg(required = true, value_name = "JOB")]
+    pub(crate) jobs: Vec<String>,
+    #[command(flatten)]
+    pub(crate) engine: EngineArg,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_of_the_help_is_broken_by_a_terminal() {
+        for line in AFTER.lines() {
+            assert!(line.chars().count() < 80, "{line}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! `leasehold cron check`: a file, and when its jobs are due.
+
+use leasehold::DEFAULT_TTL;
+use leasehold::schedule::{Job, Tick};
+use serde::Serialize;
+
+use super::args::CheckArgs;
+use super::file;
+use crate::exit::Failure;
+use crate::output::{self, clean};
+
+#[derive(Debug, Serialize)]
+struct JobJson<'a> {
+    job: &'a str,
+    schedule: &'a str,
+    zone: &'a str,
+    next: Vec<String>,
+}
+
+/// Shows when each job is due.
+pub(super) fn check(args: &CheckArgs) -> Result<u8, Failure> {
+    let jobs = file::read(&args.file, DEFAULT_TTL)?;
+    let from = match &args.from {
+        // Only to show times: what is due is decided on the engine's clock.
+        None => Tick::from_unix(jiff::Timestamp::now().as_second()),
+        Some(text) => Tick::parse(text)
+            .ok_or_else(|| Failure::usage(format!("{text:?} is no time: write it as 2026-03-29T00:00:00Z")))?,
+    };
+    if args.output.json {
+        let shown: Vec<_> = jobs.iter().map(|(job, _)| json(job, from, args.next)).collect();
+        output::out(&output::json(&shown))?;
+        return Ok(0);
+    }
+    let mut text = String::new();
+    for (job, plan) in &jobs {
+        let (name, cron) = (clean(job.name()), job.cron());
+        text.push_str(&format!("{name}: {cron} ({})  {}\n", cron.zone(), clean(plan.description())));
+        for tick in ticks(job, from, args.next) {
+            text.push_str(&format!("  {tick}  {}\n", cron.local(tick)));
+        }
+    }
+    output::out(&text)?;
+    Ok(0)
+}
+
+fn json(job: &Job, from: Tick, most: usize) -> JobJson<'_> {
+    let next = ticks(job, from, most).map(|tick| tick.to_string()).collect();
+    JobJson { job: job.name(), schedule: job.cron().as_str(), zone: job.cron().zone(), next }
+}
+
+fn ticks(job: &Job, from: Tick, most: usize) -> impl Iterator<Item = Tick> + '_ {
+    std::iter::successors(job.cron().next_after(from), |tick| job.cron().next_after(*tick)).take(most)
+}

@@ -1,0 +1,47 @@
+//! What an operator asks of jobs.
+
+use leasehold::DEFAULT_TTL;
+use leasehold::schedule::Jobs;
+
+use super::args::ControlArgs;
+use crate::exit::Failure;
+use crate::output::{self, clean};
+
+/// What is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Pause,
+    Resume,
+    RunNow,
+    Reset,
+    Forget,
+}
+
+/// Asks it of each job.
+pub(super) async fn control(what: What, args: ControlArgs) -> Result<u8, Failure> {
+    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let jobs = Jobs::of(&locks)?;
+    let mut text = String::new();
+    for job in &args.jobs {
+        let said = match what {
+            What::Pause if jobs.pause(job).await? => "paused",
+            What::Pause => "was paused already",
+            What::Resume if jobs.resume(job).await? => "goes on with its next tick",
+            What::Resume => "was not paused",
+            What::RunNow => {
+                jobs.run_now(job).await?;
+                "runs within ten seconds, if a host is there to run it"
+            }
+            What::Reset => {
+                jobs.reset(job).await?;
+                "begins anew"
+            }
+            What::Forget if jobs.forget(job).await? => "is forgotten",
+            What::Forget => "was not known",
+        };
+        text.push_str(&format!("{}: {said}\n", clean(job)));
+    }
+    output::out(&text)?;
+    locks.close().await?;
+    Ok(0)
+}

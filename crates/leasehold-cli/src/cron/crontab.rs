@@ -1,0 +1,221 @@
+//! The crontab form: assignments, and one job a line, each with a name.
+
+use super::spec::{Mistake, OPTIONS, Options, Spec};
+
+/// Reads a whole file; all its mistakes are told at once.
+pub(super) fn parse(text: &str) -> (Vec<Spec>, Vec<Mistake>) {
+    let mut page = Page { shell: "/bin/sh".to_owned(), ..Page::default() };
+    for (index, line) in text.lines().enumerate() {
+        let (number, line) = (index + 1, line.trim());
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let read = match assignment(line) {
+            Some((key, value)) => page.assign(key, value),
+            None => page.job(number, line),
+        };
+        if let Err(what) = read {
+            page.mistakes.push(Mistake { line: number, what });
+        }
+    }
+    (page.specs, page.mistakes)
+}
+
+/// What holds for the lines below.
+#[derive(Default)]
+struct Page {
+    options: Options,
+    env: Vec<(String, String)>,
+    shell: String,
+    seconds: bool,
+    specs: Vec<Spec>,
+    mistakes: Vec<Mistake>,
+}
+
+impl Page {
+    fn assign(&mut self, key: &str, value: &str) -> Result<(), String> {
+        match key {
+            "CRON_SECONDS" => {
+                self.seconds = match value {
+                    "yes" | "1" | "true" => true,
+                    "no" | "0" | "false" => false,
+                    _ => return Err("CRON_SECONDS is yes or no".to_owned()),
+                };
+                return Ok(());
+            }
+            "CRON_TZ" => return self.options.set("zone", value),
+            "TZ" => self.options.set("zone", value)?,
+            "SHELL" => value.clone_into(&mut self.shell),
+            _ => {
+                if let Some(option) = key.strip_prefix("CRON_") {
+                    let option = option.to_ascii_lowercase().replace('_', "-");
+                    return self.options.set(&option, value);
+                }
+            }
+        }
+        self.env.retain(|(known, _)| known != key);
+        self.env.push((key.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
+    fn job(&mut self, line: usize, text: &str) -> Result<(), String> {
+        let Some((name, brackets, rest)) = head(text) else { return Err(nameless(text)) };
+        if let Some(other) = self.specs.iter().find(|spec| spec.name == name) {
+            return Err(format!("there is a job {name:?} in line {} already", other.line));
+        }
+        let mut options = self.options.clone();
+        for pair in brackets.split([' ', ',', '\t']).filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| format!("{pair:?} is no option: write {}=..., in brackets", OPTIONS.join("=..., ")))?;
+            options.set(key, value)?;
+        }
+        let (schedule, command) = schedule(rest, self.seconds)?;
+        if command.is_empty() {
+            return Err(format!("there is no command after {schedule:?}"));
+        }
+        let command = vec![self.shell.clone().into(), "-c".into(), command.into()];
+        let (name, env) = (name.to_owned(), self.env.clone());
+        self.specs.push(Spec { line, name, schedule, command, env, options });
+        Ok(())
+    }
+}
+
+/// `NAME = value`, the value perhaps in quotes.
+fn assignment(line: &str) -> Option<(&str, &str)> {
+    let (key, value) = line.split_once('=')?;
+    let (key, value) = (key.trim_end(), value.trim());
+    let mut letters = key.chars();
+    let first = letters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
+    if !first || !letters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
+        return None;
+    }
+    let quoted = |quote: char| value.strip_prefix(quote)?.strip_suffix(quote);
+    Some((key, quoted('"').or_else(|| quoted('\'')).unwrap_or(value)))
+}
+
+/// `NAME:` or `NAME [options]:`, and what follows.
+fn head(line: &str) -> Option<(&str, &str, &str)> {
+    let end = line.find(|c: char| !(c.is_alphanumeric() || "._/+-".contains(c)))?;
+    let (name, rest) = line.split_at(end);
+    let rest = rest.trim_start();
+    let (brackets, rest) = match rest.strip_prefix('[') {
+        Some(rest) => rest.split_once(']')?,
+        None => ("", rest),
+    };
+    let rest = rest.trim_start().strip_prefix(':')?;
+    (!name.is_empty()).then_some((name, brackets, rest.trim()))
+}
+
+/// A line as the system's cron has it. The command's own name is a name as good as any.
+fn nameless(line: &str) -> String {
+    let command = schedule(line, false).map(|(_, command)| command).unwrap_or_default();
+    let word = command.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    let word = word.split('.').next().unwrap_or_default();
+    let fits = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_');
+    let word = if fits { word } else { "nightly" };
+    format!(
+        "this line has no name, under which the fleet keeps what has run: write `{word}: {line}`, and keep the name from then on"
+    )
+}
+
+/// The fields of the timetable, and the command after them.
+fn schedule(text: &str, seconds: bool) -> Result<(String, &str), String> {
+    let fields = match text {
+        _ if text.starts_with("@every") => 2,
+        _ if text.starts_with('@') => 1,
+        _ if seconds => 6,
+        _ => 5,
+    };
+    let mut rest = text;
+    let mut words = Vec::new();
+    for _ in 0..fields {
+        let (word, after) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        if word.is_empty() {
+            let what = if seconds { "six fields, with seconds first," } else { "five fields" };
+            return Err(format!("a timetable of {what} and a command are needed, and this line ends before that"));
+        }
+        words.push(word);
+        rest = after.trim_start();
+    }
+    Ok((words.join(" "), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(spec: &Spec) -> Vec<String> {
+        spec.command.iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn jobs_have_names_fields_and_a_command() {
+        let text = "\
+            # what is sent at night\n\n\
+            CRON_TZ = Europe/Berlin\n\
+            PATH=\"/usr/bin:/bin\"\n\
+            nightly: 0 3 * * *  ./send --all 50% # as it is\n\
+            report [crash=retry:3, missed=once max-hold=1h]: @daily ./report\n\
+            SHELL=/bin/bash\n\
+            beat:@every 90s true\n\
+            CRON_SECONDS=yes\n\
+            probe  : */10 * * * * 1-5 ./probe\n";
+        let (specs, mistakes) = parse(text);
+        assert_eq!(mistakes, []);
+        let seen: Vec<_> = specs.iter().map(|spec| (spec.line, spec.name.as_str(), spec.schedule.as_str())).collect();
+        assert_eq!(
+            seen,
+            [
+                (5, "nightly", "0 3 * * *"),
+                (6, "report", "@daily"),
+                (8, "beat", "@every 90s"),
+                (10, "probe", "*/10 * * * * 1-5"),
+            ]
+        );
+        assert_eq!(words(&specs[0]), ["/bin/sh", "-c", "./send --all 50% # as it is"]);
+        assert_eq!(words(&specs[2]), ["/bin/bash", "-c", "true"]);
+        assert_eq!(specs[0].env, [("PATH".to_owned(), "/usr/bin:/bin".to_owned())]);
+        let mut expected = Options::default();
+        for (key, value) in [("zone", "Europe/Berlin"), ("crash", "retry:3"), ("missed", "once"), ("max-hold", "1h")] {
+            expected.set(key, value).unwrap();
+        }
+        assert_eq!(specs[1].options, expected);
+        for spec in &specs {
+            spec.build(std::time::Duration::from_secs(30)).unwrap();
+        }
+    }
+
+    #[test]
+    fn every_mistake_is_told_with_its_line_and_what_to_write() {
+        let text = "\
+            0 3 * * * /opt/jobs/backup.sh --full\n\
+            CRON_TZ=Mars/Olympus\n\
+            a: 0 3 * *\n\
+            b: 0 3 * * *\n\
+            c [crash=never]: 0 3 * * * x\n\
+            d [colour=blue]: 0 3 * * * x\n\
+            e: @daily x\n\
+            e: @daily y\n\
+            f [zone]: @daily x\n\
+            CRON_SECONDS=maybe\n";
+        let (specs, mistakes) = parse(text);
+        assert_eq!(specs.len(), 1);
+        let expected = [
+            (1, "write `backup: 0 3 * * * /opt/jobs/backup.sh --full`"),
+            (2, "no time zone \"Mars/Olympus\""),
+            (3, "this line ends before that"),
+            (4, "no command"),
+            (5, "write at-most-once, or retry:3"),
+            (6, "no option \"colour\": there are zone, crash"),
+            (8, "a job \"e\" in line 7 already"),
+            (9, "\"zone\" is no option"),
+            (10, "yes or no"),
+        ];
+        assert_eq!(mistakes.len(), expected.len(), "{mistakes:?}");
+        for (mistake, (line, says)) in mistakes.iter().zip(expected) {
+            assert_eq!(mistake.line, line);
+            assert!(mistake.what.contains(says), "{mistake:?}");
+        }
+    }
+}

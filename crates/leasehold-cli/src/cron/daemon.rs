@@ -1,0 +1,157 @@
+//! `leasehold cron FILE`: runs a timetable until it is told to stop.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Moment;
+use leasehold::engine::Reach;
+use leasehold::schedule::{Scheduler, Stop};
+use leasehold::{Error, Locks};
+use rustix::process::Signal;
+use tokio::sync::watch;
+use tokio::task::{JoinSet, LocalSet};
+
+use super::args::DaemonArgs;
+use super::{file, log};
+use crate::exit::{self, Failure};
+use crate::output;
+use crate::run::{Orders, Report, Signals, Task};
+
+/// Signals that are no further apart are one.
+const SAME_SIGNAL: Duration = Duration::from_millis(500);
+
+/// Runs the jobs of a file.
+pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
+    let Some(path) = args.file.clone() else {
+        return Err(Failure::usage("which timetable? `leasehold cron FILE`; `leasehold cron --help` shows its form"));
+    };
+    // Nothing is begun before all of it is known to be right.
+    let jobs = file::read(&path, args.ttl)?;
+    let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
+    let locks = tokio::select! {
+        biased;
+        locks = args.engine.open(args.ttl) => locks?,
+        signal = signals.next_end() => return Ok(exit::by_signal(signal.as_raw())),
+    };
+    if locks.capabilities().reach == Reach::Process {
+        output::say(&format!("{} is shared with no other process: each runs every tick", locks.url()));
+    }
+    let (orders, obeyed) = watch::channel(None);
+    let mut fleet = Fleet { args, path, locks, obeyed, tasks: JoinSet::new(), stop: Stop::new() };
+    let local = LocalSet::new();
+    local
+        .run_until(async {
+            fleet.begin(jobs)?;
+            let code = fleet.tend(&mut signals, &orders).await;
+            Ok(code)
+        })
+        .await
+}
+
+/// What runs.
+struct Fleet {
+    args: DaemonArgs,
+    path: std::path::PathBuf,
+    locks: Locks,
+    obeyed: Orders,
+    /// The schedulers: the present one, and those of files read before whose runs go on. What they say is whether all went well.
+    tasks: JoinSet<bool>,
+    stop: Stop,
+}
+
+impl Fleet {
+    /// Begins with these jobs, and with no others.
+    fn begin(&mut self, jobs: Vec<(leasehold::schedule::Job, crate::run::Plan)>) -> Result<(), Failure> {
+        let mut scheduler = Scheduler::new(&self.locks);
+        let (json, quiet) = (self.args.json, self.args.quiet);
+        for (job, plan) in jobs {
+            let task = Arc::new(Task {
+                plan: Arc::new(plan),
+                locks: self.locks.clone(),
+                engine: self.args.engine.url_from_anywhere(),
+                report: Report::quiet(json),
+                orders: Some(self.obeyed.clone()),
+            });
+            let job = job.on_event(move |job, event| {
+                if !quiet || log::is_trouble(event) {
+                    log::event(job, event, json);
+                }
+            });
+            scheduler.add(job, move |run| {
+                let task = Arc::clone(&task);
+                async move { task.perform(run).await }
+            })?;
+        }
+        self.stop.stop();
+        self.stop = scheduler.stop();
+        self.tasks.spawn_local(async move {
+            let mut well = true;
+            scheduler
+                .run(|job, error| {
+                    well = false;
+                    cannot_go_on(job, &error);
+                })
+                .await;
+            well
+        });
+        Ok(())
+    }
+
+    /// Until all has ended: nobody begins anything after a signal, and what runs then has its grace.
+    async fn tend(&mut self, signals: &mut Signals, orders: &watch::Sender<Option<Signal>>) -> u8 {
+        let clock = self.locks.clock().clone();
+        let (mut asked, mut patience) = (None, Moment::NEVER);
+        let mut well = true;
+        loop {
+            tokio::select! {
+                biased;
+                ended = self.tasks.join_next() => match ended {
+                    None => break,
+                    Some(ended) => well &= ended.unwrap_or(false),
+                },
+                signal = signals.next() => match signal {
+                    // Service managers send HUP after TERM, for shells: nothing is begun anew then.
+                    Signal::HUP if asked.is_none() => self.reload(),
+                    Signal::TERM | Signal::INT | Signal::QUIT => {
+                        let now = clock.now();
+                        self.stop.stop();
+                        let first = *asked.get_or_insert(now);
+                        // timeout(1) and others send one signal twice.
+                        let again = now >= first.after(SAME_SIGNAL);
+                        patience = if again { now } else { first.after(self.args.stop_grace) };
+                    }
+                    _ => {}
+                },
+                () = clock.sleep_until(patience) => {
+                    // First TERM; whoever does not heed it gets KILL.
+                    let next = if orders.borrow().is_some() { Signal::KILL } else { Signal::TERM };
+                    orders.send_replace(Some(next));
+                    patience = clock.now().after(self.args.stop_grace.max(Duration::from_secs(5)));
+                }
+            }
+        }
+        if let Err(error) = self.locks.clone().close().await {
+            output::say(&error.to_string());
+        }
+        if well { 0 } else { exit::UNAVAILABLE }
+    }
+
+    /// Reads the file again. Jobs that run go on to their end under what was.
+    fn reload(&mut self) {
+        let again = |path: &Path| file::read(path, self.args.ttl);
+        match again(&self.path) {
+            Ok(jobs) => {
+                output::say(&format!("{} was read again", self.path.display()));
+                if let Err(failure) = self.begin(jobs) {
+                    output::say(&failure.message);
+                }
+            }
+            Err(failure) => output::say(&format!("{}; nothing is changed", failure.message)),
+        }
+    }
+}
+
+fn cannot_go_on(job: &str, error: &Error) {
+    output::say(&format!("{job}: {error}; this host does not run it any more"));
+}

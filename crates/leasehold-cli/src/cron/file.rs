@@ -1,0 +1,36 @@
+//! A timetable's file: read, in whichever form, or every mistake told.
+
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::schedule::Job;
+
+use super::{crontab, table};
+use crate::exit::Failure;
+use crate::run::Plan;
+
+/// Reads a file; the answer is its jobs and the plans of their commands. All mistakes are told, with their lines.
+pub(super) fn read(path: &Path, ttl: Duration) -> Result<Vec<(Job, Plan)>, Failure> {
+    let shown = path.display();
+    let text =
+        std::fs::read_to_string(path).map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+    let is_toml = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
+    let (specs, mistakes) = if is_toml { table::parse(&text) } else { crontab::parse(&text) };
+    let mut wrong: Vec<(usize, String)> = mistakes.into_iter().map(|mistake| (mistake.line, mistake.what)).collect();
+    let mut jobs = Vec::new();
+    for spec in &specs {
+        match spec.build(ttl) {
+            Ok(built) => jobs.push(built),
+            Err(what) => wrong.push((spec.line, what)),
+        }
+    }
+    if wrong.is_empty() && jobs.is_empty() {
+        return Err(Failure::usage(format!("{shown} has no jobs; `leasehold cron --help` shows how they are written")));
+    }
+    if wrong.is_empty() {
+        return Ok(jobs);
+    }
+    wrong.sort();
+    let lines: Vec<String> = wrong.iter().map(|(line, what)| format!("{shown}:{line}: {what}")).collect();
+    Err(Failure::usage(lines.join("\n")))
+}

@@ -1,0 +1,146 @@
+//! What happens to jobs, in lines for people or for programs, on standard error.
+
+use leasehold::schedule::{Event, Job, Running, Tick};
+use serde::Serialize;
+
+use crate::duration::human;
+use crate::output;
+
+/// Says it.
+pub(crate) fn event(job: &Job, event: &Event, json: bool) {
+    if json { output::err(&output::json(&Line::new(job, event))) } else { output::say(&text(job, event)) }
+}
+
+/// Whether something goes wrong.
+pub(crate) fn is_trouble(event: &Event) -> bool {
+    !matches!(event, Event::Joined { .. } | Event::Began { .. } | Event::GoesOn { .. } | Event::Rescheduled { .. })
+        && !matches!(event, Event::Ended { outcome, .. } if *outcome == leasehold::schedule::Outcome::Done)
+}
+
+fn tick(seconds: i64) -> Tick {
+    Tick::from_unix(seconds)
+}
+
+fn what(run: &Running) -> String {
+    let by_hand = if run.manual { " (by hand)" } else { "" };
+    let again = if run.attempt > 1 { format!(", attempt {}", run.attempt) } else { String::new() };
+    format!("tick {}{by_hand}, token {}{again}", tick(run.tick), run.token)
+}
+
+fn text(job: &Job, event: &Event) -> String {
+    let name = job.name();
+    match event {
+        Event::Joined { next } => {
+            let next = next.map_or_else(|| "never".to_owned(), |next| job.cron().local(next));
+            format!("{name}: {} ({}); next {next}", job.cron(), job.cron().zone())
+        }
+        Event::Began { run, late } => format!("{name}: began {}, on {}, {} late", what(run), run.node, human(*late)),
+        Event::Ended { run, outcome, text, took, entered } => {
+            let why = if text.is_empty() { String::new() } else { format!(" ({text})") };
+            let note = if *entered { "" } else { "; this stands in no record" };
+            format!("{name}: {}{why} {}, on {}, after {}{note}", outcome.as_str(), what(run), run.node, human(*took))
+        }
+        Event::Skipped(entry) => {
+            let (outcome, last) = (entry.outcome.as_str(), tick(entry.tick));
+            match entry.count {
+                1 => format!("{name}: {outcome} tick {last}"),
+                count => format!("{name}: {outcome} {count} ticks up to {last}"),
+            }
+        }
+        Event::Crashed { run, again } => {
+            let then = if *again { "it is run again, here" } else { "it is not run again" };
+            format!("{name}: crashed {}, on {}; {then}", what(run), run.node)
+        }
+        Event::GoesOn { run } => {
+            format!("{name}: {} still runs, on {}; what came due meanwhile is not run", what(run), run.node)
+        }
+        Event::Rescheduled { from } => {
+            format!("{name}: {} ({}) instead of {from}", job.cron(), job.cron().zone())
+        }
+        Event::Stale { token, fence } => {
+            format!("{name}: another host with token {fence} has decided; we, with {token}, do nothing")
+        }
+        Event::ClockBehind { by } => format!(
+            "{name}: the engine's clock is {} behind the last tick; nothing is due until it has caught up, or after `leasehold cron reset {name}`",
+            human(*by)
+        ),
+        Event::Trouble { error, again_in } => format!("{name}: {error}; trying again in {}", human(*again_in)),
+        other => format!("{name}: {other:?}"),
+    }
+}
+
+/// For programs.
+#[derive(Debug, Default, Serialize)]
+struct Line<'a> {
+    event: &'a str,
+    job: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tick: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<&'a str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    manual: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entered: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    again: Option<bool>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    message: &'a str,
+}
+
+impl<'a> Line<'a> {
+    fn new(job: &'a Job, event: &'a Event) -> Self {
+        let line = Self { job: job.name(), ..Self::default() };
+        match event {
+            Event::Joined { next } => {
+                Self { event: "joined", tick: next.map(|next| next.to_string()), message: job.cron().as_str(), ..line }
+            }
+            Event::Began { run, late } => Self { event: "began", seconds: Some(late.as_secs_f64()), ..line.about(run) },
+            Event::Ended { run, outcome, text, took, entered } => Self {
+                event: "ended",
+                outcome: Some(outcome.as_str()),
+                message: text,
+                seconds: Some(took.as_secs_f64()),
+                entered: Some(*entered),
+                ..line.about(run)
+            },
+            Event::Skipped(entry) => Self {
+                event: "skipped",
+                tick: Some(tick(entry.tick).to_string()),
+                outcome: Some(entry.outcome.as_str()),
+                count: Some(entry.count),
+                ..line
+            },
+            Event::Crashed { run, again } => Self { event: "crashed", again: Some(*again), ..line.about(run) },
+            Event::GoesOn { run } => Self { event: "goes-on", ..line.about(run) },
+            Event::Rescheduled { from } => Self { event: "rescheduled", message: from, ..line },
+            Event::Stale { token, .. } => Self { event: "stale", token: Some(*token), ..line },
+            Event::ClockBehind { by } => Self { event: "clock-behind", seconds: Some(by.as_secs_f64()), ..line },
+            Event::Trouble { error, again_in } => {
+                Self { event: "trouble", message: error, seconds: Some(again_in.as_secs_f64()), ..line }
+            }
+            _ => Self { event: "other", ..line },
+        }
+    }
+
+    fn about(self, run: &'a Running) -> Self {
+        Self {
+            tick: Some(tick(run.tick).to_string()),
+            token: Some(run.token),
+            attempt: Some(run.attempt),
+            node: Some(&run.node),
+            manual: run.manual,
+            ..self
+        }
+    }
+}

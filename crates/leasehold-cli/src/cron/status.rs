@@ -1,0 +1,271 @@
+//! `leasehold cron status` and `leasehold cron history`.
+
+use std::time::Duration;
+
+use leasehold::DEFAULT_TTL;
+use leasehold::schedule::{Cron, Entry, Job, Jobs, Running, Status, Tick};
+use serde::Serialize;
+
+use super::args::{HistoryArgs, StatusArgs};
+use super::file;
+use crate::duration::human;
+use crate::exit::{self, Failure};
+use crate::output::{self, clean};
+
+/// How each job stands.
+pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
+    let known = match &args.file {
+        Some(path) => Some(file::read(path, DEFAULT_TTL)?.into_iter().map(|(job, _)| job).collect::<Vec<_>>()),
+        None => None,
+    };
+    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let jobs = Jobs::of(&locks)?;
+    let names = match &known {
+        Some(known) => known.iter().map(|job| job.name().to_owned()).collect(),
+        None => jobs.names().await?,
+    };
+    let (mut rows, mut code) = (Vec::new(), 0);
+    for name in names {
+        match jobs.status(&name).await {
+            Ok(Some(status)) => rows.push(Row::Known(Box::new(status))),
+            Ok(None) => rows.extend(
+                known.iter().flatten().find(|job| job.name() == name).cloned().map(|job| Row::New(Box::new(job))),
+            ),
+            Err(error) => {
+                output::say(&format!("{}: {error}", clean(&name)));
+                code = exit::UNAVAILABLE;
+            }
+        }
+    }
+    locks.close().await?;
+    let text = if args.output.json {
+        output::json(&rows.iter().map(StatusJson::new).collect::<Vec<_>>())
+    } else if rows.is_empty() {
+        "no job is known: `leasehold cron FILE` makes them so\n".to_owned()
+    } else {
+        table(&rows)
+    };
+    output::out(&text)?;
+    Ok(code)
+}
+
+enum Row {
+    Known(Box<Status>),
+    /// Nobody has begun to run it.
+    New(Box<Job>),
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table = output::table(&["JOB", "SCHEDULE", "ZONE", "LAST", "OUTCOME", "NODE", "TOOK", "NEXT", "STATE"]);
+    for row in rows {
+        match row {
+            Row::New(job) => {
+                let (name, cron) = (clean(job.name()).into_owned(), job.cron());
+                let dash = || "-".to_owned();
+                let cells = [name, cron.to_string(), cron.zone().to_owned(), dash(), dash(), dash(), dash(), dash()];
+                table.add_row(cells.into_iter().chain(["not run anywhere yet".to_owned()]));
+            }
+            Row::Known(status) => {
+                table.add_row(known(status));
+            }
+        }
+    }
+    output::table_text(&table)
+}
+
+fn known(status: &Status) -> [String; 9] {
+    let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
+    let local = |tick: Tick| cron.as_ref().map_or_else(|| tick.to_string(), |cron| cron.local(tick));
+    let last = status.history.iter().rev().find(|entry| entry.outcome.has_run()).or(status.history.last());
+    let dash = || "-".to_owned();
+    [
+        clean(&status.name).into_owned(),
+        clean(&status.schedule).into_owned(),
+        clean(&status.zone).into_owned(),
+        last.map_or_else(dash, |entry| local(Tick::from_unix(entry.tick))),
+        last.map_or_else(dash, outcome),
+        last.and_then(|entry| entry.run.as_ref()).map_or_else(dash, |run| clean(&run.node).into_owned()),
+        last.and_then(took).map_or_else(dash, human),
+        status.next.map_or_else(|| "never".to_owned(), local),
+        state(status),
+    ]
+}
+
+fn outcome(entry: &Entry) -> String {
+    let text = if entry.text.is_empty() { String::new() } else { format!(" ({})", clean(&entry.text)) };
+    format!("{}{text}", entry.outcome.as_str())
+}
+
+fn took(entry: &Entry) -> Option<Duration> {
+    let run = entry.run.as_ref()?;
+    Some(Duration::from_millis(entry.at.saturating_sub(run.started)))
+}
+
+fn state(status: &Status) -> String {
+    let mut parts = Vec::new();
+    for run in &status.running {
+        let now = u64::try_from(status.now.unix()).unwrap_or(0).saturating_mul(1000);
+        let since = human(Duration::from_millis(now.saturating_sub(run.started)));
+        let again = if run.attempt > 1 { format!(", attempt {}", run.attempt) } else { String::new() };
+        parts.push(format!("runs on {} for {since} (token {}{again})", clean(&run.node), run.token));
+    }
+    if !status.queue.is_empty() {
+        parts.push(format!("{} wait", status.queue.len()));
+    }
+    if status.wanted > 0 {
+        parts.push(format!("{} by hand", status.wanted));
+    }
+    if let Some(paused) = &status.paused {
+        parts.push(format!("paused by {} at {}", clean(&paused.by), Tick::from_unix(paused.at)));
+    }
+    if let Some(ahead) = status.ahead {
+        parts.push(format!("the engine's clock is {ahead} s behind the last tick: `leasehold cron reset`"));
+    }
+    if parts.is_empty() { "waits".to_owned() } else { parts.join("; ") }
+}
+
+/// What has become of a job's ticks.
+pub(super) async fn history(args: HistoryArgs) -> Result<u8, Failure> {
+    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let status = Jobs::of(&locks)?.status(&args.job).await?;
+    locks.close().await?;
+    let Some(status) = status else {
+        return Err(Failure::usage(format!("there is no job {:?} here: nobody has begun to run it", args.job)));
+    };
+    if args.output.json {
+        output::out(&output::json(&status.history.iter().map(EntryJson::new).collect::<Vec<_>>()))?;
+        return Ok(0);
+    }
+    let mut table = output::table(&["TICK", "OUTCOME", "TICKS", "NODE", "TOKEN", "ATTEMPT", "STARTED", "TOOK"]);
+    for entry in &status.history {
+        let run = entry.run.as_ref();
+        let cell = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        table.add_row([
+            Tick::from_unix(entry.tick).to_string(),
+            outcome(entry),
+            entry.count.to_string(),
+            cell(run.map(|run| clean(&run.node).into_owned())),
+            cell(run.map(|run| run.token.to_string())),
+            cell(run.map(|run| run.attempt.to_string())),
+            cell(run.map(|run| time(run.started))),
+            cell(took(entry).map(human)),
+        ]);
+    }
+    output::out(&output::table_text(&table))?;
+    Ok(0)
+}
+
+/// Milliseconds since 1970, as people and programs read them.
+fn time(millis: u64) -> String {
+    let at = i64::try_from(millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
+    at.map_or_else(|| millis.to_string(), |at| format!("{at:.3}"))
+}
+
+#[derive(Debug, Serialize)]
+struct StatusJson<'a> {
+    job: &'a str,
+    schedule: &'a str,
+    zone: &'a str,
+    known: bool,
+    next: Option<String>,
+    decided: Option<String>,
+    paused: bool,
+    queued: usize,
+    wanted: usize,
+    ahead_seconds: Option<i64>,
+    running: Vec<RunJson<'a>>,
+    last: Option<EntryJson<'a>>,
+}
+
+impl<'a> StatusJson<'a> {
+    fn new(row: &'a Row) -> Self {
+        match row {
+            Row::New(job) => Self {
+                job: job.name(),
+                schedule: job.cron().as_str(),
+                zone: job.cron().zone(),
+                known: false,
+                next: None,
+                decided: None,
+                paused: false,
+                queued: 0,
+                wanted: 0,
+                ahead_seconds: None,
+                running: Vec::new(),
+                last: None,
+            },
+            Row::Known(status) => Self {
+                job: &status.name,
+                schedule: &status.schedule,
+                zone: &status.zone,
+                known: true,
+                next: status.next.map(|next| next.to_string()),
+                decided: Some(status.decided.to_string()),
+                paused: status.paused.is_some(),
+                queued: status.queue.len(),
+                wanted: status.wanted,
+                ahead_seconds: status.ahead,
+                running: status.running.iter().map(RunJson::new).collect(),
+                last: status.history.last().map(EntryJson::new),
+            },
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct RunJson<'a> {
+    tick: String,
+    token: u64,
+    node: &'a str,
+    started: String,
+    attempt: u32,
+    manual: bool,
+}
+
+impl<'a> RunJson<'a> {
+    fn new(run: &'a Running) -> Self {
+        Self {
+            tick: Tick::from_unix(run.tick).to_string(),
+            token: run.token,
+            node: &run.node,
+            started: time(run.started),
+            attempt: run.attempt,
+            manual: run.manual,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct EntryJson<'a> {
+    tick: String,
+    outcome: &'a str,
+    count: u32,
+    at: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    text: &'a str,
+    #[serde(flatten)]
+    run: Option<RunOnly<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct RunOnly<'a> {
+    token: u64,
+    node: &'a str,
+    started: String,
+    attempt: u32,
+    manual: bool,
+}
+
+impl<'a> EntryJson<'a> {
+    fn new(entry: &'a Entry) -> Self {
+        let run = entry.run.as_ref().map(|run| RunOnly {
+            token: run.token,
+            node: &run.node,
+            started: time(run.started),
+            attempt: run.attempt,
+            manual: run.manual,
+        });
+        let tick = Tick::from_unix(entry.tick).to_string();
+        Self { tick, outcome: entry.outcome.as_str(), count: entry.count, at: time(entry.at), text: &entry.text, run }
+    }
+}

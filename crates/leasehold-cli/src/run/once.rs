@@ -1,0 +1,140 @@
+//! `leasehold run --once-per`: under the system's own cron, one run per tick in the whole fleet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::time::Duration;
+
+use leasehold::engine::Reach;
+use leasehold::schedule::{self, Ended, Event, Job, Outcome};
+use leasehold::{ErrorKind, Locks};
+
+use super::job::Task;
+use super::options::RunArgs;
+use super::parting::close;
+use super::plan::{Patience, Plan};
+use super::report::Report;
+use super::signals::Signals;
+use crate::cron::log;
+use crate::exit::{self, Failure};
+
+/// Runs the command for the tick that it was started for, unless that was done elsewhere.
+pub(super) async fn run(args: &RunArgs, schedule: &str, report: Report) -> Result<u8, Failure> {
+    let job = job(args, schedule)?;
+    let mut plan = Plan::new(args)?;
+    plan.name = job.lock_name().clone();
+    let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
+    let locks = tokio::select! {
+        biased;
+        locks = super::in_time(&plan, args.engine.open(plan.ttl)) => locks?,
+        signal = signals.next_end() => return Ok(exit::by_signal(signal.as_raw())),
+    };
+    if locks.capabilities().reach == Reach::Process {
+        report.warning(&format!("{} is shared with no other process: others run it, too", locks.url()));
+    }
+    let running = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&running);
+    let job = job.describe(plan.description()).on_event(move |job, event| {
+        match event {
+            Event::Began { .. } => count.fetch_add(1, Ordering::SeqCst),
+            // Told when the end is entered, or is known not to be: dropped before that, a command that is done would be run again.
+            Event::Ended { .. } => count.fetch_sub(1, Ordering::SeqCst),
+            _ => 0,
+        };
+        if report.is_talkative() {
+            log::event(job, event, report.is_json());
+        }
+    });
+    let (conflict, name) = (plan.conflict, args.name.clone());
+    let wait = match plan.patience {
+        Patience::None => Some(Duration::ZERO),
+        Patience::For(wait) => Some(wait),
+        Patience::Forever => None,
+    };
+    let engine = args.engine.url_from_anywhere();
+    let task = Task { plan: Arc::new(plan), locks: locks.clone(), engine, report, orders: None };
+    let result = tend(&locks, job, args.skew, wait, task, &running, &mut signals).await;
+    close(locks, &mut signals, report).await;
+    match result {
+        Ok(Tended { code: Some(code), .. }) => Ok(code),
+        Ok(Tended { ended, .. }) => {
+            if ended.is_empty() {
+                report.note(&format!("{name}: nothing is due here; what was, ran elsewhere or was missed"));
+            }
+            Ok(0)
+        }
+        Err(failure) if failure.kind == ErrorKind::Timeout.as_str() => {
+            report.note(&format!("{name}: it runs elsewhere, and we wait no longer"));
+            Ok(conflict)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// What was done, and the exit code that it asks for.
+struct Tended {
+    ended: Vec<Ended>,
+    code: Option<u8>,
+}
+
+async fn tend(
+    locks: &Locks,
+    job: Job,
+    skew: Option<Duration>,
+    wait: Option<Duration>,
+    task: Task,
+    running: &AtomicU32,
+    signals: &mut Signals,
+) -> Result<Tended, Failure> {
+    let code = AtomicU8::new(0);
+    let work = |run: schedule::Run| {
+        let (task, code) = (task.clone(), &code);
+        async move {
+            let result = task.perform(run).await;
+            if let Err(failed) = &result {
+                code.store(failed.code, Ordering::SeqCst);
+            }
+            result
+        }
+    };
+    let mut once = Box::pin(schedule::once(locks, job, skew, wait, work));
+    let ended = loop {
+        tokio::select! {
+            biased;
+            ended = &mut once => break ended?,
+            // A command gets the signal through whoever watches over it; and what it came to is entered first.
+            signal = signals.next_end() => {
+                if running.load(Ordering::SeqCst) == 0 {
+                    return Ok(Tended { ended: Vec::new(), code: Some(exit::by_signal(signal.as_raw())) });
+                }
+            }
+        }
+    };
+    drop(once);
+    let lost = ended.iter().any(|end| matches!(end.outcome, Outcome::Lost | Outcome::TimedOut));
+    let code = match code.into_inner() {
+        _ if lost => Some(exit::LOST),
+        0 => None,
+        code => Some(code),
+    };
+    Ok(Tended { ended, code })
+}
+
+fn job(args: &RunArgs, schedule: &str) -> Result<Job, Failure> {
+    let mut job = Job::new(&args.name, schedule)?.ttl(args.ttl).minds_loss();
+    if let Some(zone) = &args.zone {
+        job = job.zone(zone)?;
+    }
+    if let Some(most) = args.max_hold {
+        job = job.max_hold(most);
+    }
+    if let Some(crash) = args.crash {
+        job = job.crash(crash);
+    }
+    if let Some(missed) = args.missed {
+        job = job.missed(missed);
+    }
+    if let Some(overlap) = args.overlap {
+        job = job.overlap(overlap);
+    }
+    Ok(job.min_hold(args.min_hold.unwrap_or_default()))
+}

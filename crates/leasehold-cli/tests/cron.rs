@@ -1,0 +1,349 @@
+//! `leasehold cron` and `leasehold run --once-per`, on a folder: real processes, the real clock.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Place, Running, wait_for};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// What the jobs of these tests do: they say for which tick they run, and with which token.
+const SAY: &str = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> log";
+
+fn write(place: &Place, name: &str, text: &str) {
+    std::fs::write(place.path(name), text).unwrap();
+}
+
+/// A host that runs the file.
+fn host(place: &Place, options: &[&str]) -> Running {
+    place.start([&["cron", "--json", "--ttl", "2s"], options, &["jobs.cron"]].concat())
+}
+
+/// What was run: tick -> (token, attempt).
+fn log(place: &Place) -> BTreeMap<String, Vec<(u64, u32)>> {
+    let mut ran: BTreeMap<String, Vec<(u64, u32)>> = BTreeMap::new();
+    for line in place.read("log").lines() {
+        let words: Vec<_> = line.split(' ').collect();
+        ran.entry(words[0].to_owned()).or_default().push((words[1].parse().unwrap(), words[2].parse().unwrap()));
+    }
+    ran
+}
+
+fn status(place: &Place, job: &str) -> Option<Value> {
+    let all: Value = serde_json::from_str(&place.run(["cron", "status", "--json"]).ok().out()).unwrap();
+    all.as_array().unwrap().iter().find(|status| status["job"] == job).cloned()
+}
+
+#[test]
+fn four_hosts_run_each_second_once() {
+    let place = Place::new();
+    write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nbeat: * * * * * * {SAY}\n"));
+    let hosts: Vec<_> = (0..4).map(|_| host(&place, &[])).collect();
+    wait_for("five ticks", || (log(&place).len() >= 5).then_some(()));
+    for host in &hosts {
+        host.signal(Signal::TERM);
+    }
+    for host in hosts {
+        let ended = host.end();
+        assert_eq!(ended.code(), 0, "{}", ended.err());
+    }
+    let ran = log(&place);
+    assert!(ran.values().all(|runs| runs.len() == 1), "{ran:?}");
+    let tokens: Vec<_> = ran.values().map(|runs| runs[0].0).collect();
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{ran:?}");
+    let status = status(&place, "beat").unwrap();
+    assert_eq!(
+        (&status["last"]["outcome"], &status["running"]),
+        (&Value::from("done"), &Value::from(Vec::<Value>::new()))
+    );
+    let history: Value = serde_json::from_str(&place.run(["cron", "history", "beat", "--json"]).ok().out()).unwrap();
+    assert_eq!(history.as_array().unwrap().len(), ran.len());
+    let table = place.run(["cron", "history", "beat"]).ok().out();
+    assert!(table.contains("OUTCOME") && table.contains("done"), "{table}");
+}
+
+#[test]
+fn a_killed_hosts_run_is_taken_over_with_a_higher_token_or_not_at_all() {
+    for (policy, begins) in [("retry:3", 2), ("at-most-once", 1)] {
+        let place = Place::new();
+        // The first run hangs, and says so; a second one ends. Only one tick is of interest.
+        let work = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> log; [ -e hung ] || { echo x > hung; exec sleep 600; }";
+        let year = "59 59 23 31 12 *";
+        write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\none [crash={policy}]: {year} {work}\n"));
+        let mut hosts: Vec<_> = (0..3).map(|_| host(&place, &[])).collect();
+        wait_for("the job to be known", || status(&place, "one"));
+        place.run(["cron", "run-now", "one"]).ok();
+        place.wait_for_file("hung");
+        let node = status(&place, "one").unwrap()["running"][0]["node"].as_str().unwrap().to_owned();
+        let at = hosts.iter().position(|host| node.ends_with(&format!(":{}", host.pid().as_raw_nonzero()))).unwrap();
+        hosts.remove(at).signal(Signal::KILL);
+        let history = |length: usize| {
+            wait_for("the end of it", || {
+                let history = place.run(["cron", "history", "one", "--json"]).ok().out();
+                let history: Value = serde_json::from_str(&history).unwrap();
+                let history = history.as_array().unwrap().clone();
+                (history.len() == length).then_some(history)
+            })
+        };
+        if begins == 1 {
+            // Found without another tick; and another run has nothing to do with it.
+            history(1);
+            place.run(["cron", "run-now", "one"]).ok();
+        }
+        let history = history(2);
+        assert_eq!(history[0]["outcome"], "crashed");
+        assert_eq!(history[1]["outcome"], "done");
+        assert!(history[0]["token"].as_u64().unwrap() < history[1]["token"].as_u64().unwrap());
+        assert_eq!(history[1]["attempt"], begins, "{policy}");
+        assert_eq!(history[0]["tick"] == history[1]["tick"], begins == 2, "{policy}");
+        for host in hosts {
+            host.signal(Signal::TERM);
+            host.end().ok();
+        }
+    }
+}
+
+#[test]
+fn commands_have_their_environment_and_say_how_they_failed() {
+    let place = Place::new();
+    let text = "\
+[env]\nGREETING = \"hello\"\n\
+[job.good]\nschedule = \"@yearly\"\n\
+argv = [\"sh\", \"-c\", \"echo $GREETING $LEASEHOLD_JOB $LEASEHOLD_NAME $LEASEHOLD_ATTEMPT > good; cat >> good\"]\n\
+[job.bad]\nschedule = \"@yearly\"\ncommand = \"exit 3\"\n\
+[job.none]\nschedule = \"@yearly\"\nargv = [\"./no-such-command\"]\n";
+    write(&place, "jobs.toml", text);
+    let host = place.start(["cron", "--json", "jobs.toml"]);
+    for job in ["good", "bad", "none"] {
+        wait_for("the job to be known", || status(&place, job));
+    }
+    place.run(["cron", "run-now", "good", "bad", "none"]).ok();
+    let last =
+        |job: &str| wait_for("its end", || Some(status(&place, job)?["last"].clone()).filter(|last| !last.is_null()));
+    assert_eq!(last("good")["outcome"], "done");
+    assert_eq!(place.read("good"), "hello good cron:good 1\n", "and no standard input");
+    let bad = last("bad");
+    assert_eq!((bad["outcome"].as_str(), bad["text"].as_str()), (Some("failed"), Some("exit code 3")));
+    let none = last("none");
+    assert_eq!(none["outcome"], "failed");
+    assert!(none["text"].as_str().unwrap().contains("no-such-command"), "{none}");
+    assert_eq!(none["manual"], true);
+    let table = place.run(["cron", "status", "jobs.toml"]).ok().out();
+    assert!(table.contains("failed (exit code 3)") && table.contains("@yearly"), "{table}");
+    host.signal(Signal::TERM);
+    let events = host.end().events();
+    let said = |what: &str, job: &str| events.iter().any(|event| event["event"] == what && event["job"] == job);
+    assert!(said("joined", "good") && said("began", "bad") && said("ended", "none"), "{events:?}");
+}
+
+#[test]
+fn a_pause_a_reload_and_a_stop_are_heeded() {
+    let place = Place::new();
+    write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nbeat: * * * * * * {SAY}\n"));
+    let host = host(&place, &["--stop-grace", "100ms"]);
+    wait_for("a tick", || (!log(&place).is_empty()).then_some(()));
+    place.run(["cron", "pause", "beat"]).ok();
+    wait_for("no run", || status(&place, "beat")?["running"].as_array()?.is_empty().then_some(()));
+    let before = log(&place).len();
+    assert_eq!(status(&place, "beat").unwrap()["paused"], true);
+    assert!(place.run(["cron", "status"]).ok().out().contains("paused by"));
+    // A wrong file changes nothing, a right one is taken up; its new job runs though the other is paused.
+    write(&place, "jobs.cron", "nonsense\n");
+    host.signal(Signal::HUP);
+    write(
+        &place,
+        "again.cron",
+        &format!(
+            "CRON_SECONDS=yes\nbeat: * * * * * * {SAY}\nslow: * * * * * * trap 'echo term > term; exit 0' TERM; echo > slow; while :; do sleep 0.01; done\n"
+        ),
+    );
+    std::fs::rename(place.path("again.cron"), place.path("jobs.cron")).unwrap();
+    wait_for("the new job", || {
+        host.signal(Signal::HUP);
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        status(&place, "slow")
+    });
+    place.wait_for_file("slow");
+    assert_eq!(log(&place).len(), before, "the pause holds");
+    host.signal(Signal::TERM);
+    let ended = host.end();
+    assert_eq!((ended.code(), place.read("term").trim()), (0, "term"), "{}", ended.err());
+    assert_eq!(status(&place, "slow").unwrap()["running"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn every_mistake_of_a_file_is_told_and_nothing_is_begun() {
+    let place = Place::new();
+    write(
+        &place,
+        "jobs.cron",
+        "0 3 * * * ./backup.sh\na: 61 * * * * x\nb [missed=maybe]: @daily x\nc [ttl=1s kill-after=1s]: @daily x\nd [overlap=allow:65]: @daily x\n",
+    );
+    for command in [&["cron", "jobs.cron"][..], &["cron", "check", "jobs.cron"]] {
+        let ran = place.run(command).failed(64, "jobs.cron:1: this line has no name");
+        let said = ran.err();
+        assert!(said.contains("write `backup: 0 3 * * * ./backup.sh`"), "{said}");
+        assert!(said.contains("jobs.cron:2: ") && said.contains("field 1 (minute) is \"61\""), "{said}");
+        assert!(said.contains("jobs.cron:3: ") && said.contains("write skip, once"), "{said}");
+        assert!(said.contains("jobs.cron:4: kill-after"), "{said}");
+        assert!(said.contains("jobs.cron:5: ") && said.contains("64 at most"), "{said}");
+    }
+    place.run(["cron", "none.cron"]).failed(64, "cannot read none.cron");
+    place.run(["cron"]).failed(64, "which timetable?");
+    write(&place, "empty.cron", "# nothing\n");
+    place.run(["cron", "empty.cron"]).failed(64, "has no jobs");
+    place.run(["cron", "history", "nobody"]).failed(64, "no job \"nobody\"");
+    place.run(["cron", "pause", "nobody"]).failed(64, "no job \"nobody\"");
+}
+
+#[test]
+fn a_file_can_be_checked_without_an_engine() {
+    let place = Place::new();
+    write(&place, "jobs.cron", "CRON_TZ=Europe/Berlin\nnightly: 30 2 * * * ./send\n");
+    let shown = place.run(["cron", "check", "--from", "2026-03-28T12:00:00Z", "-n", "2", "jobs.cron"]).ok().out();
+    assert!(shown.contains("2026-03-29T01:00:00Z  2026-03-29 03:00:00 CEST"), "{shown}");
+    assert!(shown.contains("2026-03-30T00:30:00Z  2026-03-30 02:30:00 CEST"), "{shown}");
+    let json = place.run(["cron", "check", "--json", "--from", "2026-03-28T12:00:00Z", "jobs.cron"]).ok().out();
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["zone"], json[0]["next"].as_array().unwrap().len()), (&Value::from("Europe/Berlin"), 5));
+    place.run(["cron", "check", "--from", "yesterday", "jobs.cron"]).failed(64, "is no time");
+}
+
+#[test]
+fn once_per_tick_whoever_is_started() {
+    let place = Place::new();
+    // A whole day is one tick; its grace is long enough for any hour of the day.
+    let call = |command: &str| {
+        place
+            .leasehold(["run", "--once-per", "@daily", "--missed", "once", "-v", "mail", "-c", command])
+            .output()
+            .unwrap()
+    };
+    let calls: Vec<_> = std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..8).map(|_| scope.spawn(|| call(SAY))).collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    for call in &calls {
+        assert_eq!(call.status.code(), Some(0), "{}", String::from_utf8_lossy(&call.stderr));
+    }
+    let ran = log(&place);
+    assert_eq!(ran.len(), 1, "{ran:?}");
+    assert!(ran.iter().all(|(tick, runs)| tick.ends_with("T00:00:00Z") && runs.len() == 1), "{ran:?}");
+    let quiet =
+        calls.iter().filter(|call| String::from_utf8_lossy(&call.stderr).contains("nothing is due here")).count();
+    assert_eq!(quiet, 7);
+    assert_eq!(status(&place, "mail").unwrap()["last"]["outcome"], "done");
+}
+
+#[test]
+fn once_per_says_how_its_command_ended() {
+    let place = Place::new();
+    let once = ["run", "--once-per", "@daily", "--missed", "once"];
+    assert_eq!(place.run([&once[..], &["a", "-c", "exit 7"]].concat()).code(), 7);
+    assert_eq!(place.run([&once[..], &["a", "-c", "exit 7"]].concat()).code(), 0, "it has run");
+    assert_eq!(place.run([&once[..], &["b", "--", "./no-such-command"]].concat()).code(), 127);
+    place.run(["run", "--once-per", "61 * * * *", "a", "--", "true"]).failed(64, "field 1 (minute)");
+    place.run(["run", "--zone", "UTC", "a", "--", "true"]).failed(64, "--once-per");
+    // Somebody runs it elsewhere, and does not end.
+    let held = place.start([&once[..], &["c", "--", "cat"]].concat());
+    wait_for("the run", || Some(()).filter(|()| place.holders("cron:c") == 1));
+    place.run([&once[..], &["c", "-n", "-E", "9", "--", "true"]].concat()).ok();
+    let retry = ["run", "--once-per", "@daily", "--crash", "retry:2", "-n", "-E", "9", "c", "--", "true"];
+    assert_eq!(place.run(retry).code(), 9, "it would take over, and does not wait");
+    held.finish().ok();
+}
+
+#[test]
+fn a_stop_gives_a_run_its_time_and_one_that_is_sent_twice_is_one() {
+    let place = Place::new();
+    let work = "echo > begun; while [ ! -e go ]; do sleep 0.01; done; echo > ended";
+    write(&place, "jobs.cron", &format!("one: @yearly {work}\n"));
+    let mut host = host(&place, &["--stop-grace", "600s"]);
+    wait_for("the job to be known", || status(&place, "one"));
+    place.run(["cron", "run-now", "one"]).ok();
+    place.wait_for_file("begun");
+    host.signal(Signal::TERM);
+    host.signal(Signal::TERM);
+    // It does not begin another, and does not end the first.
+    place.run(["cron", "run-now", "one"]).ok();
+    assert!(host.ended().is_none());
+    write(&place, "go", "");
+    let ended = host.end();
+    assert_eq!(ended.code(), 0, "{}", ended.err());
+    assert_eq!(place.read("ended"), "\n");
+    let status = status(&place, "one").unwrap();
+    assert_eq!((&status["last"]["outcome"], &status["wanted"]), (&Value::from("done"), &Value::from(1)));
+}
+
+/// As systemd does it with `SendSIGHUP=yes`.
+#[test]
+fn a_reload_after_a_stop_begins_nothing() {
+    let place = Place::new();
+    let work = "echo $LEASEHOLD_TICK >> begun; while [ ! -e go ]; do sleep 0.01; done; echo > ended";
+    write(&place, "jobs.cron", &format!("one: @yearly {work}\n"));
+    let mut host = host(&place, &["--stop-grace", "600s"]);
+    wait_for("the job to be known", || status(&place, "one"));
+    place.run(["cron", "run-now", "one"]).ok();
+    place.wait_for_file("begun");
+    host.signal(Signal::TERM);
+    host.signal(Signal::HUP);
+    // Whoever took part would take this up when the first run has ended.
+    place.run(["cron", "run-now", "one"]).ok();
+    host.signal(Signal::HUP);
+    assert!(host.ended().is_none());
+    write(&place, "go", "");
+    let ended = host.end();
+    assert_eq!((ended.code(), place.read("ended").as_str()), (0, "\n"), "{}", ended.err());
+    assert_eq!(place.read("begun").lines().count(), 1);
+    let status = status(&place, "one").unwrap();
+    assert_eq!((&status["last"]["outcome"], &status["wanted"]), (&Value::from("done"), &Value::from(1)));
+}
+
+#[test]
+fn a_run_that_takes_too_long_is_ended_with_all_its_processes() {
+    let place = Place::new();
+    let work = "sleep 600 & echo $! > pid; trap '' TERM; wait; sleep 600";
+    write(&place, "jobs.cron", &format!("one [max-hold=1s kill-after=200ms crash=retry:3]: @yearly {work}\n"));
+    let host = host(&place, &[]);
+    wait_for("the job to be known", || status(&place, "one"));
+    place.run(["cron", "run-now", "one"]).ok();
+    let pid = place.wait_for_file("pid");
+    let last = wait_for("its end", || Some(status(&place, "one")?["last"].clone()).filter(|last| !last.is_null()));
+    assert_eq!(
+        (&last["outcome"], &last["attempt"]),
+        (&Value::from("timed-out"), &Value::from(1)),
+        "and it is no crash"
+    );
+    wait_for("the end of its group", || (!common::is_alive(&pid)).then_some(()));
+    host.signal(Signal::TERM);
+    host.end().ok();
+}
+
+#[test]
+fn once_per_takes_over_from_a_killed_one_and_passes_signals_on() {
+    let place = Place::new();
+    let call = |job: &str, command: &str| {
+        place.start(["run", "--once-per", "@daily", "--missed", "once", "--crash", "retry:3", job, "-c", command])
+    };
+    let hung = call("a", &format!("{SAY}; echo > begun; exec sleep 600"));
+    place.wait_for_file("begun");
+    let waiting = call("a", SAY);
+    place.wait_for_waiters("cron:a", 1);
+    hung.signal(Signal::KILL);
+    assert_eq!(waiting.end().code(), 0);
+    let ran = log(&place);
+    let runs = ran.values().next().unwrap();
+    assert_eq!((ran.len(), runs.len()), (1, 2), "{ran:?}");
+    assert!(runs[0].0 < runs[1].0 && (runs[0].1, runs[1].1) == (1, 2), "{ran:?}");
+
+    let running = call("b", "trap 'echo > term; exit 5' TERM; echo > up; while :; do sleep 0.01; done");
+    place.wait_for_file("up");
+    let idle = call("b", "true");
+    place.wait_for_waiters("cron:b", 1);
+    idle.signal(Signal::TERM);
+    assert_eq!(idle.end().code(), 143, "it waited");
+    running.signal(Signal::TERM);
+    assert_eq!((running.end().code(), place.read("term").as_str()), (5, "\n"));
+}

@@ -1,0 +1,97 @@
+//! One host of the fleet, and what it says.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use leasehold_testbed::WallClock;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use crate::common::{Place, Running, wait_for};
+
+/// What the hosts run, each second: a job that is tried again after a crash and leaves out nothing, one that is begun at most once, one whose runs may
+/// overlap, and a long one to kill a host in.
+///
+/// The jobs themselves have no wrong clock: what it takes leaves traces in the system's shared memory when they are killed.
+/// The kill may take one run of `long`, the restart another, and a server that is slow to come back one more: it has tries enough.
+pub(crate) const JOBS: &str = "\
+CRON_SECONDS=yes
+LD_PRELOAD=
+all [crash=retry:3 missed=all:1000 overlap=queue]: * * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> all.log
+once [overlap=queue]: * * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> once.log
+beside [overlap=allow:3]: * * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> beside.log; sleep 2; echo end $LEASEHOLD_TOKEN >> beside.log
+long [crash=retry:9 overlap=queue]: */5 * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> long.log; sleep 3; echo $LEASEHOLD_TICK >> long.end
+";
+
+/// A process with a clock of its own.
+pub(crate) struct Host {
+    process: Running,
+    clock: WallClock,
+    log: PathBuf,
+}
+
+impl Host {
+    pub(crate) fn start(place: &Place, url: &str, skew: i64) -> Self {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let clock = WallClock::new().unwrap();
+        clock.move_to(skew).unwrap();
+        let mut command = place.leasehold(["cron", "--engine", url, "--ttl", "3s", "--json", "jobs.cron"]);
+        let log = place.path(&format!("host-{:04}.log", STARTED.fetch_add(1, Ordering::Relaxed)));
+        let file = std::fs::File::create(&log).unwrap();
+        command.envs(clock.environment()).stdout(Stdio::null()).stderr(file);
+        Self { process: Running(Some(command.spawn().unwrap())), clock, log }
+    }
+
+    /// What its clock shows, in seconds since 1970.
+    pub(crate) fn shows(&self) -> i64 {
+        let said = Command::new("date").arg("+%s").envs(self.clock.environment()).output().unwrap();
+        String::from_utf8(said.stdout).unwrap().trim().parse().unwrap()
+    }
+
+    /// Waits until it takes part in every job.
+    pub(crate) fn joined(self) -> Self {
+        let jobs = JOBS.lines().filter(|line| line.contains("]: ")).count();
+        wait_for("a host that takes part", || {
+            let said = std::fs::read_to_string(&self.log).unwrap();
+            (events(&said).iter().filter(|event| event["event"] == "joined").count() == jobs).then_some(())
+        });
+        self
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.process.pid().as_raw_nonzero().get()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        self.process.signal(signal);
+    }
+
+    pub(crate) fn kill(self) {
+        let pid = self.pid();
+        self.process.signal(Signal::KILL);
+        drop(self.process);
+        // What the killed process's clock has left in the system's shared memory.
+        for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
+            let _ = std::fs::remove_file(std::path::Path::new("/dev/shm").join(name));
+        }
+    }
+
+    /// Waits for its end; its exit code.
+    pub(crate) fn end(self) -> i32 {
+        self.process.end().code()
+    }
+}
+
+/// The events among what was said. The last line of a host that was killed may be half of one.
+pub(crate) fn events(said: &str) -> Vec<Value> {
+    said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// What all hosts have said, one after the other.
+pub(crate) fn said(place: &Place) -> String {
+    let mut logs: Vec<_> = std::fs::read_dir(place.dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    logs.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-")));
+    logs.sort();
+    logs.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
+}

@@ -1,0 +1,185 @@
+//! A fleet of eight hosts whose clocks are up to five minutes apart, each with the same timetable: one of them is killed in the middle of
+//! a run, the engine is restarted, and a host joins after each of the two. What has run is read from what the jobs themselves wrote.
+//!
+//! Beside it the naive fleets ([`naive`]), in which each host goes by its own clock.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod account;
+#[path = "../common/mod.rs"]
+mod common;
+mod host;
+mod naive;
+
+use account::{Going, Ledger, going, has_ended, left_out, most_at_once, ran};
+use common::{Place, wait_for};
+use host::{Host, JOBS, said};
+use leasehold_testbed::redis::Redis;
+use leasehold_testbed::{Data, Server, mariadb, postgres, zookeeper};
+use rustix::process::Signal;
+
+/// How far the hosts' clocks are off, in seconds.
+const SKEWS: [i64; 8] = [-300, -173, -41, -2, 0, 3, 77, 300];
+
+/// Those of the hosts that join after the kill, and after the restart.
+const LATE: [i64; 2] = [300, -300];
+
+/// Waits for so many more ticks of a job.
+#[track_caller]
+fn more(place: &Place, file: &str, count: usize) {
+    let before = ran(place, file).len();
+    let mut looks = 0;
+    wait_for(&format!("{count} more ticks of {file}"), || {
+        looks += 1;
+        assert!(looks < 5900, "no {count} more ticks of {file} after {before}: {}", said(place));
+        (ran(place, file).len() >= before + count).then_some(())
+    });
+}
+
+/// Kills a host in the middle of a run of `long`, and says which run that was.
+fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> Going {
+    loop {
+        // One that has just begun: it goes on for three seconds.
+        let old = ran(place, "long.log");
+        let is_new =
+            |run: &Going| !old.get(&run.tick).is_some_and(|runs| runs.iter().any(|(token, _)| *token == run.token));
+        let run = wait_for("a long run that has just begun", || {
+            going(place, url, "long").filter(is_new).filter(|run| hosts.iter().any(|host| host.pid() == run.pid))
+        });
+        let at = hosts.iter().position(|host| host.pid() == run.pid).unwrap();
+        hosts.remove(at).kill();
+        // On a machine that stood still meanwhile it may have ended by itself.
+        if !has_ended(place, url, "long", run.token) {
+            return run;
+        }
+    }
+}
+
+/// The story, on any engine. `restart` restarts it, or what stands for that.
+async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host>)) {
+    std::fs::write(place.path("jobs.cron"), JOBS).unwrap();
+    let mut hosts: Vec<Host> = SKEWS.iter().map(|skew| Host::start(place, url, *skew)).collect();
+    // The clocks are wrong indeed, and by so much.
+    assert!((590..=610).contains(&(hosts[7].shows() - hosts[0].shows())));
+    let mut ledgers = [("once", Ledger::default()), ("beside", Ledger::default())];
+    let mut look = || ledgers.iter_mut().for_each(|(job, ledger)| ledger.look(place, url, job));
+    more(place, "all.log", 3);
+    let killed = kill_in_mid_run(place, url, &mut hosts);
+    hosts.push(Host::start(place, url, LATE[0]).joined());
+    more(place, "all.log", 5);
+    taken_over(place, &killed);
+    look();
+    restart(&mut hosts).await;
+    hosts.push(Host::start(place, url, LATE[1]).joined());
+    more(place, "all.log", 3);
+    look();
+    for file in ["once.log", "beside.log", "long.log"] {
+        more(place, file, 3);
+    }
+    for host in &hosts {
+        host.signal(Signal::TERM);
+    }
+    for host in hosts {
+        assert_eq!(host.end(), 0, "{}", said(place));
+    }
+    look();
+    each_tick_ran(place);
+    for (job, mut ledger) in ledgers {
+        ledger.hear(place, job);
+        begun_at_most_once(place, job, &ledger);
+    }
+    let most = most_at_once(place, "beside.log");
+    assert!((2..=3).contains(&most), "{most} at once: {}", place.read("beside.log"));
+}
+
+/// The run of the host that was killed is begun once more, elsewhere, for the same tick and with a higher token.
+fn taken_over(place: &Place, killed: &Going) {
+    let again = wait_for("the run of the killed host to be taken over", || {
+        let runs = ran(place, "long.log").remove(&killed.tick)?;
+        runs.into_iter().find(|(_, attempt)| *attempt > killed.attempt)
+    });
+    assert!(again.0 > killed.token, "{killed:?} {again:?}");
+}
+
+/// Of jobs that are tried again: every tick from the first to the last; again only after a crash, with a higher token and attempt.
+fn each_tick_ran(place: &Place) {
+    let all = ran(place, "all.log");
+    assert!(left_out(&all).is_empty(), "a tick was left out: {all:?}");
+    for file in ["all.log", "long.log"] {
+        let runs = ran(place, file);
+        assert!(runs.values().all(|runs| runs.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1)), "{file}: {runs:?}");
+        // Only what ran at the kill and at the restart has run again.
+        let again = runs.values().filter(|runs| runs.len() > 1).count();
+        assert!(again <= 4, "{file}: {again} ticks ran again: {runs:?}");
+    }
+    // Each run ended at most once, and each tick but the last ended: also what was stopped with its lock while the engine was away.
+    let (long, ends) = (ran(place, "long.log"), place.read("long.end"));
+    let ended = |tick: &str| ends.lines().filter(|line| *line == tick).count();
+    assert!(ends.lines().all(|tick| long.contains_key(tick)), "{ends} {long:?}");
+    assert!(long.iter().all(|(tick, runs)| ended(tick) <= runs.len()), "{ends} {long:?}");
+    assert!(long.keys().rev().skip(2).all(|tick| ended(tick) >= 1), "{ends} {long:?}; {}", said(place));
+}
+
+/// At most once means that; and no tick is left out but for a reason that somebody has told.
+fn begun_at_most_once(place: &Place, job: &str, ledger: &Ledger) {
+    let runs = ran(place, &format!("{job}.log"));
+    assert!(runs.values().all(|runs| runs.len() == 1), "{job}: {runs:?}");
+    assert!(runs.values().flatten().all(|(_, attempt)| *attempt == 1), "{job}: {runs:?}");
+    if job == "once" {
+        assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
+    }
+    ledger.explains(job, &runs, place);
+}
+
+/// With a server that is killed with `kill -9` and comes back with its data.
+async fn with_server(server: Server) {
+    let url = server.url();
+    at(&url, server).await;
+}
+
+async fn at(url: &str, mut server: Server) {
+    fleet(&Place::new(), url, async |_| {
+        server.kill().unwrap();
+        server.restart(Data::Keep).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn on_redis() {
+    let durable = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]);
+    with_server(durable.start().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn on_zookeeper() {
+    let server = zookeeper::start().await.unwrap();
+    at(&format!("zookeeper://{}", server.addr()), server).await;
+}
+
+#[tokio::test]
+async fn on_mariadb() {
+    with_server(mariadb::start().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn on_postgres() {
+    with_server(postgres::start().await.unwrap()).await;
+}
+
+/// A folder has no server: all hosts are killed at once, and started anew. They are stopped first, so that none of them takes over what
+/// the one before it ran, and is killed in its turn.
+#[tokio::test]
+async fn on_a_folder() {
+    let place = Place::new();
+    let url = place.engine();
+    fleet(&place, &url, async |hosts| {
+        for host in &*hosts {
+            host.signal(Signal::STOP);
+        }
+        for host in hosts.drain(..) {
+            host.kill();
+        }
+        hosts.extend(SKEWS.iter().map(|skew| Host::start(&place, &url, *skew)));
+    })
+    .await;
+}

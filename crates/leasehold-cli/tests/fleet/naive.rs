@@ -1,0 +1,86 @@
+//! The controls: every host has the same timetable, and waits until its own clock shows the tick, as cron does.
+
+use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
+
+use leasehold_testbed::WallClock;
+
+use crate::common::{LEASEHOLD, Place};
+
+/// How far the clocks are off, in seconds: not by minutes, so that all come to the same tick soon.
+const SKEWS: [i64; 8] = [-2, -2, -1, 0, 0, 1, 1, 2];
+
+/// A run: by whose clock, and when that was indeed.
+#[derive(Debug)]
+struct Run {
+    skew: i64,
+    at: i64,
+    token: u64,
+}
+
+/// Has each host run `command` at each of three ticks. What it wrote, by tick.
+fn fleet(place: &Place, command: &str) -> BTreeMap<i64, Vec<Run>> {
+    let first = jiff::Timestamp::now().as_second() + 3;
+    // What the host starts has the right time, and says it.
+    let wait = "until [ $(date +%s) -ge $tick ]; do LD_PRELOAD= sleep 0.2; done";
+    let ticks = format!("{first} {} {}", first + 1, first + 2);
+    let script = format!("export tick; for tick in {ticks}; do {wait}; (LD_PRELOAD=; {command}) || exit 1; done");
+    let hosts: Vec<_> = SKEWS
+        .iter()
+        .map(|skew| {
+            let clock = WallClock::new().unwrap();
+            clock.move_to(*skew).unwrap();
+            let mut host = Command::new("sh");
+            host.args(["-c", &script]).envs(clock.environment()).current_dir(place.dir.path()).stdin(Stdio::null());
+            host.env("LEASEHOLD_ENGINE", place.engine()).env("L", LEASEHOLD).env("skew", skew.to_string());
+            (host.spawn().unwrap(), clock)
+        })
+        .collect();
+    for (mut host, _clock) in hosts {
+        assert!(host.wait().unwrap().success());
+    }
+    let mut ran: BTreeMap<i64, Vec<Run>> = BTreeMap::new();
+    for line in place.read("naive.log").lines() {
+        let [tick, skew, at, token] = line.split(' ').map(|word| word.parse().unwrap()).collect::<Vec<i64>>()[..]
+        else {
+            panic!("{line}")
+        };
+        ran.entry(tick).or_default().push(Run { skew, at, token: token.unsigned_abs() });
+    }
+    assert_eq!(ran.keys().copied().collect::<Vec<_>>(), [first, first + 1, first + 2]);
+    // By its own clock, none came before its time: those whose clock is slow came late.
+    for (tick, runs) in &ran {
+        assert!(runs.iter().all(|run| run.at + run.skew >= *tick), "{tick}: {runs:?}");
+    }
+    ran
+}
+
+/// Each host by itself: the customer gets every message eight times.
+#[test]
+fn without_leasehold_every_tick_runs_eight_times() {
+    let ran = fleet(&Place::new(), "echo $tick $skew $(date +%s) 0 >> naive.log");
+    for (tick, runs) in &ran {
+        let skews: Vec<i64> = sorted(runs.iter().map(|run| run.skew));
+        assert_eq!(skews, SKEWS, "{tick}: {runs:?}");
+    }
+}
+
+/// With a lock around each run, and nothing else: nobody runs beside another, and all run in turn.
+#[test]
+fn with_a_lock_alone_every_tick_runs_eight_times_too() {
+    let place = Place::new();
+    let work = "mkdir busy || exit 1; echo $tick $skew $(date +%s) $LEASEHOLD_TOKEN >> naive.log; rmdir busy";
+    let ran = fleet(&place, &format!("\"$L\" run message -c '{work}'"));
+    for (tick, runs) in &ran {
+        let skews: Vec<i64> = sorted(runs.iter().map(|run| run.skew));
+        assert_eq!(skews, SKEWS, "{tick}: {runs:?}");
+    }
+    let tokens: Vec<u64> = sorted(ran.values().flatten().map(|run| run.token));
+    assert!(tokens.is_sorted_by(|a, b| a < b), "each had the lock for itself: {tokens:?}");
+}
+
+fn sorted<T: Ord>(all: impl Iterator<Item = T>) -> Vec<T> {
+    let mut all: Vec<T> = all.collect();
+    all.sort();
+    all
+}

@@ -1,0 +1,64 @@
+//! A small disk that is filled up. Only root may have one: whoever is not is told so.
+#![allow(clippy::unwrap_used, reason = "a test: what fails here is the finding")]
+
+use std::{fs, io};
+
+use leasehold_testbed::{
+    Data, Disk,
+    redis::{Redis, Reply, Resp},
+};
+
+const SIZE: u64 = 1024 * 1024;
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn a_full_disk_takes_nothing_and_a_freed_one_does() {
+    if !is_root() {
+        assert!(Disk::new(SIZE).unwrap_err().to_string().contains("only root may"));
+        return;
+    }
+    let disk = Disk::new(SIZE).unwrap();
+    let file = disk.path().join("a");
+    fs::write(&file, "before").unwrap();
+    disk.fill().unwrap();
+    let full = fs::write(disk.path().join("b"), [1; 8192]).unwrap_err();
+    assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+    disk.free().unwrap();
+    disk.free().unwrap();
+    fs::write(disk.path().join("b"), [1; 8192]).unwrap();
+    assert_eq!(fs::read_to_string(&file).unwrap(), "before");
+    let folder = disk.path().to_owned();
+    drop(disk);
+    assert!(!folder.exists());
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!mounts.contains(&*folder.to_string_lossy()), "it is still mounted");
+}
+
+/// With every write on disk before its answer, Redis ends when there is no room; what it had answered is there when there is.
+#[tokio::test]
+async fn a_redis_without_room_ends_and_comes_back() {
+    if !is_root() {
+        return;
+    }
+    let redis = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]).disk(8 * SIZE);
+    let mut server = redis.start().await.unwrap();
+    let mut client = Resp::connect(server.addr()).await.unwrap();
+    client.command(&["SET", "a", "1"]).await.unwrap();
+    server.disk().unwrap().fill().unwrap();
+    while let Ok(reply) = client.command(&["SET", "b", &"x".repeat(8192)]).await {
+        assert_eq!(reply, Reply::Simple("OK".to_owned()));
+    }
+    server.disk().unwrap().free().unwrap();
+    server.restart(Data::Keep).await.unwrap();
+    assert!(server.is_running().unwrap());
+    let mut client = Resp::connect(server.addr()).await.unwrap();
+    assert_eq!(client.command(&["GET", "a"]).await.unwrap(), Reply::Bulk("1".to_owned()));
+    server.restart(Data::Wipe).await.unwrap();
+    let mut client = Resp::connect(server.addr()).await.unwrap();
+    assert_eq!(client.command(&["GET", "a"]).await.unwrap(), Reply::Nil);
+    server.kill().unwrap();
+    assert!(!server.is_running().unwrap());
+}

@@ -1,0 +1,237 @@
+//! Every engine under every fault, for as long as one likes: `cargo xtask soak`.
+//!
+//! Prints a line for each, and writes what it found, and the table of promises, to files. It is its own worker.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use leasehold_verify::conduct::Control;
+use leasehold_verify::matrix::{self, Cell, Extent, Outcome};
+use leasehold_verify::worker;
+use serde::{Deserialize, Serialize};
+
+const HELP: &str = "\
+leasehold-soak [--histories N] [--ops N] [--faults N] [--at-once N] [--seed N] [--only ENGINE[/FAULT]] [--for MINUTES] [--out DIR] [--readme FILE]
+
+Goes round all engines and faults, ten histories each at a time, until each has had as many as it should. After each round what was found so far is in the
+files; if it is ended, the same command goes on where the last whole round ended, unless the program was built anew since.
+
+  --histories N   histories for each engine and fault (100)
+  --ops N         calls in a history, at least (1000)
+  --faults N      faults in a history (3)
+  --at-once N     so many engines and faults at a time (6)
+  --seed N        the first seed (1)
+  --only E[/F]    only this engine, or this engine under this fault
+  --for MINUTES   begins no further round after this time
+  --out DIR       where soak.json, promises.md and broken histories go (target/soak)
+  --readme FILE   puts the table between its marks `<!-- promises -->` and `<!-- /promises -->`";
+
+/// Histories of a cell in one round; in each round there is one of a scheduled job, too.
+const ROUND: u64 = 10;
+
+/// What was found so far, of what.
+#[derive(Serialize, Deserialize)]
+struct Found {
+    /// What makes a run another one: calls and faults in a history, the first seed, which cells, and the program itself, by its time of making.
+    of: (u64, usize, u64, Option<String>, u64),
+    /// Histories of each cell.
+    histories: u64,
+    /// When the last of them ended.
+    date: String,
+    outcomes: Vec<Outcome>,
+}
+
+struct Options {
+    extent: Extent,
+    only: Option<String>,
+    minutes: Option<u64>,
+    out: PathBuf,
+    readme: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|first| first == worker::WORKER) {
+        return done(worker::main());
+    }
+    if std::env::args().any(|word| word == "--help" || word == "-h") {
+        println!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    done(options().and_then(soak))
+}
+
+fn done(result: Result<(), String>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("{problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options() -> Result<Options, String> {
+    let worker = std::env::current_exe().map_err(|error| error.to_string())?;
+    let out = PathBuf::from("target/soak");
+    let extent = Extent {
+        histories: 100,
+        calls: 1000,
+        ticks: 20,
+        faults: 3,
+        workers: 5,
+        at_once: 6,
+        seed: 1,
+        worker,
+        kept: out.clone(),
+    };
+    let mut options = Options { extent, only: None, minutes: None, out, readme: None };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value = words.next().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"))?;
+        let number = || value.parse::<u64>().map_err(|_| format!("{word}: {value:?} is no number\n\n{HELP}"));
+        match word.as_str() {
+            "--histories" => options.extent.histories = number()?,
+            "--ops" => options.extent.calls = number()?,
+            "--faults" => options.extent.faults = number()? as usize,
+            "--at-once" => options.extent.at_once = number()?.max(1) as usize,
+            "--seed" => options.extent.seed = number()?,
+            "--only" => options.only = Some(value),
+            "--for" => options.minutes = Some(number()?),
+            "--out" => options.out = PathBuf::from(value),
+            "--readme" => options.readme = Some(PathBuf::from(value)),
+            _ => return Err(format!("{word} is not known\n\n{HELP}")),
+        }
+    }
+    if options.only.is_some() && options.readme.is_some() {
+        return Err("--readme takes the table of all engines and faults: not with --only".to_owned());
+    }
+    options.extent.kept = options.out.join("broken");
+    Ok(options)
+}
+
+fn wanted(cell: &Cell, only: Option<&str>) -> bool {
+    let name = format!("{}/{}", cell.local, cell.fault.map_or("none", |fault| fault.as_str()));
+    only.is_none_or(|only| name == only || name.split('/').next() == Some(only))
+}
+
+fn soak(options: Options) -> Result<(), String> {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(|error| error.to_string())?;
+    std::fs::create_dir_all(&options.out).map_err(|error| format!("{}: {error}", options.out.display()))?;
+    let cells: Vec<Cell> = matrix::cells().into_iter().filter(|cell| wanted(cell, options.only.as_deref())).collect();
+    if cells.is_empty() {
+        return Err(format!("--only names none of the engines and faults\n\n{HELP}"));
+    }
+    let mut found = so_far(&options);
+    if found.histories > 0 {
+        println!("{} histories of each were run before", found.histories);
+        write(&options, &found)?;
+    }
+    let clock = leasehold::clock::Clock::system();
+    let began = clock.now();
+    while found.histories < options.extent.histories {
+        let round = Extent {
+            histories: ROUND.min(options.extent.histories - found.histories),
+            seed: options.extent.seed + found.histories,
+            ..options.extent.clone()
+        };
+        println!("histories {} to {} of each", found.histories + 1, found.histories + round.histories);
+        runtime.block_on(one_round(&cells, &round, &mut found))?;
+        write(&options, &found)?;
+        if options.minutes.is_some_and(|minutes| clock.now().since(began).as_secs() >= minutes * 60) {
+            break;
+        }
+    }
+    let mut problems: Vec<String> = Vec::new();
+    for outcome in found.outcomes.iter().filter(|outcome| !outcome.holds()) {
+        problems.push(format!("{} under {}: {}", outcome.engine, outcome.fault, outcome.line()));
+    }
+    if options.only.is_none() {
+        problems.extend(runtime.block_on(controls(&options.extent)));
+    }
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
+}
+
+/// What an earlier run of the same found.
+fn so_far(options: &Options) -> Found {
+    let extent = &options.extent;
+    let made = std::fs::metadata(&extent.worker).and_then(|program| program.modified()).ok();
+    let made = made.and_then(|made| made.duration_since(std::time::UNIX_EPOCH).ok()).unwrap_or_default();
+    let of = (extent.calls, extent.faults, extent.seed, options.only.clone(), made.as_secs());
+    let earlier = std::fs::read_to_string(options.out.join("soak.json")).ok();
+    let earlier = earlier.and_then(|text| serde_json::from_str::<Found>(&text).ok()).filter(|found| found.of == of);
+    earlier.unwrap_or_else(|| Found { of, histories: 0, date: String::new(), outcomes: Vec::new() })
+}
+
+/// Some histories of every cell; all or nothing.
+async fn one_round(cells: &[Cell], extent: &Extent, found: &mut Found) -> Result<(), String> {
+    let total = cells.len();
+    let mut number = 0;
+    let running = matrix::run(cells.to_vec(), extent, |cell, outcome| {
+        number += 1;
+        println!("{number:>3} of {total}  {cell}: {}", outcome.line());
+    });
+    let outcomes = tokio::select! {
+        outcomes = running => outcomes,
+        // With the runtime all servers end, and small disks are unmounted.
+        _ = tokio::signal::ctrl_c() => return Err("interrupted: the same command goes on with this round".to_owned()),
+    };
+    if outcomes.len() < total {
+        return Err(format!("{} of {total} ended with a panic", total - outcomes.len()));
+    }
+    for (_, outcome) in outcomes {
+        let same = |one: &&mut Outcome| one.engine == outcome.engine && one.fault == outcome.fault;
+        match found.outcomes.iter_mut().find(same) {
+            Some(earlier) => earlier.add(outcome),
+            None => found.outcomes.push(outcome),
+        }
+    }
+    found.histories += extent.histories;
+    found.date = jiff::Timestamp::now().strftime("%Y-%m-%d").to_string();
+    Ok(())
+}
+
+fn write(options: &Options, found: &Found) -> Result<(), String> {
+    let table = matrix::table(&found.outcomes, &found.date);
+    let json = serde_json::to_string_pretty(found).map_err(|error| error.to_string())?;
+    for (name, text) in [("soak.json", &json), ("promises.md", &table)] {
+        let path = options.out.join(name);
+        std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
+    }
+    options.readme.as_ref().map_or(Ok(()), |readme| put_into(readme, &table))
+}
+
+/// Runs the controls, all at a time; what was not found out is a problem.
+async fn controls(extent: &Extent) -> Vec<String> {
+    let extent = Extent { histories: 5, ..extent.clone() };
+    let all = Control::ALL.map(|control| {
+        let extent = extent.clone();
+        tokio::spawn(async move { matrix::run_control(control, &extent).await })
+    });
+    let mut problems = Vec::new();
+    for (control, running) in Control::ALL.iter().zip(all) {
+        match running.await {
+            Ok(Ok((found, of))) => {
+                println!("control  {}: found out in {found} of {of}", control.about());
+                if found < of {
+                    problems.push(format!("control not found out in {} of {of}: {}", of - found, control.about()));
+                }
+            }
+            Ok(Err(trouble)) => problems.push(format!("control {}: {trouble}", control.about())),
+            Err(panic) => problems.push(format!("control {}: {panic}", control.about())),
+        }
+    }
+    problems
+}
+
+/// Puts the table into a document, between its marks.
+fn put_into(readme: &std::path::Path, table: &str) -> Result<(), String> {
+    const MARKS: [&str; 2] = ["<!-- promises -->\n", "<!-- /promises -->"];
+    let text = std::fs::read_to_string(readme).map_err(|error| format!("{}: {error}", readme.display()))?;
+    let parts = text.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
+    let (before, after) =
+        parts.ok_or_else(|| format!("{} has no {}…{}", readme.display(), MARKS[0].trim(), MARKS[1]))?;
+    let text = format!("{before}{}{table}{}{after}", MARKS[0], MARKS[1]);
+    std::fs::write(readme, text).map_err(|error| format!("{}: {error}", readme.display()))
+}

@@ -1,0 +1,165 @@
+//! A guard is never held after its deadline, and its holder is told of the loss, then and before anybody else holds the lock.
+
+use super::exclusion::capital;
+use super::story::{Hold, Story};
+use super::words::{at, counted, fault_at, long, who};
+use super::{Bench, Judged};
+use crate::history::{Mode, Nanos};
+use crate::verdict::Promise;
+
+/// What a worker that runs may need to wake up.
+const WAKING: Nanos = 100_000_000;
+
+/// Who has not been told after this long is never told: workers wait for twice as long before they give back what they do not hold.
+const NEVER: Nanos = 500_000_000;
+
+pub(crate) fn check(story: &Story<'_>) -> Judged {
+    let mut bench = Bench::new(Promise::Loss);
+    let mut notices: Vec<i128> = Vec::new();
+    for holds in story.by_lock().values() {
+        let alone: Vec<&Hold<'_>> = holds.iter().copied().filter(|hold| hold.mode == Mode::Exclusive).collect();
+        for hold in holds {
+            let over = hold.lost.is_some() || hold.unheld.is_some();
+            bench.checked += hold.held.len() as u64 + u64::from(over);
+            held(story, hold, &mut bench);
+            let Some((lost, deadline)) = hold.lost else {
+                never(story, hold, &mut bench);
+                continue;
+            };
+            if story.life(hold.worker).awake(deadline.min(lost), lost) {
+                notices.push(i128::from(lost) - i128::from(deadline));
+            }
+            // Readers only mind those who are alone.
+            let others = if hold.mode == Mode::Exclusive { holds } else { &alone };
+            let overtaken = story.header.exclusion && too_late(story, hold, lost, deadline, others, &mut bench);
+            if !overtaken {
+                late(story, hold, lost, deadline, &mut bench);
+            }
+        }
+    }
+    let losses = story.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64;
+    let looks = story.holds.iter().map(|hold| hold.held.len() as u64).sum();
+    let mut figure = format!("{}, {}", counted(looks, "look"), counted(losses, "loss").replace("losss", "losses"));
+    notices.sort_unstable();
+    if let (Some(&median), Some(&latest)) = (notices.get(notices.len() / 2), notices.last()) {
+        let of = if notices.len() as u64 == losses { String::new() } else { format!(" ({} running)", notices.len()) };
+        figure.push_str(&format!("{of}: learned {} (median), at the latest {}", side(median), side(latest)));
+    }
+    if bench.checked == 0 {
+        figure = "nothing was lost, and nobody looked".to_owned();
+    }
+    bench.judged(figure)
+}
+
+/// Before or after the deadline.
+fn side(by: i128) -> String {
+    let far = long(u64::try_from(by.unsigned_abs()).unwrap_or(u64::MAX));
+    if by > 0 { format!("{far} after the deadline") } else { format!("{far} before the deadline") }
+}
+
+/// Its own lines: never held after the deadline, nor after the loss.
+fn held(story: &Story<'_>, hold: &Hold<'_>, bench: &mut Bench) {
+    let who = capital(&who(story, hold.worker));
+    let ttl = story.header.ttl;
+    for &(t, deadline) in &hold.held {
+        let (title, why) = match hold.lost {
+            _ if ttl > 0 && deadline > t.saturating_add(ttl) => (
+                format!("{:?} was to last {}, longer than its TTL", hold.lock, long(deadline - t)),
+                format!("its deadline was {}, though leases last {}", at(deadline), long(ttl)),
+            ),
+            _ if t > deadline => {
+                let by = long(t - deadline);
+                (
+                    format!("{:?} was held {by} after its deadline", hold.lock),
+                    format!("its deadline was {}", at(deadline)),
+                )
+            }
+            Some((lost, _)) if t > lost => (
+                format!("{:?} was held after it was lost", hold.lock),
+                format!("it had learned of the loss at {}", at(lost)),
+            ),
+            _ => continue,
+        };
+        let words = format!(
+            "{who} was granted {:?} at {} with token {}. At {} its guard said that it is held, and {why}. {}",
+            hold.lock,
+            at(hold.granted),
+            hold.token,
+            at(t),
+            fault_at(story, t)
+        );
+        bench.broken((deadline.min(t), t), &[hold.worker], &[hold.op], title, words);
+    }
+}
+
+/// Not told at all: whoever does not look relies on that.
+fn never(story: &Story<'_>, hold: &Hold<'_>, bench: &mut Bench) {
+    let Some(unheld) = hold.unheld else { return };
+    let by = unheld.saturating_add(NEVER);
+    let end = hold.release.unwrap_or(story.last);
+    if end >= by && story.life(hold.worker).awake(unheld, by) {
+        let words = format!("A look at {} showed that it was not held any more, and it was never told", at(unheld));
+        told_wrong(story, hold, (unheld, end), &words, "was never told", bench);
+    }
+}
+
+/// Told, but some time after it could not be relied on any more.
+fn late(story: &Story<'_>, hold: &Hold<'_>, lost: Nanos, deadline: Nanos, bench: &mut Bench) {
+    let since = hold.unheld.map_or(deadline, |unheld| unheld.min(deadline));
+    if lost > since.saturating_add(WAKING) && story.life(hold.worker).awake(since, lost) {
+        let words = format!("It was not held any more at {}, and it was told so at {}", at(since), at(lost));
+        let late = format!("was told {} late", long(lost - since));
+        told_wrong(story, hold, (since, lost), &words, &late, bench);
+    }
+}
+
+fn told_wrong(story: &Story<'_>, hold: &Hold<'_>, span: (Nanos, Nanos), how: &str, title: &str, bench: &mut Bench) {
+    let words = format!(
+        "{} was granted {:?} at {} with token {}. {how}, though it ran all the time. {}",
+        capital(&who(story, hold.worker)),
+        hold.lock,
+        at(hold.granted),
+        hold.token,
+        fault_at(story, span.0),
+    );
+    bench.broken(span, &[hold.worker], &[hold.op], format!("the loss of {:?} {title}", hold.lock), words);
+}
+
+/// Learned of the loss only after another was granted the lock, though it ran all the time.
+fn too_late(
+    story: &Story<'_>,
+    hold: &Hold<'_>,
+    lost: Nanos,
+    deadline: Nanos,
+    others: &[&Hold<'_>],
+    bench: &mut Bench,
+) -> bool {
+    let from = others.partition_point(|other| other.granted <= hold.granted);
+    let after = others.iter().skip(from).take_while(|other| other.granted.saturating_add(WAKING) < lost);
+    // One whose grant's end was only written down late may have been before.
+    let later = |other: &Hold<'_>| {
+        let by_token = story.header.fencing && other.token > hold.token;
+        by_token || other.asked >= hold.granted || other.until > other.granted
+    };
+    let Some(other) = after.copied().find(|other| other.conflicts(hold) && later(other)) else { return false };
+    let given_back = hold.release.is_some_and(|release| release <= other.granted);
+    if given_back || !story.life(hold.worker).awake(deadline.min(other.granted), lost) {
+        return false;
+    }
+    let title = format!("the loss of {:?} was learned {} too late", hold.lock, long(lost - other.granted));
+    let words = format!(
+        "{} was granted {:?} at {} with token {}. {} was granted it at {} with token {}, and the first learned of its loss only at {}, though it ran \
+         all the time. {}",
+        capital(&who(story, hold.worker)),
+        hold.lock,
+        at(hold.granted),
+        hold.token,
+        capital(&who(story, other.worker)),
+        at(other.granted),
+        other.token,
+        at(lost),
+        fault_at(story, other.granted),
+    );
+    bench.broken((other.granted, lost), &[hold.worker, other.worker], &[hold.op, other.op], title, words);
+    true
+}

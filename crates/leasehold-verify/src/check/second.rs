@@ -1,0 +1,109 @@
+//! A second opinion on a fenced register's history: somebody else's checker (porcupine), which knows nothing of phases and tries orders.
+
+use std::time::Duration;
+
+use porcupine_rs::{CheckResult, Model, Operation, check_operations_timeout};
+
+use super::register::{Did, Op};
+use crate::history::Nanos;
+
+/// The longest history that it is asked about.
+pub(crate) const LONGEST: usize = 10_000;
+
+/// How long it may take for all registers together.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What it keeps in memory at most, roughly: it remembers a set of operations for each state that it has looked at.
+const MEMORY: u64 = 1 << 30;
+
+/// How many states it looks at in a second, at most.
+const SPEED: u64 = 500_000;
+
+/// What it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opinion {
+    Fits,
+    Broken,
+    Undecided,
+}
+
+/// The register: the highest token and whose it is, and the value.
+#[derive(Clone, Debug)]
+struct Fenced;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+struct State {
+    seen: Option<(u64, u64)>,
+    value: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+struct Shown {
+    token: u64,
+    holder: u64,
+    did: Did,
+}
+
+impl Model for Fenced {
+    type State = State;
+    type Op = Shown;
+    type Metadata = ();
+
+    fn init() -> State {
+        State::default()
+    }
+
+    fn step(state: &State, op: &Shown) -> (bool, State) {
+        let mine = (op.token, op.holder);
+        let accepts = state.seen.is_none_or(|seen| op.token > seen.0 || seen == mine);
+        let with = |value| State { seen: Some(mine), value };
+        match op.did {
+            Did::Wrote(value) if accepts => (true, with(Some(value))),
+            Did::Read(value) if accepts && value == state.value => (true, with(value)),
+            Did::Refused { seen } if !accepts => (state.seen.is_some_and(|(token, _)| token == seen), state.clone()),
+            // These never have to end: not done is the same as done after everything else.
+            Did::MayWrite(value) if accepts => (true, with(Some(value))),
+            Did::MayRead if accepts => (true, with(state.value)),
+            Did::MayWrite(_) | Did::MayRead => (true, state.clone()),
+            _ => (false, state.clone()),
+        }
+    }
+}
+
+/// Asks, as one of so many registers.
+pub(crate) fn ask(ops: &[Op<'_>], registers: usize) -> Opinion {
+    let mut holders: Vec<_> = ops.iter().map(|op| op.holder).collect();
+    holders.sort_unstable();
+    holders.dedup();
+    // Only their order counts; porcupine's times are shorter than ours.
+    let mut times: Vec<Nanos> = ops.iter().flat_map(|op| [op.begin, op.end]).collect();
+    times.sort_unstable();
+    times.dedup();
+    let time = |t: Nanos| i64::try_from(times.binary_search(&t).unwrap_or_default()).unwrap_or(i64::MAX);
+    let history: Vec<Operation<Fenced>> = ops
+        .iter()
+        .map(|op| {
+            let holder = holders.binary_search(&op.holder).unwrap_or(usize::MAX) as u64;
+            Operation {
+                client_id: None,
+                call_time: time(op.begin),
+                return_time: time(op.end),
+                op: Shown { token: op.token, holder, did: op.did },
+                metadata: None,
+            }
+        })
+        .collect();
+    match check_operations_timeout::<Fenced>(&history, patience(ops.len() as u64, registers as u64)) {
+        CheckResult::Ok => Opinion::Fits,
+        CheckResult::Illegal => Opinion::Broken,
+        CheckResult::Unknown => Opinion::Undecided,
+    }
+}
+
+/// How long it may take for this many operations, so that neither time nor memory runs out.
+fn patience(ops: u64, registers: u64) -> Duration {
+    let bytes_in_a_second = SPEED * (ops / 8 + 200);
+    let fits = Duration::from_millis(MEMORY * 1_000 / bytes_in_a_second);
+    let share = PATIENCE / u32::try_from(registers.max(1)).unwrap_or(u32::MAX);
+    share.min(fits.max(Duration::from_secs(3)))
+}

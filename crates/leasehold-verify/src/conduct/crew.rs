@@ -1,0 +1,255 @@
+//! The workers: processes of their own, whose events go into the history as they come.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_testbed::Actor;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::Trouble;
+use super::live::Live;
+use crate::history::{Event, State, Worker};
+use crate::worker::{Assignment, WORKER};
+
+/// How long a worker may take to start.
+const START: Duration = Duration::from_secs(30);
+
+/// How long one that has said its last word may take to end.
+const EXIT: Duration = Duration::from_secs(30);
+
+/// What is done to a worker.
+#[derive(Debug)]
+enum Order {
+    Kill(oneshot::Sender<()>),
+    Stop(oneshot::Sender<()>),
+    Resume(oneshot::Sender<()>),
+    Quit,
+}
+
+/// A worker that runs, or has.
+#[derive(Debug)]
+struct Member {
+    workers: Vec<(Worker, u32)>,
+    orders: mpsc::UnboundedSender<Order>,
+    pump: JoinHandle<Result<(), String>>,
+}
+
+/// All workers of a run.
+#[derive(Debug)]
+pub(super) struct Crew {
+    /// The command of a worker, and what comes before it.
+    words: Vec<String>,
+    env: Vec<(String, String)>,
+    live: Arc<Live>,
+    members: Vec<Member>,
+    next: Worker,
+}
+
+impl Crew {
+    pub(super) fn new(words: Vec<String>, env: Vec<(String, String)>, live: &Arc<Live>) -> Self {
+        Self { words, env, live: Arc::clone(live), members: Vec::new(), next: 0 }
+    }
+
+    /// Starts a process for each of these groups of lanes, and returns when all of them work.
+    pub(super) async fn start(&mut self, assignment: &Assignment, groups: &[Vec<u32>]) -> Result<(), Trouble> {
+        let assigned: Vec<Assignment> = groups
+            .iter()
+            .map(|lanes| {
+                let workers = lanes.iter().map(|lane| (self.number(), *lane)).collect();
+                Assignment { workers, ..assignment.clone() }
+            })
+            .collect();
+        let (words, env, live) = (&self.words, &self.env, &self.live);
+        let starting = assigned.into_iter().map(|assignment| begin(words, env, live, assignment));
+        self.members.extend(futures_util::future::try_join_all(starting).await?);
+        Ok(())
+    }
+
+    fn number(&mut self) -> Worker {
+        self.next += 1;
+        self.next
+    }
+
+    fn of(&self, worker: Worker) -> Option<&Member> {
+        self.members.iter().find(|member| member.workers.iter().any(|(number, _)| *number == worker))
+    }
+
+    /// The workers and lanes that are in one process with this one.
+    pub(super) fn mates(&self, worker: Worker) -> Vec<(Worker, u32)> {
+        self.of(worker).map(|member| member.workers.clone()).unwrap_or_default()
+    }
+
+    async fn order(&self, worker: Worker, order: impl FnOnce(oneshot::Sender<()>) -> Order) -> bool {
+        let (tell, told) = oneshot::channel();
+        let sent = self.of(worker).is_some_and(|member| member.orders.send(order(tell)).is_ok());
+        sent && told.await.is_ok()
+    }
+
+    /// Kills the process of a worker. `false`: it had ended.
+    pub(super) async fn kill(&self, worker: Worker) -> bool {
+        self.order(worker, Order::Kill).await
+    }
+
+    /// Stops it.
+    pub(super) async fn stop(&self, worker: Worker) -> bool {
+        self.order(worker, Order::Stop).await
+    }
+
+    /// Lets it go on.
+    pub(super) async fn resume(&self, worker: Worker) -> bool {
+        self.order(worker, Order::Resume).await
+    }
+
+    /// Has all of them end, and says what they had to complain of. One that does not end in time is killed.
+    pub(super) async fn dismiss(mut self, bound: Duration) -> Vec<String> {
+        for member in &self.members {
+            // It may have ended.
+            let _ = member.orders.send(Order::Quit);
+        }
+        let mut complaints = Vec::new();
+        let deadline = tokio::time::Instant::now() + bound;
+        for member in &mut self.members {
+            match tokio::time::timeout_at(deadline, &mut member.pump).await {
+                Ok(Ok(Ok(()))) => {}
+                Ok(Ok(Err(complaint))) => complaints.push(complaint),
+                Ok(Err(error)) => complaints.push(error.to_string()),
+                Err(_) => {
+                    for (worker, _) in &member.workers {
+                        let last = self.live.last_words(*worker);
+                        complaints
+                            .push(format!("worker {worker} did not end within {bound:?}; its last words: {last}"));
+                    }
+                }
+            }
+        }
+        complaints
+    }
+}
+
+/// However a run ends, no process of it goes on: with its pump, a worker is killed.
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.pump.abort();
+    }
+}
+
+/// Starts a process, and returns when it works.
+async fn begin(
+    words: &[String],
+    env: &[(String, String)],
+    live: &Arc<Live>,
+    assignment: Assignment,
+) -> Result<Member, Trouble> {
+    let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    let mut words: Vec<&str> = words.iter().map(String::as_str).chain([WORKER]).collect();
+    let mut actor = Actor::spawn(Path::new(words.remove(0)), &words, &env)?;
+    let text = serde_json::to_value(&assignment).map_err(|error| Trouble::new(error.to_string()))?;
+    actor.send(&text).await?;
+    let line = actor.recv(START).await?;
+    let started = serde_json::from_value::<Event>(line).map_err(|error| Trouble::new(error.to_string()))?;
+    live.hear(started);
+    let (orders, ordered) = mpsc::unbounded_channel();
+    let workers = assignment.workers;
+    let pump = tokio::spawn(pump(actor, ordered, Arc::clone(live), workers.clone()));
+    Ok(Member { workers, orders, pump })
+}
+
+/// Carries a worker's events into the history until it has ended.
+async fn pump(
+    mut actor: Actor,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    live: Arc<Live>,
+    workers: Vec<(Worker, u32)>,
+) -> Result<(), String> {
+    let all = |state: &State| {
+        for (worker, _) in &workers {
+            live.put(Event::Worker { t: live.now(), worker: *worker, state: state.clone() });
+        }
+    };
+    let mut killed = false;
+    let mut open = true;
+    let mut left = workers.len();
+    loop {
+        tokio::select! {
+            line = actor.recv(Duration::from_secs(3600)) => match line.map(serde_json::from_value::<Event>) {
+                Ok(Ok(event)) => {
+                    left -= usize::from(matches!(event, Event::Worker { state: State::Ended, .. }));
+                    live.hear(event);
+                    // Its last word: whoever else has its pipe for a moment need not be waited for.
+                    if left == 0 {
+                        return exit(&mut actor, "said its last word").await;
+                    }
+                }
+                // The last line of one that was killed may be cut off.
+                _ if killed => return Ok(()),
+                Ok(Err(error)) => return Err(format!("a worker says what nobody understands: {error}")),
+                Err(_) => {
+                    for (worker, _) in &workers {
+                        live.gone(*worker);
+                    }
+                    return exit(&mut actor, "fell silent").await;
+                }
+            },
+            order = orders.recv(), if open => match order {
+                Some(Order::Kill(done)) => {
+                    // From before it: what it held may be free at once.
+                    let t = live.now();
+                    killed = actor.sigkill().is_ok();
+                    for (worker, _) in &workers {
+                        live.put(Event::Worker { t, worker: *worker, state: State::Killed });
+                    }
+                    tell(done, killed);
+                }
+                Some(Order::Stop(done)) => {
+                    all(&State::Stopped);
+                    tell(done, actor.sigstop().is_ok());
+                }
+                Some(Order::Resume(done)) => {
+                    let resumed = actor.sigcont().is_ok();
+                    all(&State::Resumed);
+                    tell(done, resumed);
+                }
+                Some(Order::Quit) => {
+                    // It may have ended.
+                    let _ = actor.send(&serde_json::Value::Null).await;
+                }
+                None => open = false,
+            },
+        }
+    }
+}
+
+/// Waits for its end, which has come or is near.
+async fn exit(actor: &mut Actor, so_far: &str) -> Result<(), String> {
+    match actor.wait_exit(EXIT).await {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("a worker ended by itself, with {status}:\n{}", actor.story())),
+        Err(_) => Err(format!(
+            "a worker {so_far}, and did not end within {EXIT:?}; its threads:\n{}\n{}",
+            threads(actor.pid()),
+            actor.story()
+        )),
+    }
+}
+
+/// What the threads of a process do, for a message.
+fn threads(pid: u32) -> String {
+    let folder = Path::new("/proc").join(pid.to_string()).join("task");
+    let Ok(tasks) = std::fs::read_dir(&folder) else { return format!("{} is not there", folder.display()) };
+    let mut lines = Vec::new();
+    for task in tasks.flatten() {
+        let of = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default().trim().to_owned();
+        lines.push(format!("{}; waits in {}; system call {}", of("stat"), of("wchan"), of("syscall")));
+    }
+    lines.join("\n")
+}
+
+/// Says that an order was carried out; without a word it was not, because the process has ended.
+fn tell(done: oneshot::Sender<()>, carried_out: bool) {
+    if carried_out {
+        // Whoever asked may be gone.
+        let _ = done.send(());
+    }
+}

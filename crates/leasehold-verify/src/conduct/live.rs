@@ -1,0 +1,189 @@
+//! What the conductor knows of a run while it goes on, and the history that it writes.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use leasehold::clock::Clock;
+
+use crate::history::{self, Call, Event, Nanos, OpId, Outcome, State, Worker};
+
+/// How many lines of a worker that does not end are told.
+const LAST_WORDS: usize = 6;
+
+/// How far a run is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Since its start.
+    pub elapsed: Nanos,
+    /// Calls begun.
+    pub calls: u64,
+    /// Locks granted.
+    pub grants: u64,
+    /// Ticks begun.
+    pub ticks: u64,
+    /// Locks lost.
+    pub losses: u64,
+    /// Faults that are over.
+    pub faults: usize,
+    /// What goes on just now.
+    pub now: String,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    progress: Progress,
+    /// Locks that somebody was granted and has neither given back nor lost.
+    held: HashMap<OpId, Worker>,
+    working: Vec<Worker>,
+    events: Vec<Event>,
+    broken: Option<String>,
+}
+
+/// The history so far.
+#[derive(Debug)]
+pub(super) struct Live {
+    clock: Clock,
+    pub(super) origin: Nanos,
+    file: Option<Mutex<File>>,
+    inside: Mutex<Inside>,
+}
+
+impl Live {
+    pub(super) fn new(file: Option<File>) -> Self {
+        let clock = Clock::system();
+        let origin = clock.now().as_nanos();
+        Self { clock, origin, file: file.map(Mutex::new), inside: Mutex::default() }
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        self.clock.now().as_nanos().saturating_sub(self.origin)
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes an event down. It is in the file when this returns.
+    pub(super) fn put(&self, event: Event) {
+        if let Some(file) = &self.file {
+            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Err(error) = file.write_all(history::line(&event).as_bytes()) {
+                self.inside().broken.get_or_insert_with(|| format!("the history cannot be written: {error}"));
+            }
+        }
+        self.hear(event);
+    }
+
+    /// Takes in what a worker has written down.
+    pub(super) fn hear(&self, event: Event) {
+        let mut inside = self.inside();
+        inside.follow(&event);
+        inside.events.push(event);
+    }
+
+    /// Whether all could be written so far.
+    pub(super) fn is_written(&self) -> Result<(), io::Error> {
+        self.inside().broken.clone().map_or(Ok(()), |problem| Err(io::Error::other(problem)))
+    }
+
+    /// How far it is.
+    pub(super) fn progress(&self) -> Progress {
+        let now = self.now();
+        Progress { elapsed: now, ..self.inside().progress.clone() }
+    }
+
+    /// Says what goes on.
+    pub(super) fn say(&self, what: &str) {
+        what.clone_into(&mut self.inside().progress.now);
+    }
+
+    /// One more fault is over.
+    pub(super) fn fault_over(&self) {
+        self.inside().progress.faults += 1;
+    }
+
+    /// Who holds something.
+    pub(super) fn holders(&self) -> Vec<Worker> {
+        let mut holders: Vec<Worker> = self.inside().held.values().copied().collect();
+        holders.sort_unstable();
+        holders.dedup();
+        holders
+    }
+
+    /// The last lines of a worker.
+    pub(super) fn last_words(&self, worker: Worker) -> String {
+        let inside = self.inside();
+        let of = |event: &&Event| match event {
+            Event::Begin { op, .. } | Event::End { op, .. } | Event::Held { op, .. } => (*op >> 32) as Worker == worker,
+            Event::Unheld { op, .. } | Event::Lost { op, .. } => (*op >> 32) as Worker == worker,
+            Event::Worker { worker: other, .. } => *other == worker,
+            _ => false,
+        };
+        let last: Vec<String> = inside.events.iter().rev().filter(of).take(LAST_WORDS).map(history::line).collect();
+        last.into_iter().rev().collect::<String>().trim_end().to_owned()
+    }
+
+    /// A worker has ended by itself, without a word.
+    pub(super) fn gone(&self, worker: Worker) {
+        let mut inside = self.inside();
+        inside.working.retain(|other| *other != worker);
+        inside.held.retain(|_, holder| *holder != worker);
+    }
+
+    /// All who work.
+    pub(super) fn workers(&self) -> Vec<Worker> {
+        self.inside().working.clone()
+    }
+
+    /// All events, and what went wrong with writing them.
+    pub(super) fn finish(&self) -> Result<Vec<Event>, io::Error> {
+        if let Some(file) = &self.file {
+            file.lock().unwrap_or_else(PoisonError::into_inner).sync_all()?;
+        }
+        let mut inside = self.inside();
+        match inside.broken.take() {
+            Some(problem) => Err(io::Error::other(problem)),
+            None => Ok(std::mem::take(&mut inside.events)),
+        }
+    }
+}
+
+impl Inside {
+    fn follow(&mut self, event: &Event) {
+        match event {
+            Event::Begin { worker, op, call, .. } => {
+                self.progress.calls += 1;
+                match call {
+                    Call::Release { hold } => drop(self.held.remove(hold)),
+                    Call::Tick { .. } => {
+                        self.progress.ticks += 1;
+                        self.held.insert(*op, *worker);
+                    }
+                    _ => {}
+                }
+            }
+            Event::End { op, outcome: Outcome::Granted { .. }, .. } => {
+                self.progress.grants += 1;
+                let worker = (*op >> 32) as Worker;
+                // The last lines of one that was killed come after its end.
+                if self.working.contains(&worker) {
+                    self.held.insert(*op, worker);
+                }
+            }
+            Event::End { op, outcome: Outcome::Done, .. } => drop(self.held.remove(op)),
+            Event::Lost { op, .. } => {
+                self.progress.losses += 1;
+                self.held.remove(op);
+            }
+            Event::Worker { worker, state: State::Started { .. }, .. } => self.working.push(*worker),
+            Event::Worker { worker, state: State::Killed | State::Ended, .. } => {
+                self.working.retain(|other| other != worker);
+                self.held.retain(|_, holder| holder != worker);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! When which fault happens: a pure function of the seed.
+
+use crate::dice::Dice;
+use crate::history::FaultKind;
+
+/// A fault to come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Planned {
+    /// After which part of the run, from 0 to 1.
+    pub after: f64,
+    /// Which.
+    pub kind: FaultKind,
+}
+
+/// Spreads `count` faults over a run, each kind about as often as the others, in an order and at moments that the seed chooses. The last fifth of the run
+/// is left in peace, so that one can see it recover.
+pub fn schedule(kinds: &[FaultKind], count: usize, seed: u64) -> Vec<Planned> {
+    if kinds.is_empty() {
+        return Vec::new();
+    }
+    let mut dice = Dice::new(seed).fork("schedule");
+    let mut bag: Vec<FaultKind> = Vec::new();
+    let each = 0.8 / count.max(1) as f64;
+    (0..count)
+        .map(|number| {
+            if bag.is_empty() {
+                bag = kinds.to_vec();
+            }
+            let kind = bag.swap_remove(dice.below(bag.len() as u64) as usize);
+            let within = 0.2 + 0.6 * (dice.below(1000) as f64 / 1000.0);
+            Planned { after: each * (number as f64 + within), kind }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_comes_once_before_any_comes_twice_and_all_before_the_last_fifth() {
+        for seed in 0..200 {
+            let plan = schedule(FaultKind::ALL, 2 * FaultKind::ALL.len(), seed);
+            let (first, second) = plan.split_at(FaultKind::ALL.len());
+            for half in [first, second] {
+                let mut kinds: Vec<_> = half.iter().map(|planned| planned.kind).collect();
+                kinds.sort_unstable();
+                assert_eq!(kinds, FaultKind::ALL);
+            }
+            assert!(plan.windows(2).all(|pair| pair[0].after < pair[1].after));
+            assert!(plan.iter().all(|planned| (0.0..0.8).contains(&planned.after)));
+            assert_eq!(plan, schedule(FaultKind::ALL, 2 * FaultKind::ALL.len(), seed));
+        }
+        assert_ne!(schedule(FaultKind::ALL, 5, 1), schedule(FaultKind::ALL, 5, 2));
+        assert_eq!(schedule(&[], 5, 1), []);
+    }
+}

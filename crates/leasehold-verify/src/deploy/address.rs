@@ -1,0 +1,218 @@
+//! The hosts in an engine's URL, to be replaced by others. Everything else stays as it is written.
+
+use std::net::SocketAddr;
+
+use super::Trouble;
+
+/// A URL, taken apart at its hosts.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Address {
+    /// What stands before the first colon, in lower case.
+    pub(super) scheme: String,
+    /// Where the servers are, as written; with the usual port where none is.
+    pub(super) hosts: Vec<(String, u16)>,
+    /// What stands before the first host, between them, and behind the last: one more than hosts.
+    between: Vec<String>,
+    /// Whether TLS is spoken.
+    pub(super) tls: bool,
+}
+
+impl Address {
+    /// Takes a URL apart.
+    pub(super) fn read(url: &str) -> Result<Self, Trouble> {
+        let no_url = || Trouble::usage("this is no engine's URL: it has no scheme, like `redis://host:6379`");
+        let (scheme, rest) = url.split_once(':').ok_or_else(no_url)?;
+        let scheme = scheme.to_ascii_lowercase();
+        let (main, query) = rest.find('?').map_or((rest, ""), |at| rest.split_at(at));
+        let Some(port) = usual_port(&scheme) else {
+            return Ok(Self { scheme, hosts: Vec::new(), between: vec![url.to_owned()], tls: false });
+        };
+        let (slashes, main) = main.strip_prefix("//").map_or(("", main), |main| ("//", main));
+        let mut reader = Reader { port, hosts: Vec::new(), between: Vec::new(), text: format!("{scheme}:") };
+        let mut tls = scheme == "rediss" || asks_for_tls(&scheme, query);
+        if scheme == "redlock" {
+            reader.text.push_str(slashes);
+            for (at, part) in main.split(',').enumerate() {
+                reader.text.push_str(if at == 0 { "" } else { "," });
+                tls |= part.starts_with("rediss://");
+                let start = part.find("://").map_or(0, |at| at + 3);
+                reader.text.push_str(&part[..start]);
+                reader.authority(&part[start..])?;
+            }
+        } else {
+            reader.text.push_str("//");
+            // Without slashes all of it is a path.
+            reader.authority(if slashes.is_empty() && !main.starts_with('/') { "" } else { main })?;
+        }
+        reader.text.push_str(query);
+        reader.between.push(reader.text);
+        Ok(Self { scheme, hosts: reader.hosts, between: reader.between, tls })
+    }
+
+    /// The same URL with other servers.
+    pub(super) fn with(&self, servers: &[SocketAddr]) -> String {
+        let mut url = String::new();
+        for (at, text) in self.between.iter().enumerate() {
+            url.push_str(text);
+            if at + 1 < self.between.len() {
+                url.push_str(&servers.get(at).map(SocketAddr::to_string).unwrap_or_default());
+            }
+        }
+        url
+    }
+
+    /// Why no proxy can stand before these servers, if none can.
+    pub(super) fn why_no_proxy(&self) -> Option<&'static str> {
+        match self.scheme.as_str() {
+            "memory" => Some("lives in one process: there is no network to disturb"),
+            "file" => Some("lives in a folder of this host: there is no network to disturb"),
+            "redis+sentinel" => Some("Sentinels tell clients the servers' own addresses, past any proxy"),
+            "redis+cluster" => Some("a cluster's nodes tell clients each other's own addresses, past any proxy"),
+            _ if self.tls => Some("speaks TLS, and no certificate is for a proxy's address"),
+            _ if self.hosts.iter().any(|(host, _)| host.contains('/') || host.to_ascii_lowercase().contains("%2f")) => {
+                Some("is reached by a socket in a folder, where no proxy stands")
+            }
+            _ if self.hosts.is_empty() => Some("is no engine whose network is known"),
+            _ => None,
+        }
+    }
+}
+
+/// Gathers hosts and the text around them.
+struct Reader {
+    port: u16,
+    hosts: Vec<(String, u16)>,
+    between: Vec<String>,
+    text: String,
+}
+
+impl Reader {
+    /// Reads `[login@]host[:port][,host…][/path]`.
+    fn authority(&mut self, text: &str) -> Result<(), Trouble> {
+        let (authority, path) = text.find('/').map_or((text, ""), |at| text.split_at(at));
+        if path.contains('@') {
+            return Err(Trouble::usage("a `/` or `?` in a user or a password is written as %2F or %3F"));
+        }
+        let start = authority.rfind('@').map_or(0, |at| at + 1);
+        self.text.push_str(&authority[..start]);
+        let mut hosts = authority[start..].split(',').filter(|host| !host.is_empty()).peekable();
+        if hosts.peek().is_none() {
+            self.host("127.0.0.1")?;
+        }
+        for (at, host) in hosts.enumerate() {
+            self.text.push_str(if at == 0 { "" } else { "," });
+            self.host(host)?;
+        }
+        self.text.push_str(path);
+        Ok(())
+    }
+
+    /// Reads `host`, `host:port` or `[::1]:port`.
+    fn host(&mut self, text: &str) -> Result<(), Trouble> {
+        // It is not repeated: it may be half of a password with a comma in it.
+        let wrong = || Trouble::usage("a host in this URL is none, like `host:6379` or `[::1]:6379`");
+        let (host, port) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').ok_or_else(wrong)?,
+            None => text.find(':').map_or((text, ""), |at| text.split_at(at)),
+        };
+        let port = match port.strip_prefix(':') {
+            None | Some("") => self.port,
+            Some(digits) => digits.parse().map_err(|_| wrong())?,
+        };
+        if host.is_empty() {
+            return Err(wrong());
+        }
+        self.hosts.push((host.to_owned(), port));
+        self.between.push(std::mem::take(&mut self.text));
+        Ok(())
+    }
+}
+
+/// The port where none is written; `None` for engines that are not reached by a network.
+fn usual_port(scheme: &str) -> Option<u16> {
+    match scheme {
+        "redis" | "rediss" | "redis+cluster" | "redlock" => Some(6379),
+        "redis+sentinel" => Some(26379),
+        "zookeeper" => Some(2181),
+        "mysql" => Some(3306),
+        "postgres" => Some(5432),
+        _ => None,
+    }
+}
+
+fn asks_for_tls(scheme: &str, query: &str) -> bool {
+    let options = || query.trim_start_matches('?').split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let on = options().rfind(|(key, _)| *key == "tls").map(|(_, value)| value != "off" && value != "false");
+    // For databases the authority alone turns it on.
+    let sql = scheme == "mysql" || scheme == "postgres";
+    on.unwrap_or_else(|| sql && options().any(|(key, _)| key == "ca"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn proxies(count: usize) -> Vec<SocketAddr> {
+        (0..count).map(|at| SocketAddr::from(([127, 0, 0, 1], 9000 + at as u16))).collect()
+    }
+
+    #[test]
+    fn only_the_hosts_change() {
+        for (url, hosts, changed) in [
+            ("redis://h", vec![("h", 6379)], "redis://127.0.0.1:9000"),
+            ("redis:", vec![("127.0.0.1", 6379)], "redis://127.0.0.1:9000"),
+            ("redis://u:p%40@h:7/2?strict=1s", vec![("h", 7)], "redis://u:p%40@127.0.0.1:9000/2?strict=1s"),
+            ("redis://[::1]:7", vec![("::1", 7)], "redis://127.0.0.1:9000"),
+            (
+                "redlock://u:p@h1:1/2,redis://:s@h2,h3?drift=0.02",
+                vec![("h1", 1), ("h2", 6379), ("h3", 6379)],
+                "redlock://u:p@127.0.0.1:9000/2,redis://:s@127.0.0.1:9001,127.0.0.1:9002?drift=0.02",
+            ),
+            (
+                "zookeeper://u:p@z1,z2:99/apps/locks",
+                vec![("z1", 2181), ("z2", 99)],
+                "zookeeper://u:p@127.0.0.1:9000,127.0.0.1:9001/apps/locks",
+            ),
+            ("mysql://u:p@h/shop?table=t", vec![("h", 3306)], "mysql://u:p@127.0.0.1:9000/shop?table=t"),
+            ("mysql://u:p@/shop", vec![("127.0.0.1", 3306)], "mysql://u:p@127.0.0.1:9000/shop"),
+            ("postgres://u@h1,h2:99/d", vec![("h1", 5432), ("h2", 99)], "postgres://u@127.0.0.1:9000,127.0.0.1:9001/d"),
+        ] {
+            let address = Address::read(url).unwrap();
+            let expected: Vec<(String, u16)> = hosts.into_iter().map(|(host, port)| (host.to_owned(), port)).collect();
+            assert_eq!(address.hosts, expected, "{url}");
+            assert_eq!(address.with(&proxies(expected.len())), changed, "{url}");
+            assert_eq!(address.why_no_proxy(), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn where_no_proxy_can_stand() {
+        for (url, says) in [
+            ("memory:", "one process"),
+            ("file:///var/lib/locks", "folder"),
+            ("redis+sentinel://h1,h2/mymaster", "Sentinels"),
+            ("redis+cluster://h1,h2", "cluster"),
+            ("rediss://h", "TLS"),
+            ("redis://h?tls=on", "TLS"),
+            ("redlock://h1,rediss://h2,h3", "TLS"),
+            ("zookeeper://h?tls=on&ca=/c", "TLS"),
+            ("postgres://u@h/d?ca=/c", "TLS"),
+            ("postgres://u@%2Fvar%2Frun/d", "socket"),
+            ("etcd://h", "no engine"),
+        ] {
+            let why = Address::read(url).unwrap().why_no_proxy().unwrap_or_default();
+            assert!(why.contains(says), "{url}: {why}");
+        }
+        assert_eq!(Address::read("postgres://u@h/d?tls=off").unwrap().why_no_proxy(), None);
+    }
+
+    #[test]
+    fn nothing_of_a_password_is_repeated() {
+        for url in ["redis://u:hun/ter2@h", "redis://u:p@:hunter2", "redlock://u:hunter,hunter2@h1", "hunter2"] {
+            match Address::read(url) {
+                Err(trouble) => assert!(!trouble.to_string().contains("hunter"), "{url}: {trouble}"),
+                Ok(address) => assert!(address.hosts.iter().all(|(host, _)| !host.contains("hunter2")), "{url}"),
+            }
+        }
+    }
+}

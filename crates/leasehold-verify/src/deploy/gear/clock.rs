@@ -1,0 +1,114 @@
+//! By how much a server's wall clock jumps.
+//!
+//! A clock that jumps ahead ends leases early: no engine with one clock can promise anything then but its tokens, and that is a fault of its own,
+//! *ahead*. Set back, it must not let a second one in. So with *clock* and its guard on a database's clock goes back only, and stays there, since the way
+//! home leads ahead; without it, it goes ahead.
+
+use std::time::Duration;
+
+use leasehold_testbed::WallClock;
+
+use crate::deploy::{Setup, Trouble};
+use crate::dice::Dice;
+use crate::history::FaultKind;
+
+/// The furthest jump, in seconds.
+const FURTHEST: u64 = 3600;
+
+/// The clock of one database.
+pub(super) struct Hand {
+    clock: WallClock,
+    /// Seconds ahead of the right time.
+    at: i64,
+    guard: bool,
+    /// The furthest that it may go back at once.
+    furthest: u64,
+    ttl: Duration,
+}
+
+impl Hand {
+    /// A clock, if it is to jump. `mends`: leases that begin in the future are mended, so that it may go back by any amount.
+    pub(super) fn wanted(setup: &Setup, mends: bool) -> Result<Option<Self>, Trouble> {
+        if !setup.wants(FaultKind::Clock) && !setup.wants(FaultKind::Ahead) {
+            return Ok(None);
+        }
+        // A claim whose holder is gone lasts longer by as much as the clock went back. Where holders go, that must not be long.
+        let alone = setup.faults.iter().all(|fault| *fault == FaultKind::Clock);
+        let furthest = if mends || alone { FURTHEST } else { 1 };
+        Ok(Some(Self { clock: WallClock::new()?, at: 0, guard: setup.guard, furthest, ttl: setup.ttl }))
+    }
+
+    pub(super) fn clock(&self) -> &WallClock {
+        &self.clock
+    }
+
+    /// Jumps, and says by how much.
+    pub(super) fn jump(&mut self, fault: FaultKind, dice: &mut Dice) -> Result<String, Trouble> {
+        let is_back = self.guard && fault == FaultKind::Clock;
+        let step = if is_back { -signed(dice.between(1, self.furthest)) } else { ahead(self.ttl, dice) };
+        self.at += step;
+        self.clock.move_to(self.at)?;
+        Ok(in_words(step))
+    }
+
+    /// Where it stays.
+    pub(super) fn note(&self) -> String {
+        format!("it stays {}", in_words(self.at))
+    }
+}
+
+/// Ahead by more than any lease.
+pub(super) fn ahead(ttl: Duration, dice: &mut Dice) -> i64 {
+    let least = ttl.as_secs() * 2 + 1;
+    signed(dice.between(least, FURTHEST.max(least)))
+}
+
+/// Back by up to an hour.
+pub(super) fn back(dice: &mut Dice) -> i64 {
+    -signed(dice.between(1, FURTHEST))
+}
+
+pub(super) fn in_words(seconds: i64) -> String {
+    format!("{} s {}", seconds.unsigned_abs(), if seconds < 0 { "back" } else { "ahead" })
+}
+
+fn signed(seconds: u64) -> i64 {
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps_are_as_far_as_they_may_be() {
+        let mut dice = Dice::new(3);
+        let ttl = Duration::from_secs(2);
+        for _ in 0..1000 {
+            assert!((5..=3600).contains(&ahead(ttl, &mut dice)));
+            assert!((-3600..=-1).contains(&back(&mut dice)));
+        }
+        assert_eq!((in_words(-7), in_words(8)), ("7 s back".to_owned(), "8 s ahead".to_owned()));
+    }
+
+    #[test]
+    fn with_its_guard_on_a_clock_goes_ahead_only_where_that_is_the_fault() {
+        let wanted = |faults: &[FaultKind], guard, mends| {
+            let setup = Setup { faults: faults.to_vec(), guard, ttl: Duration::from_secs(1), apart: false };
+            Hand::wanted(&setup, mends)
+        };
+        assert!(wanted(&[FaultKind::Kill], true, true).unwrap().is_none());
+        let mut dice = Dice::new(3);
+        // Where the library is not installed, there is nothing to test.
+        let Ok(Some(mut hand)) = wanted(&[FaultKind::Clock, FaultKind::Kill], true, false) else { return };
+        for jumps in 1..5 {
+            hand.jump(FaultKind::Clock, &mut dice).unwrap();
+            assert_eq!(hand.at, -jumps);
+        }
+        hand.jump(FaultKind::Ahead, &mut dice).unwrap();
+        assert!(hand.at >= -1, "{}", hand.at);
+        let mut hand = wanted(&[FaultKind::Clock], false, false).unwrap().unwrap();
+        hand.jump(FaultKind::Clock, &mut dice).unwrap();
+        assert!(hand.at >= 3);
+    }
+}

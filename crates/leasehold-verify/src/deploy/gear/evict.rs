@@ -1,0 +1,102 @@
+//! A Redis that has no memory left.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_testbed::redis::{Reply, Resp};
+
+use crate::deploy::Trouble;
+use crate::deploy::lines::Pulse;
+use crate::dice::Dice;
+
+/// What takes the memory: few and large, so that the locks are among those that the server looks at when it needs room.
+const KEYS: usize = 48;
+const SIZE: usize = 64 * 1024;
+/// How many keys are looked at for the one that ends first: with the usual five it would often be none of the locks.
+const LOOKED_AT: &str = "256";
+const USUALLY_LOOKED_AT: &str = "5";
+/// How much is missing, in bytes.
+const MISSING: u64 = 256 * 1024;
+/// They last longer than any lock's record: what ends first is thrown away first.
+const LASTS: &str = "86400";
+
+/// Asks a server; a refusal is trouble.
+pub(super) async fn ask(addr: SocketAddr, words: &[&str]) -> Result<Reply, Trouble> {
+    match Resp::connect(addr).await?.command(words).await? {
+        Reply::Error(text) => {
+            Err(Trouble::new(format!("Redis refuses {}: {text}", words.first().copied().unwrap_or_default())))
+        }
+        reply => Ok(reply),
+    }
+}
+
+/// What a server says of itself, in one section.
+pub(super) async fn facts(addr: SocketAddr, section: &str) -> Result<HashMap<String, String>, Trouble> {
+    let Reply::Bulk(text) = ask(addr, &["INFO", section]).await? else {
+        return Err(Trouble::new("Redis does not say what it is"));
+    };
+    let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+    Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
+}
+
+/// A server without memory, until it is [emptied](Full::end).
+pub(super) struct Full {
+    addr: SocketAddr,
+    evicted: u64,
+    pulse: Pulse,
+}
+
+impl Full {
+    /// Fills it up. With `evicts` it throws away what ends first; otherwise it refuses what needs memory.
+    pub(super) async fn begin(addr: SocketAddr, evicts: bool, ttl: Duration, dice: &mut Dice) -> Result<Self, Trouble> {
+        let evicted = number(&facts(addr, "stats").await?, "evicted_keys");
+        for at in 0..KEYS {
+            fill(&mut Resp::connect(addr).await?, at).await?;
+        }
+        ask(addr, &["CONFIG", "SET", "maxmemory-samples", LOOKED_AT]).await?;
+        let policy = if evicts { "volatile-ttl" } else { "noeviction" };
+        ask(addr, &["CONFIG", "SET", "maxmemory-policy", policy]).await?;
+        let used = number(&facts(addr, "memory").await?, "used_memory");
+        let most = used.saturating_sub(MISSING).to_string();
+        ask(addr, &["CONFIG", "SET", "maxmemory", &most]).await?;
+        let mut dice = Dice::new(dice.roll());
+        // Keys that go make room: it is taken again.
+        let pulse = Pulse::new(async move {
+            loop {
+                tokio::time::sleep(dice.time(ttl / 20, ttl / 5)).await;
+                if let Ok(mut client) = Resp::connect(addr).await {
+                    // It refuses, as a rule: there is no memory.
+                    let _ = fill(&mut client, dice.below(KEYS as u64) as usize).await;
+                }
+            }
+        });
+        Ok(Self { addr, evicted, pulse })
+    }
+
+    /// Gives the memory back, and says how many keys were thrown away.
+    pub(super) async fn end(self) -> Result<u64, Trouble> {
+        let Self { addr, evicted, pulse } = self;
+        pulse.stop().await;
+        ask(addr, &["CONFIG", "SET", "maxmemory", "0"]).await?;
+        ask(addr, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await?;
+        ask(addr, &["CONFIG", "SET", "maxmemory-samples", USUALLY_LOOKED_AT]).await?;
+        let keys: Vec<String> = (0..KEYS).map(key).collect();
+        let words: Vec<&str> = ["DEL"].into_iter().chain(keys.iter().map(String::as_str)).collect();
+        ask(addr, &words).await?;
+        Ok(number(&facts(addr, "stats").await?, "evicted_keys").saturating_sub(evicted))
+    }
+}
+
+async fn fill(client: &mut Resp, at: usize) -> Result<(), Trouble> {
+    client.command(&["SET", &key(at), &"x".repeat(SIZE), "EX", LASTS]).await?;
+    Ok(())
+}
+
+fn key(at: usize) -> String {
+    format!("leasehold-verify-fill:{at}")
+}
+
+fn number(facts: &HashMap<String, String>, key: &str) -> u64 {
+    facts.get(key).and_then(|value| value.parse().ok()).unwrap_or_default()
+}

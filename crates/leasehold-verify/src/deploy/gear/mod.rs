@@ -1,0 +1,154 @@
+//! The servers that were started here, and what is done to them.
+
+mod clock;
+mod evict;
+mod folder;
+mod redis;
+mod redlock;
+mod sql;
+mod zookeeper;
+
+use std::net::SocketAddr;
+
+pub(super) use self::folder::Folder;
+pub(super) use self::redis::Redis;
+pub(super) use self::redlock::Redlock;
+pub(super) use self::sql::Sql;
+pub(super) use self::zookeeper::Zookeeper;
+use super::lines::Lines;
+use super::{Local, Setup, Strike, Trouble};
+use crate::dice::Dice;
+use crate::history::FaultKind;
+
+/// What was started here.
+pub(super) enum Gear {
+    /// Nothing: it is in this process, or somebody else's.
+    Nothing,
+    Folder(Folder),
+    Redis(Box<Redis>),
+    Redlock(Redlock),
+    Zookeeper(Box<Zookeeper>),
+    Sql(Box<Sql>),
+}
+
+impl Gear {
+    pub(super) async fn start(local: Local, setup: &Setup) -> Result<Self, Trouble> {
+        Ok(match local {
+            Local::Memory => Self::Nothing,
+            Local::File => Self::Folder(Folder::make(setup)?),
+            Local::Redis => Self::Redis(Box::new(Redis::start(setup).await?)),
+            Local::Redlock => Self::Redlock(Redlock::start(setup).await?),
+            Local::Zookeeper => Self::Zookeeper(Box::new(Zookeeper::start(setup).await?)),
+            Local::Mysql | Local::Postgres => Self::Sql(Box::new(Sql::start(local, setup).await?)),
+        })
+    }
+
+    /// For whoever comes past the proxies.
+    pub(super) fn url(&self) -> String {
+        match self {
+            Self::Nothing => "memory:".to_owned(),
+            Self::Folder(folder) => folder.url(),
+            Self::Redis(redis) => redis.url(),
+            Self::Redlock(redlock) => redlock.url(),
+            Self::Zookeeper(zookeeper) => zookeeper.url(),
+            Self::Sql(sql) => sql.url(),
+        }
+    }
+
+    /// Those who tell clients where the servers are.
+    pub(super) fn guides(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Redis(redis) => redis.sentinels(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Where proxies go before; none where none can.
+    pub(super) fn addrs(&self) -> Vec<SocketAddr> {
+        match self {
+            Self::Nothing | Self::Folder(_) => Vec::new(),
+            Self::Redis(redis) => redis.addrs(),
+            Self::Redlock(redlock) => redlock.addrs(),
+            Self::Zookeeper(zookeeper) => zookeeper.addrs(),
+            Self::Sql(sql) => sql.addrs(),
+        }
+    }
+
+    /// What the servers say that they are.
+    pub(super) async fn versions(&self) -> Result<Vec<String>, Trouble> {
+        match self {
+            Self::Nothing | Self::Folder(_) => Ok(Vec::new()),
+            Self::Redis(redis) => redis.versions().await,
+            Self::Redlock(redlock) => redlock.versions().await,
+            Self::Zookeeper(zookeeper) => zookeeper.versions().await,
+            Self::Sql(sql) => sql.versions().await,
+        }
+    }
+
+    /// Whether it causes this fault itself, and not the lines before it.
+    pub(super) fn causes(&self, fault: FaultKind) -> bool {
+        matches!((self, fault), (Self::Zookeeper(_), FaultKind::Partition))
+    }
+
+    /// Whether half of the workers do not hear of a fault when it begins. ZooKeeper's clients have sessions, which are not bound to
+    /// connections.
+    fn goes_quietly(&self, fault: FaultKind, guard: bool) -> bool {
+        match self {
+            Self::Nothing | Self::Folder(_) | Self::Zookeeper(_) => false,
+            Self::Redis(_) | Self::Redlock(_) | Self::Sql(_) => match fault {
+                FaultKind::Crash | FaultKind::Wipe | FaultKind::Ahead => true,
+                // Whoever cannot renew after the clock went back leaves a claim that lasts so much longer.
+                FaultKind::Clock => !guard,
+                _ => false,
+            },
+        }
+    }
+
+    pub(super) async fn begin(
+        &mut self,
+        fault: FaultKind,
+        minority: &[usize],
+        lines: Option<&Lines>,
+        guard: bool,
+        dice: &mut Dice,
+    ) -> Result<Strike, Trouble> {
+        // In a fail-over it must come later, when there is something to lose.
+        if let Some(lines) = lines.filter(|_| self.goes_quietly(fault, guard)) {
+            lines.silence_half(dice);
+        }
+        match self {
+            Self::Nothing => Err(unfit(fault)),
+            Self::Folder(folder) => folder.begin(fault, dice),
+            Self::Redis(redis) => redis.begin(fault, lines, dice).await,
+            Self::Redlock(redlock) => redlock.begin(fault, minority, dice),
+            Self::Zookeeper(zookeeper) => zookeeper.begin(fault, dice).await,
+            Self::Sql(sql) => sql.begin(fault, dice),
+        }
+    }
+
+    /// Whether those that were not hit can serve.
+    pub(super) async fn others_serve(&self) -> bool {
+        match self {
+            Self::Redis(redis) => redis.others_serve().await,
+            Self::Redlock(_) => true,
+            Self::Zookeeper(zookeeper) => zookeeper.others_serve().await,
+            Self::Nothing | Self::Folder(_) | Self::Sql(_) => false,
+        }
+    }
+
+    pub(super) async fn end(&mut self, fault: FaultKind) -> Result<String, Trouble> {
+        match self {
+            Self::Nothing => Err(unfit(fault)),
+            Self::Folder(folder) => folder.end(fault),
+            Self::Redis(redis) => redis.end(fault).await,
+            Self::Redlock(redlock) => redlock.end(fault).await,
+            Self::Zookeeper(zookeeper) => zookeeper.end(fault).await,
+            Self::Sql(sql) => sql.end(fault).await,
+        }
+    }
+}
+
+/// A fault for which nothing here was started.
+fn unfit(fault: FaultKind) -> Trouble {
+    Trouble::new(format!("nothing was started here that {fault} could hit"))
+}

@@ -1,0 +1,240 @@
+//! One Redis, or a master with a replica and the Sentinels who replace it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_testbed::redis::{self, SentinelSet};
+use leasehold_testbed::{Data, Server, try_eventually};
+
+use super::clock::Hand;
+use super::evict::{Full, ask, facts};
+use super::unfit;
+use crate::deploy::lines::Lines;
+use crate::deploy::{Setup, Strike, Trouble, words};
+use crate::dice::Dice;
+use crate::history::FaultKind;
+
+/// How long a set may take to find itself again.
+const BOUND: Duration = Duration::from_secs(60);
+/// Sentinels replace a master after a second of silence: one that shall stay the master must be back before.
+const SHORT: Duration = Duration::from_millis(300);
+/// Room for the file of writes, which is written anew when it is this large.
+const DISK: u64 = 64 * 1024 * 1024;
+const REWRITE: &str = "8mb";
+
+/// What was started.
+pub(in crate::deploy) struct Redis {
+    servers: Servers,
+    clock: Option<Hand>,
+    full: Option<Full>,
+    /// The server that was hit last.
+    hit: usize,
+    options: String,
+    guard: bool,
+    ttl: Duration,
+}
+
+enum Servers {
+    One(Server),
+    Set(SentinelSet),
+}
+
+impl Redis {
+    pub(super) async fn start(setup: &Setup) -> Result<Self, Trouble> {
+        let clock = Hand::wanted(setup, false)?;
+        let mut each = redis::Redis::new();
+        if setup.wants(FaultKind::Crash) || setup.wants(FaultKind::DiskFull) {
+            let durable = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", REWRITE];
+            each = each.args(&durable);
+        }
+        if let Some(hand) = &clock {
+            each = each.clock(hand.clock());
+        }
+        if setup.wants(FaultKind::DiskFull) {
+            each = each.disk(DISK);
+        }
+        let servers = if setup.wants(FaultKind::Failover) {
+            Servers::Set(SentinelSet::of(1, &each).await?)
+        } else {
+            Servers::One(each.start().await?)
+        };
+        // `replicas=1` would hold, too, but would grant nothing while the replica is behind, and so nothing would be at stake.
+        let forgets = setup.wants(FaultKind::Wipe) || setup.wants(FaultKind::Failover);
+        let options = if setup.guard && forgets { setup.strict() } else { String::new() };
+        Ok(Self { servers, clock, full: None, hit: 0, options, guard: setup.guard, ttl: setup.ttl })
+    }
+
+    pub(super) fn url(&self) -> String {
+        match &self.servers {
+            Servers::One(server) => format!("{}{}", server.url(), self.options),
+            Servers::Set(set) => format!("{}{}", set.url(), self.options),
+        }
+    }
+
+    pub(super) fn addrs(&self) -> Vec<SocketAddr> {
+        match &self.servers {
+            Servers::One(server) => vec![server.addr()],
+            Servers::Set(set) => set.nodes().iter().map(Server::addr).collect(),
+        }
+    }
+
+    pub(super) fn sentinels(&self) -> Vec<SocketAddr> {
+        match &self.servers {
+            Servers::One(_) => Vec::new(),
+            Servers::Set(set) => set.sentinel_addrs(),
+        }
+    }
+
+    pub(super) async fn versions(&self) -> Result<Vec<String>, Trouble> {
+        Ok(vec![version(self.server(0).addr()).await?])
+    }
+
+    fn server(&self, at: usize) -> &Server {
+        match &self.servers {
+            Servers::One(server) => server,
+            Servers::Set(set) => &set.nodes()[at],
+        }
+    }
+
+    fn server_mut(&mut self, at: usize) -> &mut Server {
+        match &mut self.servers {
+            Servers::One(server) => server,
+            Servers::Set(set) => &mut set.nodes_mut()[at],
+        }
+    }
+
+    async fn master(&self) -> Result<usize, Trouble> {
+        match &self.servers {
+            Servers::One(_) => Ok(0),
+            Servers::Set(set) => Ok(set.master().await?),
+        }
+    }
+
+    /// In words.
+    fn name(&self, at: usize) -> String {
+        match &self.servers {
+            Servers::One(_) => "the server".to_owned(),
+            Servers::Set(set) => format!("{}, the master", words::server(at, set.nodes().len())),
+        }
+    }
+
+    pub(super) async fn begin(
+        &mut self,
+        fault: FaultKind,
+        lines: Option<&Lines>,
+        dice: &mut Dice,
+    ) -> Result<Strike, Trouble> {
+        self.hit = self.master().await?;
+        let (hit, ttl) = (self.hit, self.ttl);
+        let target = self.name(hit);
+        let down = if matches!(self.servers, Servers::Set(_)) { SHORT } else { ttl * 3 / 2 };
+        match fault {
+            FaultKind::Crash => {
+                self.server_mut(hit).kill()?;
+                Ok(Strike::new(target, dice.time(Duration::ZERO, down)))
+            }
+            FaultKind::Wipe => {
+                self.server_mut(hit).kill()?;
+                // It must be back before the leases are over that it has forgotten.
+                Ok(Strike::new(target, dice.time(Duration::ZERO, (ttl / 4).min(SHORT))))
+            }
+            FaultKind::Failover => self.fail_over(target, lines, dice).await,
+            FaultKind::Clock | FaultKind::Ahead => {
+                let hand = self.clock.as_mut().ok_or_else(|| unfit(fault))?;
+                let jump = hand.jump(fault, dice)?;
+                Ok(Strike::new(format!("{target}: {jump}"), dice.time(ttl / 2, ttl * 2)))
+            }
+            FaultKind::Evict => {
+                self.full = Some(Full::begin(self.server(hit).addr(), !self.guard, ttl, dice).await?);
+                Ok(Strike::new(target, dice.time(ttl, ttl * 3)))
+            }
+            FaultKind::DiskFull => {
+                self.server(hit).disk().ok_or_else(|| unfit(fault))?.fill()?;
+                Ok(Strike::new(target, dice.time(ttl, ttl * 2)))
+            }
+            _ => Err(unfit(fault)),
+        }
+    }
+
+    /// The master dies with grants that no replica has heard of.
+    async fn fail_over(&mut self, target: String, lines: Option<&Lines>, dice: &mut Dice) -> Result<Strike, Trouble> {
+        let (guard, ttl) = (self.guard, self.ttl);
+        let Servers::Set(set) = &mut self.servers else { return Err(unfit(FaultKind::Failover)) };
+        set.cut_replication().await?;
+        // Workers go on for a while, and all that they are told is lost.
+        let a_while = if guard { dice.time(Duration::from_millis(300), Duration::from_millis(900)) } else { ttl };
+        tokio::time::sleep(a_while).await;
+        if let Some(lines) = lines {
+            lines.silence_half(dice);
+        }
+        let killed = set.kill_master().await;
+        // Whatever happened, the replicas must not stay paused.
+        set.resume_replicas()?;
+        killed?;
+        Ok(Strike::new(target, dice.time(Duration::ZERO, Duration::from_millis(500))).served())
+    }
+
+    /// Whether the Sentinels have put another in the master's place.
+    pub(super) async fn others_serve(&self) -> bool {
+        self.master().await.is_ok_and(|master| master != self.hit)
+    }
+
+    pub(super) async fn end(&mut self, fault: FaultKind) -> Result<String, Trouble> {
+        let hit = self.hit;
+        match fault {
+            FaultKind::Crash => {
+                self.server_mut(hit).restart(Data::Keep).await?;
+                self.settle().await
+            }
+            FaultKind::Wipe => {
+                self.server_mut(hit).restart(Data::Wipe).await?;
+                self.settle().await
+            }
+            FaultKind::Failover => {
+                let Servers::Set(set) = &mut self.servers else { return Err(unfit(fault)) };
+                set.failed_over(BOUND).await?;
+                self.server_mut(hit).restart(Data::Keep).await?;
+                self.settle().await
+            }
+            FaultKind::Clock | FaultKind::Ahead => self.clock.as_ref().map(Hand::note).ok_or_else(|| unfit(fault)),
+            FaultKind::Evict => {
+                let gone = self.full.take().ok_or_else(|| unfit(fault))?.end().await?;
+                Ok(format!("{gone} keys were thrown away"))
+            }
+            FaultKind::DiskFull => {
+                self.server(hit).disk().ok_or_else(|| unfit(fault))?.free()?;
+                let died = !self.server_mut(hit).is_running()?;
+                if died {
+                    self.server_mut(hit).restart(Data::Keep).await?;
+                }
+                let settled = self.settle().await?;
+                Ok(if died { format!("it had ended, and runs again; {settled}") } else { settled })
+            }
+            _ => Err(unfit(fault)),
+        }
+    }
+
+    /// Waits until a set has one master again, whom the others follow.
+    async fn settle(&mut self) -> Result<String, Trouble> {
+        let (hit, all) = (self.hit, self.addrs());
+        let Servers::Set(set) = &mut self.servers else { return Ok("it answers again".to_owned()) };
+        let master = set.master().await?;
+        if master != hit
+            && let (Some(old), Some(new)) = (all.get(hit), all.get(master))
+        {
+            // The Sentinels would say the same, some seconds later; if they do so now, they end every connection to it, this one too.
+            let port = new.port().to_string();
+            let words = ["REPLICAOF", "127.0.0.1", &port];
+            try_eventually("old master that takes the new one's orders", BOUND, || ask(*old, &words)).await?;
+        }
+        set.settled(BOUND).await?;
+        let master = set.master().await?;
+        Ok(format!("{} is the master now", words::server(master, all.len())))
+    }
+}
+
+/// As a server says it.
+pub(super) async fn version(addr: SocketAddr) -> Result<String, Trouble> {
+    let facts = facts(addr, "server").await?;
+    Ok(format!("redis-server {}", facts.get("redis_version").map_or("of unknown version", String::as_str)))
+}

@@ -1,0 +1,46 @@
+//! Why a deployment could not do what was asked.
+
+use std::fmt;
+
+/// What went wrong, in words for the user. It never has a password in it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Trouble {
+    words: String,
+    usage: bool,
+}
+
+impl Trouble {
+    pub(crate) fn new(words: impl Into<String>) -> Self {
+        Self { words: words.into(), usage: false }
+    }
+
+    /// What was asked for cannot be had.
+    pub(crate) fn usage(words: impl Into<String>) -> Self {
+        Self { words: words.into(), usage: true }
+    }
+
+    /// Whether it would be the same another time: what was asked for must change.
+    pub fn is_usage(&self) -> bool {
+        self.usage
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words)
+    }
+}
+
+impl fmt::Debug for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Trouble({})", self.words)
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+impl From<leasehold_testbed::Error> for Trouble {
+    fn from(error: leasehold_testbed::Error) -> Self {
+        Self::new(error.to_string())
+    }
+}

@@ -1,0 +1,406 @@
+//! Every engine under every fault: many histories each, with fixed seeds.
+//!
+//! A [`Cell`] is one engine under one fault. Its histories go through the workloads in turn, each with a seed of its own, one after the other on the same
+//! servers. Cells are independent of each other, and several are run at a time.
+
+mod table;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
+
+pub use self::table::table;
+use crate::check;
+use crate::conduct::{Control, Length, Run, Scene, Stage, Target, Trouble};
+use crate::deploy::Local;
+use crate::history::{self, Event, FaultKind, Workload};
+use crate::report;
+use crate::verdict::{Promise, Recovered, SecondOpinion, State, Verdict};
+
+/// The workloads that the histories of a cell go through.
+const WORKLOADS: [Workload; 9] = [
+    Workload::Fenced,
+    Workload::Counter,
+    Workload::Mutex,
+    Workload::Queue,
+    Workload::Rwlock,
+    Workload::Fenced,
+    Workload::Semaphore,
+    Workload::Reentrant,
+    Workload::Election,
+];
+
+/// One engine under one fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cell {
+    /// Which engine.
+    pub local: Local,
+    /// Under what; `None`: nothing goes wrong.
+    pub fault: Option<FaultKind>,
+}
+
+impl std::fmt::Display for Cell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} under {}", self.local, self.fault.map_or("nothing", FaultKind::as_str))
+    }
+}
+
+/// All cells that can be run here.
+pub fn cells() -> Vec<Cell> {
+    let of = |local: &Local| {
+        let local = *local;
+        let faults = local.faults().into_iter().map(Some);
+        std::iter::once(None).chain(faults).map(move |fault| Cell { local, fault })
+    };
+    Local::ALL.iter().flat_map(of).collect()
+}
+
+/// How much is run.
+#[derive(Clone, Debug)]
+pub struct Extent {
+    /// Histories in a cell.
+    pub histories: u64,
+    /// Calls in a history, at least.
+    pub calls: u64,
+    /// Ticks in one more history, of a scheduled job that is due every second; 0: none.
+    pub ticks: u64,
+    /// Faults in a history.
+    pub faults: usize,
+    /// Workers in a history.
+    pub workers: u32,
+    /// Cells at a time.
+    pub at_once: usize,
+    /// The first seed.
+    pub seed: u64,
+    /// The program that is a worker.
+    pub worker: PathBuf,
+    /// Where histories with violations go, with their reports.
+    pub kept: PathBuf,
+}
+
+/// What came of a cell.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// The engine.
+    pub engine: String,
+    /// The servers' versions.
+    pub versions: Vec<String>,
+    /// The fault; empty: none.
+    pub fault: String,
+    /// The TTL, in seconds.
+    pub ttl: f64,
+    /// Histories.
+    pub histories: u64,
+    /// Calls in all of them.
+    pub calls: u64,
+    /// Grants.
+    pub grants: u64,
+    /// Locks that their holders learned to have lost.
+    pub losses: u64,
+    /// Writes that the register refused.
+    pub refused: u64,
+    /// Faults that were caused.
+    pub faults: u64,
+    /// How long it took to recover from each, as a multiple of the TTL, sorted.
+    pub recovered: Vec<f64>,
+    /// How long it took from the beginning of each of those in which others served on, likewise.
+    #[serde(default)]
+    pub meanwhile: Vec<f64>,
+    /// Histories that were so slow that they ended with fewer calls than they should have had.
+    #[serde(default)]
+    pub short: u64,
+    /// Histories with a violation.
+    pub broken: u64,
+    /// Their violations, a line each.
+    pub violations: Vec<String>,
+    /// Holds that were at once with another, where that is not promised.
+    pub at_once: u64,
+    /// Histories of a register on which porcupine did not say the same.
+    pub unconfirmed: u64,
+    /// The promises that were put to the test.
+    pub tested: Vec<Promise>,
+    /// What kept a history from being run.
+    pub troubles: Vec<String>,
+}
+
+/// Runs cells, several at a time, and tells of each as it ends.
+pub async fn run(cells: Vec<Cell>, extent: &Extent, mut told: impl FnMut(&Cell, &Outcome)) -> Vec<(Cell, Outcome)> {
+    let mut queue: VecDeque<Cell> = in_turn(cells).into();
+    let (mut running, mut done) = (JoinSet::new(), Vec::new());
+    loop {
+        while running.len() < extent.at_once {
+            let Some(cell) = queue.pop_front() else { break };
+            let extent = extent.clone();
+            running.spawn(async move { (cell, run_cell(cell, &extent).await) });
+        }
+        match running.join_next().await {
+            Some(Ok((cell, outcome))) => {
+                told(&cell, &outcome);
+                done.push((cell, outcome));
+            }
+            // A panic in a cell: the others go on, and its absence is seen.
+            Some(Err(_)) => {}
+            None => break,
+        }
+    }
+    done.sort_by_key(|(cell, _)| *cell);
+    done
+}
+
+/// Engines in turn, so that not all databases wait for the disk at the same time; what takes long comes first.
+fn in_turn(cells: Vec<Cell>) -> Vec<Cell> {
+    let mut numbered: Vec<(usize, Cell)> = Vec::new();
+    for cell in cells {
+        let number = numbered.iter().filter(|(_, other)| other.local == cell.local).count();
+        numbered.push((number, cell));
+    }
+    let long = |cell: &Cell| cell.local.ttl_for(&Vec::from_iter(cell.fault)) > Duration::from_secs(2);
+    numbered.sort_by_key(|(number, cell)| (!long(cell), *number));
+    numbered.into_iter().map(|(_, cell)| cell).collect()
+}
+
+async fn run_cell(cell: Cell, extent: &Extent) -> Outcome {
+    let mut outcome = Outcome::of(cell);
+    if let Err(trouble) = run_histories(cell, extent, &mut outcome).await {
+        outcome.troubles.push(trouble.to_string());
+    }
+    outcome
+}
+
+/// Runs what can be run: a history that does not come to its end is told of, and the next one has servers of its own.
+async fn run_histories(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Result<(), Trouble> {
+    let faults = Vec::from_iter(cell.fault);
+    let mut stage = open(cell, extent).await?;
+    let workloads = stage.able(&WORKLOADS).await?;
+    let ticks = match stage.able(&[Workload::Ticks]).await {
+        // By a clock that is far ahead a thousand ticks are over at once.
+        Ok(able) if extent.ticks > 0 && cell.fault != Some(FaultKind::Ahead) => able,
+        _ => Vec::new(),
+    };
+    let workloads = workloads.into_iter().cycle().take(extent.histories as usize);
+    make(&extent.kept)?;
+    for (number, workload) in (0..).zip(workloads.chain(ticks)) {
+        let seed = extent.seed + number;
+        // Kept only if something is wrong with it, or if it does not come to its end.
+        let written = extent.kept.join(format!("{}-{workload}-{seed}-cut.jsonl", outcome.stem()));
+        let run = Run {
+            workload,
+            faults: faults.clone(),
+            times: Some(if faults.is_empty() { 0 } else { extent.faults }),
+            workers: extent.workers,
+            length: Length::Calls(if workload == Workload::Ticks { extent.ticks } else { extent.calls }),
+            seed,
+            history: Some(written.clone()),
+        };
+        match stage.perform(&run, |_| ()).await {
+            // The checker works for a while; nobody else should wait for it.
+            Ok(events) => tokio::task::block_in_place(|| {
+                outcome.take_in(&events, &run, &extent.kept);
+                // What is wrong is there under another name by now.
+                let _ = std::fs::remove_file(&written);
+            }),
+            Err(trouble) => {
+                outcome.troubles.push(format!("{}: {trouble}", written.display()));
+                drop(stage);
+                stage = open(cell, extent).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn open(cell: Cell, extent: &Extent) -> Result<Stage, Trouble> {
+    let worker = extent.worker.clone();
+    let faults = Vec::from_iter(cell.fault);
+    Stage::open(Scene { target: Target::Local(cell.local), faults, control: None, ttl: None, worker }).await
+}
+
+fn make(folder: &Path) -> Result<(), Trouble> {
+    let made = std::fs::create_dir_all(folder);
+    made.map_err(|error| Trouble::new(format!("{} cannot be made: {error}", folder.display())))
+}
+
+impl Outcome {
+    fn of(cell: Cell) -> Self {
+        Self {
+            engine: cell.local.to_string(),
+            versions: Vec::new(),
+            fault: cell.fault.map(|fault| fault.to_string()).unwrap_or_default(),
+            ttl: 0.0,
+            histories: 0,
+            calls: 0,
+            grants: 0,
+            losses: 0,
+            refused: 0,
+            faults: 0,
+            recovered: Vec::new(),
+            meanwhile: Vec::new(),
+            short: 0,
+            broken: 0,
+            violations: Vec::new(),
+            at_once: 0,
+            unconfirmed: 0,
+            tested: Vec::new(),
+            troubles: Vec::new(),
+        }
+    }
+
+    fn stem(&self) -> String {
+        format!("{}-{}", self.engine, if self.fault.is_empty() { "none" } else { &self.fault })
+    }
+
+    fn take_in(&mut self, events: &[Event], run: &Run, kept: &Path) {
+        let verdict = check::check(events);
+        let (header, counts) = (&verdict.header, &verdict.counts);
+        self.versions.clone_from(&header.versions);
+        self.ttl = Duration::from_nanos(header.ttl).as_secs_f64();
+        self.histories += 1;
+        self.calls += counts.calls;
+        self.grants += counts.grants;
+        self.losses += counts.losses;
+        self.refused += counts.refused;
+        self.faults += counts.faults;
+        self.short += u64::from(
+            run.workload != Workload::Ticks && matches!(run.length, Length::Calls(calls) if counts.calls < calls),
+        );
+        let in_ttls = |took: u64| took as f64 / header.ttl.max(1) as f64;
+        let asked = || verdict.recovered.iter().filter(|fault| fault.asked);
+        self.recovered.extend(asked().filter_map(Recovered::took).map(in_ttls));
+        self.recovered.sort_by(f64::total_cmp);
+        self.meanwhile.extend(asked().filter_map(Recovered::took_meanwhile).map(in_ttls));
+        self.meanwhile.sort_by(f64::total_cmp);
+        for finding in &verdict.findings {
+            match (finding.promise, finding.state) {
+                (Promise::Exclusion, State::Unpromised) => self.at_once += finding.broken,
+                (_, State::Untested | State::Unpromised) => {}
+                (promise, _) if !self.tested.contains(&promise) => self.tested.push(promise),
+                _ => {}
+            }
+        }
+        let fenced = matches!(header.workload, Workload::Fenced | Workload::Counter);
+        self.unconfirmed += u64::from(fenced && verdict.second_opinion != SecondOpinion::Agrees);
+        if verdict.as_expected() {
+            return;
+        }
+        self.broken += 1;
+        let stem = format!("{}-{}-{}", self.stem(), header.workload, header.seed);
+        self.violations.push(format!("{stem}: {}", first_words(&verdict)));
+        if let Err(error) = keep(events, &verdict, kept, &stem) {
+            self.troubles.push(format!("{} cannot be written: {error}", kept.display()));
+        }
+    }
+
+    /// Adds what came of the same cell later, with other seeds.
+    pub fn add(&mut self, later: Self) {
+        self.versions = later.versions;
+        self.ttl = later.ttl;
+        self.histories += later.histories;
+        self.calls += later.calls;
+        self.grants += later.grants;
+        self.losses += later.losses;
+        self.refused += later.refused;
+        self.faults += later.faults;
+        self.short += later.short;
+        self.broken += later.broken;
+        self.at_once += later.at_once;
+        self.unconfirmed += later.unconfirmed;
+        self.recovered.extend(later.recovered);
+        self.recovered.sort_by(f64::total_cmp);
+        self.meanwhile.extend(later.meanwhile);
+        self.meanwhile.sort_by(f64::total_cmp);
+        self.violations.extend(later.violations);
+        self.troubles.extend(later.troubles);
+        self.tested.extend(later.tested);
+        self.tested.sort_unstable();
+        self.tested.dedup();
+    }
+
+    /// Whether all was run, and nothing was wrong.
+    pub fn holds(&self) -> bool {
+        self.broken == 0 && self.troubles.is_empty() && self.histories > 0
+    }
+
+    /// In a line.
+    pub fn line(&self) -> String {
+        let worst = self.recovered.last().map(|worst| format!(", recovery {worst:.2} TTL at most")).unwrap_or_default();
+        let meanwhile =
+            self.meanwhile.last().map(|worst| format!(", from a fault's beginning {worst:.2}")).unwrap_or_default();
+        let short = match self.short {
+            0 => String::new(),
+            n => format!(", {n} cut short by time"),
+        };
+        let words = self.violations.iter().chain(&self.troubles);
+        let words: String = words.map(|problem| format!("\n    {problem}")).collect();
+        let at_once = match self.at_once {
+            0 => String::new(),
+            n => format!(", {n} at once with another, which is not promised here"),
+        };
+        let unconfirmed = match self.unconfirmed {
+            0 => String::new(),
+            n => format!(", {n} registers that porcupine did not confirm"),
+        };
+        format!(
+            "{} histories, {} calls, {} grants, {} faults, {} lost, {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{words}",
+            self.histories, self.calls, self.grants, self.faults, self.losses, self.refused, self.broken
+        )
+    }
+}
+
+fn first_words(verdict: &Verdict) -> String {
+    match verdict.violations.first() {
+        Some(violation) => {
+            format!("{} ({})", violation.title, verdict.header.notes.get("command").map_or("", String::as_str))
+        }
+        None if !verdict.complete => "the history is not whole".to_owned(),
+        None => "a control was not found out".to_owned(),
+    }
+}
+
+fn keep(events: &[Event], verdict: &Verdict, folder: &Path, stem: &str) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let text: String = events.iter().map(history::line).collect();
+    std::fs::write(folder.join(format!("{stem}.jsonl")), text)?;
+    std::fs::write(folder.join(format!("{stem}.html")), report::html::page(events, verdict))
+}
+
+/// Runs a negative control: its histories, each of which should be found out. Gives back how many were, of how many.
+///
+/// # Errors
+/// If it could not be run.
+pub async fn run_control(control: Control, extent: &Extent) -> Result<(u64, u64), Trouble> {
+    let (local, workload, fault) = control.command();
+    let (calls, faults) = control.extent();
+    let scene = Scene {
+        target: Target::Local(local),
+        faults: vec![fault],
+        control: Some(control),
+        ttl: None,
+        worker: extent.worker.clone(),
+    };
+    let mut stage = Stage::open(scene).await?;
+    make(&extent.kept)?;
+    let mut found = 0;
+    for seed in (extent.seed..).take(extent.histories as usize) {
+        // Kept only if it was not found out, or does not come to its end.
+        let written = extent.kept.join(format!("control-{local}-{workload}-{fault}-{seed}.jsonl"));
+        let run = Run {
+            workload,
+            faults: vec![fault],
+            times: Some(faults),
+            workers: 5,
+            length: Length::Calls(calls),
+            seed,
+            history: Some(written.clone()),
+        };
+        let events = stage.perform(&run, |_| ()).await?;
+        // The checker works for a while, for long where a register's history is wrong; nobody else should wait for it.
+        if tokio::task::block_in_place(|| check::check(&events).as_expected()) {
+            found += 1;
+            let _ = std::fs::remove_file(&written);
+        }
+    }
+    Ok((found, extent.histories))
+}

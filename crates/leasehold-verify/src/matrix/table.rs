@@ -1,0 +1,73 @@
+//! The table of promises, from what was seen.
+
+use std::fmt::Write;
+
+use super::Outcome;
+use crate::deploy::Local;
+use crate::history::FaultKind;
+
+/// A table in Markdown: a line for each fault, a column for each engine, and below it what was run, when and on which versions.
+pub fn table(outcomes: &[Outcome], date: &str) -> String {
+    let mut text = String::from("| fault |");
+    for local in Local::ALL {
+        let _ = write!(text, " `{local}:` |");
+    }
+    text.push_str("\n|---|");
+    text.push_str(&"---|".repeat(Local::ALL.len()));
+    text.push('\n');
+    let faults = std::iter::once(None).chain(FaultKind::ALL.iter().copied().map(Some));
+    for fault in faults {
+        let name = fault.map_or("", FaultKind::as_str);
+        let _ = write!(text, "| {} |", fault.map_or("none", |fault| fault.about()));
+        for local in Local::ALL {
+            let found = outcomes.iter().find(|outcome| outcome.engine == local.as_str() && outcome.fault == name);
+            let can = fault.is_none_or(|fault| local.can(fault).is_ok());
+            let none = if can { "not run" } else { "–" };
+            let _ = write!(text, " {} |", found.map_or(none.to_owned(), entry));
+        }
+        text.push('\n');
+    }
+    let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    let mut versions: Vec<&str> = outcomes.iter().flat_map(|outcome| &outcome.versions).map(String::as_str).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    versions.insert(0, concat!("leasehold ", env!("CARGO_PKG_VERSION")));
+    let _ = write!(
+        text,
+        "\nEach entry: histories with a violation of all histories · the longest time from a fault's end (of a kill or a stop: from its beginning) until the lock was granted again, in TTLs; in brackets from its beginning, where other servers serve on meanwhile · holds that were at once with another, where that is not promised. \
+         –: does not apply there, or is not done there. {} histories, {} calls, {} grants, {} faults, {} locks lost and noticed, {} stale writes refused; \
+         {date}, {}.\n",
+        sum(|outcome| outcome.histories),
+        sum(|outcome| outcome.calls),
+        sum(|outcome| outcome.grants),
+        sum(|outcome| outcome.faults),
+        sum(|outcome| outcome.losses),
+        sum(|outcome| outcome.refused),
+        versions.join(", ")
+    );
+    let unconfirmed = sum(|outcome| outcome.unconfirmed);
+    if unconfirmed > 0 {
+        let _ = writeln!(text, "The second checker, porcupine, did not confirm {unconfirmed} registers' histories.");
+    }
+    text
+}
+
+fn entry(outcome: &Outcome) -> String {
+    if outcome.histories == 0 {
+        return "not run".to_owned();
+    }
+    let mut text = format!("{} of {}", outcome.broken, outcome.histories);
+    if let Some(worst) = outcome.recovered.last() {
+        let _ = write!(text, " · {worst:.1}");
+    }
+    if let Some(worst) = outcome.meanwhile.last() {
+        let _ = write!(text, " ({worst:.1})");
+    }
+    if outcome.at_once > 0 {
+        let _ = write!(text, " · {} at once", outcome.at_once);
+    }
+    if !outcome.troubles.is_empty() {
+        let _ = write!(text, " · {} not run", outcome.troubles.len());
+    }
+    text
+}

@@ -1,0 +1,54 @@
+//! Names, errors and URLs come from others: none of them may become markup, script, or a command to a terminal.
+
+use std::fmt::Write as _;
+
+/// For text and for attributes in double quotes, in HTML and in XML.
+pub(crate) fn markup(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(visible(c)),
+        }
+    }
+    out
+}
+
+/// JSON for a data block in a page: the text of a script ends at the first `</script`, whatever it is a part of.
+pub(crate) fn script(json: &str) -> String {
+    let mut out = String::with_capacity(json.len() + 64);
+    for c in json.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// For a terminal.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().map(visible).collect()
+}
+
+/// What would move the cursor, turn the text around, or be no character of XML is shown, and does nothing.
+fn visible(c: char) -> char {
+    match c {
+        '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'),
+        '\u{7f}' => '\u{2421}',
+        '\u{80}'..='\u{9f}'
+        | '\u{200e}'
+        | '\u{200f}'
+        | '\u{202a}'..='\u{202e}'
+        | '\u{2066}'..='\u{2069}'
+        | '\u{fffe}'
+        | '\u{ffff}' => '\u{fffd}',
+        c => c,
+    }
+}

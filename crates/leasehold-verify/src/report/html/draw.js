@@ -1,0 +1,147 @@
+// What stands on the lanes. Only what is seen is drawn.
+const seen = (from, to) => to >= view.from && from <= view.to;
+const colour = (span) => "l" + (span[SPAN.lock] % COLOURS) + (view.lock !== null && span[SPAN.lock] !== view.lock ? " dim" : "");
+
+// Thousands of small shapes of one look are one path: a picture is as slow as its parts are many.
+function paths() {
+  const all = new Map();
+  return {
+    bar: (look, left, top, width, height) => {
+      if (!all.has(look)) all.set(look, []);
+      all.get(look).push(`M${px(left)} ${px(top)}h${px(width)}v${px(height)}h${-px(width)}z`);
+    },
+    into: (out) => { for (const [look, parts] of all) out.push(`<path class="${look}" d="${parts.join("")}"/>`); },
+  };
+}
+
+function drawLives(out) {
+  for (const life of run.lives) {
+    if (!seen(life[LIFE.from], life[LIFE.to])) continue;
+    const [from, to] = [px(edge(life[LIFE.from])), px(edge(life[LIFE.to]))];
+    const top = y(life[LIFE.lane], 0);
+    out.push(`<path class="life" d="M${from} ${px(top + frame.bar / 2)}H${to}"/>`);
+    if (life[LIFE.from] >= view.from) out.push(`<path class="born" d="M${from} ${px(top - 2)}V${px(top + frame.bar + 2)}"/>`);
+  }
+}
+
+// Crosses, over what they end.
+function drawDeaths(out) {
+  for (const life of run.lives) {
+    if (!life[LIFE.killed] || !seen(life[LIFE.to], life[LIFE.to])) continue;
+    const cross = `M${px(x(life[LIFE.to]))} ${px(y(life[LIFE.lane], 0) + frame.bar / 2)}m-5 -5l10 10m-10 0l10 -10`;
+    out.push(`<path class="under" d="${cross}"/><path class="dead" d="${cross}"/>`);
+  }
+}
+
+function drawPauses(out) {
+  for (const pause of run.pauses) {
+    if (!seen(pause[PAUSE.from], pause[PAUSE.to])) continue;
+    const lane = run.lanes[pause[PAUSE.lane]];
+    const [from, to] = [edge(pause[PAUSE.from]), edge(pause[PAUSE.to])];
+    const pattern = pause[PAUSE.stalled] ? "g-stall" : "g-stop";
+    out.push(`<rect fill="url(#${pattern})" x="${px(from)}" y="${lane[LANE.top] + 1}" width="${px(Math.max(1, to - from))}" height="${lane[LANE.height] - 2}"/>`);
+  }
+}
+
+function drawThin(out, list, style, from, to) {
+  const high = style === "wait" ? 2 : 4;
+  const bars = paths();
+  const items = [];
+  for (const at of list) {
+    const span = run.spans[at];
+    const [a, b] = [from(span), to(span)];
+    if (b > a && seen(a, b)) items.push([edge(a), edge(b), at]);
+  }
+  for (const one of merged(items)) {
+    if (one.to - one.x < 0.5) continue;
+    const span = run.spans[one.at];
+    bars.bar(`${style} ${colour(span)}`, one.x, y(span[SPAN.lane], span[SPAN.row]) + (frame.bar - high) / 2, one.to - one.x, high);
+  }
+  bars.into(out);
+}
+
+function drawHolds(out, list) {
+  const items = [];
+  const bars = paths();
+  for (const at of list) {
+    const span = run.spans[at];
+    if (span[SPAN.granted] !== null && seen(span[SPAN.granted], span[SPAN.sure])) items.push([edge(span[SPAN.granted]), edge(span[SPAN.sure]), at]);
+  }
+  for (const one of merged(items)) {
+    const span = run.spans[one.at];
+    const [top, width] = [px(y(span[SPAN.lane], span[SPAN.row])), Math.max(0.6, one.to - one.x)];
+    const style = span[SPAN.shared] ? "shared" : "hold";
+    if (one.count > 1 || width < 5) {
+      bars.bar(`${style} ${colour(span)}`, one.x, top, width, frame.bar);
+      continue;
+    }
+    const name = esc(spanTitle(span) + ", worker " + span[SPAN.worker]);
+    out.push(`<rect class="item ${style} ${colour(span)}" tabindex="0" role="img" data-span="${one.at}" aria-label="${name}" x="${px(one.x)}" y="${top}" width="${px(width)}" height="${frame.bar}" rx="2"/>`);
+    const token = span[SPAN.token];
+    if (token && textWidth(token) + 4 <= width) {
+      // In the middle of what is seen of it.
+      const mid = (Math.max(one.x, frame.gutter) + Math.min(one.to, right())) / 2;
+      const dim = view.lock !== null && span[SPAN.lock] !== view.lock ? " dim" : "";
+      out.push(`<text class="token${dim}" x="${px(mid)}" y="${px(top + frame.bar / 2 + 3.6)}">${token}</text>`);
+    }
+  }
+  bars.into(out);
+}
+
+function drawEnds(out, span) {
+  const top = y(span[SPAN.lane], span[SPAN.row]);
+  const fate = span[SPAN.fate];
+  if (span[SPAN.granted] === null) {
+    if (fate === FATE.timedOut || fate === FATE.failed || fate === FATE.unknown) {
+      out.push(`<path class="fail" d="M${px(edge(span[SPAN.end]))} ${px(top + frame.bar / 2 - 4)}v8"/>`);
+    }
+    return;
+  }
+  const [sure, to] = [edge(span[SPAN.sure]), edge(span[SPAN.to])];
+  if (to - sure >= 1.5) {
+    out.push(`<rect class="past ${colour(span)}" x="${px(sure)}" y="${px(top + 2.5)}" width="${px(to - sure)}" height="${px(frame.bar - 5)}" rx="2"/>`);
+  }
+  if (fate === FATE.killed && span[SPAN.deadline] > span[SPAN.to]) {
+    const low = px(top + frame.bar + 1.5);
+    out.push(`<path class="tail ${colour(span)}" d="M${px(to)} ${low}H${px(Math.min(edge(span[SPAN.deadline]), right()))}"/>`);
+  }
+  if (fate === FATE.lost) out.push(`<path class="lost" d="M${px(to)} ${px(top - 5)}m-5 0h10l-5 8z"/>`);
+}
+
+function drawMarks(out) {
+  for (const list of markRows.values()) {
+    const last = [-99, -99, -99, -99];
+    const here = list.map((at) => run.marks[at]).filter((mark) => seen(mark[MARK.t], mark[MARK.t]));
+    // Many dots would be a thick line.
+    const dot = here.length > view.width / 10 ? 1.6 : 4;
+    const dots = [];
+    for (const mark of here) {
+      const [mid, look] = [x(mark[MARK.t]), mark[MARK.look]];
+      if (mid - last[look] < 2.5) continue;
+      last[look] = mid;
+      // Just below the bar: on it they would cover the token.
+      const low = y(mark[MARK.lane], mark[MARK.row]) + frame.bar + 4;
+      if (look === LOOK.accepted) dots.push(`M${px(mid)} ${px(low)}h.01`);
+      else if (look === LOOK.refused) out.push(`<circle class="refused" cx="${px(mid)}" cy="${px(low)}" r="3.75"/>`);
+      else if (look === LOOK.read) out.push(`<path class="read" d="M${px(mid)} ${px(low - 2)}v4"/>`);
+      else out.push(`<circle class="unsure" cx="${px(mid)}" cy="${px(low)}" r="2.5"/>`);
+    }
+    if (dots.length) out.push(`<path class="dots" stroke-width="${dot}" d="${dots.join("")}"/>`);
+  }
+}
+
+function drawLanes(out) {
+  drawLives(out);
+  drawPauses(out);
+  for (const list of spanRows.values()) {
+    drawThin(out, list, "wait", (span) => span[SPAN.begin], (span) => span[SPAN.granted] ?? span[SPAN.end]);
+    drawThin(out, list, "give", (span) => span[SPAN.to], (span) => (span[SPAN.granted] === null ? 0 : span[SPAN.end]));
+    drawHolds(out, list);
+  }
+  for (const span of run.spans) {
+    const last = Math.max(span[SPAN.end], span[SPAN.fate] === FATE.killed ? span[SPAN.deadline] : 0);
+    if (seen(span[SPAN.begin], last)) drawEnds(out, span);
+  }
+  drawDeaths(out);
+  drawMarks(out);
+}

@@ -1,0 +1,57 @@
+//! The verdict as one page that needs nothing else: no network, no fonts, no other file.
+//!
+//! Without a script it shows the whole run as drawn by [`svg`]; with it the same can be zoomed into. All text from the history goes
+//! through `escape`; numbers that a script would round go into the page as text.
+
+mod data;
+mod parts;
+
+use super::escape::{markup, script};
+use super::model;
+use super::svg::{self, Size};
+use super::words;
+use crate::history::Event;
+use crate::verdict::Verdict;
+
+const STYLE: &str = include_str!("page.css");
+
+/// The parts of the script, in one function so that none of its names is seen outside.
+const SCRIPT: [&str; 5] = [
+    include_str!("base.js"),
+    include_str!("draw.js"),
+    include_str!("over.js"),
+    include_str!("tips.js"),
+    include_str!("moves.js"),
+];
+
+/// Nothing may be loaded, whatever stands in the page.
+const POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+
+/// The page.
+pub fn page(events: &[Event], verdict: &Verdict) -> String {
+    let mut run = model::read(events, verdict);
+    run.thin(model::MOST_SPANS, verdict.header.ttl);
+    let size = Size { width: if verdict.violations.is_empty() { 1180 } else { 860 }, legend: false, ..Size::default() };
+    let picture = svg::draw(&run, &svg::alt(verdict), size, "a");
+    let head = words::headline(verdict);
+    let mut out = String::with_capacity(picture.len() * 2 + 65_536);
+    out.push_str("<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
+    out.push_str(&format!(r#"<meta http-equiv="Content-Security-Policy" content="{}">"#, markup(POLICY)));
+    out.push_str(r#"<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">"#);
+    out.push_str(&format!("<title>{}: {} · leasehold verify</title>", markup(&verdict.header.engine), head.word));
+    out.push_str(&format!("<style>{STYLE}</style></head><body><main>"));
+    out.push_str(&parts::top(verdict));
+    out.push_str(&parts::figures(verdict));
+    out.push_str(&parts::timeline(&run, verdict, &picture));
+    out.push_str("<div class=\"pair\">");
+    out.push_str(&parts::promises(verdict));
+    out.push_str(&parts::faults(verdict));
+    out.push_str("</div>");
+    out.push_str(&parts::what_was_run(verdict));
+    out.push_str("</main>");
+    let json = data::json(&run, verdict, size);
+    out.push_str(&format!(r#"<script type="application/json" id="data">{}</script>"#, script(&json)));
+    out.push_str(&format!("<script>(() => {{\n\"use strict\";\n{}}})();</script></body></html>\n", SCRIPT.concat()));
+    out
+}

@@ -1,0 +1,94 @@
+// What is under the pointer, from the data and not from the picture: what was too narrow to be drawn is found, too.
+const tip = byId("tip");
+const MOST = 4;
+
+function spanTitle(span) {
+  const lock = run.locks[span[SPAN.lock]];
+  return span[SPAN.granted] === null ? `asks for ${lock}` : `holds ${lock}` + (span[SPAN.token] ? `, token ${span[SPAN.token]}` : "");
+}
+const part = (title, pairs) =>
+  `<div><b>${esc(title)}</b><dl>` + pairs.filter(([, value]) => value).map(([name, value]) => `<dt>${esc(name)}</dt><dd>${esc(value)}</dd>`).join("") + "</dl></div>";
+
+function spanTip(span) {
+  const life = run.lives.find((life) => life[LIFE.worker] === span[SPAN.worker]);
+  const granted = span[SPAN.granted];
+  const fate = FATES[span[SPAN.fate]] + (span[SPAN.why] ? ": " + span[SPAN.why] : "");
+  const late = granted !== null && span[SPAN.to] > span[SPAN.sure];
+  return part(spanTitle(span), [
+    ["worker", span[SPAN.worker] + (life && life[LIFE.pid] !== null ? `, process ${life[LIFE.pid]}` : "")],
+    ["how", span[SPAN.how]],
+    ["asked", moment(span[SPAN.begin])],
+    ["in line", span[SPAN.queued] === null ? "" : "by " + moment(span[SPAN.queued])],
+    [granted === null ? "waited" : "granted", granted === null ? lasting(span[SPAN.end] - span[SPAN.begin]) : `${moment(granted)}, after ${lasting(granted - span[SPAN.begin])}`],
+    ["held", granted === null ? "" : `until ${moment(span[SPAN.sure])}, for ${ttls(span[SPAN.sure] - granted)}`],
+    ["then", late ? `past its deadline for ${lasting(span[SPAN.to] - span[SPAN.sure])}, until it was told` : ""],
+    ["deadline", granted !== null && span[SPAN.deadline] ? moment(span[SPAN.deadline]) : ""],
+    ["end", fate],
+    ["call", span[SPAN.op]],
+  ]);
+}
+function markTip(mark) {
+  return part(mark[MARK.what], [
+    ["register", mark[MARK.register]], ["token", mark[MARK.token]], ["worker", String(mark[MARK.worker])],
+    ["from", moment(mark[MARK.from])], ["to", moment(mark[MARK.t])], ["answer", mark[MARK.came]],
+  ]);
+}
+function bandTip(band) {
+  return part(`fault ${band[BAND.fault]}: ${band[BAND.kind]} ${band[BAND.target]}`, [
+    ["what", band[BAND.about]], ["from", moment(band[BAND.from])],
+    ["for", band[BAND.to] > band[BAND.from] ? lasting(band[BAND.to] - band[BAND.from]) : ""], ["note", band[BAND.note]],
+  ]);
+}
+function flagTip(flag, at) {
+  return part(`violation ${at + 1}: ${flag[FLAG.title]}`, [["promise", flag[FLAG.promise]], ["from", moment(flag[FLAG.from])],
+    ["for", flag[FLAG.to] > flag[FLAG.from] ? lasting(flag[FLAG.to] - flag[FLAG.from]) : ""]]);
+}
+
+function under(left, top) {
+  const found = [];
+  let more = 0;
+  const add = (tip) => { if (found.length < MOST) found.push(tip()); else more++; };
+  const slack = (4 / (right() - frame.gutter)) * (view.to - view.from);
+  const t = timeAt(left);
+  const near = (from, to) => t >= from - slack && t <= to + slack;
+  const lane = run.lanes.findIndex((lane) => top >= lane[LANE.top] && top < lane[LANE.top] + lane[LANE.height]);
+  const inLanes = (lanes) => !lanes.length || lanes.includes(lane);
+  run.flags.forEach((flag, at) => { if (near(flag[FLAG.from], flag[FLAG.to]) && (top < frame.top || inLanes(flag[FLAG.lanes]))) add(() => flagTip(flag, at)); });
+  if (lane >= 0) {
+    const inside = top - run.lanes[lane][LANE.top] - frame.above;
+    const row = Math.max(0, Math.min(run.lanes[lane][LANE.rows] - 1, Math.floor(inside / (frame.bar + frame.between))));
+    for (const at of markRows.get(lane * 16 + row) || []) if (near(run.marks[at][MARK.t], run.marks[at][MARK.t])) add(() => markTip(run.marks[at]));
+    const spans = (spanRows.get(lane * 16 + row) || []).map((at) => run.spans[at]).filter((span) => near(span[SPAN.begin], span[SPAN.end]));
+    // What the pointer is on comes before what is near.
+    const on = (span) => (t >= span[SPAN.begin] && t <= span[SPAN.end] ? 0 : 1);
+    spans.sort((a, b) => on(a) - on(b));
+    const exact = spans.filter((span) => !on(span));
+    for (const span of exact.length ? exact : spans) add(() => spanTip(span));
+    for (const pause of run.pauses) {
+      if (pause[PAUSE.lane] === lane && near(pause[PAUSE.from], pause[PAUSE.to])) {
+        add(() => part(`worker ${pause[PAUSE.worker]} ${pause[PAUSE.stalled] ? "did not run: the machine was busy" : "was stopped"}`,
+          [["from", moment(pause[PAUSE.from])], ["for", ttls(pause[PAUSE.to] - pause[PAUSE.from])]]));
+      }
+    }
+    for (const life of run.lives) {
+      if (life[LIFE.lane] !== lane || !near(life[LIFE.from], life[LIFE.to])) continue;
+      if (life[LIFE.killed] && near(life[LIFE.to], life[LIFE.to])) add(() => part(`worker ${life[LIFE.worker]} was killed`, [["at", moment(life[LIFE.to])]]));
+      else if (!found.length) add(() => part(`worker ${life[LIFE.worker]}`, [["process", life[LIFE.pid] === null ? "" : String(life[LIFE.pid])], ["from", moment(life[LIFE.from])], ["to", moment(life[LIFE.to])]]));
+    }
+  }
+  if (top < frame.bottom) for (const band of run.bands) if (near(band[BAND.from], band[BAND.to]) && (top < frame.top || inLanes(band[BAND.lanes]))) add(() => bandTip(band));
+  return found.join("") + (more ? `<div>and ${more} more here: zoom in</div>` : "");
+}
+
+// Beside the point, and inside of the page.
+function showTip(html, left, top) {
+  tip.hidden = !html;
+  if (!html) return;
+  tip.innerHTML = html;
+  const stage = tip.parentElement.getBoundingClientRect();
+  const box = tip.getBoundingClientRect();
+  const over = left + 16 + box.width > document.documentElement.clientWidth - 8;
+  const below = top + 18 + box.height <= window.innerHeight - 8;
+  tip.style.left = Math.max(8 - stage.left, (over ? left - 16 - box.width : left + 16) - stage.left) + "px";
+  tip.style.top = (below || top < box.height ? top + 18 : top - 14 - box.height) - stage.top + "px";
+}

@@ -1,0 +1,74 @@
+//! Lines that fit.
+
+/// How many columns of a terminal a text takes.
+pub(super) fn columns(text: &str) -> usize {
+    text.chars().map(wide).sum()
+}
+
+/// The wide scripts and pictures take two columns, marks on the letter before none.
+fn wide(c: char) -> usize {
+    match c {
+        '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{fe00}'..='\u{fe0f}' => 0,
+        '\u{1100}'..='\u{115f}'
+        | '\u{2e80}'..='\u{a4cf}'
+        | '\u{ac00}'..='\u{d7a3}'
+        | '\u{f900}'..='\u{faff}'
+        | '\u{fe30}'..='\u{fe6f}'
+        | '\u{ff00}'..='\u{ff60}'
+        | '\u{ffe0}'..='\u{ffe6}'
+        | '\u{1f300}'..='\u{1faff}'
+        | '\u{20000}'..='\u{3fffd}' => 2,
+        _ => 1,
+    }
+}
+
+/// Breaks between words; a word that is too long for a line is broken where the line ends.
+pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(2);
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && columns(&line) + 1 + columns(word) > width {
+            lines.push(std::mem::take(&mut line));
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        for c in word.chars() {
+            if columns(&line) + wide(c) > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            line.push(c);
+        }
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+/// Puts blanks behind a text until it takes so many columns.
+pub(super) fn pad(text: &str, width: usize) -> String {
+    format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_fits_and_nothing_is_lost() {
+        let text = "who held it was stopped; averyveryverylongwordwithoutany break 漢字漢字漢字漢字 end";
+        for width in 2..60 {
+            let lines = lines(text, width);
+            for line in &lines {
+                assert!(columns(line) <= width, "{line:?} at {width}");
+            }
+            let squeeze = |text: &str| text.split_whitespace().collect::<String>();
+            assert_eq!(squeeze(&lines.join(" ")), squeeze(text), "at {width}");
+        }
+        assert_eq!(lines("two words", 9), ["two words"]);
+        assert_eq!(lines("two words", 8), ["two", "words"]);
+        assert!(lines("  ", 8).is_empty());
+    }
+}

@@ -1,0 +1,190 @@
+//! What the locks protect: registers that live in the process that conducts the run, and are reached over a socket.
+//!
+//! A worker that is stopped in the middle of a request leaves the resource to the others, and its request may arrive long after its
+//! lease: as with any real store. Requests are carried out one after the other; each is one line of JSON, and so is its answer.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use leasehold::logic::fence::{Seen, admits};
+use leasehold::{Owner, Token};
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// What is asked of a register.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// Which.
+    pub register: String,
+    /// Under which hold.
+    pub hold: u64,
+    /// With which token; `None`: no questions asked.
+    pub token: Option<u64>,
+    /// What to write; `None`: only read.
+    pub value: Option<u64>,
+}
+
+/// What a register answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Done; this is what stands there now.
+    Done(Option<u64>),
+    /// Not done: this token was here before.
+    Refused(u64),
+}
+
+/// The registers.
+#[derive(Debug, Default)]
+pub struct Registers(HashMap<String, Register>);
+
+#[derive(Debug, Default)]
+struct Register {
+    seen: Seen,
+    value: Option<u64>,
+}
+
+impl Registers {
+    /// Carries a request out.
+    pub fn serve(&mut self, request: &Request) -> Answer {
+        let register = self.0.entry(request.register.clone()).or_default();
+        if let Some(token) = request.token {
+            let (token, owner) = (Token(token), Some(Owner::named(&request.hold.to_string())));
+            if !admits(register.seen, token, owner) {
+                return Answer::Refused(register.seen.token.0);
+            }
+            register.seen = Seen { token, owner };
+        }
+        if request.value.is_some() {
+            register.value = request.value;
+        }
+        Answer::Done(register.value)
+    }
+}
+
+/// The registers, served at a socket until dropped: by a thread of its own, so that nothing else that goes on here keeps a worker waiting.
+#[derive(Debug)]
+pub struct Resource {
+    serving: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
+}
+
+impl Resource {
+    /// Serves registers at `path`.
+    ///
+    /// # Errors
+    /// If the socket, or a thread, cannot be made.
+    pub fn serve(path: &Path) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _context = runtime.enter();
+            UnixListener::bind(path)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let serving = thread::Builder::new().name("resource".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept_all(listener) => {}
+                    _ = stopped => {}
+                }
+            });
+        })?;
+        Ok(Self { serving: Some((stop, serving)) })
+    }
+}
+
+impl Drop for Resource {
+    fn drop(&mut self) {
+        if let Some((stop, serving)) = self.serving.take() {
+            drop(stop);
+            // It panicked, if anything; then its connections are closed all the same.
+            let _ = serving.join();
+        }
+    }
+}
+
+async fn accept_all(listener: UnixListener) {
+    let registers = Arc::new(Mutex::new(Registers::default()));
+    let mut clients = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        let registers = Arc::clone(&registers);
+        clients.spawn(async move { converse(stream, &registers).await });
+        while clients.try_join_next().is_some() {}
+    }
+}
+
+async fn converse(stream: UnixStream, registers: &Mutex<Registers>) -> io::Result<()> {
+    let (reading, mut writing) = stream.into_split();
+    let mut lines = BufReader::new(reading).lines();
+    while let Some(line) = lines.next_line().await? {
+        let request: Request = serde_json::from_str(&line)?;
+        let answer = registers.lock().unwrap_or_else(PoisonError::into_inner).serve(&request);
+        let mut text = serde_json::to_string(&answer)?;
+        text.push('\n');
+        writing.write_all(text.as_bytes()).await?;
+    }
+    Ok(())
+}
+
+/// A worker's way to the resource. One request at a time.
+#[derive(Debug)]
+pub struct Client {
+    lines: tokio::io::Lines<BufReader<tokio::net::unix::OwnedReadHalf>>,
+    writing: tokio::net::unix::OwnedWriteHalf,
+}
+
+impl Client {
+    /// Connects.
+    ///
+    /// # Errors
+    /// If nobody serves there.
+    pub async fn connect(path: &Path) -> io::Result<Self> {
+        let (reading, writing) = UnixStream::connect(path).await?.into_split();
+        Ok(Self { lines: BufReader::new(reading).lines(), writing })
+    }
+
+    /// Asks, and waits for the answer.
+    ///
+    /// # Errors
+    /// If the connection breaks; whether it was done is then unknown.
+    pub async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
+        let mut text = serde_json::to_string(request)?;
+        text.push('\n');
+        self.writing.write_all(text.as_bytes()).await?;
+        match self.lines.next_line().await? {
+            Some(line) => Ok(serde_json::from_str(&line)?),
+            None => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(registers: &mut Registers, hold: u64, token: Option<u64>, value: Option<u64>) -> Answer {
+        registers.serve(&Request { register: "r".to_owned(), hold, token, value })
+    }
+
+    #[test]
+    fn an_old_token_is_refused_also_after_a_newer_one_only_read() {
+        let mut registers = Registers::default();
+        assert_eq!(ask(&mut registers, 1, Some(1), Some(10)), Answer::Done(Some(10)));
+        assert_eq!(ask(&mut registers, 2, Some(2), None), Answer::Done(Some(10)));
+        assert_eq!(ask(&mut registers, 1, Some(1), Some(11)), Answer::Refused(2));
+        assert_eq!(ask(&mut registers, 3, Some(2), Some(12)), Answer::Refused(2), "the same token of somebody else");
+        assert_eq!(ask(&mut registers, 2, Some(2), Some(13)), Answer::Done(Some(13)));
+    }
+
+    #[test]
+    fn without_tokens_whoever_comes_last_wins() {
+        let mut registers = Registers::default();
+        assert_eq!(ask(&mut registers, 2, None, Some(2)), Answer::Done(Some(2)));
+        assert_eq!(ask(&mut registers, 1, None, Some(1)), Answer::Done(Some(1)));
+    }
+}

@@ -1,0 +1,156 @@
+//! Taking a lock, with leasehold or without.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::{Effect, Error, ErrorKind, Guard, Leadership, Locks, Owner};
+
+use super::naive;
+use super::record::Recorder;
+use crate::history::{Mode, Nanos, Outcome};
+
+/// How locks are taken.
+#[derive(Clone)]
+pub(super) enum Taker {
+    Leasehold(Locks),
+    Naive(Arc<naive::Plain>),
+}
+
+/// How a lock is asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Ask {
+    pub(super) lock: String,
+    pub(super) mode: Mode,
+    pub(super) owner: Option<String>,
+    /// How long it waits; `None`: not at all.
+    pub(super) wait: Option<Duration>,
+    pub(super) election: bool,
+    /// What others see, to find oneself in line.
+    pub(super) text: String,
+}
+
+/// A held lock.
+pub(super) enum Hand {
+    Guard(Guard),
+    Leader(Leadership),
+    Naive(naive::Hold),
+}
+
+impl Taker {
+    /// Asks. `Err` is what came of it instead.
+    pub(super) async fn take(&self, ask: &Ask) -> Result<Hand, Outcome> {
+        match self {
+            Self::Leasehold(locks) => match hand(locks, ask).await {
+                Ok(Some(hand)) => Ok(hand),
+                Ok(None) => Err(Outcome::Busy),
+                Err(error) => Err(came_of(&error)),
+            },
+            Self::Naive(plain) => plain.take(&ask.lock, ask.wait).await.map(Hand::Naive),
+        }
+    }
+
+    /// Whether who asked with this text was seen in line, or in.
+    pub(super) async fn sees(&self, lock: &str, text: &str) -> bool {
+        let Self::Leasehold(locks) = self else { return false };
+        let Ok(view) = locks.inspect(lock).await else { return false };
+        view.waiters.iter().any(|party| &*party.holder.text == text)
+    }
+}
+
+async fn hand(locks: &Locks, ask: &Ask) -> leasehold::Result<Option<Hand>> {
+    macro_rules! asked {
+        ($what:expr) => {{
+            let mut what = $what.describe(&ask.text);
+            if let Some(owner) = &ask.owner {
+                what = what.owner(&Owner::named(owner));
+            }
+            if let Some(wait) = ask.wait {
+                what = what.wait(wait);
+            }
+            what
+        }};
+    }
+    let waits = ask.wait.is_some();
+    let guard = match ask.mode {
+        Mode::Exclusive if ask.election => {
+            let election = asked!(locks.election(&ask.lock));
+            let led = if waits { election.campaign().await.map(Some) } else { election.try_campaign().await };
+            return Ok(led?.map(Hand::Leader));
+        }
+        Mode::Exclusive => {
+            let mutex = asked!(locks.mutex(&ask.lock));
+            if waits { mutex.lock().await.map(Some) } else { mutex.try_lock().await }
+        }
+        Mode::Shared => {
+            let lock = asked!(locks.rwlock(&ask.lock));
+            if waits { lock.read().await.map(Some) } else { lock.try_read().await }
+        }
+        Mode::Permits { n, limit } => {
+            let semaphore = asked!(locks.semaphore(&ask.lock, limit));
+            if waits { semaphore.acquire(n).await.map(Some) } else { semaphore.try_acquire(n).await }
+        }
+    };
+    Ok(guard?.map(Hand::Guard))
+}
+
+/// What an error says about what was done.
+pub(super) fn came_of(error: &Error) -> Outcome {
+    match (error.kind(), error.effect()) {
+        (ErrorKind::Timeout, _) => Outcome::TimedOut,
+        (_, Effect::Unknown) => Outcome::Unknown { error: error.to_string() },
+        _ => Outcome::Failed { error: error.to_string() },
+    }
+}
+
+impl Hand {
+    pub(super) fn token(&self) -> u64 {
+        match self {
+            Self::Guard(guard) => guard.token().0,
+            Self::Leader(led) => led.token().0,
+            Self::Naive(hold) => hold.token,
+        }
+    }
+
+    /// Whether it may be relied on now.
+    pub(super) fn is_held(&self) -> bool {
+        match self {
+            Self::Guard(guard) => guard.is_held(),
+            Self::Leader(led) => led.is_leader(),
+            Self::Naive(hold) => hold.is_held(),
+        }
+    }
+
+    /// Until when, as things stand.
+    pub(super) fn deadline(&self, recorder: &Recorder) -> Nanos {
+        match self {
+            Self::Guard(guard) => recorder.at(guard.deadline()),
+            Self::Leader(led) => recorder.at(led.guard().deadline()),
+            Self::Naive(hold) => hold.deadline(recorder),
+        }
+    }
+
+    /// Waits for its loss, and says why it was lost.
+    pub(super) async fn lost(&self) -> String {
+        match self {
+            Self::Guard(guard) => guard.lost().await.to_string(),
+            Self::Leader(led) => led.lost().await.to_string(),
+            Self::Naive(hold) => hold.lost().await,
+        }
+    }
+
+    pub(super) async fn release(self) -> Outcome {
+        match self {
+            Self::Guard(guard) => given_back(guard.release().await),
+            Self::Leader(led) => given_back(led.resign().await),
+            Self::Naive(hold) => hold.release().await,
+        }
+    }
+}
+
+fn given_back(result: leasehold::Result<leasehold::Outcome>) -> Outcome {
+    match result {
+        Ok(leasehold::Outcome::Released) => Outcome::Released,
+        Ok(leasehold::Outcome::WasLost(reason)) => Outcome::WasLost { reason: reason.to_string() },
+        Err(error) => came_of(&error),
+    }
+}

@@ -1,0 +1,158 @@
+//! A worker: a process that takes locks, holds them, uses the resource, and writes down what it saw.
+//!
+//! It is started by the conductor with an [`Assignment`] as the first line of its standard input, prints a history's events to its standard
+//! output, and ends when its input ends or says so. Being a process of its own, it can be killed and stopped as real holders are.
+
+mod hand;
+mod naive;
+mod record;
+mod tasks;
+mod ticks;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Locks;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::task::JoinSet;
+
+use self::hand::Taker;
+use self::record::Recorder;
+use self::tasks::Task;
+use crate::history::{Event, Nanos, State, Worker, Workload};
+
+/// What the first word on the command line of a worker is.
+pub const WORKER: &str = "--leasehold-verify-worker";
+
+/// How locks are taken: with leasehold, or as people do without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Hands {
+    /// With leasehold.
+    #[default]
+    Leasehold,
+    /// `SET NX PX` and a counter, on whoever is the Redis master.
+    PlainSet,
+    /// The same, and the holder looks at the wall clock to know whether it still holds.
+    WallClock,
+}
+
+/// What a worker is to do.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Assignment {
+    /// The engine.
+    pub url: String,
+    /// The TTL of all leases.
+    pub ttl: Duration,
+    /// When the run began, on the machine's clock.
+    pub origin: Nanos,
+    /// The worker's numbers and lanes: one task each. More than one where locks live in one process.
+    pub workers: Vec<(Worker, u32)>,
+    /// What to do.
+    pub workload: Workload,
+    /// The locks to do it with.
+    pub locks: Vec<String>,
+    /// The longest hold that is meant; some are longer than the TTL.
+    pub hold: Duration,
+    /// Whether all holds are that long.
+    pub steady: bool,
+    /// Where the resource is.
+    pub resource: PathBuf,
+    /// Whether the resource is shown tokens.
+    pub fenced: bool,
+    /// How locks are taken.
+    pub hands: Hands,
+    /// Everything random comes from this.
+    pub seed: u64,
+    /// Where all events go, one line each, at its end; `None`: only the conductor hears of them.
+    pub history: Option<PathBuf>,
+}
+
+/// Runs a worker to its end.
+///
+/// # Errors
+/// In words, if it cannot begin. What goes wrong later stands in the history.
+pub fn main() -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let done = runtime.block_on(work());
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    done
+}
+
+async fn work() -> Result<(), String> {
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    let first = orders.next_line().await.map_err(|error| error.to_string())?;
+    let assignment: Assignment =
+        serde_json::from_str(&first.unwrap_or_default()).map_err(|error| format!("no assignment: {error}"))?;
+    let recorder = Recorder::new(assignment.origin, assignment.history.as_deref());
+    let recorder = Arc::new(recorder.map_err(|error| format!("the history cannot be opened: {error}"))?);
+    let taker = open(&assignment).await?;
+    for (worker, lane) in &assignment.workers {
+        recorder.worker(*worker, State::Started { lane: *lane, pid: std::process::id() });
+    }
+    let stop = leasehold::schedule::Stop::new();
+    let mut tasks = JoinSet::new();
+    for (worker, _) in assignment.workers.clone() {
+        let task = Task::new(worker, &assignment, &taker, &recorder, stop.clone()).await?;
+        tasks.spawn(task.run());
+    }
+    let stalls = tokio::spawn(record::watch_stalls(Arc::clone(&recorder), assignment.workers.clone()));
+    // The next line, or the end, means: stop.
+    let _ = orders.next_line().await;
+    stop.stop();
+    while let Some(ended) = tasks.join_next().await {
+        ended.map_err(|error| error.to_string())?;
+    }
+    stalls.abort();
+    if let Taker::Leasehold(locks) = taker {
+        if locks.capabilities().reach == leasehold::engine::Reach::Process {
+            look_for_leftovers(&locks, &assignment.locks, &recorder).await?;
+        }
+        // What could not be taken back ends with its TTL.
+        let _ = locks.close().await;
+    }
+    for (worker, _) in &assignment.workers {
+        recorder.worker(*worker, State::Ended);
+    }
+    Ok(())
+}
+
+/// What is left where nobody else can look.
+async fn look_for_leftovers(locks: &Locks, names: &[String], recorder: &Recorder) -> Result<(), String> {
+    // What is given back in the background.
+    let _ = locks.settle().await;
+    let mut left = 0;
+    for name in names {
+        let view = locks.inspect(name).await.map_err(|error| error.to_string())?;
+        for party in view.holders.iter().chain(&view.waiters) {
+            left += 1;
+            let what = format!("{} is still there", party.holder.text);
+            recorder.put(&Event::Leftover { t: recorder.now(), lock: name.clone(), what });
+        }
+    }
+    if left == 0 {
+        recorder.put(&Event::Clean { t: recorder.now(), locks: names.len() as u64 });
+    }
+    Ok(())
+}
+
+async fn open(assignment: &Assignment) -> Result<Taker, String> {
+    match assignment.hands {
+        Hands::Leasehold => {
+            // The server may be away just now.
+            let mut tries = 0;
+            loop {
+                match Locks::builder().ttl(assignment.ttl).open(&assignment.url).await {
+                    Ok(locks) => return Ok(Taker::Leasehold(locks)),
+                    Err(error) if error.is_retryable() && tries < 300 => tries += 1,
+                    Err(error) => return Err(error.to_string()),
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        hands => Ok(Taker::Naive(Arc::new(naive::Plain::new(assignment, hands == Hands::WallClock)?))),
+    }
+}

@@ -1,0 +1,46 @@
+//! A scheduled job on every worker.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::Locks;
+use leasehold::schedule::{Crash, Job, Missed, Stop, run_until};
+
+use super::record::Recorder;
+use crate::history::{Call, Outcome, Worker};
+
+/// Before it is tried again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Runs a job that is due every second, until it is told to stop.
+pub(super) async fn run(
+    locks: &Locks,
+    names: &[String],
+    hold: Duration,
+    worker: Worker,
+    recorder: &Arc<Recorder>,
+    stop: &Stop,
+) {
+    let name = names.first().cloned().unwrap_or_default();
+    while !stop.is_stopped() {
+        let job =
+            Job::new(&name, "* * * * * *").map(|job| job.crash(Crash::Retry { attempts: 3 }).missed(Missed::Once));
+        let Ok(job) = job else { return };
+        let work = |run: leasehold::schedule::Run| {
+            let (recorder, name) = (Arc::clone(recorder), name.clone());
+            async move {
+                let call =
+                    Call::Tick { job: name, tick: run.tick().unix(), attempt: run.attempt(), token: run.token().0 };
+                let op = recorder.begin(worker, None, call);
+                tokio::time::sleep(hold).await;
+                recorder.end(op, Outcome::Done);
+                Ok::<(), Infallible>(())
+            }
+        };
+        // It ends when it is told to, or when the engine is in trouble for too long: then it is asked again.
+        if run_until(locks, job, stop, work).await.is_err() {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}

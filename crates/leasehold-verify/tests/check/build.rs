@@ -1,0 +1,207 @@
+//! A history, line by line. Times are milliseconds.
+
+use std::collections::BTreeMap;
+
+use leasehold_verify::check::check;
+use leasehold_verify::history::{Call, Event, FaultKind, Header, Mode, Nanos, OpId, Outcome, State, Worker, Workload};
+use leasehold_verify::verdict::{Finding, Promise, State as Is, Verdict};
+
+pub(crate) const MS: Nanos = 1_000_000;
+
+/// The TTL of all histories here, in milliseconds.
+pub(crate) const TTL: u64 = 1_000;
+
+pub(crate) struct History {
+    pub(crate) events: Vec<Event>,
+    next: OpId,
+}
+
+pub(crate) fn header(workload: Workload) -> Header {
+    Header {
+        format: 1,
+        leasehold: "leasehold 0".to_owned(),
+        engine: "memory".to_owned(),
+        url: "memory:".to_owned(),
+        versions: Vec::new(),
+        workload,
+        faults: Vec::new(),
+        guard: true,
+        control: None,
+        seed: 1,
+        ttl: TTL * MS,
+        lanes: 4,
+        fair: true,
+        fencing: true,
+        exclusion: true,
+        must_break: Vec::new(),
+        started: String::new(),
+        notes: BTreeMap::new(),
+    }
+}
+
+impl History {
+    pub(crate) fn of(workload: Workload) -> Self {
+        Self::with(header(workload))
+    }
+
+    pub(crate) fn with(header: Header) -> Self {
+        Self { events: vec![Event::Run(Box::new(header))], next: 1 }
+    }
+
+    pub(crate) fn begin(&mut self, t: u64, worker: Worker, call: Call) -> OpId {
+        self.begin_due(t, worker, None, call)
+    }
+
+    pub(crate) fn begin_due(&mut self, t: u64, worker: Worker, due: Option<u64>, call: Call) -> OpId {
+        let op = (u64::from(worker) << 32) | self.next;
+        self.next += 1;
+        self.events.push(Event::Begin { t: t * MS, worker, op, due: due.map(|due| due * MS), call });
+        op
+    }
+
+    pub(crate) fn end(&mut self, t: u64, op: OpId, outcome: Outcome) {
+        self.events.push(Event::End { t: t * MS, op, outcome });
+    }
+
+    /// Asks and is granted.
+    pub(crate) fn lock(&mut self, (from, to): (u64, u64), worker: Worker, call: Call, token: u64) -> OpId {
+        let op = self.begin(from, worker, call);
+        self.end(to, op, Outcome::Granted { token, deadline: (to + TTL) * MS });
+        op
+    }
+
+    /// Takes "a" alone.
+    pub(crate) fn take(&mut self, span: (u64, u64), worker: Worker, token: u64) -> OpId {
+        self.lock(span, worker, alone("a"), token)
+    }
+
+    pub(crate) fn held(&mut self, t: u64, op: OpId) {
+        self.events.push(Event::Held { t: t * MS, op, deadline: (t + TTL) * MS });
+    }
+
+    pub(crate) fn unheld(&mut self, t: u64, op: OpId) {
+        self.events.push(Event::Unheld { t: t * MS, op });
+    }
+
+    pub(crate) fn lost(&mut self, t: u64, op: OpId, deadline: u64) {
+        self.events.push(Event::Lost { t: t * MS, op, deadline: deadline * MS, reason: "expired".to_owned() });
+    }
+
+    pub(crate) fn give_back(&mut self, (from, to): (u64, u64), op: OpId, outcome: Outcome) {
+        let worker = u32::try_from(op >> 32).expect("a worker");
+        let release = self.begin(from, worker, Call::Release { hold: op });
+        self.end(to, release, outcome);
+    }
+
+    pub(crate) fn release(&mut self, span: (u64, u64), op: OpId) {
+        self.give_back(span, op, Outcome::Released);
+    }
+
+    pub(crate) fn worker(&mut self, t: u64, worker: Worker, state: State) {
+        self.events.push(Event::Worker { t: t * MS, worker, state });
+    }
+
+    pub(crate) fn fault(&mut self, (from, to): (u64, u64), fault: u32, kind: FaultKind, workers: &[Worker]) {
+        let target = workers.first().map_or_else(|| "the server".to_owned(), |worker| format!("worker {worker}"));
+        let (workers, served) = (workers.to_vec(), None);
+        self.events.push(Event::FaultBegin { t: from * MS, fault, kind, target, workers, served });
+        self.events.push(Event::FaultEnd { t: to * MS, fault, note: String::new() });
+    }
+
+    pub(crate) fn write(
+        &mut self,
+        span: (u64, u64),
+        hold: OpId,
+        token: Option<u64>,
+        value: u64,
+        outcome: Outcome,
+    ) -> OpId {
+        let worker = u32::try_from(hold >> 32).expect("a worker");
+        let op = self.begin(span.0, worker, Call::Write { hold, register: "r".to_owned(), token, value });
+        self.end(span.1, op, outcome);
+        op
+    }
+
+    pub(crate) fn read(&mut self, span: (u64, u64), hold: OpId, token: Option<u64>, outcome: Outcome) -> OpId {
+        let worker = u32::try_from(hold >> 32).expect("a worker");
+        let op = self.begin(span.0, worker, Call::Read { hold, register: "r".to_owned(), token });
+        self.end(span.1, op, outcome);
+        op
+    }
+
+    pub(crate) fn done(&mut self, t: u64) {
+        self.events.push(Event::Done { t: t * MS });
+    }
+
+    pub(crate) fn check(&self) -> Verdict {
+        check(&self.events)
+    }
+
+    /// Kept, and nothing else is broken either.
+    pub(crate) fn keeps(&self, promise: Promise) -> Finding {
+        let verdict = self.check();
+        assert_eq!(verdict.violations, Vec::new());
+        let finding = finding(&verdict, promise);
+        assert_eq!(finding.state, Is::Kept, "{finding:?}");
+        finding
+    }
+
+    /// Broken so many times.
+    pub(crate) fn breaks(&self, promise: Promise, times: u64) -> Verdict {
+        let verdict = self.check();
+        let finding = finding(&verdict, promise);
+        assert_eq!((finding.state, finding.broken), (Is::Broken, times), "{:#?}", verdict.violations);
+        let one = verdict.violations.iter().find(|one| one.promise == promise).expect("in words");
+        assert!(one.words.ends_with('.') && one.words.contains(" s") && !one.title.is_empty(), "{one:?}");
+        assert!(!verdict.holds());
+        verdict
+    }
+
+    /// Not promised, and nothing is broken.
+    pub(crate) fn only_counts(&self, promise: Promise) -> Finding {
+        let verdict = self.check();
+        let finding = finding(&verdict, promise);
+        assert_eq!(finding.state, Is::Unpromised, "{finding:?}");
+        assert!(verdict.violations.is_empty(), "{:?}", verdict.violations);
+        finding
+    }
+
+    /// Nothing puts it to the test.
+    pub(crate) fn leaves(&self, promise: Promise) -> Finding {
+        let finding = finding(&self.check(), promise);
+        assert_eq!(finding.state, Is::Untested, "{finding:?}");
+        finding
+    }
+}
+
+pub(crate) fn finding(verdict: &Verdict, promise: Promise) -> Finding {
+    verdict.findings.iter().find(|one| one.promise == promise).cloned().expect("each promise has a finding")
+}
+
+pub(crate) fn alone(lock: &str) -> Call {
+    Call::Lock { lock: lock.to_owned(), mode: Mode::Exclusive, owner: None, waits: true }
+}
+
+pub(crate) fn shared(lock: &str) -> Call {
+    Call::Lock { lock: lock.to_owned(), mode: Mode::Shared, owner: None, waits: true }
+}
+
+pub(crate) fn owned(lock: &str, owner: &str) -> Call {
+    Call::Lock { lock: lock.to_owned(), mode: Mode::Exclusive, owner: Some(owner.to_owned()), waits: true }
+}
+
+pub(crate) fn permits(n: u32, limit: u32) -> Call {
+    Call::Lock { lock: "a".to_owned(), mode: Mode::Permits { n, limit }, owner: None, waits: true }
+}
+
+pub(crate) fn unknown() -> Outcome {
+    Outcome::Unknown { error: "no reply".to_owned() }
+}
+
+pub(crate) fn failed() -> Outcome {
+    Outcome::Failed { error: "refused".to_owned() }
+}
+
+pub(crate) fn value(value: u64) -> Outcome {
+    Outcome::Value { value: Some(value) }
+}

@@ -1,0 +1,13 @@
+//! The checker on histories made by hand and at random: what keeps a promise, and what breaks it.
+#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+
+mod agree;
+mod build;
+mod faults;
+mod holds;
+mod random;
+mod registers;
+mod serving;
+mod simulate;
+mod ticks;
+mod whole;

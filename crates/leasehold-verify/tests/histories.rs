@@ -1,0 +1,122 @@
+//! Every engine under every fault: ten histories of two hundred calls each, with fixed seeds, through all workloads, and one of a scheduled job; and not
+//! one violation. And the controls, which must be found out: a checker that finds nothing there would be worth nothing here.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use leasehold_verify::conduct::Control;
+use leasehold_verify::deploy::Local;
+use leasehold_verify::history::FaultKind;
+use leasehold_verify::matrix::{self, Extent};
+use leasehold_verify::verdict::Promise;
+
+fn extent() -> Extent {
+    Extent {
+        histories: 10,
+        calls: 200,
+        ticks: 8,
+        faults: 1,
+        workers: 4,
+        at_once: 16,
+        seed: 1,
+        worker: PathBuf::from(env!("CARGO_BIN_EXE_leasehold-soak")),
+        kept: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("broken-histories"),
+    }
+}
+
+/// One after the other: the controls show what they should where the machine has time for it.
+static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_engine_keeps_its_promises_under_every_fault() {
+    let _turn = TURN.lock().await;
+    let cells = matrix::cells();
+    let total = cells.len();
+    let outcomes = matrix::run(cells, &extent(), |cell, outcome| println!("{cell}: {}", outcome.line())).await;
+    assert_eq!(outcomes.len(), total, "each was run to its end");
+    // The table of promises, as a soak makes it.
+    let ran: Vec<_> = outcomes.iter().map(|(_, outcome)| outcome.clone()).collect();
+    let table = matrix::table(&ran, &jiff::Timestamp::now().strftime("%Y-%m-%d").to_string());
+    std::fs::write(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("promises.md"), table).expect("written");
+    let broken: Vec<String> = outcomes
+        .iter()
+        .filter(|(_, outcome)| !outcome.holds())
+        .map(|(cell, outcome)| format!("{cell}: {}", outcome.line()))
+        .collect();
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+    for (cell, outcome) in &outcomes {
+        assert!(outcome.histories >= 10 && outcome.calls >= 2000, "{cell}: {}", outcome.line());
+        assert_eq!(outcome.unconfirmed, 0, "{cell}: registers on which porcupine did not say the same");
+        if cell.fault == Some(FaultKind::Ahead) && cell.local != Local::Redlock {
+            assert!(outcome.at_once + outcome.losses > 0, "{cell}: no lease ended before its time: {}", outcome.line());
+        }
+        let mut tested = vec![Promise::Exclusion, Promise::Tokens, Promise::Loss, Promise::Leaks, Promise::Deadlines];
+        tested.extend([Promise::Fencing, Promise::Counter]);
+        if cell.fault.is_some() {
+            assert!(outcome.faults >= outcome.histories, "{cell}: {}", outcome.line());
+            tested.push(Promise::Recovery);
+        }
+        if cell.fault != Some(FaultKind::Ahead) && cell.local != Local::Redlock {
+            tested.push(Promise::Ticks);
+        }
+        // Leases end before their time: two may be in, and tokens tell them apart.
+        tested.retain(|promise| *promise != Promise::Exclusion || cell.fault != Some(FaultKind::Ahead));
+        // In one process all are stopped together, and nobody waits meanwhile.
+        tested.retain(|promise| *promise != Promise::Recovery || cell.local != Local::Memory);
+        let missing: Vec<_> = tested.iter().filter(|promise| !outcome.tested.contains(promise)).collect();
+        assert!(missing.is_empty(), "{cell}: {missing:?} were not put to the test");
+    }
+    // As root, with those in which a disk of its own is filled.
+    let all = if rustix::process::geteuid().is_root() { 67 } else { 63 };
+    assert_eq!(total, all, "engines and faults");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_control_is_found_out() {
+    let _turn = TURN.lock().await;
+    let all = Control::ALL.map(|control| {
+        [1, 2].map(|seed| {
+            let extent = Extent { histories: 1, seed, ..extent() };
+            tokio::spawn(async move { matrix::run_control(control, &extent).await })
+        })
+    });
+    for (control, running) in Control::ALL.iter().zip(all) {
+        for (seed, run) in (1..).zip(running) {
+            let found = run.await.expect("no panic").expect("a run");
+            println!("{}, seed {seed}: found out in {} of {}", control.about(), found.0, found.1);
+            assert_eq!(found, (1, 1), "{}, seed {seed}", control.about());
+        }
+    }
+}
+
+fn soak(out: &Path, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold-soak"));
+    let ran = command.arg("--out").arg(out).args(arguments).output().expect("it runs");
+    let words = [ran.stdout, ran.stderr].concat();
+    (ran.status.success(), String::from_utf8_lossy(&words).into_owned())
+}
+
+/// What was not run is not shown as if it had been, and nothing is run again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_soak_of_a_part_says_so_and_goes_on_where_it_ended() {
+    let _turn = TURN.lock().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("out");
+    let (_, help) = soak(&out, &["--help"]);
+    assert!(help.contains("--histories N") && !out.exists(), "{help}");
+    let readme = folder.path().join("README.md");
+    let marks = "before\n<!-- promises -->\nold\n<!-- /promises -->\nafter\n";
+    std::fs::write(&readme, marks).expect("written");
+    let (done, words) = soak(&out, &["--only", "memory/none", "--readme", &readme.display().to_string()]);
+    assert!(!done && words.contains("not with --only"), "{words}");
+    assert_eq!(std::fs::read_to_string(&readme).expect("it is there"), marks, "a part is no table");
+    let part = |histories| soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
+    let (done, words) = part("1");
+    assert!(done && words.contains("memory under nothing: 2 histories"), "{words}");
+    let table = || std::fs::read_to_string(out.join("promises.md")).expect("a table");
+    assert!(table().contains("| none | 0 of 2 | not run | not run |"), "{}", table());
+    let (done, words) = part("2");
+    assert!(done && words.contains("1 histories of each were run before"), "{words}");
+    assert!(table().contains("| none | 0 of 4 | not run | not run |"), "{}", table());
+}

@@ -1,0 +1,64 @@
+//! Whether every tag is closed, and what is inside: stricter than a browser.
+
+/// Tags that have no end.
+const VOID: [&str; 3] = ["meta", "br", "!doctype"];
+
+/// Every tag with its attributes as text.
+///
+/// # Panics
+/// If a tag is closed that is not open, if one is not closed, or if one stands where only text may be.
+pub(crate) fn tags(page: &str) -> Vec<String> {
+    let mut open: Vec<String> = Vec::new();
+    let mut all = Vec::new();
+    let mut rest = page;
+    while let Some(at) = rest.find('<') {
+        assert!(!rest[..at].contains('>') || raw(&open), "a stray > in {:?}", &rest[..at]);
+        rest = &rest[at + 1..];
+        let end = end_of_tag(rest);
+        let tag = &rest[..end];
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap_or_default().to_ascii_lowercase();
+        assert!(name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '!'), "no tag: <{tag}>");
+        rest = &rest[end + 1..];
+        if tag.starts_with('/') {
+            assert_eq!(open.pop().as_deref(), Some(name.as_str()), "</{name}> closes another one");
+            continue;
+        }
+        all.push(tag.to_owned());
+        if VOID.contains(&name.as_str()) || tag.ends_with('/') {
+            continue;
+        }
+        if name == "script" || name == "style" {
+            // Only text, up to the first end.
+            let end = rest.find(&format!("</{name}")).expect("the end of a script");
+            rest = &rest[end..];
+        }
+        open.push(name);
+    }
+    assert!(open.is_empty(), "not closed: {open:?}");
+    all
+}
+
+fn raw(open: &[String]) -> bool {
+    open.last().is_some_and(|name| name == "script" || name == "style")
+}
+
+fn end_of_tag(rest: &str) -> usize {
+    let mut quoted = false;
+    for (at, c) in rest.char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            '>' if !quoted => return at,
+            '<' if quoted => panic!("a < in an attribute: {:?}", &rest[..at]),
+            _ => {}
+        }
+    }
+    panic!("a tag without an end: {rest:?}");
+}
+
+#[test]
+fn it_notices() {
+    let fails = |page: &'static str| std::panic::catch_unwind(|| tags(page)).is_err();
+    assert!(fails("<p><b>x</p></b>") && fails("<p>") && fails("</p>") && fails("<p title=\"<b>\">x</p>"));
+    assert!(fails("<script>let a = \"</script><b>\";</script>"), "what breaks out of a script is seen");
+    assert_eq!(tags("<p>x<br>y</p><i/>"), ["p", "br", "i/"]);
+}

@@ -1,0 +1,119 @@
+//! Hosts, played by processes of their own: the example starts itself again, once for each. They say what happens on their
+//! standard output, and get orders, one a line, on their standard input.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use super::common::{Failure, Place, Words};
+
+/// What a host has said last.
+pub(crate) const ENDED: &str = "ended";
+
+/// Longer than anything here takes, whatever the engine.
+const BOUND: Duration = Duration::from_secs(60);
+
+/// Where the locks are, and which host this process plays, if any.
+pub(crate) fn options(usage: &'static str) -> Result<(Place, Option<u32>), Failure> {
+    let (mut words, mut host) = (Words::new(usage), None);
+    while let Some(word) = words.next()? {
+        match word.as_str() {
+            "--host" => host = Some(words.number(&word)?),
+            _ => return Err(words.unknown(&word)),
+        }
+    }
+    Ok((words.place()?, host))
+}
+
+struct Host {
+    child: Child,
+    orders: Option<ChildStdin>,
+}
+
+/// All hosts. Those that are left when it is dropped are killed.
+pub(crate) struct Fleet {
+    hosts: Vec<Host>,
+    said: UnboundedReceiver<(u32, String)>,
+}
+
+impl Fleet {
+    /// Starts hosts 1 to `count`.
+    pub(crate) fn start(count: u32, url: &str) -> Result<Self, Failure> {
+        if url.starts_with("memory:") {
+            return Err("the hosts are processes, and memory: is shared by the tasks of one: try file:".into());
+        }
+        let (tell, said) = unbounded_channel();
+        let mut fleet = Self { hosts: Vec::new(), said };
+        for number in 1..=count {
+            let mut host = Command::new(std::env::current_exe()?);
+            host.args(["--engine", url, "--host", &number.to_string()]);
+            let mut child = host.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            let (orders, output) = (child.stdin.take(), child.stdout.take());
+            fleet.hosts.push(Host { child, orders });
+            let output = output.ok_or("no standard output")?;
+            let tell = tell.clone();
+            std::thread::spawn(move || listen(BufReader::new(output), number, &tell));
+        }
+        Ok(fleet)
+    }
+
+    /// What a host says next, and which.
+    pub(crate) async fn next(&mut self) -> Result<(u32, String), Failure> {
+        let said = tokio::time::timeout(BOUND, self.said.recv()).await;
+        Ok(said.map_err(|_| "no host has said anything for a minute")?.ok_or("all hosts have ended")?)
+    }
+
+    fn host(&mut self, number: u32) -> Result<&mut Host, Failure> {
+        Ok(self.hosts.get_mut(number as usize - 1).ok_or("no such host")?)
+    }
+
+    /// Gives a host an order.
+    pub(crate) fn order(&mut self, number: u32, order: &str) -> Result<(), Failure> {
+        let orders = self.host(number)?.orders.as_mut().ok_or("it was dismissed")?;
+        Ok(writeln!(orders, "{order}")?)
+    }
+
+    /// No more orders for anybody: they end.
+    pub(crate) fn dismiss(&mut self) {
+        self.hosts.iter_mut().for_each(|host| host.orders = None);
+    }
+
+    /// SIGKILL: it has no time to say anything, nor to give anything back.
+    pub(crate) fn kill(&mut self, number: u32) -> Result<(), Failure> {
+        Ok(self.host(number)?.child.kill()?)
+    }
+
+    /// The process that plays this host.
+    pub(crate) fn pid(&mut self, number: u32) -> Result<u32, Failure> {
+        Ok(self.host(number)?.child.id())
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        self.dismiss();
+        for Host { child, .. } in &mut self.hosts {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn listen(output: impl BufRead, number: u32, tell: &UnboundedSender<(u32, String)>) {
+    for line in output.lines().map_while(Result::ok).chain([ENDED.to_owned()]) {
+        let _ = tell.send((number, line));
+    }
+}
+
+/// A host's side: its orders. They end when it is to end, also because whoever started it is gone.
+pub(crate) fn orders() -> UnboundedReceiver<String> {
+    let (tell, orders) = unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lines().map_while(Result::ok) {
+            let _ = tell.send(line);
+        }
+    });
+    orders
+}

@@ -1,0 +1,124 @@
+//! What the examples share: the words of their command line, the engine they run on, and how they end.
+
+use std::error::Error;
+use std::fmt;
+use std::process::ExitCode;
+
+use tempfile::TempDir;
+
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+
+/// The command line. `--engine` and `--help` are the same for all examples, and answered here.
+pub(crate) struct Words {
+    usage: &'static str,
+    rest: std::iter::Skip<std::env::Args>,
+    engine: Option<String>,
+}
+
+impl Words {
+    pub(crate) fn new(usage: &'static str) -> Self {
+        Self { usage, rest: std::env::args().skip(1), engine: None }
+    }
+
+    /// The next option of the example's own.
+    pub(crate) fn next(&mut self) -> Result<Option<String>, Failure> {
+        while let Some(word) = self.rest.next() {
+            match word.as_str() {
+                "--engine" => self.engine = Some(self.value(&word)?),
+                "--help" | "-h" => return Err(Early::Help(self.usage).into()),
+                _ => return Ok(Some(word)),
+            }
+        }
+        Ok(None)
+    }
+
+    /// What stands after an option.
+    pub(crate) fn value(&mut self, option: &str) -> Result<String, Failure> {
+        self.rest.next().ok_or_else(|| self.wrong(format!("{option} needs a value")))
+    }
+
+    /// The same, as a number from 1.
+    pub(crate) fn number(&mut self, option: &str) -> Result<u32, Failure> {
+        let text = self.value(option)?;
+        let number = text.parse().ok().filter(|number| *number > 0);
+        number.ok_or_else(|| self.wrong(format!("{option} takes a number from 1, and {text:?} is none")))
+    }
+
+    pub(crate) fn unknown(&self, word: &str) -> Failure {
+        self.wrong(format!("{word:?} is no option"))
+    }
+
+    pub(crate) fn wrong(&self, why: String) -> Failure {
+        Early::Usage(format!("{why}\n{}", self.usage)).into()
+    }
+
+    /// The engine that was asked for, or the embedded one in a folder of its own.
+    pub(crate) fn place(self) -> Result<Place, Failure> {
+        if let Some(url) = self.engine {
+            return Ok(Place { url, folder: None });
+        }
+        let folder = tempfile::Builder::new().prefix("leasehold-example-").tempdir()?;
+        Ok(Place { url: format!("file://{}", folder.path().display()), folder: Some(folder) })
+    }
+}
+
+/// Where the locks are.
+pub(crate) struct Place {
+    pub(crate) url: String,
+    /// Removed with this.
+    folder: Option<TempDir>,
+}
+
+impl fmt::Display for Place {
+    /// Without the URL: it may have a password in it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.folder {
+            Some(_) => f.write_str("the embedded engine (file:, in a temporary folder)"),
+            None => f.write_str(self.url.split(':').next().unwrap_or_default()),
+        }
+    }
+}
+
+/// Why there is nothing to show.
+#[derive(Debug)]
+enum Early {
+    Help(&'static str),
+    Usage(String),
+}
+
+impl fmt::Display for Early {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Help(text) => f.write_str(text),
+            Self::Usage(text) => f.write_str(text),
+        }
+    }
+}
+
+impl Error for Early {}
+
+/// The exit code: 0 if what the example shows held, 1 if not or if the engine failed, 64 if the command line is wrong.
+pub(crate) fn end(shown: Result<bool, Failure>) -> ExitCode {
+    let why = match shown {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("\nThat is not what should have happened.");
+            return ExitCode::FAILURE;
+        }
+        Err(why) => why,
+    };
+    match why.downcast_ref() {
+        Some(Early::Help(usage)) => {
+            println!("{usage}");
+            ExitCode::SUCCESS
+        }
+        Some(Early::Usage(text)) => {
+            eprintln!("{text}");
+            ExitCode::from(64)
+        }
+        None => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}

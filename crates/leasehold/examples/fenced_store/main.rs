@@ -1,0 +1,215 @@
+//! Why a lock needs a token: a holder that stands still for too long, and writes all the same when it goes on.
+//!
+//! ```text
+//! cargo run -p leasehold --example fenced_store
+//! cargo run -p leasehold --features mysql,postgres --example fenced_store -- --engine postgres://user:password@host/database
+//! ```
+//! The slow holder is a process that is stopped (SIGSTOP) between its read and its write, as by a long pause of its machine. No lock can
+//! keep it from writing then; the store can, if it is shown the token. Two kinds of store: one like S3, where a write may only
+//! be made dependent on what was read ([`objects`]), and a table, where the token is checked in the transaction that writes: in the
+//! database itself with `mysql:` and `postgres:`, else in this process. Each stands beside one that does not ask for tokens.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/hosts.rs"]
+#[allow(dead_code, reason = "not every example needs all of it")]
+mod hosts;
+mod objects;
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+mod sql;
+mod store;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use common::{Failure, Place};
+use hosts::Fleet;
+use leasehold::{Locks, Mutex, Token};
+use objects::Bucket;
+use rustix::process::{Pid, Signal, kill_process};
+use store::{Seen, Store, Table, Written};
+
+const USAGE: &str = "fenced_store [--engine URL]
+
+A holder stands still past its lease, another one writes, then the first one writes, too. A store that checks tokens
+refuses it; one that does not loses an update.
+  --engine URL   where the lock is kept (file:///folder, redis://host, zookeeper://host, …); with mysql://… and
+                 postgres://… the table is there, too; if not given, file: in a temporary folder";
+
+/// The shortest that every engine takes.
+const TTL: Duration = Duration::from_secs(2);
+const SLOW: u32 = 1;
+
+fn mutex(locks: &Locks) -> Mutex {
+    locks.mutex("example: stock").ttl(TTL)
+}
+
+/// The slow holder. It writes when it is told to, without a look at its guard; and says what that would have told it.
+async fn slow(url: &str) -> Result<bool, Failure> {
+    let (locks, mut orders) = (Locks::open(url).await?, hosts::orders());
+    for _ in 0..2 {
+        let guard = mutex(&locks).lock().await?;
+        println!("holds {}", guard.token());
+        if orders.recv().await.is_none() {
+            break;
+        }
+        println!("writes {} {}", guard.token(), guard.is_held());
+        orders.recv().await;
+        drop(guard);
+    }
+    locks.close().await?;
+    Ok(true)
+}
+
+/// The next thing that the slow holder says, as its words after `what`.
+async fn heard(fleet: &mut Fleet, what: &str) -> Result<Vec<String>, Failure> {
+    let (_, said) = fleet.next().await?;
+    let rest = said.strip_prefix(what).ok_or_else(|| format!("the slow holder: {said}"))?;
+    Ok(rest.split_whitespace().map(str::to_owned).collect())
+}
+
+async fn token(fleet: &mut Fleet, what: &str) -> Result<Token, Failure> {
+    let words = heard(fleet, what).await?;
+    Ok(Token(words.first().ok_or("no token")?.parse()?))
+}
+
+/// One kind of store, twice: one is shown tokens, the other is not.
+struct Pair {
+    fenced: Box<dyn Store>,
+    unfenced: Box<dyn Store>,
+}
+
+/// What somebody has read from both.
+type Look = (Seen, Seen);
+
+impl Pair {
+    async fn read(&mut self) -> Result<Look, Failure> {
+        Ok((self.fenced.read().await?, self.unfenced.read().await?))
+    }
+
+    /// Sells so many of what was read.
+    async fn sell(&mut self, who: &str, sold: i64, (seen, unfenced): Look, token: Token) -> Result<Written, Failure> {
+        let units = unfenced.units - sold;
+        self.unfenced.write(units, unfenced, None).await??;
+        println!("  {who} writes {units} to {} without a token: written", self.unfenced.name());
+        self.sell_fenced(who, sold, seen, token).await
+    }
+
+    async fn sell_fenced(&mut self, who: &str, sold: i64, seen: Seen, token: Token) -> Result<Written, Failure> {
+        let units = seen.units - sold;
+        let written = self.fenced.write(units, seen, Some(token)).await?;
+        let verdict = written.map_or_else(|stale| format!("REFUSED, {stale}"), |()| "written".to_owned());
+        println!("  {who} writes {units} to {} with token {token}: {verdict}", self.fenced.name());
+        Ok(written)
+    }
+}
+
+async fn stores(url: &str) -> Result<[Pair; 2], Failure> {
+    let buckets = Pair { fenced: Box::<Bucket>::default(), unfenced: Box::<Bucket>::default() };
+    let mut pairs = [buckets, tables(url).await?];
+    for store in pairs.iter_mut().flat_map(|pair| [&mut pair.fenced, &mut pair.unfenced]) {
+        store.write(10, Seen::default(), None).await??;
+    }
+    Ok(pairs)
+}
+
+/// What is in the stores at the end, and whether it is what it should be.
+async fn compare(pairs: &mut [Pair]) -> Result<bool, Failure> {
+    let mut right = true;
+    println!("\n{:<12} {:>12} {:>8}", "at the end", "with tokens", "without");
+    for pair in pairs {
+        let (fenced, unfenced) = pair.read().await?;
+        println!("{:<12} {:>12} {:>8}", pair.fenced.name(), fenced.units, unfenced.units);
+        right &= (fenced.units, unfenced.units) == (6, 9);
+    }
+    println!("6 is right. 9 is a lost update: three units that are sold are in stock again.");
+    Ok(right)
+}
+
+#[cfg(all(feature = "mysql", feature = "postgres"))]
+async fn tables(url: &str) -> Result<Pair, Failure> {
+    if url.starts_with("mysql:") || url.starts_with("postgres") {
+        let fenced = sql::Database::open(url, "leasehold_example_fenced").await?;
+        let unfenced = sql::Database::open(url, "leasehold_example_unfenced").await?;
+        return Ok(Pair { fenced: Box::new(fenced), unfenced: Box::new(unfenced) });
+    }
+    Ok(Pair { fenced: Box::<Table>::default(), unfenced: Box::<Table>::default() })
+}
+
+#[cfg(not(all(feature = "mysql", feature = "postgres")))]
+async fn tables(url: &str) -> Result<Pair, Failure> {
+    if url.starts_with("mysql:") || url.starts_with("postgres") {
+        return Err("for the table in a database: --features mysql,postgres".into());
+    }
+    Ok(Pair { fenced: Box::<Table>::default(), unfenced: Box::<Table>::default() })
+}
+
+/// Ten units; quick sells three and slow sells one, so six must be left.
+async fn tell(pairs: &mut [Pair], place: &Place) -> Result<bool, Failure> {
+    let locks = Locks::open(&place.url).await?;
+    let mut fleet = Fleet::start(1, &place.url)?;
+    println!("10 units in every store; the lock is kept by {place}\n");
+
+    let old = token(&mut fleet, "holds").await?;
+    let mut looks = Vec::new();
+    for pair in pairs.iter_mut() {
+        looks.push(pair.read().await?);
+    }
+    println!(
+        "slow holds the lock with token {old}, reads, and stands still (SIGSTOP) for longer than its lease of {TTL:?}"
+    );
+    let pid = i32::try_from(fleet.pid(SLOW)?).ok().and_then(Pid::from_raw).ok_or("no such process")?;
+    kill_process(pid, Signal::STOP)?;
+
+    let guard = mutex(&locks).lock().await?;
+    println!("quick is let in when that is over, with token {}, reads and sells 3", guard.token());
+    let mut right = true;
+    for pair in pairs.iter_mut() {
+        let look = pair.read().await?;
+        right &= pair.sell("quick", 3, look, guard.token()).await?.is_ok();
+    }
+    let _ = guard.release().await?;
+
+    kill_process(pid, Signal::CONT)?;
+    fleet.order(SLOW, "write")?;
+    let words = heard(&mut fleet, "writes").await?;
+    let held = words.last().map_or("", String::as_str);
+    right &= held == "false";
+    println!("slow goes on (SIGCONT), sells 1 of what it read, and does not ask its guard, whose is_held() is {held}");
+    for (pair, look) in pairs.iter_mut().zip(looks) {
+        right &= pair.sell("slow", 1, look, old).await?.is_err_and(|stale| stale.token == old);
+    }
+
+    fleet.order(SLOW, "again")?;
+    let new = token(&mut fleet, "holds").await?;
+    println!("where it was refused, slow takes the lock again, with token {new}, reads and sells 1");
+    for pair in pairs.iter_mut() {
+        let (seen, _) = pair.read().await?;
+        right &= pair.sell_fenced("slow", 1, seen, new).await?.is_ok();
+    }
+    fleet.dismiss();
+    while fleet.next().await?.1 != hosts::ENDED {}
+    drop(fleet);
+    locks.close().await?;
+    Ok(compare(pairs).await? && right)
+}
+
+async fn show(place: &Place) -> Result<bool, Failure> {
+    let mut pairs = stores(&place.url).await?;
+    let told = tell(&mut pairs, place).await;
+    for store in pairs.iter_mut().flat_map(|pair| [&mut pair.fenced, &mut pair.unfenced]) {
+        store.clear().await?;
+    }
+    told
+}
+
+async fn run() -> Result<bool, Failure> {
+    let (place, host) = hosts::options(USAGE)?;
+    if host.is_some() { slow(&place.url).await } else { show(&place).await }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    common::end(run().await)
+}

@@ -1,0 +1,76 @@
+//! A store like S3: whole objects with metadata, and one condition, `If-Match`. It knows nothing of tokens, and is fenced all the same.
+//!
+//! The token is kept in the object's metadata, so whoever reads the object sees the last writer's. A writer whose own is lower goes away. Else
+//! it puts the object with its token, and with `If-Match` and the tag of what it has read; if somebody has written since, that
+//! fails, and a look at the metadata (`HEAD`) says who.
+//!
+//! | what if | then |
+//! |---|---|
+//! | a newer holder has written before our read | the object shows a higher token: we are stale |
+//! | a newer holder has written since our read | 412, and `HEAD` shows a higher token: we are stale |
+//! | a stale holder has written since our read | 412, and `HEAD` shows a lower token: read again |
+
+use leasehold::Token;
+use leasehold::fence::Stale;
+
+use crate::common::Failure;
+use crate::store::{Answer, Seen, Store, Written};
+
+/// The answer 412.
+struct PreconditionFailed;
+
+/// One object of a bucket.
+#[derive(Default)]
+pub(crate) struct Bucket {
+    body: String,
+    tag: u64,
+    /// The metadata `leasehold-token`.
+    token: Token,
+}
+
+impl Bucket {
+    /// The service's side of `PUT`, with `If-Match` or without.
+    fn put(&mut self, body: String, token: Token, if_match: Option<u64>) -> Result<(), PreconditionFailed> {
+        if if_match.is_some_and(|tag| tag != self.tag) {
+            return Err(PreconditionFailed);
+        }
+        *self = Self { body, tag: self.tag + 1, token };
+        Ok(())
+    }
+
+    /// The writer's side.
+    fn put_fenced(&mut self, body: String, seen: Seen, token: Token) -> Result<Written, Failure> {
+        if seen.token > token {
+            return Ok(Err(Stale { token, seen: seen.token }));
+        }
+        match self.put(body, token, Some(seen.tag)) {
+            Ok(()) => Ok(Ok(())),
+            Err(PreconditionFailed) if self.token > token => Ok(Err(Stale { token, seen: self.token })),
+            Err(PreconditionFailed) => Err("a stale holder has written since: read again".into()),
+        }
+    }
+}
+
+impl Store for Bucket {
+    fn name(&self) -> &'static str {
+        "the bucket"
+    }
+
+    fn read(&mut self) -> Answer<'_, Seen> {
+        Box::pin(async { Ok(Seen { units: self.body.parse()?, tag: self.tag, token: self.token }) })
+    }
+
+    fn write(&mut self, units: i64, seen: Seen, token: Option<Token>) -> Answer<'_, Written> {
+        let body = units.to_string();
+        Box::pin(async move {
+            match token {
+                Some(token) => self.put_fenced(body, seen, token),
+                None => Ok(Ok(self.put(body, Token(0), None).map_err(|PreconditionFailed| "there was none")?)),
+            }
+        })
+    }
+
+    fn clear(&mut self) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,63 @@
+//! What a store can do, and a table in this process.
+
+use std::pin::Pin;
+
+use leasehold::Token;
+use leasehold::fence::{Fence, Stale};
+
+use crate::common::Failure;
+
+pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+pub(crate) type Written = Result<(), Stale>;
+
+/// What a reader has seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) units: i64,
+    /// Which version that was, and with which token it was written, where the store tells.
+    pub(crate) tag: u64,
+    pub(crate) token: Token,
+}
+
+/// A store of one number.
+pub(crate) trait Store: Send {
+    fn name(&self) -> &'static str;
+
+    fn read(&mut self) -> Answer<'_, Seen>;
+
+    /// Writes what was made of `seen`, unless the token is older than one that was here. Without a token whoever comes last is right.
+    fn write(&mut self, units: i64, seen: Seen, token: Option<Token>) -> Answer<'_, Written>;
+
+    /// Takes everything away.
+    fn clear(&mut self) -> Answer<'_, ()>;
+}
+
+/// A table in this process: the check and the write are one step, as nobody else can come between.
+#[derive(Default)]
+pub(crate) struct Table {
+    fence: Fence,
+    units: i64,
+}
+
+impl Store for Table {
+    fn name(&self) -> &'static str {
+        "the table"
+    }
+
+    fn write(&mut self, units: i64, _: Seen, token: Option<Token>) -> Answer<'_, Written> {
+        let admitted = token.map_or(Ok(()), |token| self.fence.admit("stock", token));
+        if admitted.is_ok() {
+            self.units = units;
+        }
+        Box::pin(async move { Ok(admitted) })
+    }
+
+    fn read(&mut self) -> Answer<'_, Seen> {
+        let units = self.units;
+        Box::pin(async move { Ok(Seen { units, ..Seen::default() }) })
+    }
+
+    fn clear(&mut self) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,96 @@
+//! The stock in this process: a number and its version, with a moment between reading and writing, as there is with every store that is
+//! somewhere else.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold::Token;
+use leasehold::fence::Fence;
+
+use crate::till::{Answer, Bought, Stock, Till};
+
+/// How long a reply is on its way.
+const MOMENT: Duration = Duration::from_millis(1);
+
+#[derive(Clone, Copy, Default)]
+struct Row {
+    units: i64,
+    version: u64,
+}
+
+/// The shelf. Each read and each write is one step; a read and a write are not.
+#[derive(Clone, Default)]
+pub(crate) struct Shelf {
+    row: Arc<Mutex<Row>>,
+    fence: Arc<Fence>,
+}
+
+impl Shelf {
+    fn row(&self) -> MutexGuard<'_, Row> {
+        self.row.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is there, as it was a moment ago.
+    async fn read(&self) -> Row {
+        let row = *self.row();
+        if row.units > 0 {
+            tokio::time::sleep(MOMENT).await;
+        }
+        row
+    }
+}
+
+impl Stock for Shelf {
+    fn open<'a>(&'a self) -> Answer<'a, Box<dyn Till>> {
+        let till = self.clone();
+        Box::pin(async move { Ok(Box::new(till) as Box<dyn Till>) })
+    }
+}
+
+impl Till for Shelf {
+    fn fill(&mut self, items: u32) -> Answer<'_, ()> {
+        *self.row() = Row { units: i64::from(items), version: 0 };
+        Box::pin(async { Ok(()) })
+    }
+
+    fn buy(&mut self, token: Option<Token>) -> Answer<'_, Bought> {
+        Box::pin(async move {
+            let seen = self.read().await;
+            if seen.units > 0 {
+                let mut row = self.row();
+                if let Some(token) = token {
+                    self.fence.admit("flash sale", token)?;
+                }
+                *row = Row { units: seen.units - 1, version: row.version + 1 };
+            }
+            Ok((seen.units > 0, 0))
+        })
+    }
+
+    fn buy_by_version(&mut self) -> Answer<'_, Bought> {
+        Box::pin(async {
+            let mut retries = 0;
+            loop {
+                let seen = self.read().await;
+                if seen.units <= 0 {
+                    return Ok((false, retries));
+                }
+                let mut row = self.row();
+                if row.version == seen.version {
+                    *row = Row { units: seen.units - 1, version: seen.version + 1 };
+                    return Ok((true, retries));
+                }
+                retries += 1;
+            }
+        })
+    }
+
+    fn left(&mut self) -> Answer<'_, i64> {
+        let units = self.row().units;
+        Box::pin(async move { Ok(units) })
+    }
+
+    fn clear(&mut self) -> Answer<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
+}

@@ -1,0 +1,93 @@
+//! What a buyer stands before, whatever the stock is kept in.
+
+use std::error::Error;
+use std::pin::Pin;
+
+use leasehold::Token;
+
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
+
+/// Whether there was a unit, and how often it was tried in vain.
+pub(crate) type Bought = (bool, u32);
+
+/// One connection to the stock.
+pub(crate) trait Till: Send {
+    /// Puts so many units there.
+    fn fill(&mut self, items: u32) -> Answer<'_, ()>;
+
+    /// Reads, subtracts and writes. Right only if nobody else does so at the same time. With a token the write is refused if a higher one
+    /// was here.
+    fn buy(&mut self, token: Option<Token>) -> Answer<'_, Bought>;
+
+    /// The same by version: whoever comes second reads again.
+    fn buy_by_version(&mut self) -> Answer<'_, Bought>;
+
+    /// How many are left.
+    fn left(&mut self) -> Answer<'_, i64>;
+
+    /// Takes everything away.
+    fn clear(&mut self) -> Answer<'_, ()>;
+}
+
+/// How one gets such a connection.
+pub(crate) trait Stock: Send + Sync {
+    fn open<'a>(&'a self) -> Answer<'a, Box<dyn Till>>;
+}
+
+/// How the stock is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Technique {
+    pub(crate) name: &'static str,
+    /// Bought under a lock, with these options of the engine.
+    pub(crate) lock: Option<&'static str>,
+    /// The lock's token is shown to the stock.
+    pub(crate) fenced: bool,
+    /// By a version beside the units.
+    pub(crate) by_version: bool,
+}
+
+impl Technique {
+    const fn none(name: &'static str) -> Self {
+        Self { name, lock: None, fenced: false, by_version: false }
+    }
+
+    const fn lock(name: &'static str, options: &'static str) -> Self {
+        Self { lock: Some(options), ..Self::none(name) }
+    }
+
+    const fn fence(options: &'static str) -> Self {
+        Self { fenced: true, ..Self::lock("fence", options) }
+    }
+
+    const fn version() -> Self {
+        Self { by_version: true, ..Self::none("version") }
+    }
+
+    pub(crate) fn protects(self) -> bool {
+        self.lock.is_some() || self.by_version
+    }
+}
+
+/// What makes sense where the engine is the database that the stock is in, too.
+const IN_DATABASE: [Technique; 6] = [
+    Technique::none("none"),
+    Technique::lock("row", "technique=row"),
+    Technique::lock("for-update", "technique=for-update"),
+    Technique::lock("session", "technique=session"),
+    Technique::fence("technique=row"),
+    Technique::version(),
+];
+
+/// And on any other engine.
+const ELSEWHERE: [Technique; 4] =
+    [Technique::none("none"), Technique::lock("lock", ""), Technique::fence(""), Technique::version()];
+
+/// Whether this engine is a database that can keep the stock, too.
+pub(crate) fn is_database(url: &str) -> bool {
+    ["mysql:", "postgres:", "postgresql:"].iter().any(|scheme| url.starts_with(scheme))
+}
+
+pub(crate) fn techniques(url: &str) -> &'static [Technique] {
+    if is_database(url) { &IN_DATABASE } else { &ELSEWHERE }
+}

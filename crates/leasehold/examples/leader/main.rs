@@ -1,0 +1,134 @@
+//! One leader at a time: three candidates, of whom the leader is killed, and the next one steps down.
+//!
+//! ```text
+//! cargo run -p leasehold --example leader
+//! cargo run -p leasehold --features redis --example leader -- --engine redis://127.0.0.1/
+//! ```
+//! Each candidate is a process. The first leader gets SIGKILL, so it can tell nobody: on `file:` the kernel does, and the others know at
+//! once; on the engines of many machines its lease must end first, which takes about the TTL of two seconds.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/hosts.rs"]
+#[allow(dead_code, reason = "not every example needs all of it")]
+mod hosts;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use common::{Failure, Place};
+use hosts::Fleet;
+use leasehold::clock::{Clock, Moment};
+use leasehold::{Election, Locks};
+
+const USAGE: &str = "leader [--engine URL]
+
+Three candidates, one leader: it is killed, another takes over and steps down, the third leads. Says how long that took.
+  --engine URL   where the election is kept (file:///folder, redis://host, zookeeper://host, …); if not
+                 given, file: in a temporary folder";
+
+const CANDIDATES: u32 = 3;
+/// The shortest that every engine takes.
+const TTL: Duration = Duration::from_secs(2);
+
+fn election(locks: &Locks) -> Election {
+    locks.election("example: leader").ttl(TTL)
+}
+
+/// A candidate: waits until elected, and leads until told otherwise.
+async fn candidate(url: &str, number: u32) -> Result<bool, Failure> {
+    let (locks, mut orders) = (Locks::open(url).await?, hosts::orders());
+    let election = election(&locks).describe(format!("candidate {number}"));
+    println!("stands");
+    let elected = tokio::select! {
+        elected = election.campaign() => Some(elected?),
+        _ = orders.recv() => None,
+    };
+    if let Some(leadership) = elected {
+        println!("leads {}", leadership.token());
+        tokio::select! {
+            _ = orders.recv() => drop(leadership.resign().await?),
+            reason = leadership.lost() => println!("lost {reason}"),
+        }
+    }
+    locks.close().await?;
+    Ok(true)
+}
+
+/// One time in office.
+struct Term {
+    leader: u32,
+    token: u64,
+    /// How long there was nobody.
+    gap: Option<Duration>,
+}
+
+/// Waits for the next leader; `former` are those who were put out of office, the last one at `since`.
+async fn elected(fleet: &mut Fleet, seen: &Election, former: &[u32], since: Option<Moment>) -> Result<Term, Failure> {
+    let clock = Clock::system();
+    loop {
+        let (number, said) = fleet.next().await?;
+        if let Some(token) = said.strip_prefix("leads ") {
+            let gap = since.map(|since| clock.now().since(since));
+            let token = token.parse()?;
+            let known = seen.leader().await?.ok_or("it says that it leads, and nobody sees it")?;
+            println!("candidate {number} leads with token {token}; the others see: {}", known.holder.text);
+            if *known.holder.text != format!("candidate {number}") || known.token.0 != token {
+                return Err("the others see another leader".into());
+            }
+            return Ok(Term { leader: number, token, gap });
+        }
+        // Whoever was put out of office ends; nobody else may.
+        if said != "stands" && !former.contains(&number) {
+            return Err(format!("candidate {number}: {said}").into());
+        }
+    }
+}
+
+async fn show(place: &Place) -> Result<bool, Failure> {
+    println!("three candidates, each a process of its own, on {place}");
+    let locks = Locks::open(&place.url).await?;
+    let seen = election(&locks);
+    let mut fleet = Fleet::start(CANDIDATES, &place.url)?;
+    let clock = Clock::system();
+
+    let first = elected(&mut fleet, &seen, &[], None).await?;
+    println!("candidate {} is killed (SIGKILL)", first.leader);
+    let since = clock.now();
+    fleet.kill(first.leader)?;
+
+    let second = elected(&mut fleet, &seen, &[first.leader], Some(since)).await?;
+    println!("candidate {} steps down", second.leader);
+    let since = clock.now();
+    fleet.order(second.leader, "resign")?;
+
+    let third = elected(&mut fleet, &seen, &[first.leader, second.leader], Some(since)).await?;
+    fleet.dismiss();
+    while fleet.next().await? != (third.leader, hosts::ENDED.to_owned()) {}
+    drop(fleet);
+    locks.close().await?;
+
+    println!("\nterm  leader             token  the one before was  taking over took");
+    let terms = [("", &first), ("killed", &second), ("stepping down", &third)];
+    for (index, (why, Term { leader, token, gap })) in terms.iter().enumerate() {
+        let gap = gap.map(|gap| format!("{:.1} ms", gap.as_secs_f64() * 1e3)).unwrap_or_default();
+        println!("{:>4}  {leader:>6}  {token:>16}  {why:<18}  {gap:>16}", index + 1);
+    }
+    let rise = first.token < second.token && second.token < third.token;
+    println!("tokens rise with every leader: {rise}");
+    Ok(rise)
+}
+
+async fn run() -> Result<bool, Failure> {
+    let (place, host) = hosts::options(USAGE)?;
+    match host {
+        Some(number) => candidate(&place.url, number).await,
+        None => show(&place).await,
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    common::end(run().await)
+}

@@ -1,0 +1,159 @@
+//! A limit on how much is done at once: twelve workers, three slots.
+//!
+//! ```text
+//! cargo run -p leasehold --example slots
+//! cargo run -p leasehold --features redis --example slots -- --engine redis://127.0.0.1/ --workers 20 --slots 5
+//! ```
+//! Each worker has its own connection to the engine, as if it were on a machine of its own. They come one after the other, and are served
+//! in that order where the engine has an order.
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use common::{Failure, Place, Words};
+use leasehold::clock::{Clock, Moment};
+use leasehold::{Guard, Locks};
+use tokio::task::JoinSet;
+
+const USAGE: &str = "slots [--engine URL] [--workers 12] [--slots 3]
+
+Workers that all want to do the same at once, and a semaphore that lets so many of them. Shows when each was inside.
+  --engine URL   where the semaphore is kept (file:///folder, memory:, redis://host, …); if not
+                 given, file: in a temporary folder";
+
+/// How long each is inside.
+const WORK: Duration = Duration::from_millis(200);
+/// One letter of the timeline.
+const STEP: Duration = Duration::from_millis(20);
+
+struct Options {
+    place: Place,
+    workers: u32,
+    slots: u32,
+}
+
+fn options() -> Result<Options, Failure> {
+    let (mut words, mut workers, mut slots) = (Words::new(USAGE), 12, 3);
+    while let Some(word) = words.next()? {
+        match word.as_str() {
+            "--workers" => workers = words.number(&word)?,
+            "--slots" => slots = words.number(&word)?,
+            _ => return Err(words.unknown(&word)),
+        }
+    }
+    Ok(Options { place: words.place()?, workers, slots })
+}
+
+/// What is to be done, by not too many at once.
+#[derive(Default)]
+struct Room {
+    inside: AtomicU32,
+    most: AtomicU32,
+}
+
+impl Room {
+    async fn work(&self) {
+        let inside = self.inside.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(inside, Ordering::SeqCst);
+        tokio::time::sleep(WORK).await;
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// When a worker came, and when it was inside.
+struct Visit {
+    worker: u32,
+    came: Moment,
+    began: Moment,
+    ended: Moment,
+    token: Option<u64>,
+}
+
+/// Everybody works; with a semaphore, if there is one for each.
+async fn all(room: &Arc<Room>, workers: u32, slots: u32, url: Option<&str>) -> Result<Vec<Visit>, Failure> {
+    // All are connected before the first one comes.
+    let mut clients = Vec::new();
+    for _ in 0..workers {
+        clients.push(match url {
+            Some(url) => Some(Locks::open(url).await?),
+            None => None,
+        });
+    }
+    let mut crowd = JoinSet::new();
+    for (worker, locks) in (1..).zip(clients) {
+        let room = Arc::clone(room);
+        crowd.spawn(async move {
+            let clock = Clock::system();
+            let came = clock.now();
+            let guard = match &locks {
+                Some(locks) => Some(locks.semaphore("example: slots", slots).acquire(1).await?),
+                None => None,
+            };
+            let began = clock.now();
+            room.work().await;
+            let ended = clock.now();
+            let token = guard.as_ref().map(|guard| guard.token().0);
+            give_back(locks, guard).await?;
+            Ok::<_, Failure>(Visit { worker, came, began, ended, token })
+        });
+        tokio::time::sleep(STEP / 4).await;
+    }
+    let mut visits = Vec::new();
+    while let Some(visit) = crowd.join_next().await {
+        visits.push(visit??);
+    }
+    visits.sort_by_key(|visit| visit.worker);
+    Ok(visits)
+}
+
+async fn give_back(locks: Option<Locks>, guard: Option<Guard>) -> Result<(), Failure> {
+    if let Some(guard) = guard
+        && let leasehold::Outcome::WasLost(reason) = guard.release().await?
+    {
+        return Err(format!("the slot was lost: {reason}").into());
+    }
+    if let Some(locks) = locks {
+        locks.close().await?;
+    }
+    Ok(())
+}
+
+/// A line for each: `.` waiting, `█` inside.
+fn timeline(visits: &[Visit]) {
+    let Some(start) = visits.iter().map(|visit| visit.came).min() else { return };
+    let at = |moment: Moment| (moment.since(start).as_millis() / STEP.as_millis()) as usize;
+    for Visit { worker, came, began, ended, token } in visits {
+        let (came, began, ended) = (at(*came), at(*began), at(*ended));
+        let inside = "█".repeat((ended - began).max(1));
+        let token = token.map(|token| format!("  token {token}")).unwrap_or_default();
+        println!("worker {worker:>2} {}{}{inside}{token}", " ".repeat(came), ".".repeat(began - came));
+    }
+}
+
+async fn run() -> Result<bool, Failure> {
+    let Options { place, workers, slots } = options()?;
+    println!("without a semaphore (each letter is {} ms: . waits, █ is inside)", STEP.as_millis());
+    let free = Arc::<Room>::default();
+    timeline(&all(&free, workers, slots, None).await?);
+    let without = free.most.load(Ordering::SeqCst);
+    println!("at most {without} inside at once\n");
+
+    println!("{slots} slots, on {place}");
+    let limited = Arc::<Room>::default();
+    let visits = all(&limited, workers, slots, Some(&place.url)).await?;
+    timeline(&visits);
+    let most = limited.most.load(Ordering::SeqCst);
+    println!("at most {most} of {workers} inside at once");
+    Ok(most <= slots && visits.len() == workers as usize)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    common::end(run().await)
+}

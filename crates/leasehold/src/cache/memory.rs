@@ -1,0 +1,96 @@
+//! The store inside one process: the specification behind a mutex.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::bells::Bells;
+use crate::clock::Clock;
+use crate::logic::cache::{Entry, Said, Step};
+
+/// After how many steps what has ended is cleared away.
+const SWEEP: u32 = 1024;
+
+/// The keys of one process.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    clock: Clock,
+    pub(crate) bells: Arc<Bells>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    entries: HashMap<String, Entry>,
+    /// What the textbook strategies keep, and until when.
+    plain: HashMap<String, (Vec<u8>, u64)>,
+    steps: u32,
+}
+
+impl Memory {
+    pub(crate) fn new(clock: &Clock) -> Self {
+        Self { clock: clock.clone(), bells: Arc::default(), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now().as_nanos() / 1000 + 1
+    }
+
+    pub(crate) fn step(&self, key: &str, step: Step) -> Said {
+        let mut state = self.state();
+        // Read inside, so that no two steps see the time run backwards.
+        let now = self.now();
+        state.sweep(now);
+        let entry = state.entries.entry(key.to_owned()).or_default();
+        if entry.keep_until <= now {
+            *entry = Entry::default();
+        }
+        let had = entry.lease;
+        let failure = if let Step::GiveUp(_, why) = &step { why.clone() } else { String::new() };
+        let said = entry.step(now, step);
+        let ended = had.filter(|_| entry.lease.is_none());
+        if *entry == Entry::default() {
+            state.entries.remove(key);
+        }
+        drop(state);
+        if let Some(lease) = ended {
+            self.bells.ring(key, lease.id, Some(failure.as_str()).filter(|why| !why.is_empty()));
+        }
+        said
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Vec<u8>> {
+        let now = self.now();
+        self.state().plain.get(key).filter(|(_, until)| now < *until).map(|(data, _)| data.clone())
+    }
+
+    pub(crate) fn put(&self, key: &str, data: Vec<u8>, ttl: Duration) {
+        let until = self.now() + ttl.as_micros() as u64;
+        self.state().plain.insert(key.to_owned(), (data, until));
+    }
+
+    pub(crate) fn delete(&self, key: &str) {
+        self.state().plain.remove(key);
+    }
+
+    /// Forgets a key, as a server that needs room does.
+    #[cfg(test)]
+    pub(crate) fn evict(&self, key: &str) {
+        self.state().entries.remove(key);
+    }
+}
+
+impl State {
+    fn sweep(&mut self, now: u64) {
+        self.steps += 1;
+        if self.steps >= SWEEP {
+            self.steps = 0;
+            self.entries.retain(|_, entry| entry.keep_until > now);
+            self.plain.retain(|_, (_, until)| *until > now);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Reads.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bells::Ear;
+use super::error::CacheError;
+use super::flights::Flights;
+use super::options::{Builder, Mode, Options, Outage, micros};
+use super::row::Row;
+use super::stats::{Counts, Stats, What};
+use super::store::Store;
+use crate::clock::Clock;
+use crate::error::{Effect, Error, ErrorKind, Result as CrateResult};
+use crate::logic::backoff;
+use crate::logic::cache::{Ask, Data, Found, Load, Refused, Said, Step, early_factor, jittered};
+use crate::random;
+
+/// How long one waits for news before it looks again, should they have been lost.
+const LOOK: Duration = Duration::from_secs(1);
+/// How much of what a loader said others are told.
+const WHY: usize = 200;
+/// The longest key, in bytes.
+pub const MAX_KEY: usize = 512;
+/// How often an invalidation, or the end of a write, is sent when its answer does not come.
+const TRIES: u32 = 3;
+
+/// A cache in front of your own loader. Cheap to clone; all clones are one.
+#[derive(Clone, Debug)]
+pub struct ReadThrough {
+    pub(crate) shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    pub(crate) options: Options,
+    pub(crate) clock: Clock,
+    pub(crate) flights: Flights,
+    pub(crate) counts: Counts,
+}
+
+/// How a load under a lease ended.
+enum Brought {
+    /// The value counts.
+    Value(Data),
+    /// It was overtaken by an invalidation: it counts only if there is no time for another one.
+    Overtaken(Data),
+    /// The row is older than one that is known.
+    Behind(Data),
+    /// There is nothing, where a row was known: it is deleted, or the loader has not heard of it yet.
+    Absent,
+}
+
+/// A lease, from before it is asked for: it is given back when this is dropped while it may be ours, and has brought no value.
+struct Leased<'a> {
+    shared: &'a Arc<Shared>,
+    key: &'a str,
+    lease: u128,
+    /// Whether it may be ours.
+    open: bool,
+}
+
+impl Drop for Leased<'_> {
+    fn drop(&mut self) {
+        if self.open
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (shared, key, lease) = (Arc::clone(self.shared), self.key.to_owned(), self.lease);
+            // Nobody hears how it ended: a lease that could not be given back ends by itself. What was asked for before this on the same
+            // connection is done before it.
+            drop(runtime.spawn(async move { shared.insist(&key, Step::GiveUp(lease, String::new())).await }));
+        }
+    }
+}
+
+pub(crate) fn odd() -> CacheError {
+    CacheError::unavailable(Error::new(ErrorKind::Corrupt, "the store answered another question"))
+}
+
+pub(crate) fn dice() -> u32 {
+    random::unique() as u32
+}
+
+impl ReadThrough {
+    /// A cache to be opened.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Opens a strong cache with the defaults: see [`Builder::open`].
+    ///
+    /// # Errors
+    /// As [`Builder::open`].
+    pub async fn open(url: &str) -> CrateResult<Self> {
+        Self::builder().open(url).await
+    }
+
+    /// What it has done so far, in this process.
+    pub fn stats(&self) -> Stats {
+        self.shared.counts.stats()
+    }
+
+    /// The value of `key`, out of the cache or by `load`, which one of all who ask calls. `load` gives a row, or none.
+    ///
+    /// # Promise
+    /// With [`Mode::Strong`]: if an invalidation or a write of this key returned before this call began, what it gives is not from
+    /// before that. If an invalidation overtakes its own load, it loads again, up to [`Builder::reloads`] times; then it gives
+    /// what the last load found, which began after this call did.
+    ///
+    /// With [`Mode::ServeStale`] it may be older, by at most [`Builder::stale_for`].
+    ///
+    /// # Errors
+    /// What the loader said, here or elsewhere; with [`Outage::Closed`], if the store does not answer.
+    ///
+    /// # Cancellation safety
+    /// May be dropped at any time. If it was the one that loaded, another takes over at once.
+    pub async fn get_or_load<F, Fut, R, E>(&self, key: &str, load: F) -> Result<Data, CacheError>
+    where
+        F: Fn() -> Fut + Send + Sync,
+        Fut: Future<Output = Result<Option<R>, E>> + Send,
+        R: Into<Row>,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        check(key)?;
+        let load = || async { self.load(&load).await };
+        let (mut lease, mut ear, mut round) = (random::unique(), None, 0);
+        loop {
+            let (found, leased) = match self.ask(key, lease).await {
+                Ok(answer) => answer,
+                Err(error) => return self.without_store(key, error, &load).await,
+            };
+            let brought = match found {
+                Found::Hit(data) => {
+                    self.shared.counts.count(What::Hit);
+                    return Ok(data);
+                }
+                Found::Stale(data) => {
+                    self.shared.counts.count(What::Stale);
+                    return Ok(data);
+                }
+                Found::Wait(theirs, left) => {
+                    self.wait(key, &mut ear, theirs, left).await?;
+                    continue;
+                }
+                Found::Written => return self.past_store(key, &load).await,
+                // If it cannot be loaded anew, what there is serves.
+                Found::Early(data, generation) => match self.bring(leased, generation, &load).await {
+                    Err(CacheError::Loader(_)) => return Ok(data),
+                    brought => brought?,
+                },
+                Found::Load(generation, Some(old)) => match self.bring(leased, generation, &load).await {
+                    Err(CacheError::Loader(_)) => {
+                        self.shared.counts.count(What::Stale);
+                        return Ok(old);
+                    }
+                    brought => brought?,
+                },
+                Found::Load(generation, None) => self.bring(leased, generation, &load).await?,
+            };
+            let (last, strong) = (round >= self.shared.options.reloads, self.shared.options.mode == Mode::Strong);
+            match brought {
+                Brought::Overtaken(_) if strong && !last => {}
+                Brought::Behind(_) | Brought::Absent if strong && !last => {
+                    let pause = backoff::pause(round, Duration::from_millis(10), Duration::from_millis(200), dice());
+                    tokio::time::sleep(pause).await;
+                }
+                Brought::Behind(_) if strong => return Err(CacheError::Behind),
+                Brought::Value(data) | Brought::Overtaken(data) | Brought::Behind(data) => return Ok(data),
+                // One that was deleted looks the same, and must not be an error for ever.
+                Brought::Absent => return Ok(None),
+            }
+            (lease, round) = (random::unique(), round + 1);
+        }
+    }
+
+    /// What there is; and the lease, which counts if it was given.
+    async fn ask<'a>(&'a self, key: &'a str, lease: u128) -> Result<(Found, Leased<'a>), CacheError> {
+        let options = &self.shared.options;
+        // Made before it asks: whoever goes away, or gives up, before the answer comes may have been given it.
+        let mut leased = Leased { shared: &self.shared, key, lease, open: true };
+        let ask = Ask {
+            lease,
+            lease_for: micros(options.lease),
+            keep_for: micros(options.longest_load),
+            stale_for: options.stale(),
+            early: early_factor(options.beta, dice()),
+        };
+        match self.shared.store.step(key, Step::Ask(ask)).await {
+            Ok(Said::Found(found)) => {
+                leased.open = matches!(found, Found::Early(..) | Found::Load(..));
+                Ok((found, leased))
+            }
+            Ok(_) => Err(odd()),
+            Err(error) => {
+                leased.open = error.effect() == Effect::Unknown;
+                Err(CacheError::unavailable(error))
+            }
+        }
+    }
+
+    /// Waits for another's load; the first time it only begins to listen.
+    async fn wait(&self, key: &str, ear: &mut Option<Ear>, theirs: u128, left: u64) -> Result<(), CacheError> {
+        let Some(ear) = ear else {
+            self.shared.counts.count(What::Wait);
+            *ear = Some(self.shared.store.listen(key));
+            return Ok(());
+        };
+        let patience = Duration::from_micros(left).min(LOOK) + Duration::from_micros(500);
+        match tokio::time::timeout(patience, ear.hear(theirs)).await {
+            Ok(Some(why)) => Err(CacheError::LoaderElsewhere(why.to_string())),
+            Ok(None) | Err(_) => Ok(()),
+        }
+    }
+
+    async fn load<F, Fut, R, E>(&self, load: &F) -> Result<Option<Row>, CacheError>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<Option<R>, E>>,
+        R: Into<Row>,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        self.shared.counts.count(What::Load);
+        let loaded = load().await.map_err(|error| CacheError::Loader(CacheError::cause(error)))?;
+        Ok(loaded.map(Into::into))
+    }
+
+    /// Loads under a lease, and brings the value to the store.
+    async fn bring<F, Fut>(&self, mut leased: Leased<'_>, generation: u64, load: &F) -> Result<Brought, CacheError>
+    where
+        F: Fn() -> Fut,
+        Fut: Future<Output = Result<Option<Row>, CacheError>>,
+    {
+        let (shared, key, lease) = (&self.shared, leased.key, leased.lease);
+        let start = shared.clock.now();
+        let row = match load().await {
+            Ok(row) => row,
+            Err(error) => {
+                let why: String = error.to_string().chars().take(WHY).collect();
+                leased.open = shared.store.step(key, Step::GiveUp(lease, why)).await.is_err();
+                return Err(error);
+            }
+        };
+        let step = Step::Set(shared.load(lease, generation, row.clone(), shared.clock.now().since(start)));
+        let answer = shared.store.step(key, step).await;
+        // Whatever became of it: if the lease is still there, nobody shall wait for it.
+        leased.open = answer.is_err();
+        let data = row.map(|row| row.value);
+        Ok(match answer {
+            Ok(Said::Set(Ok(()))) => Brought::Value(data),
+            Ok(Said::Set(Err(refused))) => {
+                shared.counts.count(What::Refused);
+                match refused {
+                    Refused::Invalidated => Brought::Overtaken(data),
+                    Refused::Overtaken => Brought::Value(data),
+                    Refused::Older => Brought::Behind(data),
+                    Refused::Absent => Brought::Absent,
+                }
+            }
+            Ok(_) => return Err(odd()),
+            // It was loaded after this read began.
+            Err(error) => {
+                tracing::debug!(%error, key, "a loaded value could not be stored");
+                Brought::Value(data)
+            }
+        })
+    }
+
+    async fn without_store<F, Fut>(&self, key: &str, error: CacheError, load: &F) -> Result<Data, CacheError>
+    where
+        F: Fn() -> Fut + Send + Sync,
+        Fut: Future<Output = Result<Option<Row>, CacheError>> + Send,
+    {
+        match self.shared.options.outage {
+            Outage::Closed => Err(error),
+            Outage::Open => {
+                tracing::debug!(%error, key, "the store does not answer: the loader is asked");
+                self.past_store(key, load).await
+            }
+        }
+    }
+
+    async fn past_store<F, Fut>(&self, key: &str, load: &F) -> Result<Data, CacheError>
+    where
+        F: Fn() -> Fut + Send + Sync,
+        Fut: Future<Output = Result<Option<Row>, CacheError>> + Send,
+    {
+        self.shared.counts.count(What::Bypass);
+        let load = || async { Ok(load().await?.map(|row| row.value)) };
+        self.shared.flights.join(key, load).await
+    }
+
+    /// Whatever was read of this key before is not given to anybody who asks after this has returned. Call it after you have
+    /// committed.
+    ///
+    /// # Errors
+    /// If the store does not answer: what is cached may be stale until its TTL ends. Call it again.
+    pub async fn invalidate(&self, key: &str) -> Result<(), CacheError> {
+        self.invalidate_below(key, 0).await
+    }
+
+    /// The same, and rows of a lower version than this are not let in: for loaders that read from replicas, which may lag behind.
+    /// The loader must say the version of its rows. The version is known for as long as the key has a record: at least
+    /// [`longest_load`](Builder::longest_load), and as long as it is read, unless the server evicts it. Versions must not begin anew when a
+    /// row is deleted and made again.
+    ///
+    /// "There is nothing" has no version. For [`longest_load`](Builder::longest_load) it is not let in, and a strong read asks again, up to
+    /// [`reloads`](Builder::reloads) times; then it gives that there is nothing, for a row that was deleted looks just so. To delete, write
+    /// [`Nothing`](super::Now::Nothing) through, which is in the cache at once; or name a version above that of the deleted row here.
+    ///
+    /// # Errors
+    /// As [`invalidate`](Self::invalidate).
+    pub async fn invalidate_below(&self, key: &str, version: u64) -> Result<(), CacheError> {
+        check(key)?;
+        let step = self.shared.forget(version);
+        self.shared.insist(key, step).await.map(drop).map_err(CacheError::unavailable)
+    }
+}
+
+impl Shared {
+    /// An invalidation.
+    pub(crate) fn forget(&self, version: u64) -> Step {
+        Step::Invalidate(version, self.options.stale(), micros(self.options.longest_load))
+    }
+
+    /// Takes a step that does no harm if it is taken twice, a few times if no answer comes.
+    pub(crate) async fn insist(&self, key: &str, step: Step) -> CrateResult<Said> {
+        let mut tries = 0;
+        loop {
+            match self.store.step(key, step.clone()).await {
+                Err(error) if error.is_retryable() && tries + 1 < TRIES => {
+                    let pause = backoff::pause(tries, Duration::from_millis(20), Duration::from_millis(200), dice());
+                    tokio::time::sleep(pause).await;
+                    tries += 1;
+                }
+                answer => return answer,
+            }
+        }
+    }
+
+    /// A value to be let in, with its TTL.
+    pub(crate) fn load(&self, lease: u128, generation: u64, row: Option<Row>, cost: Duration) -> Load {
+        let ttl = if row.is_some() { self.options.ttl } else { self.options.negative_ttl };
+        let (data, version) = row.map_or((None, None), |row| (Some(row.value), row.version));
+        let fresh_for = micros(jittered(ttl, self.options.jitter, dice())).max(1);
+        Load { lease, generation, data, version, cost: micros(cost), fresh_for, stale_for: self.options.stale() }
+    }
+}
+
+/// Whether a key can be used.
+pub(crate) fn check(key: &str) -> Result<(), CacheError> {
+    if (1..=MAX_KEY).contains(&key.len()) {
+        return Ok(());
+    }
+    let message = format!("a key of a cache has 1 to {MAX_KEY} bytes, and not {}", key.len());
+    Err(CacheError::Invalid(Arc::new(Error::new(ErrorKind::InvalidName, message))))
+}

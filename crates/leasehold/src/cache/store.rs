@@ -1,0 +1,112 @@
+//! Where the keys are: in Redis, or in this process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::bells::Ear;
+use super::memory::Memory;
+use super::redis::Redis;
+use crate::clock::Clock;
+use crate::engine::EngineUrl;
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::cache::{Said, Step};
+
+/// What keeps the keys of a cache. [`ReadThrough`](super::ReadThrough) and the textbook [strategies](super::strategy) stand on
+/// it; by itself it takes the bare [steps](Step) that [`Entry`](crate::logic::cache::Entry) specifies.
+#[derive(Clone, Debug)]
+pub struct Store {
+    kind: Arc<Kind>,
+    timeout: Duration,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Memory(Memory),
+    Redis(Redis),
+}
+
+impl Store {
+    /// Opens `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, or `memory:` for one process alone. Each step is given up after `timeout`.
+    ///
+    /// # Errors
+    /// If the URL cannot be read, or the server does not answer.
+    pub async fn open(url: &str, timeout: Duration) -> Result<Self> {
+        Self::connect(url, timeout, false).await
+    }
+
+    pub(crate) async fn connect(url: &str, timeout: Duration, lazy: bool) -> Result<Self> {
+        let url = EngineUrl::parse(url)?;
+        let kind = match url.scheme.as_str() {
+            "memory" => Kind::Memory(Memory::new(&Clock::system())),
+            "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => Kind::Redis(Redis::open(&url, lazy).await?),
+            other => {
+                let message = format!(
+                    "a cache is in redis:, rediss:, redis+sentinel:, redis+cluster: or memory:, not in {other}:"
+                );
+                return Err(Error::new(ErrorKind::UnknownScheme, message));
+            }
+        };
+        Ok(Self { kind: Arc::new(kind), timeout })
+    }
+
+    /// Takes one step.
+    ///
+    /// # Errors
+    /// If the server did not answer in time. It may have taken the step.
+    pub async fn step(&self, key: &str, step: Step) -> Result<Said> {
+        match &*self.kind {
+            Kind::Memory(memory) => Ok(memory.step(key, step)),
+            Kind::Redis(redis) => self.in_time(redis.step(key, &step)).await,
+        }
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
+            let message = format!("no answer within {:?}", self.timeout);
+            Err(Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine("redis"))
+        })
+    }
+
+    /// Hears of loads of this key that end from now on.
+    pub(crate) fn listen(&self, key: &str) -> Ear {
+        match &*self.kind {
+            Kind::Memory(memory) => memory.bells.listen(key.to_owned()),
+            Kind::Redis(redis) => redis.bells.listen(redis.key(key)),
+        }
+    }
+
+    pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        match &*self.kind {
+            Kind::Memory(memory) => Ok(memory.get(key)),
+            Kind::Redis(redis) => self.in_time(redis.get(key)).await,
+        }
+    }
+
+    pub(crate) async fn put(&self, key: &str, data: Vec<u8>, ttl: Duration) -> Result<()> {
+        match &*self.kind {
+            Kind::Memory(memory) => {
+                memory.put(key, data, ttl);
+                Ok(())
+            }
+            Kind::Redis(redis) => self.in_time(redis.put(key, &data, ttl)).await,
+        }
+    }
+
+    pub(crate) async fn delete(&self, key: &str) -> Result<()> {
+        match &*self.kind {
+            Kind::Memory(memory) => {
+                memory.delete(key);
+                Ok(())
+            }
+            Kind::Redis(redis) => self.in_time(redis.delete(key)).await,
+        }
+    }
+
+    /// Forgets a key of `memory:`, as a server that needs room does. Does nothing elsewhere.
+    #[cfg(test)]
+    pub(crate) fn evict(&self, key: &str) {
+        if let Kind::Memory(memory) = &*self.kind {
+            memory.evict(key);
+        }
+    }
+}

@@ -1,0 +1,269 @@
+//! The textbook's ways to keep a cache beside a database, by name, and ours behind the same face: to be compared.
+//!
+//! | | on a read | on a write | what it leaves |
+//! |---|---|---|---|
+//! | [`TtlOnly`] | load if it is not there | commit | stale until the TTL ends, always |
+//! | [`DeleteFirst`] | load if it is not there | delete, commit | whoever reads in between puts the old value back, until the TTL ends |
+//! | [`DeleteAfter`] | load if it is not there | commit, delete | whoever read before the commit, and stores after the delete; a crash in between |
+//! | [`DelayedDoubleDelete`] | load if it is not there | delete, commit, wait, delete | the same until the second delete, and after it whoever is slower than the wait; a crash before it; twice the loads |
+//! | [`LockProtected`] | load under a lock if it is not there | commit and delete under the lock | a lock that is lost (a pause, a cut) stops nobody: a late value is stored; a crash between commit and delete |
+//! | [`Invalidating`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
+//! | [`WritingThrough`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that stands still for longer than its mark, commits then, and dies |
+//!
+//! Where several write one key, [`DeleteFirst`] and [`DeleteAfter`] also need luck; that the writes themselves come in order is for the
+//! database to see to (a [fence](crate::fence), a [version](crate::logic::versioned)), with each of them.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::error::CacheError;
+use super::read_through::ReadThrough;
+use super::row::{Now, Row};
+use super::store::Store;
+use crate::claim::Token;
+use crate::locks::Locks;
+use crate::logic::cache::Data;
+
+/// What a source or a strategy answers in the end.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CacheError>> + Send + 'a>>;
+
+/// The database, as a strategy sees it.
+pub trait Source: Send + Sync {
+    /// Reads the row.
+    fn load<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Row>>;
+    /// Writes the row and commits. The token is that of the writer's lock, if it has one: refuse lower ones than you have seen.
+    fn store<'a>(&'a self, key: &'a str, value: Vec<u8>, token: Option<Token>) -> Answer<'a, Now>;
+}
+
+/// A way to keep a cache beside a database.
+pub trait Strategy: Send + Sync {
+    /// What it is called.
+    fn name(&self) -> &'static str;
+    /// Reads through the cache.
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data>;
+    /// Writes to the database, and does to the cache what the strategy does.
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()>;
+}
+
+/// What all textbook strategies have: the store, and how long values live.
+#[derive(Clone, Debug)]
+pub struct Aside {
+    store: Store,
+    ttl: Duration,
+}
+
+impl Aside {
+    /// Values in this store, which live for so long.
+    pub fn new(store: &Store, ttl: Duration) -> Self {
+        Self { store: store.clone(), ttl }
+    }
+
+    async fn get(&self, key: &str) -> Result<Data, CacheError> {
+        self.store.get(key).await.map_err(CacheError::unavailable)
+    }
+
+    async fn delete(&self, key: &str) -> Result<(), CacheError> {
+        self.store.delete(key).await.map_err(CacheError::unavailable)
+    }
+
+    async fn load(&self, source: &dyn Source, key: &str) -> Result<Data, CacheError> {
+        let Some(row) = source.load(key).await? else { return Ok(None) };
+        self.store.put(key, row.value.clone(), self.ttl).await.map_err(CacheError::unavailable)?;
+        Ok(Some(row.value))
+    }
+
+    async fn read(&self, source: &dyn Source, key: &str) -> Result<Data, CacheError> {
+        match self.get(key).await? {
+            Some(data) => Ok(Some(data)),
+            None => self.load(source, key).await,
+        }
+    }
+}
+
+/// Values end by themselves, and in no other way.
+#[derive(Clone, Debug)]
+pub struct TtlOnly(pub Aside);
+
+impl Strategy for TtlOnly {
+    fn name(&self) -> &'static str {
+        "ttl-only"
+    }
+
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+        Box::pin(self.0.read(source, key))
+    }
+
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+        Box::pin(async move { source.store(key, value, None).await.map(drop) })
+    }
+}
+
+/// Cache-aside: delete, then commit.
+#[derive(Clone, Debug)]
+pub struct DeleteFirst(pub Aside);
+
+impl Strategy for DeleteFirst {
+    fn name(&self) -> &'static str {
+        "delete-first"
+    }
+
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+        Box::pin(self.0.read(source, key))
+    }
+
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.0.delete(key).await?;
+            source.store(key, value, None).await.map(drop)
+        })
+    }
+}
+
+/// Cache-aside: commit, then delete.
+#[derive(Clone, Debug)]
+pub struct DeleteAfter(pub Aside);
+
+impl Strategy for DeleteAfter {
+    fn name(&self) -> &'static str {
+        "delete-after"
+    }
+
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+        Box::pin(self.0.read(source, key))
+    }
+
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            source.store(key, value, None).await?;
+            self.0.delete(key).await
+        })
+    }
+}
+
+/// Delete, commit, and after a while, in the background, delete again.
+#[derive(Clone, Debug)]
+pub struct DelayedDoubleDelete {
+    /// Where values are.
+    pub aside: Aside,
+    /// After how long the second delete comes.
+    pub delay: Duration,
+}
+
+impl Strategy for DelayedDoubleDelete {
+    fn name(&self) -> &'static str {
+        "delayed-double-delete"
+    }
+
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+        Box::pin(self.aside.read(source, key))
+    }
+
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            self.aside.delete(key).await?;
+            source.store(key, value, None).await?;
+            let (aside, delay, key) = (self.aside.clone(), self.delay, key.to_owned());
+            // As in the textbook: nobody hears whether it was done.
+            drop(tokio::spawn(async move {
+                tokio::time::sleep(delay).await;
+                aside.delete(&key).await
+            }));
+            Ok(())
+        })
+    }
+}
+
+/// Loads and writes take turns under a lock of the key's name. Nobody checks its token.
+#[derive(Clone, Debug)]
+pub struct LockProtected {
+    /// Where values are.
+    pub aside: Aside,
+    /// Where locks are.
+    pub locks: Locks,
+}
+
+fn lock_failed(error: crate::Error) -> CacheError {
+    CacheError::Lost(error.into())
+}
+
+impl Strategy for LockProtected {
+    fn name(&self) -> &'static str {
+        "lock-protected"
+    }
+
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+        Box::pin(async move {
+            if let Some(data) = self.aside.get(key).await? {
+                return Ok(Some(data));
+            }
+            let guard = self.locks.mutex(key).lock().await.map_err(lock_failed)?;
+            let data = self.aside.read(source, key).await;
+            let _ = guard.release().await;
+            data
+        })
+    }
+
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let guard = self.locks.mutex(key).lock().await.map_err(lock_failed)?;
+            source.store(key, value, None).await?;
+            let deleted = self.aside.delete(key).await;
+            let _ = guard.release().await;
+            deleted
+        })
+    }
+}
+
+fn through<'a>(cache: &'a ReadThrough, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+    Box::pin(cache.get_or_load(key, move || source.load(key)))
+}
+
+/// Ours: commit, then invalidate.
+#[derive(Clone, Debug)]
+pub struct Invalidating(pub ReadThrough);
+
+impl Strategy for Invalidating {
+    fn name(&self) -> &'static str {
+        "leasehold, invalidate"
+    }
+
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+        through(&self.0, source, key)
+    }
+
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            source.store(key, value, None).await?;
+            self.0.invalidate(key).await
+        })
+    }
+}
+
+/// Ours: announced, committed and put into the cache under a lock of the key's name, whose token the database can check.
+#[derive(Clone, Debug)]
+pub struct WritingThrough {
+    /// Where values are.
+    pub cache: ReadThrough,
+    /// Where locks are.
+    pub locks: Locks,
+}
+
+impl Strategy for WritingThrough {
+    fn name(&self) -> &'static str {
+        "leasehold, write through"
+    }
+
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+        through(&self.cache, source, key)
+    }
+
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let guard = self.locks.mutex(key).lock().await.map_err(lock_failed)?;
+            let commit = |token| source.store(key, value, Some(token));
+            let written = self.cache.write_through(key, &guard, commit).await;
+            let _ = guard.release().await;
+            written
+        })
+    }
+}

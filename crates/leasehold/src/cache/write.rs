@@ -1,0 +1,173 @@
+//! Writes that are announced before they are made.
+
+use std::convert::Infallible;
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::CacheError;
+use super::options::micros;
+use super::read_through::{ReadThrough, check, odd};
+use super::row::Now;
+use crate::claim::Token;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::guard::Guard;
+use crate::logic::cache::{Begin, Said, Step};
+use crate::random;
+
+/// A mark on a key, as its writer knows it.
+struct Mark<'a> {
+    key: &'a str,
+    id: u128,
+    generation: u64,
+    /// Until when it surely stands: counted from before it was asked for.
+    until: Moment,
+}
+
+impl ReadThrough {
+    /// Writes under a lock: `commit` is called with the token of `guard`, and says what there is [now](Now), which is then in the cache.
+    ///
+    /// The key is marked *before* the commit: until it is over, reads go to the loader, and nothing is let in. So a writer that
+    /// dies after its commit leaves nothing stale: its mark ends by itself, and with it whatever was known. A writer with an older
+    /// token than one that was here may not even begin.
+    ///
+    /// An error of `commit` does not say that nothing was written: a COMMIT whose answer does not come may be done by the database later. So the
+    /// key stays marked for [`longest_write`](super::Builder::longest_write) after it, or until the next writer is done. If you know that nothing
+    /// was or will be written, have `commit` say `Ok(Now::Unknown)`, and keep your error beside it: reads come out of the cache again at once.
+    ///
+    /// # Errors
+    /// [`CacheError::Superseded`], [`CacheError::Lost`] and [`CacheError::Unavailable`]: nothing was written, whatever
+    /// [`Outage`](super::Outage) says: a write that cannot be announced is not made. [`CacheError::Commit`]: what `commit` said.
+    /// [`CacheError::Unsettled`]: it was written.
+    ///
+    /// # Cancellation safety
+    /// If dropped, `commit` is dropped, and nobody knows how far it came: the mark stays until it ends by itself.
+    pub async fn write_through<F, Fut, N, E>(&self, key: &str, guard: &Guard, commit: F) -> Result<(), CacheError>
+    where
+        F: FnOnce(Token) -> Fut,
+        Fut: Future<Output = Result<N, E>>,
+        N: Into<Now>,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        if !guard.is_held() {
+            let error = Error::new(ErrorKind::Lost, "the lock was lost").about(guard.name());
+            return Err(CacheError::Lost(Arc::new(error)));
+        }
+        self.write_with(key, guard.token(), commit).await
+    }
+
+    /// The same with a token from elsewhere: whatever numbers the writers of this key, each higher than all before.
+    ///
+    /// # Errors
+    /// As [`write_through`](Self::write_through).
+    ///
+    /// # Cancellation safety
+    /// As [`write_through`](Self::write_through).
+    pub async fn write_with<F, Fut, N, E>(&self, key: &str, token: Token, commit: F) -> Result<(), CacheError>
+    where
+        F: FnOnce(Token) -> Fut,
+        Fut: Future<Output = Result<N, E>>,
+        N: Into<Now>,
+        E: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        check(key)?;
+        let mut mark = self.begin(key, token).await?;
+        let start = self.shared.clock.now();
+        let committed = tokio::select! {
+            biased;
+            committed = commit(token) => committed,
+            never = self.renew(&mut mark) => match never {},
+        };
+        let now = match committed {
+            Ok(now) => now.into(),
+            Err(error) => {
+                self.doubt(&mark, token).await;
+                return Err(CacheError::Commit(CacheError::cause(error)));
+            }
+        };
+        let ended = self.shared.clock.now();
+        match self.finish(&mark, now, ended.since(start)).await {
+            Ok(()) => Ok(()),
+            // The mark stood when it was committed, and nothing is let in while it does. When it ends, whatever was known of the
+            // key goes with it: no read is the worse for it, only slower until then.
+            Err(error) if ended < mark.until => {
+                tracing::debug!(%error, key, "the cache could not be told of a write: the mark ends by itself");
+                Ok(())
+            }
+            Err(error) => Err(CacheError::Unsettled(Arc::new(error))),
+        }
+    }
+
+    fn longest_write(&self) -> Duration {
+        self.shared.options.longest_write
+    }
+
+    fn announced(&self, mark: u128, token: Token) -> Begin {
+        let options = &self.shared.options;
+        Begin {
+            mark,
+            token: token.0,
+            mark_for: micros(options.longest_write),
+            stale_for: options.stale(),
+            keep_for: micros(options.longest_load),
+        }
+    }
+
+    async fn begin<'a>(&self, key: &'a str, token: Token) -> Result<Mark<'a>, CacheError> {
+        let (shared, id) = (&self.shared, random::unique());
+        let sent = shared.clock.now();
+        match shared.store.step(key, Step::Begin(self.announced(id, token))).await {
+            Ok(Said::Begun(Ok(generation))) => {
+                Ok(Mark { key, id, generation, until: sent.after(self.longest_write()) })
+            }
+            Ok(Said::Begun(Err(seen))) => Err(CacheError::Superseded { token, seen: Token(seen) }),
+            Ok(_) => Err(odd()),
+            Err(error) => Err(CacheError::unavailable(error)),
+        }
+    }
+
+    /// Nobody knows whether it was, or will be, written. The mark begins anew, and is left to end by itself: should it have ended, what a
+    /// reader let in since goes, too.
+    async fn doubt(&self, mark: &Mark<'_>, token: Token) {
+        let shared = &self.shared;
+        let again = shared.insist(mark.key, Step::Begin(self.announced(mark.id, token))).await;
+        // A newer writer was here. What it left may not be what there is when the database is done.
+        let told = match again {
+            Ok(Said::Begun(Err(_))) => shared.insist(mark.key, shared.forget(0)).await,
+            other => other,
+        };
+        if let Err(error) = told {
+            tracing::warn!(%error, key = mark.key, "the cache could not be told of a write that failed");
+        }
+    }
+
+    /// Says again and again that the writer is still at it.
+    async fn renew(&self, mark: &mut Mark<'_>) -> Infallible {
+        loop {
+            tokio::time::sleep(self.longest_write() / 3).await;
+            self.extend(mark).await;
+        }
+    }
+
+    async fn extend(&self, mark: &mut Mark<'_>) {
+        let (sent, time) = (self.shared.clock.now(), self.longest_write());
+        let step = Step::Extend(mark.id, micros(time), micros(self.shared.options.longest_load));
+        if let Ok(Said::Extended(true)) = self.shared.store.step(mark.key, step).await {
+            mark.until = sent.after(time);
+        }
+    }
+
+    async fn finish(&self, mark: &Mark<'_>, now: Now, cost: Duration) -> Result<(), Error> {
+        let shared = &self.shared;
+        let row = match now {
+            Now::Is(row) => Some(Some(row)),
+            Now::Nothing => Some(None),
+            Now::Unknown => None,
+        };
+        let load = row.map(|row| shared.load(mark.id, mark.generation, row, cost));
+        let step = Step::Finish(mark.id, load, micros(shared.options.longest_load));
+        // Twice is as good as once: only the value is then not in the cache.
+        shared.insist(mark.key, step).await.map(drop)
+    }
+}

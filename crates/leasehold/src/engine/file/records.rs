@@ -1,0 +1,227 @@
+//! Records: a file each, replaced whole.
+//!
+//! Who writes holds `flock` on the folder `records`. A new version is written beside the old one, synced, and takes its name; then the
+//! folder is synced. Readers need no lock: they find the one or the other.
+//!
+//! | what if | then |
+//! |---|---|
+//! | the writer dies before the rename | the old version stands; the next writer takes the draft away |
+//! | … after it | the new one stands; whether it survives a loss of power is as open as it is for whoever lost the reply |
+//! | two write at once | one after the other; the second finds another version |
+//! | the writer is stopped inside | others can read, and get an error that says so when they write |
+//! | a record is removed | its version goes into `.floor` first, and is synced: no record that is made later starts below it |
+//! | a process's wall clock is wrong | nobody asks it: the time is what the kernel gives a file that was just touched |
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+
+use super::engine::{self, FileEngine};
+use super::error;
+use super::folder::Folder;
+use crate::engine::Record;
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::record::next_version;
+use crate::name::LockName;
+
+const MAGIC: &str = "leasehold record 1";
+
+impl FileEngine {
+    pub(super) fn read_record(&self, name: &LockName) -> Result<Record> {
+        let now = self.file_system_time()?;
+        let found = read(&self.folder.record_path(name), name)?;
+        Ok(found.map_or_else(|| Record::absent(now), |(version, value)| Record { version, value, now }))
+    }
+
+    /// Writes, unless whoever asked has gone while others were in the way.
+    pub(super) fn write_record(
+        &self,
+        name: &LockName,
+        over: u64,
+        value: String,
+        dropped: &AtomicBool,
+    ) -> Result<Option<Record>> {
+        let latch = self.record_latch()?;
+        if dropped.load(Ordering::SeqCst) {
+            return Err(Error::new(ErrorKind::Closed, "whoever asked has gone"));
+        }
+        let now = self.file_system_time()?;
+        let path = self.folder.record_path(name);
+        let last = read(&path, name)?.map_or(0, |(version, _)| version);
+        if last != over {
+            return Ok(None);
+        }
+        match (last, value.is_empty()) {
+            (0, true) => Ok(Some(Record::absent(now))),
+            (_, true) => {
+                raise_floor(&self.folder, last)?;
+                fs::remove_file(&path).map_err(|e| error::at(&path, "remove", e))?;
+                sync(&latch, &path)?;
+                Ok(Some(Record::absent(now)))
+            }
+            (_, false) => {
+                let last = if last == 0 { floor(&self.folder)? } else { last };
+                let version = next_version(last, now);
+                put(&self.folder, &path, encode(name, version, &value).as_bytes())?;
+                sync(&latch, &path)?;
+                Ok(Some(Record { version, value, now }))
+            }
+        }
+    }
+
+    /// Lets nobody else write until it is dropped.
+    fn record_latch(&self) -> Result<File> {
+        let folder = self.folder.records();
+        let latch = File::open(folder).map_err(|e| error::at(folder, "open", e))?;
+        let give_up = self.clock.now().after(engine::OCCUPIED);
+        loop {
+            match flock(&latch, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(latch),
+                Err(Errno::WOULDBLOCK | Errno::INTR) if self.clock.now() < give_up => {}
+                Err(Errno::WOULDBLOCK | Errno::INTR) => return Err(engine::occupied(folder)),
+                Err(other) => return Err(error::at(folder, "lock", other)),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// The names of all records that begin with `prefix`, in order.
+pub(super) fn names(folder: &Folder, prefix: &str) -> Result<Vec<LockName>> {
+    let dir = folder.records();
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(|e| error::at(dir, "list", e))? {
+        let path = entry.map_err(|e| error::at(dir, "list", e))?.path();
+        if path.file_name().is_none_or(|file| file.as_encoded_bytes().starts_with(b".")) {
+            continue;
+        }
+        names.extend(name_in(&path)?.filter(|name| name.as_str().starts_with(prefix)));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Whose record a file is; `None` if it was removed meanwhile.
+fn name_in(path: &Path) -> Result<Option<LockName>> {
+    let Some(text) = text(path)? else { return Ok(None) };
+    let name = text.split('\n').nth(2).and_then(|name| LockName::new(name).ok());
+    name.map(Some).ok_or_else(|| damaged(path, "it does not say whose it is"))
+}
+
+/// The version and the value; `None` if there is no record.
+fn read(path: &Path, name: &LockName) -> Result<Option<(u64, String)>> {
+    let Some(text) = text(path)? else { return Ok(None) };
+    decode(&text, name).map(Some).map_err(|why| damaged(path, why))
+}
+
+fn text(path: &Path) -> Result<Option<String>> {
+    match fs::read(path) {
+        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| damaged(path, "it is not UTF-8")),
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(other) => Err(error::at(path, "read", other)),
+    }
+}
+
+fn encode(name: &LockName, version: u64, value: &str) -> String {
+    format!("{MAGIC}\n{version} {}\n{name}\n{value}", checksum(name, version, value))
+}
+
+fn decode(text: &str, name: &LockName) -> Result<(u64, String), &'static str> {
+    let mut parts = text.splitn(4, '\n');
+    let (magic, numbers) = (parts.next(), parts.next().and_then(|line| line.split_once(' ')));
+    let (Some(MAGIC), Some((version, sum)), Some(found), Some(value)) = (magic, numbers, parts.next(), parts.next())
+    else {
+        return Err("it does not begin like a record");
+    };
+    let version = version.parse().map_err(|_| "its version is no number")?;
+    if found != name.as_str() {
+        return Err("it belongs to another record");
+    }
+    if sum != checksum(name, version, value) {
+        return Err("its checksum is wrong");
+    }
+    Ok((version, value.to_owned()))
+}
+
+/// Sixteen digits of it are enough to notice damage; nobody is kept out by it.
+fn checksum(name: &LockName, version: u64, value: &str) -> String {
+    let digest = Sha256::digest(format!("{version}\n{name}\n{value}"));
+    digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Puts a file in place of another of this name, whole and on disk.
+fn put(folder: &Folder, path: &Path, content: &[u8]) -> Result<()> {
+    let draft = folder.records().join(".new");
+    let write = || -> io::Result<()> {
+        match fs::remove_file(&draft) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = folder.open_file(&draft, OpenOptions::new().write(true).create_new(true))?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&draft, path)
+    };
+    write().map_err(|e| error::at(path, "write", e))
+}
+
+/// Makes what was done in the folder durable. It is done; whether it stays is not known if this fails.
+fn sync(latch: &File, path: &Path) -> Result<()> {
+    latch.sync_all().map_err(|e| error::at(path, "sync", e).effect_unknown())
+}
+
+/// No record that is made from now on may have a version up to this one.
+fn floor(folder: &Folder) -> Result<u64> {
+    let path = folder.records().join(".floor");
+    text(&path)?.map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged(&path, "it is no number")))
+}
+
+fn raise_floor(folder: &Folder, version: u64) -> Result<()> {
+    if version <= floor(folder)? {
+        return Ok(());
+    }
+    let path = folder.records().join(".floor");
+    put(folder, &path, format!("{version}\n").as_bytes())?;
+    // Before the record goes: otherwise a loss of power could leave neither.
+    File::open(folder.records()).and_then(|dir| dir.sync_all()).map_err(|e| error::at(&path, "sync", e))
+}
+
+fn damaged(path: &Path, why: &str) -> Error {
+    let message = format!(
+        "{} is damaged ({why}); nothing was changed. Put the file back from a copy, or move it away to start without it",
+        path.display()
+    );
+    Error::new(ErrorKind::Corrupt, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn what_was_written_is_read(name in "[^\\pC]{1,40}", version: u64, value: String) {
+            let name = LockName::new(&name).unwrap();
+            prop_assert_eq!(decode(&encode(&name, version, &value), &name), Ok((version, value)));
+        }
+
+        #[test]
+        fn damage_is_noticed(at in 0usize..60, byte in 0u8..128) {
+            let name = LockName::new("a").unwrap();
+            let whole = encode(&name, 7, "every minute");
+            let mut bytes = whole.clone().into_bytes();
+            let at = at % bytes.len();
+            prop_assume!(bytes[at] != byte);
+            bytes[at] = byte;
+            prop_assert!(decode(std::str::from_utf8(&bytes).unwrap(), &name).is_err(), "{:?}", bytes);
+            prop_assert!(decode(&whole[..at], &name).is_err());
+        }
+    }
+}

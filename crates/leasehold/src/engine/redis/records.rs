@@ -1,0 +1,113 @@
+//! Records: one key each, one script a step, on the server's clock.
+//!
+//! | what if | then |
+//! |---|---|
+//! | the reply to a write is lost | nobody knows; whoever reads again sees. Sent again over the same version, it does nothing the second time |
+//! | two write at once | scripts run one after the other; the second finds another version |
+//! | a record is removed and made again | its version stays for a day, and then the clock is beyond it |
+//! | the server's clock is set back | versions go on one by one; the time that is read goes back with it |
+//! | a fail-over or restart loses the last writes | the record is as it was before; whoever writes next gets a version above the lost ones, if the clocks are right. With `replicas=N`, what was not on so many replicas was not answered as written |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::try_join_all;
+use redis::{Cmd, Value};
+
+use super::link::Live;
+use super::nodes::Nodes;
+use super::wire::{self, Stored};
+use super::{error, inspect};
+use crate::engine::Record;
+use crate::error::Result;
+use crate::name::LockName;
+
+/// The digits of a version.
+const DIGITS: usize = 16;
+
+/// The records below a prefix.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    prefix: String,
+    recall: Arc<Stored>,
+    record: Arc<Stored>,
+}
+
+impl Shelf {
+    pub(super) fn new(prefix: String) -> Self {
+        let script = |text: &str| Stored::new(text.to_owned());
+        let (recall, record) = (include_str!("scripts/recall.lua"), include_str!("scripts/record.lua"));
+        Self { prefix, recall: script(recall), record: script(record) }
+    }
+
+    /// What a server may store.
+    pub(super) fn scripts(&self) -> [Arc<Stored>; 2] {
+        [Arc::clone(&self.recall), Arc::clone(&self.record)]
+    }
+
+    pub(super) async fn read(&self, nodes: &Nodes, name: &LockName) -> Result<Record> {
+        let key = wire::record_key(&self.prefix, name.as_str());
+        let fill = |command: &mut Cmd, _: &Live| {
+            command.arg(&key);
+        };
+        let (answer, live) = nodes.script(nodes.slot(&key), &self.recall, 1, &fill).await?;
+        found(&answer).ok_or_else(|| error::odd(&live.address, &answer))
+    }
+
+    /// Writes, and says on which server.
+    pub(super) async fn write(
+        &self,
+        nodes: &Nodes,
+        name: &LockName,
+        over: u64,
+        value: String,
+    ) -> Result<(Option<Record>, Live)> {
+        let key = wire::record_key(&self.prefix, name.as_str());
+        let fill = |command: &mut Cmd, _: &Live| {
+            command.arg(&key).arg(format!("{over:016}")).arg(&value);
+        };
+        let (answer, live) = nodes.script(nodes.slot(&key), &self.record, 1, &fill).await?;
+        let Some((now, version)) = written(&answer) else { return Err(error::odd(&live.address, &answer)) };
+        Ok((version.map(|version| Record { version, value, now }), live))
+    }
+
+    pub(super) async fn names(&self, nodes: &Nodes, start: &str) -> Result<Vec<LockName>> {
+        let mut there = Vec::new();
+        for some in inspect::names(nodes, &self.prefix, wire::RECORD, start).await?.chunks(inspect::AT_ONCE) {
+            let found = try_join_all(some.iter().map(|name| self.read(nodes, name))).await?;
+            let kept = some.iter().zip(found).filter(|(_, record)| record.version > 0);
+            there.extend(kept.map(|(name, _)| name.clone()));
+        }
+        Ok(there)
+    }
+}
+
+fn clock(value: &Value) -> Option<Duration> {
+    Some(Duration::from_micros(wire::integer(value)?.try_into().ok()?))
+}
+
+/// Reads the answer of `recall.lua`.
+fn found(answer: &Value) -> Option<Record> {
+    let Value::Array(parts) = answer else { return None };
+    let (now, stored) = (clock(parts.first()?)?, parts.get(1));
+    let stored = match stored {
+        None | Some(Value::Nil) => return Some(Record::absent(now)),
+        Some(stored) => wire::bytes(stored)?,
+    };
+    let (version, value) = stored.split_at_checked(DIGITS)?;
+    let version = std::str::from_utf8(version).ok()?.parse().ok()?;
+    if value.is_empty() {
+        return Some(Record::absent(now));
+    }
+    Some(Record { version, value: String::from_utf8(value.to_vec()).ok()?, now })
+}
+
+/// Reads the answer of `record.lua`: the time and, if it was written, the version.
+fn written(answer: &Value) -> Option<(Duration, Option<u64>)> {
+    let Value::Array(parts) = answer else { return None };
+    let version = match parts.get(1) {
+        None => None,
+        Some(version) => Some(wire::integer(version)?.try_into().ok()?),
+    };
+    Some((clock(parts.first()?)?, version))
+}

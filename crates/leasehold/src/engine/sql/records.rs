@@ -1,0 +1,285 @@
+//! Records: a table of their own, a row each, the same for all techniques.
+//!
+//! Every write is one statement that compares the version, so no transaction is open between two messages, and a pooler is no hindrance. A
+//! removed record's row stays, without a value: its version is not forgotten. All times are microseconds of the database's clock.
+//!
+//! | what if | then |
+//! |---|---|
+//! | the answer to a write is lost | nobody knows; whoever reads again sees. Sent again over the same version, it does nothing the second time |
+//! | two write at once | the row is locked for one of them; the second finds another version |
+//! | MySQL does the write, and the question for the time fails | an error with an unknown effect, as above |
+//! | the database's clock is set back | versions go on one by one; the time that is read goes back with it |
+//! | a fail-over loses the last commits | the record is as it was before; whoever writes next gets a version above the lost ones, if the clocks are right |
+//! | the table is not there, and we may not make it | locks work; whoever asks for a record is told what to do |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Dialect;
+use super::ddl::Tables;
+use super::error::{Failure, Meaning};
+use super::link::{Reply, Value};
+use super::pool::{Pool, Pooled};
+use crate::engine::Record;
+use crate::error::Result;
+use crate::name::LockName;
+
+/// How often a statement is tried that others were in the way of.
+const TRIES: u32 = 5;
+
+/// The records of one engine.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    pool: Arc<Pool>,
+    sql: Statements,
+}
+
+impl Shelf {
+    pub(super) fn new(pool: &Arc<Pool>) -> Self {
+        let config = &pool.config;
+        Self { pool: Arc::clone(pool), sql: Statements::new(config.dialect, &Tables::of(config).records) }
+    }
+
+    pub(super) async fn read(&self, name: &LockName) -> Result<Record> {
+        let mut tries = 0;
+        loop {
+            let mut link = self.pool.take().await?;
+            match self.sql.read(&mut link, name).await {
+                Ok(found) => return Ok(found),
+                Err(failure) => self.again(link, failure, &mut tries, true).await?,
+            }
+        }
+    }
+
+    pub(super) async fn write(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
+        let Ok(over) = i64::try_from(over) else { return Ok(None) };
+        let mut tries = 0;
+        loop {
+            let mut link = self.pool.take().await?;
+            match self.sql.write(&mut link, name, over, &value).await {
+                Ok(written) => return Ok(written),
+                Err(failure) => self.again(link, failure, &mut tries, false).await?,
+            }
+        }
+    }
+
+    pub(super) async fn names(&self, prefix: &str) -> Result<Vec<LockName>> {
+        let mut tries = 0;
+        loop {
+            let mut link = self.pool.take().await?;
+            match self.sql.names(&mut link, prefix).await {
+                Ok(names) => return Ok(names),
+                Err(failure) => self.again(link, failure, &mut tries, true).await?,
+            }
+        }
+    }
+
+    /// Whether a statement is tried again: nothing was done, or it changes nothing. A table that is missing is made.
+    async fn again(&self, mut link: Pooled, failure: Failure, tries: &mut u32, reads: bool) -> Result<()> {
+        let config = &self.pool.config;
+        *tries += 1;
+        let tell = |failure| self.pool.tell(&super::with_hint(failure, config));
+        match failure.meaning(config.dialect) {
+            _ if *tries >= TRIES => Err(tell(failure)),
+            Some(Meaning::Collision) => Ok(()),
+            Some(Meaning::NoTable) => super::make_records(config, &mut link).await.map_err(tell),
+            // An idle connection that had ended; the others may have, too.
+            _ if reads && *tries == 1 && failure.is_lost_line(config.dialect) => {
+                self.pool.forget_idle();
+                Ok(())
+            }
+            _ => Err(tell(failure)),
+        }
+    }
+}
+
+/// Every statement on the table.
+#[derive(Clone, Debug)]
+struct Statements {
+    dialect: Dialect,
+    /// The version, the value and the time, also where there is no row: name.
+    read: String,
+    /// Where there is no record: name, value.
+    make: String,
+    /// Over a version: value, name, version.
+    change: String,
+    /// The names of all that begin so: prefix.
+    names: String,
+    clock: String,
+}
+
+impl Statements {
+    fn new(dialect: Dialect, table: &str) -> Self {
+        match dialect {
+            Dialect::MySql => mysql(table),
+            Dialect::Postgres => postgres(table),
+        }
+    }
+
+    async fn read(&self, link: &mut Pooled, name: &LockName) -> Result<Record, Failure> {
+        let reply = link.run(&self.read, &[name.as_str().into()]).await?;
+        let Some([version, value, now]) = reply.row() else { return Err(strange()) };
+        let now = time(now.int())?;
+        match (version, value) {
+            (Value::Null, Value::Null) => Ok(Record::absent(now)),
+            (version, Value::Text(value)) if value.is_empty() => {
+                version.int().map(|_| Record::absent(now)).ok_or_else(strange)
+            }
+            (version, Value::Text(value)) => {
+                let version = version.int().and_then(|version| u64::try_from(version).ok()).ok_or_else(strange)?;
+                Ok(Record { version, value: self.text(value)?, now })
+            }
+            _ => Err(strange()),
+        }
+    }
+
+    async fn write(
+        &self,
+        link: &mut Pooled,
+        name: &LockName,
+        over: i64,
+        value: &str,
+    ) -> Result<Option<Record>, Failure> {
+        if over == 0 && value.is_empty() {
+            return Ok(Some(self.read(link, name).await?).filter(|found| found.version == 0));
+        }
+        let (name, stored) = (name.as_str(), self.stored(value));
+        let reply = if over == 0 {
+            link.run(&self.make, &[name.into(), stored]).await?
+        } else {
+            link.run(&self.change, &[stored, name.into(), over.into()]).await?
+        };
+        if reply.changed == 0 {
+            return Ok(None);
+        }
+        let (version, now) = self.written(link, &reply).await?;
+        if value.is_empty() {
+            return Ok(Some(Record::absent(now)));
+        }
+        Ok(Some(Record { version, value: value.to_owned(), now }))
+    }
+
+    /// The version that was written, and the time.
+    async fn written(&self, link: &mut Pooled, reply: &Reply) -> Result<(u64, Duration), Failure> {
+        match self.dialect {
+            Dialect::MySql => {
+                // Whatever goes wrong here, it is written.
+                let clock = link.run(&self.clock, &[]).await.map_err(|failure| match failure {
+                    Failure::Refused { code, said } => Failure::Broken(format!("{code}: {said}")),
+                    failure => failure,
+                })?;
+                Ok((reply.insert_id, time(clock.value().and_then(Value::int))?))
+            }
+            Dialect::Postgres => {
+                let Some([version, now]) = reply.row() else { return Err(strange()) };
+                let version = version.int().and_then(|version| u64::try_from(version).ok()).ok_or_else(strange)?;
+                Ok((version, time(now.int())?))
+            }
+        }
+    }
+
+    async fn names(&self, link: &mut Pooled, prefix: &str) -> Result<Vec<LockName>, Failure> {
+        let values = match self.dialect {
+            // The prefix stands twice.
+            Dialect::MySql => vec![prefix.into(), prefix.into()],
+            Dialect::Postgres => vec![prefix.into()],
+        };
+        let reply = link.run(&self.names, &values).await?;
+        let name = |row: &Vec<Value>| row.first().and_then(Value::text).and_then(|name| LockName::new(name).ok());
+        Ok(reply.rows.iter().filter_map(name).collect())
+    }
+
+    /// A value as it goes to the server. PostgreSQL's texts have no zero character, so it goes there as digits.
+    fn stored(&self, value: &str) -> Value {
+        match self.dialect {
+            Dialect::MySql => value.into(),
+            Dialect::Postgres => value.bytes().map(|byte| format!("{byte:02x}")).collect::<String>().into(),
+        }
+    }
+
+    fn text(&self, stored: &str) -> Result<String, Failure> {
+        match self.dialect {
+            Dialect::MySql => Ok(stored.to_owned()),
+            Dialect::Postgres => from_digits(stored).ok_or_else(strange),
+        }
+    }
+}
+
+fn from_digits(digits: &str) -> Option<String> {
+    let (pairs, []) = digits.as_bytes().as_chunks::<2>() else { return None };
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    String::from_utf8(pairs.iter().map(byte).collect::<Option<_>>()?).ok()
+}
+
+fn time(micros: Option<i64>) -> Result<Duration, Failure> {
+    micros.and_then(|micros| u64::try_from(micros).ok()).map(Duration::from_micros).ok_or_else(strange)
+}
+
+fn strange() -> Failure {
+    Failure::Strange("a record that none of our statements gives".into())
+}
+
+fn mysql(table: &str) -> Statements {
+    const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
+    // The version goes back by LAST_INSERT_ID. Columns are assigned from left to right, and `value` is still the old one before its own.
+    let next = format!("LAST_INSERT_ID(GREATEST(version + 1, {NOW}))");
+    Statements {
+        dialect: Dialect::MySql,
+        read: format!(
+            "SELECT r.version, r.value, c.now_us FROM (SELECT {NOW} AS now_us) AS c LEFT JOIN {table} AS r ON r.name = ?"
+        ),
+        make: format!(
+            "INSERT INTO {table} (name, version, value) VALUES (?, LAST_INSERT_ID({NOW}), ?) ON DUPLICATE KEY UPDATE \
+             version = IF(value = '', {next}, version), value = IF(value = '', VALUES(value), value)"
+        ),
+        change: format!(
+            "UPDATE {table} SET version = {next}, value = ? WHERE name = ? AND version = ? AND value <> ''"
+        ),
+        names: format!("SELECT name FROM {table} WHERE value <> '' AND LEFT(name, LENGTH(?)) = ? ORDER BY name"),
+        clock: format!("SELECT {NOW}"),
+    }
+}
+
+fn postgres(table: &str) -> Statements {
+    // Read anew wherever it stands: behind a row that was waited for, too.
+    const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+    Statements {
+        dialect: Dialect::Postgres,
+        read: format!(
+            "SELECT r.version, encode(r.value, 'hex'), {NOW} FROM (SELECT 1) AS c LEFT JOIN {table} AS r ON r.name = $1"
+        ),
+        make: format!(
+            "INSERT INTO {table} AS r (name, version, value) VALUES ($1, {NOW}, decode($2, 'hex')) \
+             ON CONFLICT (name) DO UPDATE SET version = greatest(r.version + 1, {NOW}), value = excluded.value \
+             WHERE r.value = '' RETURNING r.version, {NOW}"
+        ),
+        change: format!(
+            "UPDATE {table} AS r SET version = greatest(r.version + 1, {NOW}), value = decode($1, 'hex') \
+             WHERE r.name = $2 AND r.version = $3 AND r.value <> '' RETURNING r.version, {NOW}"
+        ),
+        names: format!("SELECT name FROM {table} WHERE value <> '' AND starts_with(name, $1) ORDER BY name"),
+        clock: format!("SELECT {NOW}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_value_comes_back(value: String) {
+            for dialect in [Dialect::MySql, Dialect::Postgres] {
+                let sql = Statements::new(dialect, "t");
+                let stored = sql.stored(&value);
+                prop_assert_eq!(sql.text(stored.text().unwrap()), Ok(value.clone()));
+            }
+        }
+
+        #[test]
+        fn what_is_no_value_is_refused(stored in ".{0,20}") {
+            let _ = Statements::new(Dialect::Postgres, "t").text(&stored);
+        }
+    }
+}

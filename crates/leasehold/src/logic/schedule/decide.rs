@@ -1,0 +1,239 @@
+//! What to do, with the lock in hand.
+
+use super::look::floor;
+use super::seen::Seen;
+use super::state::{Entry, Outcome, Running, State, Wanted};
+use super::ticks::{Ticks, due};
+use super::{Crash, MOST_TICKS, Missed, Overlap, Policy};
+
+/// What a decision is made from, besides the record.
+#[derive(Clone, Copy)]
+pub struct Scene<'a> {
+    /// The job's expression, and its zone.
+    pub schedule: (&'a str, &'a str),
+    /// Its ticks.
+    pub timetable: &'a dyn Ticks,
+    /// Its policies.
+    pub policy: &'a Policy,
+    /// Since when this node knows the timetable: ticks before are nobody's, if it is new.
+    pub since: i64,
+    /// The newest that this node has seen of the record, if any: nothing is decided below it.
+    pub seen: Option<Seen>,
+    /// The engine's time, in milliseconds since 1970, read after the lock was granted.
+    pub now: u64,
+    /// The guard's token.
+    pub token: u64,
+    /// Who we are.
+    pub node: &'a str,
+    /// The tokens of those who hold the lock beside us, read *after* the record; empty if nobody can.
+    pub beside: &'a [u64],
+}
+
+/// What is decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The record as it is to be written, over the one that was read, before anything is run.
+    pub state: State,
+    /// What to do once it is written.
+    pub action: Action,
+    /// What has been decided besides.
+    pub notes: Vec<Note>,
+}
+
+impl Decision {
+    /// Whether it must be written before it is acted on. A higher token alone is not worth it. What is begun is, in any case: also a run
+    /// of ours that is found in the record, since the write that brought it there did not come back as done.
+    pub fn is_to_be_written_over(&self, before: Option<&State>) -> bool {
+        let but_for_fence = |state: &State| State { fence: 0, ..state.clone() };
+        matches!(self.action, Action::Start(_))
+            || before.is_none_or(|before| but_for_fence(before) != but_for_fence(&self.state))
+    }
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// There is nothing to run.
+    Nothing,
+    /// Run this.
+    Start(Running),
+    /// Somebody with this higher token has decided meanwhile: we have lost the lock, whatever we think. Write nothing.
+    Stale(u64),
+}
+
+/// What else was decided, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// Ticks that will not be run.
+    Skipped(Entry),
+    /// A run whose holder died, and whether it is run again.
+    Crashed(Running, bool),
+    /// The timetable is another than that of whoever decided last.
+    Rescheduled(String),
+}
+
+/// Decides. `None`: the job is new or, if it was seen before, its record is lost.
+pub fn decide(state: Option<&State>, scene: &Scene<'_>) -> Decision {
+    let state = state.cloned().unwrap_or_else(|| anew(scene));
+    let may_be_beside = matches!(scene.policy.overlap, Overlap::Allow { .. });
+    if scene.token < state.fence && !may_be_beside {
+        let fence = state.fence;
+        return Decision { state, action: Action::Stale(fence), notes: Vec::new() };
+    }
+    // Our own run, whose entry was written and its reply lost, or not confirmed by all who should: it is written once more.
+    if let Some(ours) = state.run_of(scene.token).cloned() {
+        return Decision { state, action: Action::Start(ours), notes: Vec::new() };
+    }
+    let mut desk = Desk { state, scene, notes: Vec::new() };
+    let unknown = scene.seen.map_or_else(Vec::new, |seen| seen.restore(&mut desk.state));
+    desk.skip(Outcome::Missed, &unknown);
+    desk.state.fence = desk.state.fence.max(scene.token);
+    let retried = desk.bury();
+    let next = retried.or_else(|| desk.choose());
+    if let Some(run) = &next {
+        desk.state.running.push(run.clone());
+    }
+    let action = next.map_or(Action::Nothing, Action::Start);
+    Decision { state: desk.state, action, notes: desk.notes }
+}
+
+/// A job that has no record. One that had is taken up from now on: what came due since we last looked may have run elsewhere.
+fn anew(scene: &Scene<'_>) -> State {
+    let (schedule, zone) = scene.schedule;
+    match scene.seen {
+        None => State::new(schedule, zone, scene.since),
+        Some(seen) => {
+            let since = seconds(scene.now).max(seen.watermark);
+            State { resets: seen.resets, ..State::new(schedule, zone, since) }
+        }
+    }
+}
+
+fn seconds(millis: u64) -> i64 {
+    i64::try_from(millis / 1000).unwrap_or(i64::MAX)
+}
+
+struct Desk<'a> {
+    state: State,
+    scene: &'a Scene<'a>,
+    notes: Vec<Note>,
+}
+
+impl Desk<'_> {
+    fn now(&self) -> i64 {
+        seconds(self.scene.now)
+    }
+
+    fn begin(&self, tick: i64, attempt: u32, manual: bool) -> Running {
+        let (token, node, started) = (self.scene.token, self.scene.node.to_owned(), self.scene.now);
+        Running { tick, token, node, started, attempt, manual }
+    }
+
+    /// Ends the runs whose holders are dead; the answer is one to be run again. Whoever holds the lock knows that nobody else does,
+    /// but for those beside it.
+    fn bury(&mut self) -> Option<Running> {
+        let mut again = None;
+        let all = std::mem::take(&mut self.state.running);
+        for run in all {
+            let may_retry = match self.scene.policy.crash {
+                Crash::AtMostOnce => false,
+                Crash::Retry { attempts } => run.attempt < attempts,
+            };
+            // One at a time, and none in a pause: such a run stays, to be found again.
+            let later = may_retry && (again.is_some() || self.state.paused.is_some());
+            if later || self.scene.beside.contains(&run.token) {
+                self.state.running.push(run);
+                continue;
+            }
+            if may_retry {
+                again = Some(self.begin(run.tick, run.attempt + 1, run.manual));
+            }
+            self.notes.push(Note::Crashed(run.clone(), may_retry));
+            let (tick, at) = (run.tick, self.scene.now);
+            let (outcome, text) = (Outcome::Crashed, String::new());
+            self.state.enter(Entry { tick, outcome, count: 1, run: Some(run), at, text });
+        }
+        again
+    }
+
+    /// What is run next: what somebody asked for, then what the timetable says.
+    fn choose(&mut self) -> Option<Running> {
+        if self.state.paused.is_none() {
+            self.judge();
+        }
+        if !self.state.wanted.is_empty() {
+            let Wanted { at, .. } = self.state.wanted.remove(0);
+            return Some(self.begin(at, 1, true));
+        }
+        if self.state.paused.is_some() || self.state.queue.is_empty() {
+            return None;
+        }
+        let tick = self.state.queue.remove(0);
+        Some(self.begin(tick, 1, false))
+    }
+
+    /// Judges every tick that has come due since the last time: each is queued or skipped, and none is looked at again.
+    fn judge(&mut self) {
+        let (schedule, zone) = self.scene.schedule;
+        let floor = floor(&self.state, schedule, zone, self.scene.since);
+        let due = due(self.scene.timetable, floor, self.now(), MOST_TICKS);
+        if (self.state.schedule.as_str(), self.state.zone.as_str()) != (schedule, zone) {
+            self.notes.push(Note::Rescheduled(std::mem::replace(&mut self.state.schedule, schedule.to_owned())));
+            zone.clone_into(&mut self.state.zone);
+            self.state.watermark = floor;
+        }
+        let Some(newest) = due.ticks.last().copied() else { return };
+        self.state.watermark = newest;
+        let verdicts = judge(&due.ticks, self.scene.policy, self.state.busy_until, self.now());
+        if due.more {
+            // Nobody counts them: all that is known is that they are older than this.
+            self.skip(Outcome::Missed, &[due.ticks.first().map_or(newest, |oldest| oldest - 1)]);
+        }
+        self.skip(Outcome::Overlapped, &verdicts.overlapped);
+        self.skip(Outcome::Missed, &verdicts.missed);
+        self.state.queue.extend(verdicts.run);
+        let surplus = self.state.queue.len().saturating_sub(MOST_TICKS);
+        let dropped: Vec<i64> = self.state.queue.drain(..surplus).collect();
+        self.skip(Outcome::Overlapped, &dropped);
+    }
+
+    fn skip(&mut self, outcome: Outcome, ticks: &[i64]) {
+        let Some(newest) = ticks.last().copied() else { return };
+        let count = u32::try_from(ticks.len()).unwrap_or(u32::MAX);
+        let entry = Entry { tick: newest, outcome, count, run: None, at: self.scene.now, text: String::new() };
+        self.notes.push(Note::Skipped(entry.clone()));
+        self.state.enter(entry);
+    }
+}
+
+/// What becomes of ticks that are due.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Verdicts {
+    run: Vec<i64>,
+    overlapped: Vec<i64>,
+    missed: Vec<i64>,
+}
+
+fn judge(ticks: &[i64], policy: &Policy, busy_until: u64, now: i64) -> Verdicts {
+    let mut verdicts = Verdicts::default();
+    let mut late = Vec::new();
+    for &tick in ticks {
+        let during = u64::try_from(tick).is_ok_and(|tick| tick.saturating_mul(1000) <= busy_until);
+        match policy.overlap {
+            Overlap::Skip if during => verdicts.overlapped.push(tick),
+            Overlap::Queue if during => verdicts.run.push(tick),
+            _ if now.saturating_sub(tick) <= policy.grace => verdicts.run.push(tick),
+            _ => late.push(tick),
+        }
+    }
+    let keep = match policy.missed {
+        Missed::Skip => 0,
+        Missed::Once => usize::from(verdicts.run.is_empty()),
+        Missed::All { limit } => usize::try_from(limit).unwrap_or(usize::MAX),
+    };
+    let kept = late.split_off(late.len().saturating_sub(keep));
+    verdicts.missed = late;
+    verdicts.run.extend(kept);
+    verdicts.run.sort_unstable();
+    verdicts
+}

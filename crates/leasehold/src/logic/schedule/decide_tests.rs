@@ -1,0 +1,304 @@
+//! What each policy does, tick by tick.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use proptest::prelude::*;
+
+use super::ticks::tests::Every;
+use super::*;
+
+const MINUTELY: Every = Every(60);
+const NAME: (&str, &str) = ("* * * * *", "UTC");
+
+const PLAIN: Policy = Policy { crash: Crash::AtMostOnce, missed: Missed::Skip, overlap: Overlap::Skip, grace: 30 };
+
+fn scene<'a>(policy: &'a Policy, now: i64, token: u64) -> Scene<'a> {
+    let now = u64::try_from(now).unwrap() * 1000;
+    Scene { schedule: NAME, timetable: &MINUTELY, policy, since: 0, seen: None, now, token, node: "n", beside: &[] }
+}
+
+/// A job whose ticks up to `watermark` are judged.
+fn at(watermark: i64) -> State {
+    State { watermark, ..State::new(NAME.0, NAME.1, 0) }
+}
+
+fn started(decision: &Decision) -> Option<(i64, u32)> {
+    match &decision.action {
+        Action::Start(run) => Some((run.tick, run.attempt)),
+        _ => None,
+    }
+}
+
+fn skipped(decision: &Decision) -> Vec<(Outcome, i64, u32)> {
+    let entry = |note: &Note| match note {
+        Note::Skipped(entry) => Some((entry.outcome, entry.tick, entry.count)),
+        _ => None,
+    };
+    decision.notes.iter().filter_map(entry).collect()
+}
+
+/// Everything that is run until nothing is left, each run taking no time.
+fn drain(mut state: State, policy: &Policy, now: i64) -> (State, Vec<i64>) {
+    let mut run = Vec::new();
+    for token in state.fence + 1.. {
+        let decision = decide(Some(&state), &scene(policy, now, token));
+        state = decision.state.clone();
+        let Some((tick, _)) = started(&decision) else { break };
+        run.push(tick);
+        state = state.finished(token, Outcome::Done, "", u64::try_from(now).unwrap() * 1000).unwrap();
+    }
+    (state, run)
+}
+
+#[test]
+fn a_new_job_has_no_past() {
+    let decision = decide(None, &Scene { since: 125, ..scene(&PLAIN, 130, 1) });
+    assert_eq!((decision.action, decision.state.watermark), (Action::Nothing, 125));
+    let decision = decide(Some(&decision.state), &scene(&PLAIN, 180, 2));
+    assert_eq!(started(&decision), Some((180, 1)));
+    assert_eq!(decision.state.watermark, 180);
+    assert_eq!(decision.state.running.len(), 1);
+}
+
+#[test]
+fn a_tick_that_was_judged_is_not_judged_again() {
+    let first = decide(Some(&at(60)), &scene(&PLAIN, 120, 1));
+    assert_eq!(started(&first), Some((120, 1)));
+    let done = first.state.finished(1, Outcome::Done, "", 120_500).unwrap();
+    for (now, token) in [(120, 2), (150, 3), (179, 4)] {
+        assert_eq!(decide(Some(&done), &scene(&PLAIN, now, token)).action, Action::Nothing);
+    }
+}
+
+#[test]
+fn a_clock_that_goes_back_fires_nothing_and_moves_nothing() {
+    let done = at(6000);
+    let decision = decide(Some(&done), &scene(&PLAIN, 300, 9));
+    assert_eq!((decision.action, decision.state.watermark), (Action::Nothing, 6000));
+    assert_eq!(done.ahead(300), Some(5700));
+    assert_eq!(done.ahead(5990), None);
+    assert_eq!(look(&done, &MINUTELY, NAME, &PLAIN, 0, 300), Work::Idle(Some(6060)));
+    assert_eq!(started(&decide(Some(&done.reset(300)), &scene(&PLAIN, 360, 10))), Some((360, 1)));
+}
+
+#[test]
+fn missed_ticks_are_skipped_made_up_for_once_or_all_up_to_a_limit() {
+    // Ten hours away; the last tick is 40 s old.
+    let (state, now) = (at(60), 36_100);
+    let decision = decide(Some(&state), &scene(&PLAIN, now, 1));
+    assert_eq!(started(&decision), None);
+    assert_eq!(skipped(&decision), [(Outcome::Missed, 36_060, 600)]);
+    let once = Policy { missed: Missed::Once, ..PLAIN };
+    assert_eq!(drain(state.clone(), &once, now).1, [36_060]);
+    let all = Policy { missed: Missed::All { limit: 3 }, ..PLAIN };
+    let (after, run) = drain(state.clone(), &all, now);
+    assert_eq!(run, [35_940, 36_000, 36_060]);
+    assert_eq!(after.watermark, 36_060);
+    assert_eq!(after.history.first().map(|entry| (entry.outcome, entry.count)), Some((Outcome::Missed, 597)));
+    // One that is in time is run in any case, and makes up for the others.
+    assert_eq!(drain(state.clone(), &PLAIN, 36_080).1, [36_060]);
+    assert_eq!(drain(state, &once, 36_080).1, [36_060]);
+}
+
+#[test]
+fn a_very_long_absence_is_looked_at_no_longer_than_need_be() {
+    let all = Policy { missed: Missed::All { limit: 5 }, ..PLAIN };
+    let now = 60 * 60 * 24 * 365 * 50 + 40;
+    let (state, run) = drain(at(0), &all, now);
+    assert_eq!(run.len(), 5);
+    assert_eq!(run.last(), Some(&(now - 40)));
+    assert_eq!(state.watermark, now - 40);
+}
+
+#[test]
+fn what_comes_due_during_a_run_is_skipped_queued_or_run_beside_it() {
+    let begin = |policy: &Policy| decide(Some(&at(0)), &scene(policy, 60, 1)).state;
+    let end = |state: &State, now: u64| state.finished(1, Outcome::Done, "", now).unwrap();
+    // From 60 to 185: 120 and 180 came due meanwhile.
+    let decision = decide(Some(&end(&begin(&PLAIN), 185_000)), &scene(&PLAIN, 185, 2));
+    assert_eq!(started(&decision), None);
+    assert_eq!(skipped(&decision), [(Outcome::Overlapped, 180, 2)]);
+    let queue = Policy { overlap: Overlap::Queue, ..PLAIN };
+    assert_eq!(drain(end(&begin(&queue), 185_000), &queue, 185).1, [120, 180]);
+    let allow = Policy { overlap: Overlap::Allow { max: 2 }, ..PLAIN };
+    let beside = Scene { beside: &[1], ..scene(&allow, 120, 2) };
+    let decision = decide(Some(&begin(&allow)), &beside);
+    assert_eq!(started(&decision), Some((120, 1)));
+    assert_eq!(decision.state.running.len(), 2);
+}
+
+#[test]
+fn what_waits_is_run_though_it_is_late_by_then() {
+    let queue = Policy { overlap: Overlap::Queue, ..PLAIN };
+    let state = decide(Some(&at(0)), &scene(&queue, 60, 1)).state;
+    let state = state.finished(1, Outcome::Done, "", 400_000).unwrap();
+    // The second run of the queue begins long after, and nothing of it is missed.
+    let second = decide(Some(&state), &scene(&queue, 400, 2));
+    assert_eq!((started(&second), second.state.queue.len()), (Some((120, 1)), 4));
+    let state = second.state.finished(2, Outcome::Done, "", 900_000).unwrap();
+    let (_, run) = drain(state, &queue, 900);
+    assert_eq!(run, [180, 240, 300, 360, 420, 480, 540, 600, 660, 720, 780, 840, 900]);
+}
+
+#[test]
+fn a_dead_run_is_entered_or_run_again_with_a_higher_token_and_a_bound() {
+    let dead = decide(Some(&at(0)), &scene(&PLAIN, 60, 1)).state;
+    let once = decide(Some(&dead), &scene(&PLAIN, 70, 2));
+    assert_eq!(started(&once), None);
+    assert!(matches!(&once.notes[..], [Note::Crashed(run, false)] if run.token == 1));
+    assert_eq!(once.state.history[0].outcome, Outcome::Crashed);
+    assert!(once.state.running.is_empty());
+
+    let retry = Policy { crash: Crash::Retry { attempts: 3 }, ..PLAIN };
+    let mut state = dead;
+    for (token, attempt) in [(2, 2), (3, 3)] {
+        assert_eq!(look(&state, &MINUTELY, NAME, &retry, 0, 70), Work::Watch);
+        let again = decide(Some(&state), &scene(&retry, 70, token));
+        assert_eq!(started(&again), Some((60, attempt)));
+        assert_eq!(again.state.running.iter().map(|run| run.token).collect::<Vec<_>>(), [token]);
+        state = again.state;
+    }
+    let end = decide(Some(&state), &scene(&retry, 70, 4));
+    assert_eq!((started(&end), end.state.running.len(), end.state.history.len()), (None, 0, 3));
+}
+
+#[test]
+fn of_parallel_runs_only_those_that_hold_no_more_are_dead() {
+    let allow = Policy { overlap: Overlap::Allow { max: 3 }, crash: Crash::Retry { attempts: 2 }, ..PLAIN };
+    let mut state = at(0);
+    for (now, token, beside) in [(60, 1, &[][..]), (120, 2, &[1]), (180, 3, &[1, 2])] {
+        state = decide(Some(&state), &Scene { beside, ..scene(&allow, now, token) }).state;
+    }
+    // 1 and 3 died; 4 holds beside 2.
+    let decision = decide(Some(&state), &Scene { beside: &[2], ..scene(&allow, 190, 4) });
+    assert_eq!(started(&decision), Some((60, 2)), "one is taken over");
+    let running: Vec<_> = decision.state.running.iter().map(|run| run.token).collect();
+    assert_eq!(running, [2, 3, 4], "the other waits for the next who comes");
+    // A lower token than the last is nothing to wonder at there.
+    assert_eq!(started(&decide(Some(&state), &Scene { beside: &[1, 3], ..scene(&allow, 190, 2) })), Some((120, 1)));
+}
+
+#[test]
+fn whoever_has_an_older_token_than_the_record_does_nothing() {
+    let newer = decide(Some(&at(0)), &scene(&PLAIN, 60, 7)).state;
+    assert_eq!(decide(Some(&newer), &scene(&PLAIN, 120, 6)).action, Action::Stale(7));
+}
+
+#[test]
+fn a_lost_reply_is_recognised_by_the_token() {
+    let first = decide(Some(&at(0)), &scene(&PLAIN, 60, 7));
+    let again = decide(Some(&first.state), &scene(&PLAIN, 61, 7));
+    assert_eq!(again.action, first.action);
+    assert_eq!(again.state, first.state);
+}
+
+#[test]
+fn a_pause_begins_nothing_and_its_ticks_are_gone() {
+    let paused = at(0).pause("me", 10).unwrap();
+    assert!(paused.pause("me", 11).is_none());
+    assert_eq!(look(&paused, &MINUTELY, NAME, &PLAIN, 0, 300), Work::Idle(None));
+    assert_eq!(decide(Some(&paused), &scene(&PLAIN, 300, 1)).action, Action::Nothing);
+    let asked = paused.run_now("you", 310).unwrap();
+    assert_eq!(look(&asked, &MINUTELY, NAME, &PLAIN, 0, 310), Work::Now);
+    let by_hand = decide(Some(&asked), &scene(&PLAIN, 310, 1));
+    assert!(matches!(&by_hand.action, Action::Start(run) if run.manual && run.tick == 310));
+    let resumed = paused.resume(310).unwrap();
+    assert!(resumed.resume(310).is_none());
+    assert_eq!(decide(Some(&resumed), &scene(&PLAIN, 311, 1)).action, Action::Nothing);
+    assert_eq!(started(&decide(Some(&resumed), &scene(&PLAIN, 360, 1))), Some((360, 1)));
+}
+
+#[test]
+fn a_run_by_hand_leaves_the_timetable_alone() {
+    let asked = at(60).run_now("me", 100).unwrap();
+    let by_hand = decide(Some(&asked), &scene(&PLAIN, 100, 1));
+    assert!(matches!(&by_hand.action, Action::Start(run) if run.manual));
+    let state = by_hand.state.finished(1, Outcome::Done, "", 101_000).unwrap();
+    assert_eq!(started(&decide(Some(&state), &scene(&PLAIN, 120, 2))), Some((120, 1)));
+    let many = (0..50).fold(at(60), |state, _| state.run_now("me", 1).unwrap_or(state));
+    assert_eq!(many.wanted.len(), super::state::MOST_WANTED);
+}
+
+#[test]
+fn a_new_timetable_does_not_fire_what_it_would_have_fired_before() {
+    let hourly = State { schedule: "@hourly".to_owned(), ..at(3600) };
+    let fresh = Scene { since: 7000, ..scene(&PLAIN, 7010, 1) };
+    let decision = decide(Some(&hourly), &fresh);
+    assert_eq!((decision.action, decision.state.watermark), (Action::Nothing, 7000));
+    assert!(matches!(&decision.notes[..], [Note::Rescheduled(from)] if from == "@hourly"));
+    // A node that has had this timetable all along goes on with it beside others that have not.
+    let before = decide(Some(&hourly), &Scene { since: 100, ..scene(&PLAIN, 7030, 1) });
+    assert_eq!(started(&before), Some((7020, 1)));
+}
+
+#[test]
+fn the_history_and_the_queue_are_bounded() {
+    let queue = Policy { overlap: Overlap::Queue, ..PLAIN };
+    let mut state = at(0);
+    for token in 1..200 {
+        let now = 60 * i64::try_from(token).unwrap();
+        state = decide(Some(&state), &scene(&queue, now, token)).state;
+        state = state.finished(token, Outcome::Failed, "no", u64::try_from(now).unwrap() * 1000).unwrap();
+    }
+    assert_eq!(state.history.len(), super::state::HISTORY);
+    state.busy_until = u64::MAX;
+    let far = decide(Some(&state), &scene(&queue, 60 * 5000, 1000));
+    assert_eq!(far.state.queue.len() + 1, MOST_TICKS);
+    let again = decide(Some(&far.state), &scene(&queue, 60 * 7000, 1001));
+    assert_eq!(again.state.queue.len() + 1, MOST_TICKS);
+    assert!(skipped(&again).iter().any(|(outcome, ..)| *outcome == Outcome::Overlapped));
+}
+
+#[test]
+fn an_end_that_comes_too_late_is_not_entered() {
+    let dead = decide(Some(&at(0)), &scene(&PLAIN, 60, 1)).state;
+    let buried = decide(Some(&dead), &scene(&PLAIN, 70, 2)).state;
+    assert_eq!(buried.finished(1, Outcome::Done, "", 71_000), None);
+}
+
+#[test]
+fn a_lost_record_is_taken_up_from_now_on_and_one_that_fell_back_from_what_was_seen() {
+    let seen = Some(Seen { resets: 0, watermark: 120 });
+    let wiped = decide(None, &Scene { seen, ..scene(&PLAIN, 185, 1) });
+    assert_eq!((wiped.action, wiped.state.watermark), (Action::Nothing, 185), "180 may have run elsewhere");
+    let before = State { queue: vec![60], ..at(60) };
+    let back = decide(Some(&before), &Scene { seen, ..scene(&PLAIN, 130, 1) });
+    assert_eq!((&back.action, back.state.watermark), (&Action::Nothing, 120));
+    assert_eq!(skipped(&back), [(Outcome::Missed, 60, 1)], "nobody knows whether it has begun");
+    assert_eq!(started(&decide(Some(&before), &Scene { seen, ..scene(&PLAIN, 180, 1) })), Some((180, 1)));
+    // A reset is no loss.
+    let reset = at(120).reset(50);
+    assert_eq!(started(&decide(Some(&reset), &Scene { seen, ..scene(&PLAIN, 60, 1) })), Some((60, 1)));
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_decided_below_what_was_seen(
+        record in prop::option::of((0i64..3000, 0u32..3, prop::collection::vec(0i64..3000, 0..4))),
+        (resets, watermark) in (0u32..3, 0i64..3000),
+        now in 0i64..4000,
+    ) {
+        let record = record.map(|(mark, resets, mut queue)| {
+            queue.retain(|tick| *tick <= mark);
+            State { resets, queue, ..at(mark) }
+        });
+        let seen = Seen { resets, watermark };
+        let policy = Policy { missed: Missed::All { limit: 9 }, overlap: Overlap::Queue, ..PLAIN };
+        let decision = decide(record.as_ref(), &Scene { seen: Some(seen), ..scene(&policy, now, 1) });
+        let newer = record.as_ref().is_some_and(|record| Seen::of(record) >= seen);
+        prop_assert!(Seen::of(&decision.state) >= seen);
+        if let Some((tick, _)) = started(&decision) {
+            prop_assert!(newer || tick > watermark, "{} is not after {}", tick, watermark);
+        }
+    }
+}
+
+#[test]
+fn what_is_begun_is_written_also_if_it_stands_there() {
+    let first = decide(Some(&at(0)), &scene(&PLAIN, 60, 7));
+    assert!(first.is_to_be_written_over(Some(&at(0))));
+    let again = decide(Some(&first.state), &scene(&PLAIN, 61, 7));
+    assert!(again.is_to_be_written_over(Some(&first.state)), "the reply was lost: nobody has said that it stands");
+    let nothing = decide(Some(&at(60)), &scene(&PLAIN, 70, 8));
+    assert!(!nothing.is_to_be_written_over(Some(&at(60))), "a higher token alone");
+    assert!(decide(None, &scene(&PLAIN, 0, 8)).is_to_be_written_over(None));
+}

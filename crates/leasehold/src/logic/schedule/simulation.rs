@@ -1,0 +1,275 @@
+//! A few nodes that take the steps of the protocol in any order, are killed and stopped between any two of them, lose replies, and
+//! whose engine's clock jumps. What they decide is the real thing.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::ticks::tests::Every;
+use super::*;
+
+const PERIOD: i64 = 10;
+const TIMETABLE: Every = Every(PERIOD);
+const NAME: (&str, &str) = ("@every 10s", "UTC");
+const NODES: usize = 3;
+
+/// Where a node stands.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Reads the record, without a lock.
+    Look,
+    /// Waits for the lock.
+    Line,
+    /// Holds it with this token, and reads.
+    Read {
+        token: u64,
+    },
+    /// Has decided over this version, and writes.
+    Write {
+        token: u64,
+        over: u64,
+        decision: Box<Decision>,
+    },
+    /// Has written, and begins unless the lock is lost.
+    Begin {
+        token: u64,
+        run: Running,
+    },
+    /// Runs.
+    Run {
+        token: u64,
+        left: u8,
+    },
+    /// Reads, to write the end over this version.
+    Finish {
+        token: u64,
+    },
+    WriteEnd {
+        token: u64,
+        over: u64,
+        state: Box<State>,
+    },
+    Release {
+        token: u64,
+    },
+}
+
+/// What happens next.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// A node takes its next step; `lost`: the reply to its write does not come.
+    Step { node: usize, lost: bool },
+    /// A node dies, and another begins in its place. The lock is free at once.
+    Kill { node: usize },
+    /// A node stands still for longer than its lease: the lock is free, and it does not know.
+    Stall { node: usize },
+    /// The engine's clock goes on, or back.
+    Clock { by: i64 },
+}
+
+struct World {
+    policy: Policy,
+    now: i64,
+    record: Option<(u64, State)>,
+    holder: Option<(usize, u64)>,
+    token: u64,
+    nodes: Vec<(Step, i64)>,
+    /// Every begin: tick, token.
+    begun: Vec<(i64, u64)>,
+    watermark: i64,
+}
+
+impl World {
+    fn new(policy: Policy) -> Self {
+        let now = 1000;
+        let nodes = vec![(Step::Look, now); NODES];
+        // Made by whoever came first.
+        let record = Some((1, State::new(NAME.0, NAME.1, now)));
+        Self { policy, now, record, holder: None, token: 0, nodes, begun: Vec::new(), watermark: now }
+    }
+
+    fn read(&self) -> (u64, Option<&State>) {
+        self.record.as_ref().map_or((0, None), |(version, state)| (*version, Some(state)))
+    }
+
+    /// Compare and set; a lost reply looks like a refusal.
+    fn write(&mut self, over: u64, state: &State, lost: bool) -> Option<bool> {
+        let fits = self.read().0 == over;
+        if fits {
+            assert!(state.watermark >= self.watermark, "the watermark fell");
+            self.watermark = state.watermark;
+            self.record = Some((over + 1, state.clone()));
+        }
+        if lost { None } else { Some(fits) }
+    }
+
+    fn holds(&self, node: usize, token: u64) -> bool {
+        self.holder == Some((node, token))
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Step { node, lost } => self.step(node, lost),
+            Event::Kill { node } => {
+                self.free(node);
+                self.nodes[node] = (Step::Look, self.now);
+            }
+            Event::Stall { node } => self.free(node),
+            Event::Clock { by } => self.now = (self.now + by).max(0),
+        }
+    }
+
+    fn free(&mut self, node: usize) {
+        if self.holder.is_some_and(|(holder, _)| holder == node) {
+            self.holder = None;
+        }
+    }
+
+    fn scene<'a>(&'a self, token: u64, since: i64, node: &'a str) -> Scene<'a> {
+        let now = u64::try_from(self.now).unwrap() * 1000;
+        let (schedule, policy) = (NAME, &self.policy);
+        Scene { schedule, timetable: &TIMETABLE, policy, since, seen: None, now, token, node, beside: &[] }
+    }
+
+    fn step(&mut self, node: usize, lost: bool) {
+        let (step, since) = self.nodes[node].clone();
+        let next = match step {
+            Step::Look => {
+                let work = self.read().1.map(|state| look(state, &TIMETABLE, NAME, &self.policy, since, self.now));
+                if matches!(work, Some(Work::Now | Work::Watch)) { Step::Line } else { Step::Look }
+            }
+            Step::Line if self.holder.is_some() => Step::Line,
+            Step::Line => {
+                self.token += 1;
+                self.holder = Some((node, self.token));
+                Step::Read { token: self.token }
+            }
+            Step::Read { token } => {
+                let (over, state) = self.read();
+                let decision = decide(state, &self.scene(token, since, "n"));
+                match decision.action {
+                    Action::Stale(_) => Step::Release { token },
+                    _ => Step::Write { token, over, decision: Box::new(decision) },
+                }
+            }
+            Step::Write { token, over, decision } => match (self.write(over, &decision.state, lost), decision.action) {
+                (Some(true), Action::Start(run)) => Step::Begin { token, run },
+                (Some(true), _) => Step::Release { token },
+                // Read again: the token tells whether it was ours.
+                _ => Step::Read { token },
+            },
+            Step::Begin { token, run } if self.holds(node, token) => {
+                self.begun.push((run.tick, run.token));
+                Step::Run { token, left: 2 }
+            }
+            Step::Begin { token, .. } => Step::Release { token },
+            // Whoever has lost the lock leaves the run to whoever finds it.
+            Step::Run { token, .. } if !self.holds(node, token) => Step::Release { token },
+            Step::Run { token, left: 0 } => Step::Finish { token },
+            Step::Run { token, left } => Step::Run { token, left: left - 1 },
+            Step::Finish { token } => {
+                let (over, state) = self.read();
+                let now = u64::try_from(self.now).unwrap() * 1000;
+                match state.and_then(|state| state.finished(token, Outcome::Done, "", now)) {
+                    Some(state) => Step::WriteEnd { token, over, state: Box::new(state) },
+                    None => Step::Release { token },
+                }
+            }
+            Step::WriteEnd { token, over, state } => match self.write(over, &state, lost) {
+                Some(true) => Step::Release { token },
+                _ => Step::Finish { token },
+            },
+            Step::Release { token } => {
+                if self.holds(node, token) {
+                    self.holder = None;
+                }
+                Step::Look
+            }
+        };
+        self.nodes[node].0 = next;
+    }
+
+    /// Lets everybody go on undisturbed, for long enough.
+    fn settle(&mut self) {
+        for round in 0..20_000 {
+            self.step(round % NODES, false);
+        }
+    }
+
+    fn begins(&self) -> BTreeMap<i64, Vec<u64>> {
+        let mut all: BTreeMap<i64, Vec<u64>> = BTreeMap::new();
+        for (tick, token) in &self.begun {
+            all.entry(*tick).or_default().push(*token);
+        }
+        all
+    }
+}
+
+fn events(jumps: bool) -> impl Strategy<Value = Vec<Event>> {
+    let node = 0..NODES;
+    let step = (node.clone(), prop::bool::weighted(0.1)).prop_map(|(node, lost)| Event::Step { node, lost });
+    let back = if jumps { -60i64..60 } else { 0i64..25 };
+    let event = prop_oneof![
+        60 => step,
+        2 => node.clone().prop_map(|node| Event::Kill { node }),
+        2 => node.prop_map(|node| Event::Stall { node }),
+        6 => back.prop_map(|by| Event::Clock { by }),
+    ];
+    prop::collection::vec(event, 0..600)
+}
+
+fn policies() -> impl Strategy<Value = Policy> {
+    let crash = prop_oneof![Just(Crash::AtMostOnce), (1u32..5).prop_map(|attempts| Crash::Retry { attempts })];
+    let missed = prop_oneof![Just(Missed::Skip), Just(Missed::Once), (1u32..9).prop_map(|limit| Missed::All { limit })];
+    let overlap = prop_oneof![Just(Overlap::Skip), Just(Overlap::Queue)];
+    (crash, missed, overlap, 0i64..30).prop_map(|(crash, missed, overlap, grace)| Policy {
+        crash,
+        missed,
+        overlap,
+        grace,
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn no_tick_begins_twice_but_by_policy_and_then_with_a_higher_token(policy in policies(), events in events(true)) {
+        let mut world = World::new(policy);
+        for event in events {
+            world.happen(event);
+        }
+        world.settle();
+        let most = match policy.crash {
+            Crash::AtMostOnce => 1,
+            Crash::Retry { attempts } => attempts as usize,
+        };
+        for (tick, tokens) in world.begins() {
+            prop_assert!(tick % PERIOD == 0 && tick > 1000, "{} is no tick", tick);
+            prop_assert!(tokens.len() <= most, "{} began with {:?}", tick, tokens);
+            prop_assert!(tokens.is_sorted_by(|a, b| a < b), "{} began with {:?}", tick, tokens);
+        }
+        let order: Vec<_> = world.begun.iter().map(|(tick, _)| *tick).collect();
+        prop_assert!(order.is_sorted(), "out of order: {:?}", order);
+    }
+
+    #[test]
+    fn with_every_policy_open_each_tick_is_run(events in events(false)) {
+        let policy = Policy {
+            crash: Crash::Retry { attempts: u32::MAX }, missed: Missed::All { limit: 1000 }, overlap: Overlap::Queue, grace: 5,
+        };
+        let mut world = World::new(policy);
+        for event in events {
+            world.happen(event);
+        }
+        world.settle();
+        let wanted: Vec<i64> = (1001..=world.now).filter(|tick| tick % PERIOD == 0).collect();
+        let (_, state) = world.record.clone().unwrap();
+        let done: Vec<i64> = world.begins().into_keys().collect();
+        prop_assert_eq!(done, wanted);
+        prop_assert!(state.running.is_empty() && state.queue.is_empty());
+        let ends: Vec<_> = state.history.iter().filter(|entry| entry.outcome == Outcome::Done).map(|e| e.tick).collect();
+        prop_assert!(ends.is_sorted_by(|a, b| a < b), "ended twice: {:?}", ends);
+    }
+}

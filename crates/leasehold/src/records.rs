@@ -1,0 +1,201 @@
+//! Records: small texts beside the locks, written by compare-and-set, with the engine's own clock.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Moment;
+use crate::engine::{Record, Step};
+use crate::error::{Error, ErrorKind, Result};
+use crate::keeper;
+use crate::locks::{Locks, Shared};
+use crate::logic::record::MAX_RECORD;
+use crate::logic::{backoff, lease as rules};
+use crate::name::LockName;
+
+/// The records of an engine; made by [`Locks::records`]. Cheap to clone.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// use leasehold::Locks;
+///
+/// let records = Locks::open("memory:").await?.records()?;
+/// let record = records.update("last-run", |_, now| Some(now.as_secs().to_string())).await?;
+/// assert_eq!(records.recall("last-run").await?.value, record.value);
+/// assert!(records.record("last-run", record.version - 1, "late").await?.is_none());
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
+#[derive(Clone)]
+pub struct Records {
+    shared: Arc<Shared>,
+}
+
+impl Locks {
+    /// Small texts that the engine keeps beside the locks and independent of them.
+    ///
+    /// # Errors
+    /// `Unsupported` if the engine keeps none.
+    pub fn records(&self) -> Result<Records> {
+        self.capabilities().need(self.capabilities().records, "records")?;
+        Ok(Records { shared: Arc::clone(&self.shared) })
+    }
+}
+
+impl Records {
+    /// Reads a record and the engine's clock; version zero if there is none.
+    ///
+    /// # Errors
+    /// `InvalidName`, or the engine's own.
+    pub async fn recall(&self, name: impl AsRef<str>) -> Result<Record> {
+        let name = LockName::new(name)?;
+        self.read(&name).await
+    }
+
+    /// Writes a record over the version that was read (zero: where there is none); an empty value removes it. `None`: another
+    /// version is there, and nothing was written.
+    ///
+    /// # Errors
+    /// `InvalidName`, `InvalidOption` if the value has more than 64 KiB, or the engine's own.
+    ///
+    /// # Ambiguity
+    /// After an error whose effect is unknown it may have been written, or be written yet: read again. Whichever of two writes over one
+    /// version comes second does nothing.
+    pub async fn record(&self, name: impl AsRef<str>, over: u64, value: impl Into<String>) -> Result<Option<Record>> {
+        let name = LockName::new(name)?;
+        self.write(&name, over, value.into()).await
+    }
+
+    /// The names of all records that start with `prefix`, in order.
+    ///
+    /// # Errors
+    /// The engine's own.
+    pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
+        self.open()?;
+        self.bounded(Arc::clone(&self.shared.desk.engine).recorded(prefix.to_owned())).await
+    }
+
+    /// Reads a record, asks `change` what to make of it (it gets the value, empty if there is none, and the engine's clock), and writes
+    /// that, unless somebody else has written meanwhile: then all over again. `None` from `change` leaves it as it is; an empty
+    /// text removes it. Answers how the record stands then.
+    ///
+    /// # Errors
+    /// `Timeout` if others came in between for a whole TTL; the engine's own, after what may help was tried again for a TTL.
+    ///
+    /// # Ambiguity
+    /// When the reply to a write is lost, the record is read again and `change` is asked again, perhaps about its own work: it must bear
+    /// that. What sets, or takes the larger, does; what counts must find in the value that it has counted already.
+    ///
+    /// # Cancellation safety
+    /// Dropped, it has written or not.
+    pub async fn update(
+        &self,
+        name: impl AsRef<str>,
+        mut change: impl FnMut(&str, Duration) -> Option<String>,
+    ) -> Result<Record> {
+        let name = LockName::new(name)?;
+        let mut tries = Tries::new(&self.shared);
+        loop {
+            tries.asked = self.shared.desk.clock.now();
+            let trouble = match self.read(&name).await {
+                Ok(found) => {
+                    let Some(value) = change(&found.value, found.now) else { return Ok(found) };
+                    match self.write(&name, found.version, value).await {
+                        Ok(Some(written)) => return Ok(written),
+                        Ok(None) => None,
+                        Err(error) => Some(error),
+                    }
+                }
+                Err(error) => Some(error),
+            };
+            tries.pause(trouble).await.map_err(|error| error.about_record(&name))?;
+        }
+    }
+
+    async fn read(&self, name: &LockName) -> Result<Record> {
+        self.open()?;
+        let found = self.bounded(Arc::clone(&self.shared.desk.engine).recall(name.clone())).await;
+        found.map_err(|error| error.about_record(name))
+    }
+
+    async fn write(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
+        self.open()?;
+        if value.len() > MAX_RECORD {
+            let message = format!("a record has at most {MAX_RECORD} bytes, and this one would have {}", value.len());
+            let error = Error::new(ErrorKind::InvalidOption, message).about_record(name);
+            return Err(error.at_engine(self.shared.engine_name()));
+        }
+        let written = self.bounded(Arc::clone(&self.shared.desk.engine).record(name.clone(), over, value)).await;
+        written.map_err(|error| error.about_record(name))
+    }
+
+    fn open(&self) -> Result<()> {
+        if self.shared.desk.is_refusing() {
+            let error = Error::new(ErrorKind::Closed, "this Locks was closed");
+            return Err(error.at_engine(self.shared.engine_name()));
+        }
+        Ok(())
+    }
+
+    async fn bounded<T>(&self, mut step: Step<T>) -> Result<T> {
+        keeper::call(&self.shared.desk, &mut step, || rules::call_timeout(self.shared.ttl)).await
+    }
+}
+
+impl fmt::Debug for Records {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Records").field("engine", &self.shared.desk.engine.url()).finish_non_exhaustive()
+    }
+}
+
+/// The tries of one update: how long, and how far apart.
+struct Tries<'a> {
+    shared: &'a Shared,
+    give_up: Moment,
+    /// When the present one began.
+    asked: Moment,
+    /// How often others came in between.
+    beaten: u32,
+    /// How often the engine failed, since it last answered.
+    failures: u32,
+}
+
+impl<'a> Tries<'a> {
+    fn new(shared: &'a Shared) -> Self {
+        let asked = shared.desk.clock.now();
+        Self { shared, give_up: asked.after(shared.ttl), asked, beaten: 0, failures: 0 }
+    }
+
+    /// Waits before another try, after an error or because somebody else was quicker.
+    async fn pause(&mut self, trouble: Option<Error>) -> Result<()> {
+        let clock = &self.shared.desk.clock;
+        let now = clock.now();
+        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+        let pause = match trouble {
+            Some(error) if !error.is_retryable() || now >= self.give_up => return Err(error),
+            Some(error) => {
+                tracing::debug!(%error, "trying again");
+                let most = rules::call_timeout(self.shared.ttl);
+                let pause = backoff::pause(self.failures, Duration::from_millis(10), most, dice);
+                self.failures += 1;
+                pause
+            }
+            None if now >= self.give_up => return Err(crowded(self.shared.ttl).at_engine(self.shared.engine_name())),
+            None => {
+                // Those for whom a try takes long need longer pauses to miss each other.
+                let took = now.since(self.asked);
+                let (first, most) = (Duration::from_millis(1).max(took), Duration::from_millis(100).max(took * 4));
+                let pause = backoff::pause(self.beaten, first, most, dice);
+                self.beaten += 1;
+                self.failures = 0;
+                pause
+            }
+        };
+        clock.sleep_until(now.after(pause).min(self.give_up)).await;
+        Ok(())
+    }
+}
+
+fn crowded(time: Duration) -> Error {
+    let message = format!("was written by others each time, for {time:?}; try again, or write it from fewer places");
+    Error::new(ErrorKind::Timeout, message).retryable()
+}

@@ -1,0 +1,181 @@
+//! From outside: how jobs stand, and what an operator asks of them.
+
+use super::job::{PREFIX, lock_name};
+use super::store::{Loaded, Store};
+use super::tick::Tick;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locks::Locks;
+use crate::logic::schedule::{Entry, Running, State, Ticks, Wanted};
+
+/// The jobs that an engine knows of, seen from outside. What is asked takes effect on all nodes: a pause at once, a resumption or a run
+/// by hand within ten seconds.
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    locks: Locks,
+}
+
+/// How a job stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status {
+    /// Its name.
+    pub name: String,
+    /// The timetable of whoever decided last.
+    pub schedule: String,
+    /// Its zone.
+    pub zone: String,
+    /// From when on the job is known.
+    pub since: Tick,
+    /// The newest tick that was decided.
+    pub decided: Tick,
+    /// The next tick, if the timetable can be read and has one.
+    pub next: Option<Tick>,
+    /// Since when, and by whom, it is paused.
+    pub paused: Option<Wanted>,
+    /// Ticks that are to be run and have not begun.
+    pub queue: Vec<Tick>,
+    /// How many runs by hand are to begin.
+    pub wanted: usize,
+    /// Runs that have begun and not ended; of a node that died until another finds it.
+    pub running: Vec<Running>,
+    /// What has become of ticks, newest last.
+    pub history: Vec<Entry>,
+    /// The engine's time.
+    pub now: Tick,
+    /// By how many seconds the last decided tick is ahead of the engine's clock, if that is too much: nothing is due so long.
+    pub ahead: Option<i64>,
+}
+
+impl Jobs {
+    /// Those of this engine.
+    ///
+    /// # Errors
+    /// `Unsupported` if it keeps no records.
+    pub fn of(locks: &Locks) -> Result<Self> {
+        locks.records()?;
+        Ok(Self { locks: locks.clone() })
+    }
+
+    /// The names of all jobs that the engine knows of.
+    ///
+    /// # Errors
+    /// The engine's own.
+    pub async fn names(&self) -> Result<Vec<String>> {
+        let names = self.locks.records()?.list(PREFIX).await?;
+        Ok(names.iter().filter_map(|name| Some(name.as_str().strip_prefix(PREFIX)?.to_owned())).collect())
+    }
+
+    /// How a job stands; `None` if it is not known: nobody has begun to run it yet.
+    ///
+    /// # Errors
+    /// `InvalidName`; `Corrupt` if its record cannot be understood; the engine's own.
+    pub async fn status(&self, job: &str) -> Result<Option<Status>> {
+        let loaded = self.store(job)?.load().await?;
+        let now = loaded.seconds();
+        Ok(loaded.state.map(|state| status(job, state, now)))
+    }
+
+    /// Nothing of the job is begun from now on. `false` if it was paused already.
+    ///
+    /// # Errors
+    /// `InvalidOption` if the job is not known; as [`status`](Self::status).
+    pub async fn pause(&self, job: &str) -> Result<bool> {
+        let by = self.who();
+        self.change(job, |state, now| Ok(state.pause(&by, now))).await
+    }
+
+    /// Goes on with the next tick. `false` if it was not paused.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    pub async fn resume(&self, job: &str) -> Result<bool> {
+        self.change(job, |state, now| Ok(state.resume(now))).await
+    }
+
+    /// Asks for one more run, on whichever node comes first; also in a pause.
+    ///
+    /// # Errors
+    /// `Full` if many are asked for already; as [`pause`](Self::pause).
+    ///
+    /// # Ambiguity
+    /// After an error whose effect is unknown it may have been asked for.
+    pub async fn run_now(&self, job: &str) -> Result<()> {
+        let by = self.who();
+        let full = || Error::new(ErrorKind::Full, "as many runs as can wait are asked for already");
+        self.change(job, |state, now| state.run_now(&by, now).ok_or_else(full).map(Some)).await.map(|_| ())
+    }
+
+    /// Has the job begin anew at the engine's present time: for one whose last tick a wrong clock left in the future. Ticks between
+    /// that may have run will run again.
+    ///
+    /// # Errors
+    /// As [`pause`](Self::pause).
+    pub async fn reset(&self, job: &str) -> Result<()> {
+        self.change(job, |state, now| Ok(Some(state.reset(now)))).await.map(|_| ())
+    }
+
+    /// Forgets a job that is run nowhere any more. `false` if it was not known.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status); `Conflict` while it runs.
+    pub async fn forget(&self, job: &str) -> Result<bool> {
+        let store = self.store(job)?;
+        loop {
+            let Loaded { version, state, .. } = store.load().await?;
+            match state {
+                None => return Ok(false),
+                Some(state) if !state.running.is_empty() => {
+                    return Err(Error::new(ErrorKind::Conflict, format!("the job {job:?} runs; forget it afterwards")));
+                }
+                Some(_) if store.remove(version).await? => return Ok(true),
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn store(&self, job: &str) -> Result<Store> {
+        Store::new(&self.locks, lock_name(job)?)
+    }
+
+    fn who(&self) -> String {
+        let holder = &self.locks.shared.holder;
+        format!("{}:{}", holder.host, holder.pid)
+    }
+
+    /// Changes a record; `false` if there was nothing to change.
+    async fn change(&self, job: &str, change: impl Fn(&State, i64) -> Result<Option<State>>) -> Result<bool> {
+        let store = self.store(job)?;
+        loop {
+            let loaded = store.load().await?;
+            let now = loaded.seconds();
+            let Some(state) = loaded.state else {
+                let message = format!("there is no job {job:?} here: it is known once a node has begun to run it");
+                return Err(Error::new(ErrorKind::InvalidOption, message));
+            };
+            let Some(after) = change(&state, now)? else { return Ok(false) };
+            if store.save(loaded.version, &after).await? {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+fn status(job: &str, state: State, now: i64) -> Status {
+    let cron = super::Cron::parse(&state.schedule).and_then(|cron| cron.in_zone(&state.zone)).ok();
+    let next = cron.and_then(|cron| cron.next(state.watermark.max(now)));
+    Status {
+        name: job.to_owned(),
+        since: Tick::from_unix(state.since),
+        decided: Tick::from_unix(state.watermark),
+        next: next.map(Tick::from_unix),
+        queue: state.queue.iter().map(|tick| Tick::from_unix(*tick)).collect(),
+        wanted: state.wanted.len(),
+        now: Tick::from_unix(now),
+        ahead: state.ahead(now),
+        schedule: state.schedule,
+        zone: state.zone,
+        paused: state.paused,
+        running: state.running,
+        history: state.history,
+    }
+}

@@ -1,0 +1,288 @@
+//! When a job is due: cron expressions, nicknames and `@every`, in a time zone.
+//!
+//! The crate `croner` says which *civil* times match; what becomes of them where clocks are set is decided here, so that every
+//! tick is one instant, the same for whoever asks from whatever moment on.
+
+use std::fmt;
+use std::time::Duration;
+
+use croner::parser::{CronParser, Seconds, Year};
+use jiff::civil;
+use jiff::tz::{AmbiguousOffset, TimeZone};
+use jiff::{SignedDuration, Timestamp};
+
+use super::tick::Tick;
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::schedule::Ticks;
+
+/// A timetable in a time zone; UTC if none is named.
+///
+/// Five fields (`minute hour day-of-month month day-of-week`) or six (with seconds first), a nickname (`@hourly`, `@daily` or
+/// `@midnight`, `@weekly`, `@monthly`, `@yearly` or `@annually`), or `@every 90s`, which counts from 1970 so that all hosts agree.
+/// In the fields: `*`, lists, ranges, steps (`*/5`, `10-50/20`), names (`MON`, `JAN`), `L` (last day), `15W` (the weekday nearest to
+/// the 15th), `5#2` (the second Friday), `5#L` (the last one). If both day fields are restricted, either suffices, as in cron;
+/// with `+` before the day of the week both must fit.
+///
+/// Where clocks are set, an expression whose hour field begins with `*` goes by the time that passes: nothing is made up for in
+/// the hour that is left out, and the repeated hour has its ticks twice. All others mean an hour of the day: what falls into the
+/// hour that is left out is due once, at the first instant after it; in the repeated hour only the first pass counts.
+///
+/// ```
+/// use leasehold::schedule::{Cron, Tick};
+///
+/// let cron = Cron::parse("30 2 * * *")?.in_zone("Europe/Berlin")?;
+/// let before = Tick::parse("2026-03-28T12:00:00Z").unwrap();
+/// let due = cron.next_after(before).unwrap();                      // 02:30 does not exist on that day
+/// assert_eq!(due.to_string(), "2026-03-29T01:00:00Z");             // 03:00 in Berlin, the first instant after the gap
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Cron {
+    text: String,
+    rule: Rule,
+    zone: TimeZone,
+    zone_name: String,
+}
+
+#[derive(Clone)]
+enum Rule {
+    /// Every so many seconds since 1970.
+    Every(i64),
+    /// Civil times that match.
+    Civil { pattern: Box<croner::Cron>, by_elapsed: bool },
+}
+
+/// What the fields are called, from the second to the day of the week.
+const FIELDS: [(&str, &str); 6] = [
+    ("second", "0-59"),
+    ("minute", "0-59"),
+    ("hour", "0-23"),
+    ("day of the month", "1-31, L, 15W"),
+    ("month", "1-12 or JAN-DEC"),
+    ("day of the week", "0-7 (0 and 7 are Sunday) or SUN-SAT, 5#2, 5#L"),
+];
+
+impl Cron {
+    /// Reads an expression.
+    ///
+    /// # Errors
+    /// `InvalidOption`, with the field that is wrong and what may stand there; also for one that never comes true.
+    pub fn parse(text: &str) -> Result<Self> {
+        let text = text.trim();
+        let rule = match text.strip_prefix('@') {
+            Some(nickname) => nicknamed(text, nickname)?,
+            None => civil_rule(text)?,
+        };
+        let cron = Self { text: text.to_owned(), rule, zone: TimeZone::UTC, zone_name: "UTC".to_owned() };
+        // The year 2000 had every date that there is but for those that never are.
+        match cron.next_after(Tick::from_unix(946_684_799)) {
+            Some(_) => Ok(cron),
+            None => Err(wrong(text, "it never comes true: there is no such day")),
+        }
+    }
+
+    /// The same timetable in a zone of the IANA database: `Europe/Berlin`, `America/New_York`, `UTC`.
+    ///
+    /// # Errors
+    /// `InvalidOption` if there is no such zone.
+    pub fn in_zone(mut self, name: &str) -> Result<Self> {
+        let known = TimeZone::get(name).map_err(|_| {
+            let what = format!("there is no time zone {name:?}: write one as Europe/Berlin, America/New_York or UTC");
+            Error::new(ErrorKind::InvalidOption, what)
+        })?;
+        name.clone_into(&mut self.zone_name);
+        self.zone = known;
+        Ok(self)
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The zone's name.
+    pub fn zone(&self) -> &str {
+        &self.zone_name
+    }
+
+    /// The first tick after `after`; `None` if the calendar ends.
+    pub fn next_after(&self, after: Tick) -> Option<Tick> {
+        self.next(after.unix()).map(Tick::from_unix)
+    }
+
+    /// How far the next tick and the one after it are apart, seen from `after`.
+    pub fn period_after(&self, after: Tick) -> Option<Duration> {
+        let first = self.next(after.unix())?;
+        let second = self.next(first)?;
+        Some(Duration::from_secs(u64::try_from(second - first).ok()?))
+    }
+
+    /// A tick as a clock on the zone's wall shows it.
+    pub fn local(&self, tick: Tick) -> String {
+        let Ok(at) = Timestamp::from_second(tick.unix()) else { return tick.to_string() };
+        at.to_zoned(self.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
+    }
+
+    fn next_civil(pattern: &croner::Cron, after: civil::DateTime) -> Option<civil::DateTime> {
+        pattern.find_next_occurrence(&after, false).ok()
+    }
+
+    /// For hours of the day. The mapping to instants never goes back, and whatever is not after `after` in civil time maps to no later
+    /// instant: so it is enough to begin there.
+    fn next_by_hour(&self, pattern: &croner::Cron, after: Timestamp) -> Option<Timestamp> {
+        let mut civil = self.zone.to_datetime(after);
+        loop {
+            civil = Self::next_civil(pattern, civil)?;
+            let at = self.first_instant(civil)?;
+            if at > after {
+                return Some(at);
+            }
+        }
+    }
+
+    /// The first instant that a clock shows `civil` or, where it never does, the first after the gap.
+    fn first_instant(&self, civil: civil::DateTime) -> Option<Timestamp> {
+        let ambiguous = self.zone.to_ambiguous_timestamp(civil);
+        if matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. }) {
+            // `earlier` shows a time before the gap, and the next change of the clock is the gap.
+            let before = ambiguous.earlier().ok()?;
+            return self.zone.following(before).next().map(|change| change.timestamp());
+        }
+        ambiguous.earlier().ok()
+    }
+
+    /// By the time that passes: from one change of the clock to the next with the offset that holds between.
+    fn next_by_elapsed(&self, pattern: &croner::Cron, after: Timestamp) -> Option<Timestamp> {
+        let mut after = after;
+        loop {
+            let offset = self.zone.to_offset(after);
+            let civil = Self::next_civil(pattern, offset.to_datetime(after))?;
+            let at = offset.to_timestamp(civil).ok()?;
+            let Some(change) = self.zone.following(after).next().map(|change| change.timestamp()) else {
+                return Some(at);
+            };
+            if at < change {
+                return Some(at);
+            }
+            // The change itself may be due: look from just before it, with what holds from then on.
+            let offset = self.zone.to_offset(change);
+            let just_before = change.checked_sub(SignedDuration::from_secs(1)).ok()?;
+            let civil = Self::next_civil(pattern, offset.to_datetime(just_before))?;
+            if offset.to_timestamp(civil).ok()? == change {
+                return Some(change);
+            }
+            after = change;
+        }
+    }
+}
+
+impl Ticks for Cron {
+    fn next(&self, after: i64) -> Option<i64> {
+        match &self.rule {
+            Rule::Every(seconds) => after.div_euclid(*seconds).checked_add(1)?.checked_mul(*seconds),
+            Rule::Civil { pattern, by_elapsed } => {
+                let after = Timestamp::from_second(after).ok()?;
+                let next = match by_elapsed {
+                    true => self.next_by_elapsed(pattern, after),
+                    false => self.next_by_hour(pattern, after),
+                };
+                next.map(Timestamp::as_second)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for Cron {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Cron({:?}, {})", self.text, self.zone_name)
+    }
+}
+
+fn wrong(text: &str, why: &str) -> Error {
+    Error::new(ErrorKind::InvalidOption, format!("the schedule {text:?} cannot be used: {why}"))
+}
+
+fn nicknamed(text: &str, nickname: &str) -> Result<Rule> {
+    let (word, rest) = nickname.split_once(char::is_whitespace).unwrap_or((nickname, ""));
+    let word = word.to_ascii_lowercase();
+    let fields = match word.as_str() {
+        "every" => return every(text, rest.trim()),
+        _ if !rest.trim().is_empty() => return Err(wrong(text, "nothing stands after a nickname")),
+        "yearly" | "annually" => "0 0 1 1 *",
+        "monthly" => "0 0 1 * *",
+        "weekly" => "0 0 * * 0",
+        "daily" | "midnight" => "0 0 * * *",
+        "hourly" => "0 * * * *",
+        "reboot" => return Err(wrong(text, "a reboot is no time that a fleet could agree on")),
+        _ => {
+            let known = "@hourly, @daily (@midnight), @weekly, @monthly, @yearly (@annually) or @every 90s";
+            return Err(wrong(text, &format!("there is no such nickname: write {known}")));
+        }
+    };
+    civil_rule(fields)
+}
+
+fn every(text: &str, length: &str) -> Result<Rule> {
+    let digits = length.find(|c: char| !c.is_ascii_digit()).unwrap_or(length.len());
+    let (number, unit) = length.split_at(digits);
+    let each = match unit.trim() {
+        "s" | "" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    match number.parse::<i64>().ok().and_then(|number| number.checked_mul(each)) {
+        Some(seconds) if (1..=366 * 86_400).contains(&seconds) => Ok(Rule::Every(seconds)),
+        _ => Err(wrong(text, "after @every stands a length from 1s to 366d: @every 90s, @every 5m, @every 2h")),
+    }
+}
+
+fn civil_rule(text: &str) -> Result<Rule> {
+    let fields: Vec<&str> = text.split_whitespace().collect();
+    let hour = match fields.len() {
+        5 => fields[1],
+        6 => fields[2],
+        n => {
+            let why = format!(
+                "it has {n} field{}, and 5 are needed (minute hour day month weekday), or 6 with seconds first",
+                if n == 1 { "" } else { "s" }
+            );
+            return Err(wrong(text, &why));
+        }
+    };
+    let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Disallowed).build();
+    match parser.parse(&fields.join(" ")) {
+        Ok(pattern) => Ok(Rule::Civil { pattern: Box::new(pattern), by_elapsed: hour.starts_with(['*', '?']) }),
+        Err(error) => Err(wrong(text, &place(&parser, &fields, &error.to_string()))),
+    }
+}
+
+/// Which field is wrong: the first that is not understood among stars.
+fn place(parser: &CronParser, fields: &[&str], otherwise: &str) -> String {
+    let names = &FIELDS[FIELDS.len() - fields.len()..];
+    for (index, (field, (name, allowed))) in fields.iter().zip(names).enumerate() {
+        let mut alone = vec!["*"; fields.len()];
+        alone[index] = field;
+        if let Err(error) = parser.parse(&alone.join(" ")) {
+            let detail = error.to_string();
+            let detail = detail.rsplit_once(": ").map_or(detail.as_str(), |(_, last)| last);
+            return format!(
+                "field {} ({name}) is {field:?}, and there stands {allowed}, `*`, a list, a range or a step as */5 ({})",
+                index + 1,
+                detail.trim_end_matches('.')
+            );
+        }
+    }
+    otherwise.to_owned()
+}
+
+#[cfg(test)]
+#[path = "cron_tests.rs"]
+mod tests;

@@ -1,0 +1,228 @@
+//! A job: what it is called, when it is due, and what becomes of ticks that do not go as planned.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cron::Cron;
+use super::event::Event;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locks::Locks;
+use crate::logic::schedule::{Crash, MOST_BESIDE, MOST_TICKS, Missed, Overlap, Policy};
+use crate::name::{LockName, MAX_NAME};
+
+/// What stands before a job's name in the names of its lock and its record.
+pub const PREFIX: &str = "cron:";
+
+/// How late a tick may be and still count as in time, if nothing else is said.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(60);
+
+/// Who hears what happens to a job.
+pub(crate) type Listener = Arc<dyn Fn(&Job, &Event) + Send + Sync>;
+
+/// A job by a timetable. All nodes of a fleet name it alike, and should agree about the rest.
+///
+/// ```
+/// use std::time::Duration;
+/// use leasehold::schedule::{Crash, Job, Missed, Overlap};
+///
+/// let job = Job::new("nightly", "0 3 * * *")?
+///     .zone("Europe/Berlin")?
+///     .crash(Crash::Retry { attempts: 3 })
+///     .missed(Missed::Once)
+///     .overlap(Overlap::Skip)
+///     .max_hold(Duration::from_secs(3600));
+/// # Ok::<(), leasehold::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Job {
+    name: String,
+    lock: LockName,
+    pub(super) cron: Cron,
+    pub(super) crash: Crash,
+    pub(super) missed: Missed,
+    pub(super) overlap: Overlap,
+    pub(super) grace: Option<Duration>,
+    pub(super) ttl: Option<Duration>,
+    pub(super) max_hold: Option<Duration>,
+    pub(super) min_hold: Duration,
+    pub(super) describe: Option<String>,
+    pub(super) minds_loss: bool,
+    listener: Option<Listener>,
+}
+
+impl Job {
+    /// A job of this name, by this timetable ([`Cron`]) in UTC. It runs at most once a tick, does not make up for missed ones, and
+    /// skips those that come due while it runs.
+    ///
+    /// # Errors
+    /// `InvalidName`; `InvalidOption` if the timetable cannot be read.
+    pub fn new(name: impl Into<String>, schedule: &str) -> Result<Self> {
+        let name = name.into();
+        Ok(Self {
+            lock: lock_name(&name)?,
+            name,
+            cron: Cron::parse(schedule)?,
+            crash: Crash::AtMostOnce,
+            missed: Missed::Skip,
+            overlap: Overlap::Skip,
+            grace: None,
+            ttl: None,
+            max_hold: None,
+            min_hold: Duration::ZERO,
+            describe: None,
+            minds_loss: false,
+            listener: None,
+        })
+    }
+
+    /// The time zone of the timetable.
+    ///
+    /// # Errors
+    /// `InvalidOption` if there is no such zone.
+    pub fn zone(mut self, name: &str) -> Result<Self> {
+        self.cron = self.cron.in_zone(name)?;
+        Ok(self)
+    }
+
+    /// What becomes of a run whose node died.
+    #[must_use]
+    pub fn crash(mut self, crash: Crash) -> Self {
+        self.crash = crash;
+        self
+    }
+
+    /// What becomes of ticks that nobody ran in time.
+    #[must_use]
+    pub fn missed(mut self, missed: Missed) -> Self {
+        self.missed = missed;
+        self
+    }
+
+    /// What becomes of ticks that come due while the job runs.
+    #[must_use]
+    pub fn overlap(mut self, overlap: Overlap) -> Self {
+        self.overlap = overlap;
+        self
+    }
+
+    /// How late a tick may be and still be run as if in time; one minute if not set. Take more than the TTL, or the ticks that come
+    /// due while a dead node's lease runs down are missed.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
+        self
+    }
+
+    /// How long the job's lock outlives a node that dies; that of the `Locks` if not set.
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// After so long a run is stopped, and entered as timed out.
+    #[must_use]
+    pub fn max_hold(mut self, most: Duration) -> Self {
+        self.max_hold = Some(most);
+        self
+    }
+
+    /// The job's lock is kept at least so long, also if the run ends sooner: for peers that know the lock only.
+    #[must_use]
+    pub fn min_hold(mut self, least: Duration) -> Self {
+        self.min_hold = least;
+        self
+    }
+
+    /// Free text that others see beside the lock's holder.
+    #[must_use]
+    pub fn describe(mut self, text: impl Into<String>) -> Self {
+        self.describe = Some(text.into());
+        self
+    }
+
+    /// The run looks after [`Run::guard`](super::Run::guard) itself: it is not dropped when the lock is lost. For runs that need
+    /// time to stop what they have started, and begin with that before the lease ends.
+    #[must_use]
+    pub fn minds_loss(mut self) -> Self {
+        self.minds_loss = true;
+        self
+    }
+
+    /// Who hears what happens to the job on this node.
+    #[must_use]
+    pub fn on_event(mut self, listener: impl Fn(&Self, &Event) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Arc::new(listener));
+        self
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its timetable.
+    pub fn cron(&self) -> &Cron {
+        &self.cron
+    }
+
+    /// The name of its lock and of its record.
+    pub fn lock_name(&self) -> &LockName {
+        &self.lock
+    }
+
+    pub(super) fn policy(&self) -> Policy {
+        let grace = i64::try_from(self.grace.unwrap_or(DEFAULT_GRACE).as_secs()).unwrap_or(i64::MAX);
+        Policy { crash: self.crash, missed: self.missed, overlap: self.overlap, grace }
+    }
+
+    pub(super) fn tell(&self, event: &Event) {
+        tracing::debug!(job = self.name, ?event, "schedule");
+        if let Some(listener) = &self.listener {
+            listener(self, event);
+        }
+    }
+
+    /// Refuses what makes no sense together, or what the engine cannot do.
+    pub(super) fn check(&self, locks: &Locks) -> Result<()> {
+        let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidOption, format!("job {:?}: {what}", self.name)));
+        match (self.crash, self.missed, self.overlap) {
+            (Crash::Retry { attempts: 0 }, ..) => return wrong("at least one attempt is needed"),
+            (_, Missed::All { limit: 0 }, _) => return wrong("a limit of nothing is Missed::Skip"),
+            (_, Missed::All { limit }, _) if usize::try_from(limit).is_ok_and(|limit| limit > MOST_TICKS) => {
+                return wrong("at most 1000 missed ticks can be made up for");
+            }
+            (.., Overlap::Allow { max: 0 }) => return wrong("at least one run must be allowed"),
+            (.., Overlap::Allow { max }) if max > MOST_BESIDE => {
+                return wrong(&format!("at most {MOST_BESIDE} runs fit into its record, and {max} are to be allowed"));
+            }
+            _ => {}
+        }
+        if self.max_hold.is_some_and(|most| most <= self.min_hold) {
+            return wrong("max_hold must be longer than min_hold");
+        }
+        let can = locks.capabilities();
+        can.need(can.records, "records, which schedules need")?;
+        if matches!(self.overlap, Overlap::Allow { .. }) {
+            can.need(can.permits, "semaphores, which runs side by side need")?;
+            can.need(can.inspection, "inspection, which runs side by side need")?;
+        }
+        Ok(())
+    }
+}
+
+/// The name of a job's lock and record.
+pub(super) fn lock_name(job: &str) -> Result<LockName> {
+    if job.is_empty() || job.len() + PREFIX.len() > MAX_NAME {
+        let most = MAX_NAME - PREFIX.len();
+        return Err(Error::new(ErrorKind::InvalidName, format!("a job's name has 1 to {most} bytes")));
+    }
+    LockName::new(format!("{PREFIX}{job}"))
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Job").field("name", &self.name).field("cron", &self.cron).finish_non_exhaustive()
+    }
+}

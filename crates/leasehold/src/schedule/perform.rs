@@ -1,0 +1,204 @@
+//! A run: from its begin to the entry of its end.
+
+use std::fmt::Display;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::event::Event;
+use super::run::Run;
+use super::worker::Worker;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::guard::Guard;
+use crate::lease::LostReason;
+use crate::logic::schedule::{Crash, Outcome, Running};
+
+/// What a run says of its failure is cut to so many bytes.
+pub(super) const MOST_TEXT: usize = 160;
+
+/// For how long the end of a run is tried to be entered at least, while the engine does not answer.
+const ENTERING: Duration = Duration::from_secs(30);
+
+/// How long before `max_hold` ends a run counts as one that took too long, at most; a twentieth of it, if that is less.
+const LAST: Duration = Duration::from_secs(1);
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// The run.
+    pub run: Running,
+    /// How.
+    pub outcome: Outcome,
+    /// What it said of its failure.
+    pub text: String,
+}
+
+/// What the work came to.
+enum End<E> {
+    Own(Result<(), E>),
+    /// It was stopped for the lock's sake.
+    Interrupted,
+}
+
+impl Worker {
+    /// Runs what was decided. It stands in the record, so whatever happens now is known to whoever comes next.
+    pub(super) async fn perform<F, Fut, E>(&self, guard: Guard, entry: Running, work: &F) -> Ended
+    where
+        F: Fn(Run) -> Fut,
+        Fut: Future<Output = Result<(), E>>,
+        E: Display,
+    {
+        let clock = self.locks.clock();
+        let began = clock.now();
+        let late = Duration::from_millis(entry.started).saturating_sub(tick_time(&entry));
+        let gauges = &self.locks.shared.desk.gauges;
+        gauges.observe("leasehold_schedule_lag_seconds", late);
+        self.job.tell(&Event::Began { run: entry.clone(), late });
+        let guard = Arc::new(guard);
+        let interrupted = Arc::new(AtomicBool::new(false));
+        let run = Run {
+            job: self.name(),
+            entry: entry.clone(),
+            guard: Arc::clone(&guard),
+            interrupted: Arc::clone(&interrupted),
+        };
+        let work = async {
+            let result = work(run).await;
+            if interrupted.load(Ordering::SeqCst) { End::Interrupted } else { End::Own(result) }
+        };
+        let (outcome, text, took, entered) = self.see_through(&guard, began, work).await;
+        gauges.count("leasehold_schedule_ticks_total", Some(("result", outcome.as_str())));
+        self.job.tell(&Event::Ended { run: entry.clone(), outcome, text: text.clone(), took, entered });
+        if outcome != Outcome::Lost {
+            tokio::select! {
+                () = clock.sleep_until(began.after(self.job.min_hold)) => {}
+                _ = guard.lost() => {}
+                () = self.stop.stopped() => {}
+            }
+        }
+        // Whoever kept the run keeps the lock.
+        if let Ok(guard) = Arc::try_unwrap(guard)
+            && let Err(error) = guard.release().await
+        {
+            tracing::debug!(job = self.job.name(), %error, "the lock ends with its TTL");
+        }
+        Ended { run: entry, outcome, text }
+    }
+
+    /// Waits for the work, and enters its end. How, what it said, how long it took, and whether that was entered.
+    ///
+    /// With `max_hold` the lock is free as soon as the time is up, and whoever stands in line would take the run for dead. So that it
+    /// took too long is entered just before.
+    async fn see_through<Fut, E>(&self, guard: &Guard, began: Moment, work: Fut) -> (Outcome, String, Duration, bool)
+    where
+        Fut: Future<Output = End<E>>,
+        E: Display,
+    {
+        let clock = self.locks.clock();
+        let mut work = pin!(self.stand_by(guard, work));
+        let near_end = self.job.max_hold.map(|most| guard.cap().before(LAST.min(most / 20)));
+        let almost_over = async {
+            match near_end {
+                Some(at) => clock.sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            (outcome, text) = &mut work => {
+                let took = clock.now().since(began);
+                let entered = self.enter_end(guard, outcome, &text).await;
+                (outcome, text, took, entered)
+            }
+            () = almost_over => {
+                let ended = async {
+                    work.await;
+                    clock.now().since(began)
+                };
+                let (took, entered) = tokio::join!(ended, self.enter_end(guard, Outcome::TimedOut, ""));
+                (Outcome::TimedOut, String::new(), took, entered)
+            }
+        }
+    }
+
+    /// Waits for the work, as long as the lock is held.
+    async fn stand_by<Fut, E>(&self, guard: &Guard, work: Fut) -> (Outcome, String)
+    where
+        Fut: Future<Output = End<E>>,
+        E: Display,
+    {
+        // Between the entry and now the lease may have ended.
+        let result = if self.job.minds_loss && guard.is_held() { Ok(work.await) } else { guard.protect(work).await };
+        match (guard.lost_reason(), result) {
+            (Some(LostReason::MaxHold), _) => (Outcome::TimedOut, String::new()),
+            (Some(reason), _) => (Outcome::Lost, reason.to_string()),
+            (None, Ok(End::Own(Ok(())))) => (Outcome::Done, String::new()),
+            (None, Ok(End::Own(Err(error)))) => (Outcome::Failed, shorten(&error.to_string())),
+            (None, Ok(End::Interrupted)) => {
+                (Outcome::Lost, "stopped, because its lock was about to be lost".to_owned())
+            }
+            (None, Err(error)) => (Outcome::Lost, shorten(&error.to_string())),
+        }
+    }
+
+    /// Enters the end, unless somebody took the run for dead meanwhile. A run that is to be tried again is left to be found.
+    async fn enter_end(&self, guard: &Guard, outcome: Outcome, text: &str) -> bool {
+        if outcome == Outcome::Lost && matches!(self.policy.crash, Crash::Retry { .. }) {
+            return false;
+        }
+        let (clock, token) = (self.locks.clock(), guard.token().0);
+        let give_up = clock.now().after(ENTERING.max(self.locks.shared.ttl));
+        let mut failures = 0;
+        loop {
+            match self.try_entering(token, outcome, text).await {
+                Ok(Some(entered)) => return entered,
+                Ok(None) => {}
+                Err(error) => {
+                    let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+                    let (first, most) = (Duration::from_millis(50), Duration::from_secs(2));
+                    let pause = crate::logic::backoff::pause(failures, first, most, dice);
+                    failures += 1;
+                    self.job.tell(&Event::Trouble { error: error.to_string(), again_in: pause });
+                    clock.sleep_until(clock.now().after(pause)).await;
+                    if !may_pass(&error) {
+                        return false;
+                    }
+                }
+            }
+            if clock.now() >= give_up {
+                return false;
+            }
+        }
+    }
+
+    /// `None`: somebody else wrote meanwhile.
+    async fn try_entering(&self, token: u64, outcome: Outcome, text: &str) -> crate::Result<Option<bool>> {
+        let loaded = self.store.load().await?;
+        let Some(state) = loaded.state.as_ref() else { return Ok(Some(false)) };
+        match state.finished(token, outcome, text, loaded.millis()) {
+            Some(after) => Ok(self.store.save(loaded.version, &after).await?.then_some(true)),
+            // Written by ourselves, the reply lost; or taken for dead.
+            None => {
+                let ours = |run: &Running| run.token == token;
+                let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(ours));
+                Ok(Some(entry.is_some_and(|entry| entry.outcome == outcome)))
+            }
+        }
+    }
+}
+
+fn may_pass(error: &Error) -> bool {
+    error.is_retryable() || matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout)
+}
+
+fn tick_time(run: &Running) -> Duration {
+    Duration::from_secs(u64::try_from(run.tick).unwrap_or(0))
+}
+
+fn shorten(text: &str) -> String {
+    let end = (0..=MOST_TEXT.min(text.len())).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    text[..end].to_owned()
+}

@@ -1,0 +1,91 @@
+//! Many jobs on one node.
+
+use std::fmt::Display;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::drive::run_until;
+use super::job::Job;
+use super::run::Run;
+use super::stop::Stop;
+use crate::error::{Error, ErrorKind, Result};
+use crate::locks::Locks;
+
+type Running = Pin<Box<dyn Future<Output = (Arc<str>, Result<()>)> + Send>>;
+
+/// Many jobs on one node, each of whose ticks runs once in the fleet.
+///
+/// ```
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+/// use leasehold::{Locks, schedule::{Job, Scheduler}};
+///
+/// let mut scheduler = Scheduler::new(&Locks::open("memory:").await?);
+/// scheduler.add(Job::new("report", "0 3 * * *")?.zone("Europe/Berlin")?, |run| async move {
+///     println!("the report of {}", run.tick());
+///     Ok::<(), std::io::Error>(())
+/// })?;
+/// scheduler.add(Job::new("mail", "@every 5m")?, |_| async { Ok::<(), std::io::Error>(()) })?;
+/// let stop = scheduler.stop();
+/// # stop.stop();
+/// scheduler.run(|job, error| eprintln!("{job}: {error}")).await;     // until stop.stop(); what runs then goes on to its end
+/// # Ok::<(), leasehold::Error>(()) }).unwrap();
+/// ```
+pub struct Scheduler {
+    locks: Locks,
+    stop: Stop,
+    names: Vec<Arc<str>>,
+    jobs: FuturesUnordered<Running>,
+}
+
+impl Scheduler {
+    /// One without jobs.
+    pub fn new(locks: &Locks) -> Self {
+        Self { locks: locks.clone(), stop: Stop::new(), names: Vec::new(), jobs: FuturesUnordered::new() }
+    }
+
+    /// Adds a job. They share one task: what computes for long should do so on another.
+    ///
+    /// # Errors
+    /// `InvalidOption` if there is a job of this name already.
+    pub fn add<F, Fut, E>(&mut self, job: Job, work: F) -> Result<()>
+    where
+        F: Fn(Run) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<(), E>> + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        let name: Arc<str> = job.name().into();
+        if self.names.contains(&name) {
+            return Err(Error::new(ErrorKind::InvalidOption, format!("there are two jobs named {name:?}")));
+        }
+        job.check(&self.locks)?;
+        self.names.push(Arc::clone(&name));
+        let (locks, stop) = (self.locks.clone(), self.stop.clone());
+        self.jobs.push(Box::pin(async move { (name, run_until(&locks, job, &stop, work).await) }));
+        Ok(())
+    }
+
+    /// What stops it.
+    pub fn stop(&self) -> Stop {
+        self.stop.clone()
+    }
+
+    /// Runs them until it is stopped, and those that run then to their end. A job that cannot go on is told, and the others do.
+    ///
+    /// # Cancellation safety
+    /// As [`run_until`].
+    pub async fn run(mut self, mut failed: impl FnMut(&str, Error)) {
+        while let Some((name, result)) = self.jobs.next().await {
+            if let Err(error) = result {
+                failed(&name, error);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Scheduler").field("jobs", &self.names).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,157 @@
+//! The record of a job: read, understood, and written over what was read.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::locks::Locks;
+use crate::logic::schedule::{Seen, State, VERSION};
+use crate::name::LockName;
+use crate::records::Records;
+
+/// A record as it was read.
+#[derive(Clone, Debug)]
+pub(super) struct Loaded {
+    pub(super) version: u64,
+    /// `None`: there is none.
+    pub(super) state: Option<State>,
+    /// The newest that we have ever seen of it.
+    pub(super) seen: Option<Seen>,
+    /// The engine's clock.
+    pub(super) now: Duration,
+    /// Our own, when that was told.
+    pub(super) at: Moment,
+}
+
+impl Loaded {
+    /// The engine's time, in seconds.
+    pub(super) fn seconds(&self) -> i64 {
+        i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    /// The engine's time, in milliseconds.
+    pub(super) fn millis(&self) -> u64 {
+        u64::try_from(self.now.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Where a job's record is.
+#[derive(Clone, Debug)]
+pub(super) struct Store {
+    records: Records,
+    clock: Clock,
+    name: LockName,
+    /// What is remembered if the engine forgets.
+    seen: Arc<Mutex<Option<Seen>>>,
+}
+
+impl Store {
+    pub(super) fn new(locks: &Locks, name: LockName) -> Result<Self> {
+        Ok(Self { records: locks.records()?, clock: locks.clock().clone(), name, seen: Arc::default() })
+    }
+
+    /// Reads it. What cannot be understood is an error: nothing is fired on a guess.
+    pub(super) async fn load(&self) -> Result<Loaded> {
+        let record = self.records.recall(&self.name).await?;
+        let at = self.clock.now();
+        let state = match record.value.as_str() {
+            "" => None,
+            value => Some(parse(value).map_err(|error| error.about(&self.name))?),
+        };
+        let seen = self.see(state.as_ref());
+        Ok(Loaded { version: record.version, state, seen, now: record.now, at })
+    }
+
+    /// Writes it over what was read. `false`: somebody else was quicker.
+    pub(super) async fn save(&self, over: u64, state: &State) -> Result<bool> {
+        let value = serde_json::to_string(state)
+            .map_err(|error| Error::new(ErrorKind::Corrupt, "cannot be written").caused_by(error))?;
+        let written = self.records.record(&self.name, over, value).await?.is_some();
+        if written {
+            self.see(Some(state));
+        }
+        Ok(written)
+    }
+
+    /// Remembers the newest.
+    fn see(&self, state: Option<&State>) -> Option<Seen> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen = (*seen).max(state.map(Seen::of));
+        *seen
+    }
+
+    /// Removes it. `false`: somebody else was quicker.
+    pub(super) async fn remove(&self, over: u64) -> Result<bool> {
+        Ok(self.records.record(&self.name, over, "").await?.is_some())
+    }
+}
+
+/// A record's text. The layout is looked at first: another one may look alike.
+fn parse(value: &str) -> Result<State> {
+    let corrupt = |what: String| Error::new(ErrorKind::Corrupt, what);
+    let raw: serde_json::Value = serde_json::from_str(value)
+        .map_err(|error| corrupt(format!("the job's record is no JSON, and nothing is run by it: {error}")))?;
+    match raw.get("v").and_then(serde_json::Value::as_u64) {
+        Some(v) if v == u64::from(VERSION) => {}
+        Some(v) => {
+            return Err(corrupt(format!(
+                "the job's record has layout {v}, and this program knows {VERSION}: nothing is run by it; use the program that wrote it"
+            )));
+        }
+        None => return Err(corrupt("the job's record does not say which layout it has: nothing is run by it".into())),
+    }
+    serde_json::from_value(raw)
+        .map_err(|error| corrupt(format!("the job's record is damaged, and nothing is run by it: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::logic::record::MAX_RECORD;
+    use crate::logic::schedule::state::{HISTORY, MOST_WANTED};
+    use crate::logic::schedule::{Entry, MOST_BESIDE, MOST_TICKS, Outcome, Running, Wanted};
+    use crate::schedule::perform::MOST_TEXT;
+
+    /// As many runs as may be, and as many again whose nodes died in a pause; names as long as they can be, and texts that JSON makes six
+    /// times as long.
+    #[test]
+    fn the_fullest_record_has_room() {
+        let node = format!("{}:{}", "h".repeat(64), u32::MAX);
+        let (tick, token, started) = (i64::from(u32::MAX), u64::MAX, u64::from(u32::MAX) * 1000);
+        let run = Running { tick, token, node: node.clone(), started, attempt: u32::MAX, manual: true };
+        let text = "\u{1}".repeat(MOST_TEXT);
+        let entry = Entry { tick, outcome: Outcome::TimedOut, count: 1, run: Some(run.clone()), at: started, text };
+        let wanted = Wanted { at: tick, by: node };
+        let fullest = State {
+            resets: u32::MAX,
+            fence: u64::MAX,
+            busy_until: started,
+            paused: Some(wanted.clone()),
+            queue: vec![tick; MOST_TICKS],
+            wanted: vec![wanted; MOST_WANTED],
+            running: vec![run; 2 * MOST_BESIDE as usize],
+            history: vec![entry; HISTORY],
+            ..State::new(&"*/5,".repeat(50), "America/Argentina/ComodRivadavia", tick)
+        };
+        let size = serde_json::to_string(&fullest).unwrap().len();
+        assert!(size <= MAX_RECORD, "{size}");
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        let good = serde_json::to_string(&State::new("@daily", "UTC", 5)).unwrap();
+        assert_eq!(parse(&good).unwrap().watermark, 5);
+        for (text, says) in [
+            ("nonsense", "no JSON"),
+            ("{}", "which layout"),
+            (&*good.replace("\"v\":1", "\"v\":2"), "has layout 2, and this program knows 1"),
+            (&*good.replace("\"watermark\":5", "\"watermark\":\"x\""), "is damaged"),
+            (&*good.replace("\"watermark\":5,", ""), "is damaged"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

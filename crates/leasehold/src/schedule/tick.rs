@@ -1,0 +1,35 @@
+//! A tick: the nominal time of a run, which is its name.
+
+use std::fmt;
+
+use jiff::Timestamp;
+
+/// A nominal time, in whole seconds of UTC since 1970: what a run is *for*, whenever it takes place. Shown as `2026-11-16T03:00:00Z`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Tick(i64);
+
+impl Tick {
+    /// So many seconds since 1970.
+    pub const fn from_unix(seconds: i64) -> Self {
+        Self(seconds)
+    }
+
+    /// Seconds since 1970.
+    pub const fn unix(self) -> i64 {
+        self.0
+    }
+
+    /// Reads what [`Display`](fmt::Display) writes, or any other instant in RFC 3339. `None` if it is neither.
+    pub fn parse(text: &str) -> Option<Self> {
+        text.parse::<Timestamp>().ok().map(|at| Self(at.as_second()))
+    }
+}
+
+impl fmt::Display for Tick {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Timestamp::from_second(self.0) {
+            Ok(at) => at.fmt(f),
+            Err(_) => write!(f, "{} s", self.0),
+        }
+    }
+}

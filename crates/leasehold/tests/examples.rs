@@ -1,0 +1,166 @@
+//! Every example, on the engine that needs nothing: it says what it should, ends with 0, and leaves nothing behind.
+//!
+//! `cargo test` builds the examples whose features are on. With `--test examples` it does not: `cargo build --examples` first.
+
+#![cfg(feature = "file")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// All of them. Each has a test below.
+const EXAMPLES: [&str; 7] = ["cache", "fenced_store", "flash_sale", "fleet_job", "leader", "slots", "ten_lines"];
+
+fn binary(name: &str) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let target = test.parent().and_then(Path::parent).expect("tests are in target/PROFILE/deps");
+    let binary = target.join("examples").join(name);
+    let advice = "cargo build -p leasehold --features cache,mysql,postgres,schedule --examples";
+    assert!(binary.is_file(), "{} is not built: {advice}", binary.display());
+    binary
+}
+
+struct Shown {
+    code: Option<i32>,
+    text: String,
+    errors: String,
+    /// What is left in its temporary folder.
+    left: usize,
+}
+
+fn run(name: &str, words: &[&str]) -> Shown {
+    let folder = tempfile::tempdir().unwrap();
+    let Output { status, stdout, stderr } =
+        Command::new(binary(name)).args(words).env("TMPDIR", folder.path()).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
+    Shown { code: status.code(), text: text(stdout), errors: text(stderr), left }
+}
+
+/// Runs it as a reader would, and gives what it printed.
+fn shown(name: &str, words: &[&str]) -> String {
+    let Shown { code, text, errors, left } = run(name, words);
+    assert_eq!((code, left, errors.as_str()), (Some(0), 0, ""), "{name} said\n{text}");
+    text
+}
+
+/// The line that begins like this, as its words after that.
+fn row<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(begin));
+    rest.unwrap_or_else(|| panic!("no line begins with {begin:?}:\n{text}")).split_whitespace().collect()
+}
+
+fn number(word: &str) -> u64 {
+    word.parse().unwrap_or_else(|_| panic!("{word:?} is no number"))
+}
+
+#[test]
+fn all_are_here() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let examples = entries.filter(|path| path.is_file() || path.join("main.rs").is_file());
+    let names: BTreeSet<String> =
+        examples.map(|path| path.file_stem().unwrap().to_string_lossy().into_owned()).collect();
+    assert_eq!(names, EXAMPLES.map(str::to_owned).into(), "an example without a test, or a test without an example");
+}
+
+#[test]
+fn ten_lines() {
+    let text = shown("ten_lines", &[]);
+    assert!(text.contains("somebody else at the same time: None"), "{text}");
+    assert!(text.contains("given back: Released"), "{text}");
+}
+
+#[test]
+fn flash_sale() {
+    let text = shown("flash_sale", &[]);
+    for technique in ["lock", "fence", "version"] {
+        assert_eq!(row(&text, technique)[..2], ["100", "0"], "{technique} sold what there was:\n{text}");
+    }
+    assert!(number(row(&text, "none")[0]) > 100, "without a lock too much is sold:\n{text}");
+    assert!(text.contains("too many"), "{text}");
+}
+
+#[test]
+fn flash_sale_for_programs() {
+    let text = shown("flash_sale", &["--json", "--buyers", "20", "--items", "50", "--engine", "memory:"]);
+    let sale: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let techniques = sale["techniques"].as_array().unwrap();
+    assert_eq!(techniques.len(), 4, "{text}");
+    for sold in techniques.iter().filter(|sold| sold["technique"] != "none") {
+        assert_eq!((sold["sold"].as_u64(), sold["left"].as_i64()), (Some(20), Some(30)), "{text}");
+    }
+}
+
+#[test]
+#[cfg(feature = "schedule")]
+fn fleet_job() {
+    let text = shown("fleet_job", &[]);
+    let scheduled = row(&text, "leasehold::schedule");
+    assert_eq!(scheduled[0], scheduled[1], "each tick once:\n{text}");
+    let ticks = number(scheduled[0]);
+    assert!(ticks >= 5, "{text}");
+    assert_eq!(text.matches("sends the message").count() as u64, ticks, "{text}");
+    assert_eq!(row(&text, "each host by its own timer"), ["5", "40"], "{text}");
+}
+
+#[test]
+fn leader() {
+    let text = shown("leader", &[]);
+    let terms: Vec<Vec<&str>> = ["   1 ", "   2 ", "   3 "].map(|term| row(&text, term)).into();
+    let leaders: BTreeSet<&str> = terms.iter().map(|term| term[0]).collect();
+    assert_eq!(leaders.len(), 3, "each led once:\n{text}");
+    assert!(terms.windows(2).all(|pair| number(pair[0][1]) < number(pair[1][1])), "tokens rise:\n{text}");
+    assert!(terms[1].contains(&"killed") && text.contains("SIGKILL"), "{text}");
+}
+
+#[test]
+fn slots() {
+    let text = shown("slots", &[]);
+    assert!(text.contains("at most 3 of 12 inside at once"), "all slots are used, and no more:\n{text}");
+    assert_eq!(text.lines().filter(|line| line.starts_with("worker")).count(), 24, "{text}");
+}
+
+#[test]
+fn fenced_store() {
+    let text = shown("fenced_store", &[]);
+    for store in ["the bucket", "the table"] {
+        assert_eq!(row(&text, store), ["6", "9"], "{text}");
+        assert!(text.contains(&format!("slow writes 9 to {store} with token 1: REFUSED, token 1 is stale")), "{text}");
+    }
+}
+
+#[test]
+#[cfg(feature = "cache")]
+fn cache() {
+    let text = shown("cache", &["--seconds", "0.5"]);
+    assert_eq!(row(&text, "leasehold, strong, write through")[1], "0.0", "{text}");
+    assert!(text.contains("not in the cache: 1 load"), "{text}");
+}
+
+#[test]
+fn they_explain_themselves() {
+    for name in EXAMPLES {
+        // It takes no words.
+        if name == "ten_lines" {
+            continue;
+        }
+        let built = match name {
+            "cache" => cfg!(feature = "cache"),
+            "fleet_job" => cfg!(feature = "schedule"),
+            _ => true,
+        };
+        if !built {
+            continue;
+        }
+        let help = shown(name, &["--help"]);
+        assert!(help.starts_with(name) && help.contains("--engine URL"), "{help}");
+        let wrong = run(name, &["--nonsense"]);
+        assert_eq!((wrong.code, wrong.text.as_str()), (Some(64), ""), "{name}: {}", wrong.errors);
+        assert!(wrong.errors.starts_with("\"--nonsense\" is no option\n"), "{name}: {}", wrong.errors);
+        let nowhere = run(name, &["--engine", "nowhere:"]);
+        assert_eq!((nowhere.code, nowhere.left), (Some(1), 0), "{name}: {}", nowhere.errors);
+        assert!(nowhere.errors.contains("nowhere"), "{name}: {}", nowhere.errors);
+    }
+}

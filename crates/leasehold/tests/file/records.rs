@@ -1,0 +1,85 @@
+//! Records in a folder: damaged, left half-made, or while somebody stands in the way.
+
+use std::fs::{self, File};
+
+use leasehold::{ErrorKind, Locks, Records};
+use rustix::fs::{FlockOperation, flock};
+
+async fn records(dir: &tempfile::TempDir) -> Records {
+    Locks::open(&format!("file://{}", dir.path().display())).await.unwrap().records().unwrap()
+}
+
+/// What cannot be read is refused with the file's name, and not written over; others are not concerned.
+#[tokio::test]
+async fn a_damaged_record_is_refused_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir).await;
+    let made = records.record("a", 0, "every minute").await.unwrap().unwrap();
+    let path = dir.path().join("records/a");
+    let whole = fs::read(&path).unwrap();
+    let damaged = [&whole[..whole.len() - 1], b"", &[&whole[..], b"x"].concat(), b"\xff\xfe"].map(<[u8]>::to_vec);
+    for (number, bytes) in damaged.into_iter().enumerate() {
+        fs::write(&path, &bytes).unwrap();
+        let errors = [
+            records.recall("a").await.map(drop),
+            records.record("a", made.version, "x").await.map(drop),
+            records.update("a", |_, _| Some("x".to_owned())).await.map(drop),
+        ];
+        for error in errors {
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            assert!(error.to_string().contains("records/a is damaged"), "{error}");
+        }
+        assert_eq!(fs::read(&path).unwrap(), bytes, "nothing was changed");
+        assert!(records.record(format!("b{number}"), 0, "another").await.unwrap().is_some());
+    }
+    fs::write(&path, whole).unwrap();
+    assert_eq!(records.recall("a").await.unwrap().value, "every minute");
+}
+
+/// What a killed writer left beside the records is in nobody's way, and is none.
+#[tokio::test]
+async fn a_draft_that_was_left_is_no_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir).await;
+    let made = records.record("a", 0, "first").await.unwrap().unwrap();
+    fs::write(dir.path().join("records/.new"), "half").unwrap();
+    assert_eq!(records.list("").await.unwrap().len(), 1);
+    assert!(records.record("a", made.version, "second").await.unwrap().is_some());
+    assert_eq!(records.recall("a").await.unwrap().value, "second");
+    assert!(!dir.path().join("records/.new").exists());
+}
+
+/// The clock may have been set back since a record was removed: its versions are not used again.
+#[tokio::test]
+async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let before = records(&dir).await;
+    let made = before.record("a", 0, "first").await.unwrap().unwrap();
+    let future = made.version + 3_600_000_000;
+    before.record("a", made.version, "").await.unwrap().unwrap();
+    let floor = dir.path().join("records/.floor");
+    assert_eq!(fs::read_to_string(&floor).unwrap().trim(), made.version.to_string());
+    // As if it had been removed in an hour from now.
+    fs::write(&floor, future.to_string()).unwrap();
+    let again = records(&dir).await.record("a", 0, "second").await.unwrap().unwrap();
+    assert_eq!(again.version, future + 1);
+    fs::write(&floor, "x").unwrap();
+    assert_eq!(before.record("b", 0, "x").await.unwrap_err().kind(), ErrorKind::Corrupt);
+}
+
+/// Somebody who is stopped in the middle of a write keeps others from writing, who are told so, and nobody from reading.
+#[tokio::test]
+async fn a_writer_that_stands_still_is_said() {
+    let dir = tempfile::tempdir().unwrap();
+    let records = records(&dir).await;
+    let made = records.record("a", 0, "first").await.unwrap().unwrap();
+    let latch = File::open(dir.path().join("records")).unwrap();
+    flock(&latch, FlockOperation::LockExclusive).unwrap();
+    let error = records.record("a", made.version, "second").await.unwrap_err();
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
+    assert!(error.to_string().contains("is it stopped?"), "{error}");
+    assert_eq!(records.recall("a").await.unwrap().value, "first");
+    drop(latch);
+    assert!(records.record("a", made.version, "second").await.unwrap().is_some());
+}

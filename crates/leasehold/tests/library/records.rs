@@ -1,0 +1,63 @@
+//! Records, where the clock is moved by hand.
+
+use std::time::Duration;
+
+use leasehold::clock::ManualClock;
+use leasehold::{ErrorKind, Locks};
+
+/// The clock of `memory:` is the one that was handed in, and starts at the time of day.
+#[tokio::test]
+async fn the_time_goes_as_the_clock_does() {
+    let hand = ManualClock::new();
+    let records = Locks::builder().clock(hand.clock()).open("memory:").await.unwrap().records().unwrap();
+    let start = records.recall("a").await.unwrap().now;
+    assert!(start > Duration::from_secs(1_700_000_000), "{start:?}");
+    let hour = Duration::from_secs(3600);
+    hand.advance(hour);
+    let made = records.update("a", |_, now| Some(format!("{now:?}"))).await.unwrap();
+    assert_eq!(made.now, start + hour);
+    assert_eq!(made.value, format!("{:?}", start + hour));
+    hand.advance(hour);
+    assert_eq!(records.recall("a").await.unwrap().now, start + 2 * hour);
+}
+
+/// Written faster than the clock goes, versions rise all the same, over removals, too.
+#[tokio::test]
+async fn versions_rise_while_the_clock_stands_still() {
+    let hand = ManualClock::new();
+    let records = Locks::builder().clock(hand.clock()).open("memory:").await.unwrap().records().unwrap();
+    let mut last = 0;
+    for _ in 0..100 {
+        let made = records.record("a", 0, "x").await.unwrap().unwrap();
+        let changed = records.record("a", made.version, "y").await.unwrap().unwrap();
+        assert!(last < made.version && made.version < changed.version);
+        last = changed.version;
+        assert_eq!(records.record("a", last, "").await.unwrap().unwrap().version, 0);
+    }
+}
+
+#[tokio::test]
+async fn an_update_may_leave_it_as_it_is_or_remove_it() {
+    let records = Locks::open("memory:").await.unwrap().records().unwrap();
+    let made = records.update("a", |value, _| Some(format!("{value}x"))).await.unwrap();
+    let kept = records.update("a", |_, _| None).await.unwrap();
+    assert_eq!((kept.version, kept.value.as_str()), (made.version, "x"));
+    let removed = records.update("a", |_, _| Some(String::new())).await.unwrap();
+    assert_eq!((removed.version, removed.value.as_str()), (0, ""));
+    assert!(records.list("").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn whoever_was_closed_reads_and_writes_nothing() {
+    let locks = Locks::open("memory:").await.unwrap();
+    let records = locks.records().unwrap();
+    locks.close().await.unwrap();
+    for error in [
+        records.recall("a").await.map(drop),
+        records.record("a", 0, "x").await.map(drop),
+        records.list("").await.map(drop),
+        records.update("a", |_, _| Some("x".to_owned())).await.map(drop),
+    ] {
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::Closed);
+    }
+}

@@ -1,0 +1,137 @@
+//! A clock that is moved by hand, nodes that run a job on it, and a book of what was run.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::clock::ManualClock;
+use leasehold::schedule::{self, Event, Job, Jobs, Status, Stop, Tick};
+use leasehold::{Locks, Result};
+use tokio::task::JoinHandle;
+
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+
+/// One that was run: tick, token, attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ran {
+    pub(crate) tick: i64,
+    pub(crate) token: u64,
+    pub(crate) attempt: u32,
+}
+
+/// What was run, by everybody.
+pub(crate) type Book = Arc<Mutex<Vec<Ran>>>;
+
+pub(crate) struct World {
+    pub(crate) hand: ManualClock,
+    pub(crate) locks: Locks,
+    pub(crate) book: Book,
+    pub(crate) events: Arc<Mutex<Vec<Event>>>,
+}
+
+impl World {
+    pub(crate) async fn new() -> Self {
+        let hand = ManualClock::new();
+        let locks = Locks::builder().clock(hand.clock()).ttl(TTL).open("memory:").await.unwrap();
+        Self { hand, locks, book: Book::default(), events: Arc::default() }
+    }
+
+    /// A job every minute, whose events are kept.
+    pub(crate) fn job(&self) -> Job {
+        let events = Arc::clone(&self.events);
+        let job = Job::new("job", "* * * * *").unwrap();
+        job.on_event(move |_, event| events.lock().unwrap().push(event.clone()))
+    }
+
+    /// The engine's time.
+    pub(crate) async fn now(&self) -> i64 {
+        i64::try_from(self.locks.records().unwrap().recall("clock").await.unwrap().now.as_secs()).unwrap()
+    }
+
+    /// A node that runs `job`, each run taking `time` on the clock.
+    pub(crate) fn node(&self, job: Job, time: Duration) -> Node {
+        let (locks, book, stop) = (self.locks.clone(), Arc::clone(&self.book), Stop::new());
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move {
+            let clock = locks.clock().clone();
+            schedule::run_until(&locks, job, &stopped, |run| {
+                book.lock().unwrap().push(Ran {
+                    tick: run.tick().unix(),
+                    token: run.token().0,
+                    attempt: run.attempt(),
+                });
+                let clock = clock.clone();
+                async move {
+                    clock.sleep_until(clock.now().after(time)).await;
+                    Ok::<(), String>(())
+                }
+            })
+            .await
+        });
+        Node { task, stop }
+    }
+
+    /// Lets time pass, in small steps.
+    pub(crate) async fn pass(&self, seconds: u64) {
+        for _ in 0..seconds {
+            quiet().await;
+            self.hand.advance(Duration::from_secs(1));
+        }
+        quiet().await;
+    }
+
+    /// Lets time pass until just after the next full minute of the engine's clock. That minute.
+    pub(crate) async fn to_next_minute(&self) -> i64 {
+        let now = self.now().await;
+        let next = (now / 60 + 1) * 60;
+        self.pass(u64::try_from(next - now).unwrap() + 1).await;
+        next
+    }
+
+    pub(crate) fn ran(&self) -> Vec<Ran> {
+        self.book.lock().unwrap().clone()
+    }
+
+    pub(crate) fn ticks(&self) -> Vec<i64> {
+        self.ran().iter().map(|ran| ran.tick).collect()
+    }
+
+    pub(crate) async fn status(&self) -> Status {
+        Jobs::of(&self.locks).unwrap().status("job").await.unwrap().unwrap()
+    }
+
+    /// The outcomes in the history.
+    pub(crate) async fn outcomes(&self) -> Vec<&'static str> {
+        self.status().await.history.iter().map(|entry| entry.outcome.as_str()).collect()
+    }
+}
+
+pub(crate) struct Node {
+    task: JoinHandle<Result<()>>,
+    stop: Stop,
+}
+
+impl Node {
+    /// As if killed: in memory the lock is given back at once.
+    pub(crate) async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+        quiet().await;
+    }
+
+    /// Lets it end what it does.
+    pub(crate) async fn stop(self) {
+        self.stop.stop();
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+/// Lets every task of this (current-thread) runtime run until none has anything left to do.
+pub(crate) async fn quiet() {
+    for _ in 0..80 {
+        tokio::task::yield_now().await;
+    }
+}
+
+pub(crate) fn minute(tick: i64) -> Tick {
+    Tick::from_unix(tick)
+}

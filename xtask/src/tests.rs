@@ -1,0 +1,156 @@
+//! All tests: built once, then several programs at a time. Most of them wait for servers most of the time, so that two cores serve four.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::{Done, say};
+
+/// How many run at once.
+const AT_ONCE: usize = 4;
+
+/// Keeps the machine busy by itself.
+const ALONE: &str = " histories";
+
+/// Longer than any takes.
+const LIMIT: &str = "20m";
+
+/// So many lines are shown of a program that did not come to its end.
+const LAST: usize = 40;
+
+/// What is said of a program that says nothing.
+const NO_RESULT: &str = "no result";
+
+/// One test program.
+#[derive(Debug)]
+struct Program {
+    /// Package and target: `leasehold-cli fleet`.
+    name: String,
+    executable: PathBuf,
+    folder: PathBuf,
+}
+
+/// Builds and runs every test program; all of them, also when one fails.
+pub(crate) fn run_all(root: &Path) -> Done {
+    let programs = build(root)?;
+    let count = programs.len();
+    if count == 0 {
+        return Err("cargo built no test program".into());
+    }
+    say(&format!("==> {count} test programs, {AT_ONCE} at a time"));
+    let logs = root.join("target/test-logs");
+    fs::create_dir_all(&logs)?;
+    let (alone, beside): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| program.name.ends_with(ALONE));
+    let mut failed = run_some(beside, AT_ONCE, &logs);
+    failed.extend(run_some(alone, 1, &logs));
+    if failed.is_empty() {
+        Ok(())
+    } else {
+        // What went wrong comes last, where it is looked for.
+        let words: String = failed.iter().map(|(line, log)| format!("\n\n{line}\n{}", failures(log))).collect();
+        Err(format!("{} of {count} test programs failed:{words}", failed.len()).into())
+    }
+}
+
+/// What the failed tests of a program printed; the end of it if that cannot be told.
+fn failures(log: &str) -> &str {
+    let last = || log.rmatch_indices('\n').nth(LAST).map_or(0, |(at, _)| at);
+    let from = log.find("\nfailures:\n").unwrap_or_else(last);
+    log[from..].trim()
+}
+
+/// Runs programs, several at once; gives back the lines of those that failed, and what they printed.
+fn run_some(programs: Vec<Program>, at_once: usize, logs: &Path) -> Vec<(String, String)> {
+    let queue = Mutex::new(VecDeque::from(programs));
+    let failed = Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(|| {
+                while let Some(program) = next(&queue) {
+                    let (line, log) = run(&program, logs);
+                    match log {
+                        None => say(&line),
+                        Some(log) => {
+                            say(&format!("{line}\n        its output is in {}", logs.display()));
+                            failed.lock().unwrap_or_else(PoisonError::into_inner).push((line, log));
+                        }
+                    }
+                }
+            });
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn next(queue: &Mutex<VecDeque<Program>>) -> Option<Program> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+}
+
+/// Runs one; the line says how it went, and what it printed is given back if that was not well.
+fn run(program: &Program, logs: &Path) -> (String, Option<String>) {
+    let name = &program.name;
+    let path = logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
+    let status = File::create(&path).and_then(|log| {
+        // One that hangs must not take the others with it.
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=10s", LIMIT]).arg(&program.executable);
+        command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder).stdin(Stdio::null());
+        // What was expected is in the message; a hundred lines of stack would hide it.
+        command.env("RUST_BACKTRACE", "0");
+        command.stdout(log.try_clone()?).stderr(log).status()
+    });
+    let log = fs::read(&path).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default();
+    let summary = log.lines().rev().find(|line| line.starts_with("test result:")).unwrap_or(NO_RESULT);
+    match status {
+        Ok(status) if status.success() && summary != NO_RESULT => (format!("    {name}: {summary}"), None),
+        Ok(status) => (format!("    {name}: {status}, {summary}"), Some(log)),
+        Err(error) => (format!("    {name}: {error}"), Some(log)),
+    }
+}
+
+/// Builds the test programs, those that take longest first.
+fn build(root: &Path) -> Result<Vec<Program>, Box<dyn std::error::Error>> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["test", "--workspace", "--locked", "--no-run", "--message-format", "json-render-diagnostics"]);
+    say("==> cargo test --workspace --locked --no-run");
+    let mut building = cargo.current_dir(root).stdout(Stdio::piped()).spawn()?;
+    let mut programs = Vec::new();
+    let lines = building.stdout.take().map(BufReader::new).ok_or("no output")?.lines();
+    for line in lines {
+        let message: serde_json::Value = serde_json::from_str(&line?)?;
+        if message["reason"] == "compiler-artifact"
+            && message["profile"]["test"] == true
+            && let (Some(executable), Some(manifest)) =
+                (message["executable"].as_str(), message["manifest_path"].as_str())
+            && let Some(folder) = Path::new(manifest).parent()
+        {
+            let package = folder.file_name().unwrap_or_default().to_string_lossy();
+            let target = message["target"]["name"].as_str().unwrap_or_default();
+            let name = format!("{package} {target}");
+            programs.push(Program { name, executable: executable.into(), folder: folder.to_owned() });
+        }
+    }
+    let status = building.wait()?;
+    if !status.success() {
+        return Err(format!("cargo test --no-run: {status}").into());
+    }
+    programs.sort_by_cached_key(|program| (std::cmp::Reverse(expected(&program.name)), program.name.clone()));
+    Ok(programs)
+}
+
+/// About how long a program takes, so that none of the long ones is begun last.
+fn expected(name: &str) -> Duration {
+    let seconds = match name.split(' ').next_back().unwrap_or_default() {
+        "fleet" | "redlock_faults" | "zookeeper_faults" => 90,
+        "sql_faults" | "sql_held_faults" | "redis_faults" => 60,
+        "zookeeper" | "mariadb" | "mysql" | "postgres" | "redis_bundles" | "cron" | "deploy" => 40,
+        name if name.starts_with("redis") || name.contains("mysql") || name.contains("postgres") => 20,
+        _ => 10,
+    };
+    Duration::from_secs(seconds)
+}
