@@ -1,6 +1,7 @@
 //! `cargo xtask test`: installs what the tests need, then runs everything that must hold before a change lands.
 //! `cargo xtask check` leaves the tests out; `cargo xtask setup` only installs.
 
+mod scratch;
 mod tests;
 
 use std::error::Error;
@@ -31,6 +32,8 @@ type Done = Result<(), Box<dyn Error>>;
 
 const HELP: &str = "\
 cargo xtask test    install what the tests need, then fmt, clippy, docs, and all tests
+cargo xtask repeat  all test programs but the histories, several times, to see what fails now and then: `repeat 5`,
+                    or `repeat 20 redlock sql_` those with one of these words in their names
 cargo xtask check   fmt, clippy (each feature alone too) and docs
 cargo xtask setup   only install what the tests need (apt, as root)
 cargo xtask bench   the benches, beside their floors; `bench redis` those of Redis, `bench redlock` those of
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         "test" => setup().and_then(|()| check()).and_then(|()| test()),
         "check" => check(),
         "setup" => setup(),
+        "repeat" => repeat(),
         "bench" => bench(),
         "soak" => soak(),
         _ => Err(format!("{task:?} is no task\n\n{HELP}").into()),
@@ -131,6 +135,14 @@ fn test() -> Done {
         "library",
         "open",
     ])
+}
+
+/// `repeat 20 redlock`: how often, and which.
+fn repeat() -> Done {
+    let mut rest = std::env::args().skip(2);
+    let times = rest.next().ok_or("how often? `cargo xtask repeat 5`")?;
+    let times = times.parse().map_err(|error| format!("how often? {times:?}: {error}"))?;
+    tests::repeat(root()?, times, &rest.collect::<Vec<_>>())
 }
 
 /// What comes after `bench` is the bench's own.

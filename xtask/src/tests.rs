@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use crate::scratch::Scratch;
 use crate::{Done, say};
 
 /// How many run at once.
@@ -38,23 +39,33 @@ struct Program {
 /// Builds and runs every test program; all of them, also when one fails.
 pub(crate) fn run_all(root: &Path) -> Done {
     let programs = build(root)?;
-    let count = programs.len();
-    if count == 0 {
-        return Err("cargo built no test program".into());
+    let stage = Stage::new(root)?;
+    verdict(&stage.run_all(&programs))
+}
+
+/// Runs those programs several times of which a word stands in their names: what fails now and then shows itself.
+pub(crate) fn repeat(root: &Path, times: u32, words: &[String]) -> Done {
+    let named = |program: &Program| match words {
+        [] => !program.name.ends_with(ALONE),
+        words => words.iter().any(|word| program.name.contains(word)),
+    };
+    let programs: Vec<_> = build(root)?.into_iter().filter(named).collect();
+    let stage = Stage::new(root)?;
+    let mut failed = Vec::new();
+    for time in 1..=times {
+        say(&format!("==> time {time} of {times}"));
+        failed.extend(stage.run_all(&programs));
     }
-    say(&format!("==> {count} test programs, {AT_ONCE} at a time"));
-    let logs = root.join("target/test-logs");
-    fs::create_dir_all(&logs)?;
-    let (alone, beside): (Vec<_>, Vec<_>) = programs.into_iter().partition(|program| program.name.ends_with(ALONE));
-    let mut failed = run_some(beside, AT_ONCE, &logs);
-    failed.extend(run_some(alone, 1, &logs));
+    verdict(&failed)
+}
+
+/// What went wrong comes last, where it is looked for.
+fn verdict(failed: &[(String, String)]) -> Done {
     if failed.is_empty() {
-        Ok(())
-    } else {
-        // What went wrong comes last, where it is looked for.
-        let words: String = failed.iter().map(|(line, log)| format!("\n\n{line}\n{}", failures(log))).collect();
-        Err(format!("{} of {count} test programs failed:{words}", failed.len()).into())
+        return Ok(());
     }
+    let words: String = failed.iter().map(|(line, log)| format!("\n\n{line}\n{}", failures(log))).collect();
+    Err(format!("{} test programs failed:{words}", failed.len()).into())
 }
 
 /// What the failed tests of a program printed; the end of it if that cannot be told.
@@ -64,52 +75,71 @@ fn failures(log: &str) -> &str {
     log[from..].trim()
 }
 
-/// Runs programs, several at once; gives back the lines of those that failed, and what they printed.
-fn run_some(programs: Vec<Program>, at_once: usize, logs: &Path) -> Vec<(String, String)> {
-    let queue = Mutex::new(VecDeque::from(programs));
-    let failed = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..at_once {
-            scope.spawn(|| {
-                while let Some(program) = next(&queue) {
-                    let (line, log) = run(&program, logs);
-                    match log {
-                        None => say(&line),
-                        Some(log) => {
-                            say(&format!("{line}\n        its output is in {}", logs.display()));
-                            failed.lock().unwrap_or_else(PoisonError::into_inner).push((line, log));
-                        }
+/// Where programs are run.
+struct Stage {
+    logs: PathBuf,
+    scratch: Scratch,
+}
+
+impl Stage {
+    fn new(root: &Path) -> std::io::Result<Self> {
+        let logs = root.join("target/test-logs");
+        fs::create_dir_all(&logs)?;
+        let scratch = Scratch::new();
+        say(&format!("==> what their servers keep is {}", scratch.words()));
+        Ok(Self { logs, scratch })
+    }
+
+    /// Runs all; gives back the lines of those that failed, and what they printed.
+    fn run_all(&self, programs: &[Program]) -> Vec<(String, String)> {
+        say(&format!("==> {} test programs, {AT_ONCE} at a time", programs.len()));
+        let (alone, beside): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.name.ends_with(ALONE));
+        let mut failed = self.run_some(beside, AT_ONCE);
+        failed.extend(self.run_some(alone, 1));
+        failed
+    }
+
+    fn run_some(&self, programs: Vec<&Program>, at_once: usize) -> Vec<(String, String)> {
+        let queue = Mutex::new(VecDeque::from(programs));
+        let failed = Mutex::new(Vec::new());
+        let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let work = || {
+            while let Some(program) = next() {
+                let (line, log) = self.run(program);
+                match log {
+                    None => say(&line),
+                    Some(log) => {
+                        say(&format!("{line}\n        its output is in {}", self.logs.display()));
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push((line, log));
                     }
                 }
-            });
+            }
+        };
+        thread::scope(|scope| (0..at_once).for_each(|_| drop(scope.spawn(work))));
+        failed.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs one; the line says how it went, and what it printed is given back if that was not well.
+    fn run(&self, program: &Program) -> (String, Option<String>) {
+        let name = &program.name;
+        let path = self.logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
+        let status = File::create(&path).and_then(|log| {
+            // One that hangs must not take the others with it.
+            let mut command = Command::new("timeout");
+            command.args(["--kill-after=10s", LIMIT]).arg(&program.executable);
+            command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder).stdin(Stdio::null());
+            // What was expected is in the message; a hundred lines of stack would hide it.
+            command.env("RUST_BACKTRACE", "0");
+            self.scratch.lend(&mut command);
+            command.stdout(log.try_clone()?).stderr(log).status()
+        });
+        let log = fs::read(&path).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default();
+        let summary = log.lines().rev().find(|line| line.starts_with("test result:")).unwrap_or(NO_RESULT);
+        match status {
+            Ok(status) if status.success() && summary != NO_RESULT => (format!("    {name}: {summary}"), None),
+            Ok(status) => (format!("    {name}: {status}, {summary}"), Some(log)),
+            Err(error) => (format!("    {name}: {error}"), Some(log)),
         }
-    });
-    failed.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn next(queue: &Mutex<VecDeque<Program>>) -> Option<Program> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
-}
-
-/// Runs one; the line says how it went, and what it printed is given back if that was not well.
-fn run(program: &Program, logs: &Path) -> (String, Option<String>) {
-    let name = &program.name;
-    let path = logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
-    let status = File::create(&path).and_then(|log| {
-        // One that hangs must not take the others with it.
-        let mut command = Command::new("timeout");
-        command.args(["--kill-after=10s", LIMIT]).arg(&program.executable);
-        command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder).stdin(Stdio::null());
-        // What was expected is in the message; a hundred lines of stack would hide it.
-        command.env("RUST_BACKTRACE", "0");
-        command.stdout(log.try_clone()?).stderr(log).status()
-    });
-    let log = fs::read(&path).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default();
-    let summary = log.lines().rev().find(|line| line.starts_with("test result:")).unwrap_or(NO_RESULT);
-    match status {
-        Ok(status) if status.success() && summary != NO_RESULT => (format!("    {name}: {summary}"), None),
-        Ok(status) => (format!("    {name}: {status}, {summary}"), Some(log)),
-        Err(error) => (format!("    {name}: {error}"), Some(log)),
     }
 }
 
@@ -138,6 +168,9 @@ fn build(root: &Path) -> Result<Vec<Program>, Box<dyn std::error::Error>> {
     let status = building.wait()?;
     if !status.success() {
         return Err(format!("cargo test --no-run: {status}").into());
+    }
+    if programs.is_empty() {
+        return Err("cargo built no test program".into());
     }
     programs.sort_by_cached_key(|program| (std::cmp::Reverse(expected(&program.name)), program.name.clone()));
     Ok(programs)

@@ -16,7 +16,10 @@ use tokio::time::timeout;
 use crate::site::{Dice, NODES, Site, give_back, lock};
 
 const CLIENTS: usize = 3;
+/// Of those who go about on bad lines, or among servers that abstain for as long.
 const TTL: Duration = Duration::from_secs(1);
+/// Of those whose servers must always answer: one that takes longer than a tenth of it, for as long as all of it, is not there.
+const LONG_TTL: Duration = Duration::from_secs(3);
 /// How often something goes wrong, at least.
 const DISTURBANCES: u32 = 8;
 
@@ -90,7 +93,7 @@ struct Scene {
     errors: Mutex<Vec<String>>,
 }
 
-async fn work(locks: Locks, scene: Arc<Scene>, mut dice: Dice) {
+async fn work(locks: Locks, scene: Arc<Scene>, ttl: Duration, mut dice: Dice) {
     let clock = locks.clock().clone();
     while !scene.over.load(Ordering::SeqCst) {
         let guard = match locks.mutex("a").wait(SOON).lock().await {
@@ -105,8 +108,9 @@ async fn work(locks: Locks, scene: Arc<Scene>, mut dice: Dice) {
             tokio::task::yield_now().await;
         }
         // Now and then for longer than a lease lasts.
-        let longest = if dice.below(60) == 0 { 1500 } else { 8 };
-        clock.sleep_until(clock.now().after(Duration::from_millis(dice.below(longest)))).await;
+        let longest = if dice.below(60) == 0 { ttl * 3 / 2 } else { Duration::from_millis(8) };
+        let stay = Duration::from_millis(dice.below(longest.as_millis() as u64));
+        clock.sleep_until(clock.now().after(stay)).await;
         scene.room.lock().expect("no panic").leave(&guard, clock.now());
         match dice.below(4) {
             0 => drop(guard),
@@ -129,7 +133,11 @@ async fn disturb(site: &mut Site, dice: &mut Dice, data: Data, scene: &Scene) {
     }
     some_rounds(scene, dice.below(12)).await;
     if hangs {
-        site.resume(which)
+        site.resume(which);
+        // It is there again when it has done what was asked of it meanwhile, and answers.
+        for at in which {
+            site.ask(*at, &["PING"]).await;
+        }
     } else {
         site.restart(which, data).await;
         // To a client, a server is down until it has called it again, which may take it a second.
@@ -160,20 +168,20 @@ async fn some_rounds(scene: &Scene, rounds: u64) {
 }
 
 /// Has all clients work.
-fn begin(clients: &[Locks], scene: &Arc<Scene>, seed: u64) -> Vec<JoinHandle<()>> {
+fn begin(clients: &[Locks], scene: &Arc<Scene>, ttl: Duration, seed: u64) -> Vec<JoinHandle<()>> {
     let dice = |at: usize| Dice(seed ^ (at as u64 + 1) << 32);
-    let spawn = |(at, locks): (usize, &Locks)| tokio::spawn(work(locks.clone(), Arc::clone(scene), dice(at)));
+    let spawn = |(at, locks): (usize, &Locks)| tokio::spawn(work(locks.clone(), Arc::clone(scene), ttl, dice(at)));
     clients.iter().enumerate().map(spawn).collect()
 }
 
-async fn chaos(mut site: Site, options: &str, data: Data, rounds: u64) {
+async fn chaos(mut site: Site, ttl: Duration, options: &str, data: Data, rounds: u64) {
     let seed = Dice::seed();
     let scene = Arc::new(Scene::default());
     let mut clients = Vec::new();
     for _ in 0..CLIENTS {
-        clients.push(site.locks_with(TTL, options).await);
+        clients.push(site.locks_with(ttl, options).await);
     }
-    let tasks = begin(&clients, &scene, seed);
+    let tasks = begin(&clients, &scene, ttl, seed);
     let (mut dice, mut times) = (Dice(seed), 0);
     some_rounds(&scene, 3).await;
     while scene.rounds.load(Ordering::SeqCst) < rounds || times < DISTURBANCES {
@@ -183,7 +191,7 @@ async fn chaos(mut site: Site, options: &str, data: Data, rounds: u64) {
             // Who abstains is as good as down: no other may go before it votes again.
             let clock = clients[0].clock();
             eventually(SOON, || all_vote(&site)).await;
-            clock.sleep_until(clock.now().after(TTL)).await;
+            clock.sleep_until(clock.now().after(ttl)).await;
         }
     }
     finish(&site, &scene, &clients, tasks, times).await;
@@ -225,12 +233,12 @@ async fn all_vote(site: &Site) -> Result<(), String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_meets_anybody_while_servers_die_and_come_back_with_their_data() {
-    chaos(Site::durable().await, "", Data::Keep, 1000).await;
+    chaos(Site::durable().await, LONG_TTL, "", Data::Keep, 1000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_meets_anybody_while_servers_forget_and_abstain() {
-    chaos(Site::new().await, "strict=1s", Data::Wipe, 300).await;
+    chaos(Site::new().await, TTL, "strict=1s", Data::Wipe, 300).await;
 }
 
 /// Up to two lines of each client go bad, of each other ones.
@@ -263,7 +271,7 @@ async fn nobody_meets_anybody_on_bad_lines() {
         clients.push(locks);
         lines.push(proxies);
     }
-    let tasks = begin(&clients, &scene, seed);
+    let tasks = begin(&clients, &scene, TTL, seed);
     let (mut dice, mut times) = (Dice(seed), 0);
     while scene.rounds.load(Ordering::SeqCst) < ROUNDS || times < DISTURBANCES {
         lines.iter().for_each(|lines| spoil(lines, &mut dice));
