@@ -78,7 +78,8 @@ Files, in the folder of --out:
 Exit codes:
     0   every promise was kept; with --guard off: the checker found out
     1   a promise was broken; with --guard off: the checker found nothing;
-        also if nothing was shown, or the checker came to no end
+        also if nothing was shown, the checker came to no end, or a history
+        that is checked again has no end
    64   wrong usage
    69   it could not be run: a server is missing, or cannot be reached
    74   a file or the output cannot be written
@@ -118,7 +119,7 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "lasts")]
     ops: Option<u64>,
     /// How many faults; without it one of each kind, and with --for about one every four seconds
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
     times: Option<usize>,
     /// Everything random comes from this number
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
@@ -237,6 +238,14 @@ async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
         }
         Some(cut) => cut.ends(&ticker),
         None => Ok(told),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least one; `--faults none` is for none".to_owned()),
+        Ok(times) => Ok(times),
+        Err(error) => Err(format!("{error}")),
     }
 }
 

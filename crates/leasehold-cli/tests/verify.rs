@@ -74,6 +74,47 @@ fn what_is_wrong_in_a_history_is_found_and_said() {
     std::fs::write(&history, half).expect("written");
     let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
     assert!(text(&check).starts_with("CUT SHORT"), "{}", text(&check));
+    assert_eq!(check.status.code(), Some(1), "half a history has not passed: {}", text(&check));
+}
+
+/// Real servers under several faults in one run; and each of the faults came.
+fn on_servers(local: &str, faults: &str, more: &[&str]) {
+    let folder = folder();
+    let run = verify(folder.path(), &[&["--local", local, "--faults", faults, "--json"], more].concat());
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let verdict = json(&run);
+    let recovered = verdict["recovered"].as_array().cloned().unwrap_or_default();
+    for fault in faults.split(',') {
+        assert!(recovered.iter().any(|one| one["kind"] == fault), "no {fault} in {recovered:?}");
+    }
+    assert!(verdict["counts"]["grants"].as_u64() > Some(10), "{}", verdict["counts"]);
+    assert!(verdict["header"]["versions"].as_array().is_some_and(|all| !all.is_empty()), "{}", verdict["header"]);
+}
+
+/// What the README's picture is made with.
+#[test]
+fn on_a_redis_of_its_own() {
+    on_servers("redis", "stop,kill,crash", &["--ops", "220", "--ttl", "1s", "--seed", "5"]);
+}
+
+#[test]
+fn on_redlock_of_its_own() {
+    on_servers("redlock", "wipe,crash,lost-reply", &["--ops", "200"]);
+}
+
+#[test]
+fn on_a_zookeeper_of_its_own() {
+    on_servers("zookeeper", "leader,partition,kill", &["--ops", "200"]);
+}
+
+#[test]
+fn on_a_mariadb_of_its_own() {
+    on_servers("mysql", "crash,clock,cut", &["--workload", "counter", "--ops", "200"]);
+}
+
+#[test]
+fn on_a_postgres_of_its_own() {
+    on_servers("postgres", "crash,clock,partition", &["--workload", "counter", "--ops", "200"]);
 }
 
 #[test]
@@ -220,6 +261,7 @@ fn wrong_usage_is_said_before_anything_is_started() {
         (&["--local", "redis", "--faults", "kill", "--guard", "off"], "--workload unfenced --faults stop"),
         (&["--local", "redis", "--faults", "none,stop"], "none stands alone"),
         (&["--local", "redis", "--seed", "-1"], "invalid value '-1'"),
+        (&["--local", "redis", "--faults", "kill", "--times", "0"], "`--faults none` is for none"),
         // In one process: killed or stopped together, with all that was promised.
         (&["--engine", "memory:", "--faults", "kill"], "lives in one process"),
         (&["--engine", "MEMORY:", "--faults", "cut"], "lives in one process"),

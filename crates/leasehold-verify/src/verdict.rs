@@ -34,6 +34,24 @@ pub enum Promise {
     Deadlines,
 }
 
+impl Promise {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::Exclusion,
+        Self::Tokens,
+        Self::Reentry,
+        Self::Permits,
+        Self::Fencing,
+        Self::Counter,
+        Self::Order,
+        Self::Ticks,
+        Self::Loss,
+        Self::Recovery,
+        Self::Leaks,
+        Self::Deadlines,
+    ];
+}
+
 /// What became of a promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -149,6 +167,9 @@ pub struct Counts {
     pub grants: u64,
     /// Losses that a holder learned of.
     pub losses: u64,
+    /// Those of holders that ran all the time, so that it was judged when they learned of it.
+    #[serde(default)]
+    pub told: u64,
     /// Writes that a register refused.
     pub refused: u64,
     /// Faults.

@@ -26,7 +26,7 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
                 never(story, hold, &mut bench);
                 continue;
             };
-            if story.life(hold.worker).awake(deadline.min(lost), lost) {
+            if ran(story, hold, lost, deadline) {
                 notices.push(i128::from(lost) - i128::from(deadline));
             }
             // Readers only mind those who are alone.
@@ -37,18 +37,39 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
             }
         }
     }
-    let losses = story.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64;
-    let looks = story.holds.iter().map(|hold| hold.held.len() as u64).sum();
-    let mut figure = format!("{}, {}", counted(looks, "look"), counted(losses, "loss").replace("losss", "losses"));
     notices.sort_unstable();
-    if let (Some(&median), Some(&latest)) = (notices.get(notices.len() / 2), notices.last()) {
-        let of = if notices.len() as u64 == losses { String::new() } else { format!(" ({} running)", notices.len()) };
-        figure.push_str(&format!("{of}: learned {} (median), at the latest {}", side(median), side(latest)));
-    }
-    if bench.checked == 0 {
-        figure = "nothing was lost, and nobody looked".to_owned();
-    }
+    let figure = figure(story, &notices);
     bench.judged(figure)
+}
+
+/// How many losses were of holders that ran all the time: of the others nobody can say that they were told late.
+pub(super) fn told(story: &Story<'_>) -> u64 {
+    let told = |hold: &&Hold<'_>| hold.lost.is_some_and(|(lost, deadline)| ran(story, hold, lost, deadline));
+    story.holds.iter().filter(told).count() as u64
+}
+
+fn ran(story: &Story<'_>, hold: &Hold<'_>, lost: Nanos, deadline: Nanos) -> bool {
+    story.life(hold.worker).awake(deadline.min(lost), lost)
+}
+
+/// How many looked, how many lost it, and how many of these ran, so that it counts when they learned of it.
+fn figure(story: &Story<'_>, notices: &[i128]) -> String {
+    let losses = story.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64;
+    let looks: u64 = story.holds.iter().map(|hold| hold.held.len() as u64).sum();
+    let seen = format!("{}, {}", counted(looks, "look"), counted(losses, "loss").replace("losss", "losses"));
+    match (notices.get(notices.len() / 2), notices.last()) {
+        (Some(&median), Some(&latest)) => {
+            let running = notices.len() as u64;
+            let of = if running == losses { String::new() } else { format!(" ({running} running)") };
+            format!("{seen}{of}: learned {} (median), at the latest {}", side(median), side(latest))
+        }
+        _ if looks == 0 && losses == 0 => "nothing was lost, and nobody looked".to_owned(),
+        _ if losses == 0 => format!(
+            "{looks_only}: none after a deadline; nobody had to be told of a loss",
+            looks_only = counted(looks, "look")
+        ),
+        _ => format!("{seen}: none of them ran, so when they learned of it does not count"),
+    }
 }
 
 /// Before or after the deadline.

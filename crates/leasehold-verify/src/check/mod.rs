@@ -159,6 +159,7 @@ fn counts(story: &Story<'_>) -> Counts {
         calls: story.calls.len() as u64,
         grants: story.holds.len() as u64,
         losses: story.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64,
+        told: loss::told(story),
         faults: story.faults.len() as u64,
         workers: story.workers.len() as u64,
         lasted: story.last,

@@ -5,7 +5,7 @@
 
 mod table;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -100,6 +100,9 @@ pub struct Outcome {
     pub grants: u64,
     /// Locks that their holders learned to have lost.
     pub losses: u64,
+    /// Those of holders that ran, so that it was judged when they learned of it.
+    #[serde(default)]
+    pub told: u64,
     /// Writes that the register refused.
     pub refused: u64,
     /// Faults that were caused.
@@ -122,6 +125,9 @@ pub struct Outcome {
     pub unconfirmed: u64,
     /// The promises that were put to the test.
     pub tested: Vec<Promise>,
+    /// How many things were checked of each of them, and how many of those were wrong.
+    #[serde(default)]
+    pub checked: BTreeMap<Promise, (u64, u64)>,
     /// What kept a history from being run.
     pub troubles: Vec<String>,
 }
@@ -234,6 +240,7 @@ impl Outcome {
             calls: 0,
             grants: 0,
             losses: 0,
+            told: 0,
             refused: 0,
             faults: 0,
             recovered: Vec::new(),
@@ -244,6 +251,7 @@ impl Outcome {
             at_once: 0,
             unconfirmed: 0,
             tested: Vec::new(),
+            checked: BTreeMap::new(),
             troubles: Vec::new(),
         }
     }
@@ -261,6 +269,7 @@ impl Outcome {
         self.calls += counts.calls;
         self.grants += counts.grants;
         self.losses += counts.losses;
+        self.told += counts.told;
         self.refused += counts.refused;
         self.faults += counts.faults;
         self.short += u64::from(
@@ -273,6 +282,9 @@ impl Outcome {
         self.meanwhile.extend(asked().filter_map(Recovered::took_meanwhile).map(in_ttls));
         self.meanwhile.sort_by(f64::total_cmp);
         for finding in &verdict.findings {
+            if !matches!(finding.state, State::Untested | State::Unpromised) {
+                self.count(finding.promise, (finding.checked, finding.broken));
+            }
             match (finding.promise, finding.state) {
                 (Promise::Exclusion, State::Unpromised) => self.at_once += finding.broken,
                 (_, State::Untested | State::Unpromised) => {}
@@ -293,6 +305,11 @@ impl Outcome {
         }
     }
 
+    fn count(&mut self, promise: Promise, (checked, broken): (u64, u64)) {
+        let sum = self.checked.entry(promise).or_default();
+        *sum = (sum.0 + checked, sum.1 + broken);
+    }
+
     /// Adds what came of the same cell later, with other seeds.
     pub fn add(&mut self, later: Self) {
         self.versions = later.versions;
@@ -301,6 +318,7 @@ impl Outcome {
         self.calls += later.calls;
         self.grants += later.grants;
         self.losses += later.losses;
+        self.told += later.told;
         self.refused += later.refused;
         self.faults += later.faults;
         self.short += later.short;
@@ -313,6 +331,7 @@ impl Outcome {
         self.meanwhile.sort_by(f64::total_cmp);
         self.violations.extend(later.violations);
         self.troubles.extend(later.troubles);
+        later.checked.into_iter().for_each(|(promise, sums)| self.count(promise, sums));
         self.tested.extend(later.tested);
         self.tested.sort_unstable();
         self.tested.dedup();
@@ -343,8 +362,8 @@ impl Outcome {
             n => format!(", {n} registers that porcupine did not confirm"),
         };
         format!(
-            "{} histories, {} calls, {} grants, {} faults, {} lost, {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{words}",
-            self.histories, self.calls, self.grants, self.faults, self.losses, self.refused, self.broken
+            "{} histories, {} calls, {} grants, {} faults, {} lost ({} while they ran), {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{words}",
+            self.histories, self.calls, self.grants, self.faults, self.losses, self.told, self.refused, self.broken
         )
     }
 }

@@ -5,16 +5,12 @@ use std::fmt::Write;
 use super::Outcome;
 use crate::deploy::Local;
 use crate::history::FaultKind;
+use crate::report::words::{about, count};
+use crate::verdict::Promise;
 
-/// A table in Markdown: a line for each fault, a column for each engine, and below it what was run, when and on which versions.
+/// Two tables in Markdown, a column for each engine: a line for each fault, then one for each promise; and below them what was run, when and on which versions.
 pub fn table(outcomes: &[Outcome], date: &str) -> String {
-    let mut text = String::from("| fault |");
-    for local in Local::ALL {
-        let _ = write!(text, " `{local}:` |");
-    }
-    text.push_str("\n|---|");
-    text.push_str(&"---|".repeat(Local::ALL.len()));
-    text.push('\n');
+    let mut text = head("fault");
     let faults = std::iter::once(None).chain(FaultKind::ALL.iter().copied().map(Some));
     for fault in faults {
         let name = fault.map_or("", FaultKind::as_str);
@@ -27,6 +23,7 @@ pub fn table(outcomes: &[Outcome], date: &str) -> String {
         }
         text.push('\n');
     }
+    promises(outcomes, &mut text);
     let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
     let mut versions: Vec<&str> = outcomes.iter().flat_map(|outcome| &outcome.versions).map(String::as_str).collect();
     versions.sort_unstable();
@@ -34,14 +31,16 @@ pub fn table(outcomes: &[Outcome], date: &str) -> String {
     versions.insert(0, concat!("leasehold ", env!("CARGO_PKG_VERSION")));
     let _ = write!(
         text,
-        "\nEach entry: histories with a violation of all histories · the longest time from a fault's end (of a kill or a stop: from its beginning) until the lock was granted again, in TTLs; in brackets from its beginning, where other servers serve on meanwhile · holds that were at once with another, where that is not promised. \
-         –: does not apply there, or is not done there. {} histories, {} calls, {} grants, {} faults, {} locks lost and noticed, {} stale writes refused; \
+        "\nIn the first table, each entry: histories with a violation of all histories · the longest time from a fault's end (of a kill or a stop: from its beginning) until the lock was granted again, in TTLs; in brackets from its beginning, where other servers serve on meanwhile · holds that were at once with another, where that is not promised. \
+         In the second: how many things were wrong of how many that were checked, under all those faults together. \
+         –: does not apply there, or is not done there. {} histories, {} calls, {} grants, {} faults, {} locks lost and noticed ({} by holders that ran all the time: of these it was judged when), {} stale writes refused; \
          {date}, {}.\n",
         sum(|outcome| outcome.histories),
         sum(|outcome| outcome.calls),
         sum(|outcome| outcome.grants),
         sum(|outcome| outcome.faults),
         sum(|outcome| outcome.losses),
+        sum(|outcome| outcome.told),
         sum(|outcome| outcome.refused),
         versions.join(", ")
     );
@@ -50,6 +49,30 @@ pub fn table(outcomes: &[Outcome], date: &str) -> String {
         let _ = writeln!(text, "The second checker, porcupine, did not confirm {unconfirmed} registers' histories.");
     }
     text
+}
+
+fn head(first: &str) -> String {
+    let engines: String = Local::ALL.iter().map(|local| format!(" `{local}:` |")).collect();
+    format!("| {first} |{engines}\n|---|{}\n", "---|".repeat(Local::ALL.len()))
+}
+
+/// Each promise on each engine, all faults together.
+fn promises(outcomes: &[Outcome], text: &mut String) {
+    text.push('\n');
+    text.push_str(&head("promise"));
+    for promise in Promise::ALL {
+        let _ = write!(text, "| {} |", about(promise));
+        for local in Local::ALL {
+            let of = outcomes.iter().filter(|outcome| outcome.engine == local.as_str());
+            let sums = of.filter_map(|outcome| outcome.checked.get(&promise));
+            let (checked, broken) = sums.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+            let _ = match checked {
+                0 => write!(text, " – |"),
+                _ => write!(text, " {} of {} |", count(broken), count(checked)),
+            };
+        }
+        text.push('\n');
+    }
 }
 
 fn entry(outcome: &Outcome) -> String {

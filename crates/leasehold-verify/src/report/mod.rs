@@ -14,7 +14,7 @@ pub mod text;
 
 mod escape;
 mod model;
-mod words;
+pub(crate) mod words;
 
 use crate::verdict::Verdict;
 

@@ -239,6 +239,20 @@ fn a_very_long_run_is_drawn_in_part() {
     assert!(page.len() < 8 << 20, "{} bytes", page.len());
 }
 
+/// What is beside the picture is what went wrong, also if only a part is drawn.
+#[test]
+fn a_very_long_run_that_is_broken_has_its_violations_beside_the_picture() {
+    let script = Script { grants: 45_000, hold: 3 * MS, ..broken() };
+    let (events, verdict) = sample(script);
+    assert!(!verdict.violations.is_empty());
+    let page = page("very-long-broken", &events, &verdict);
+    let stage = &page[page.find("class=\"stage beside\"").expect("two columns")..];
+    let note = stage.find("are drawn: those that went wrong").expect("it says so");
+    let aside = stage.find("<aside>").expect("what went wrong");
+    let (chart, rest) = stage[..aside].rsplit_once("</div>").expect("the picture's end");
+    assert!(note < chart.len() && rest.trim().is_empty(), "the note belongs to the picture: {rest}");
+}
+
 #[test]
 fn several_locks_can_be_told_apart() {
     let locks: Vec<String> = ["orders", "stock", "mail", "nightly"].map(str::to_owned).into();

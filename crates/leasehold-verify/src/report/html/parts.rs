@@ -73,7 +73,7 @@ pub(super) fn timeline(run: &Run, verdict: &Verdict, picture: &str) -> String {
     for (mark, words) in entries(run, "g") {
         let _ = write!(out, "<li>{}{}</li>", swatch(&mark), markup(&words));
     }
-    out.push_str("</ul><p class=\"hint needs-script\">Drag to move. Ctrl and wheel, pinch, <kbd>+</kbd> <kbd>−</kbd> <kbd>←</kbd> <kbd>→</kbd> <kbd>0</kbd>; after a click the wheel alone zooms. <kbd>Tab</kbd> goes from hold to hold.</p></div>");
+    out.push_str("</ul><p class=\"hint needs-script\">Drag to move. Ctrl and wheel, pinch, <kbd>+</kbd> <kbd>−</kbd> <kbd>←</kbd> <kbd>→</kbd> <kbd>0</kbd>; after a click the wheel alone zooms. <kbd>Tab</kbd> goes from hold to hold.</p>");
     if run.left_out > 0 {
         let _ = write!(
             out,
@@ -82,6 +82,7 @@ pub(super) fn timeline(run: &Run, verdict: &Verdict, picture: &str) -> String {
             words::count(run.spans.len() as u64 + run.left_out),
         );
     }
+    out.push_str("</div>");
     if !verdict.violations.is_empty() {
         out.push_str(&violations(verdict));
     }
