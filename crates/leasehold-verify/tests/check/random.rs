@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use leasehold_verify::check::check;
-use leasehold_verify::history::{Call, Event, OpId, Outcome, Workload};
+use leasehold_verify::history::{Call, Event, Mode, OpId, Outcome, Workload};
 use leasehold_verify::verdict::{Promise, SecondOpinion, State};
 use proptest::prelude::*;
 
@@ -83,6 +83,35 @@ fn grant_earlier(events: &mut [Event]) -> bool {
             Event::Begin { t, op, .. } if *op == moved => *t = (*t).min(granted),
             Event::End { t, op, .. } if *op == moved => *t = granted,
             _ => {}
+        }
+    }
+    true
+}
+
+/// Of two that hold at once, the second says that it is alone, or has all permits.
+fn widen(events: &mut [Event]) -> bool {
+    let last_held = |of: OpId| {
+        let held = events.iter().filter_map(|event| match event {
+            Event::Held { t, op, .. } if *op == of => Some(*t),
+            _ => None,
+        });
+        held.max()
+    };
+    let held: Vec<(u64, u64, OpId)> = grants(events)
+        .into_iter()
+        .filter_map(|(_, _, granted, op)| last_held(op).filter(|held| *held > granted).map(|held| (granted, held, op)))
+        .collect();
+    let pairs = held.iter().flat_map(|first| held.iter().map(move |second| (first, second)));
+    let met = |(first, second): &(&(u64, u64, OpId), &(u64, u64, OpId))| first.0 < second.0 && second.0 < first.1;
+    let mut second = pairs.filter(met).map(|(_, second)| second.2);
+    let Some(second) = second.next() else { return false };
+    for event in events {
+        let Event::Begin { op, call: Call::Lock { mode, .. }, .. } = event else { continue };
+        if *op == second {
+            *mode = match *mode {
+                Mode::Permits { limit, .. } => Mode::Permits { n: limit, limit },
+                _ => Mode::Exclusive,
+            };
         }
     }
     true
@@ -171,8 +200,8 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, max_global_rejects: 20_000, ..ProptestConfig::with_cases(200) })]
 
     #[test]
-    fn a_right_service_has_no_violation(seed in any::<u64>(), counter in any::<bool>()) {
-        let workload = if counter { Workload::Counter } else { Workload::Fenced };
+    fn a_right_service_has_no_violation(seed in any::<u64>(), which in 0..4_usize) {
+        let workload = [Workload::Counter, Workload::Fenced, Workload::Rwlock, Workload::Semaphore][which];
         let verdict = check(&run(seed, workload));
         prop_assert_eq!(&verdict.violations, &Vec::new());
         prop_assert!(matches!(verdict.second_opinion, SecondOpinion::Agrees | SecondOpinion::None));
@@ -186,6 +215,16 @@ proptest! {
     #[test]
     fn a_grant_moved_earlier_is_found(seed in any::<u64>()) {
         changed(seed, Workload::Fenced, Promise::Exclusion, grant_earlier)?;
+    }
+
+    #[test]
+    fn a_reader_that_is_alone_beside_others_is_found(seed in any::<u64>()) {
+        changed(seed, Workload::Rwlock, Promise::Exclusion, widen)?;
+    }
+
+    #[test]
+    fn more_permits_than_there_are_are_found(seed in any::<u64>()) {
+        changed(seed, Workload::Semaphore, Promise::Permits, widen)?;
     }
 
     #[test]

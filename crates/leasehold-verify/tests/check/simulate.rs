@@ -1,8 +1,8 @@
-//! A small lock service with a fenced register, and workers that are killed, stopped and left without replies. It keeps all promises.
+//! A small lock service, with readers and writers, permits, or a fenced register, and workers that are killed, stopped and left without replies. It keeps all promises.
 
 use std::collections::VecDeque;
 
-use leasehold_verify::history::{Call, Event, Header, OpId, Outcome, State, Worker, Workload};
+use leasehold_verify::history::{Call, Event, Header, Mode, OpId, Outcome, State, Worker, Workload};
 
 use crate::build::{History, MS, TTL, alone};
 
@@ -30,6 +30,14 @@ struct Held {
     read: Option<u64>,
 }
 
+/// What the server knows of a hold.
+#[derive(Clone, Copy)]
+struct Lease {
+    op: OpId,
+    mode: Mode,
+    until: u64,
+}
+
 struct Process {
     number: Worker,
     stopped: bool,
@@ -41,9 +49,9 @@ struct World {
     history: History,
     dice: u64,
     now: u64,
-    counter: bool,
-    /// Who holds the lock until when, and the last token.
-    lease: Option<(OpId, u64)>,
+    workload: Workload,
+    /// Who holds the lock, the latest last; those whose time is over go with the next grant.
+    leases: Vec<Lease>,
     token: u64,
     seen: Option<(u64, OpId)>,
     value: Option<u64>,
@@ -55,7 +63,7 @@ struct World {
 }
 
 pub(crate) fn simulate(header: Header, plan: &Plan) -> History {
-    let counter = header.workload == Workload::Counter;
+    let workload = header.workload;
     let mut history = History::with(header);
     let mut processes = Vec::new();
     for number in 1..=plan.workers {
@@ -66,8 +74,8 @@ pub(crate) fn simulate(header: Header, plan: &Plan) -> History {
         history,
         dice: plan.seed,
         now: 1,
-        counter,
-        lease: None,
+        workload,
+        leases: Vec::new(),
         token: 0,
         seen: None,
         value: None,
@@ -94,8 +102,10 @@ impl World {
 
     fn step(&mut self, faults: bool) {
         // Mostly the one that holds the lock does something.
-        let holder =
-            self.lease.and_then(|(op, _)| self.processes.iter().position(|one| op >> 32 == u64::from(one.number)));
+        let holder = self
+            .leases
+            .last()
+            .and_then(|last| self.processes.iter().position(|one| last.op >> 32 == u64::from(one.number)));
         let any = usize::try_from(self.roll(self.processes.len() as u64)).expect("small");
         let at = holder.filter(|_| self.dice & 3 != 0).unwrap_or(any);
         match self.roll(1_000) {
@@ -185,9 +195,8 @@ impl World {
 
     /// The server does one of the calls that have arrived.
     fn serve(&mut self) {
-        let free = self.lease.is_none_or(|(_, until)| until <= self.now);
         let ready = |(at, flight): (usize, &Flight)| {
-            let waits = matches!(flight.call, Call::Lock { .. }) && !free;
+            let waits = matches!(flight.call, Call::Lock { mode, .. } if !self.is_free_for(mode));
             (flight.answer.is_none() && !waits).then_some(at)
         };
         let ready: Vec<usize> = self.flights.iter().enumerate().filter_map(ready).collect();
@@ -205,21 +214,35 @@ impl World {
         }
     }
 
+    /// Whether nobody holds it beside whom one may not.
+    fn is_free_for(&self, wanted: Mode) -> bool {
+        let mut live = self.leases.iter().filter(|lease| lease.until > self.now).map(|lease| lease.mode);
+        match wanted {
+            Mode::Exclusive => live.next().is_none(),
+            Mode::Shared => live.all(|mode| mode == Mode::Shared),
+            Mode::Permits { n, limit } => {
+                let out = |mode| if let Mode::Permits { n, .. } = mode { n } else { limit };
+                live.map(out).sum::<u32>() + n <= limit
+            }
+        }
+    }
+
     fn done(&mut self, op: OpId, call: &Call) -> Option<Outcome> {
         let now = self.now;
         match call {
-            Call::Lock { .. } if self.lease.is_some_and(|(_, until)| until > now) => None,
-            Call::Lock { .. } => {
+            Call::Lock { mode, .. } if !self.is_free_for(*mode) => None,
+            Call::Lock { mode, .. } => {
                 self.token += 1;
-                self.lease = Some((op, now + TTL));
+                self.leases.retain(|lease| lease.until > now);
+                self.leases.push(Lease { op, mode: *mode, until: now + TTL });
                 Some(Outcome::Granted { token: self.token, deadline: (now + TTL) * MS })
             }
-            Call::Release { hold } => match self.lease {
-                Some((holder, until)) if holder == *hold && until > now => {
-                    self.lease = None;
+            Call::Release { hold } => match self.leases.iter().position(|one| one.op == *hold && one.until > now) {
+                Some(at) => {
+                    self.leases.remove(at);
                     Some(Outcome::Released)
                 }
-                _ => Some(Outcome::WasLost { reason: "expired".to_owned() }),
+                None => Some(Outcome::WasLost { reason: "expired".to_owned() }),
             },
             Call::Write { hold, token: Some(token), .. } | Call::Read { hold, token: Some(token), .. } => {
                 let mine = (*token, *hold);
@@ -275,8 +298,8 @@ impl World {
         let now = self.now;
         let process = &mut self.processes[at];
         let Some(held) = process.held.as_mut().filter(|held| !process.stopped && !held.lost) else { return };
-        if let Some(lease) = self.lease.as_mut().filter(|lease| lease.0 == held.op && lease.1 > now) {
-            lease.1 = now + TTL;
+        if let Some(lease) = self.leases.iter_mut().find(|lease| lease.op == held.op && lease.until > now) {
+            lease.until = now + TTL;
             held.deadline = now + TTL;
         }
     }
@@ -289,6 +312,23 @@ impl World {
         }
     }
 
+    /// How the next one asks for the lock.
+    fn ask(&mut self) -> Call {
+        let mut call = alone("a");
+        let wanted = match self.workload {
+            Workload::Rwlock if self.roll(3) > 0 => Mode::Shared,
+            Workload::Semaphore => {
+                let n = u32::try_from(self.roll(3)).expect("small") + 1;
+                Mode::Permits { n, limit: 4 }
+            }
+            _ => Mode::Exclusive,
+        };
+        if let Call::Lock { mode, .. } = &mut call {
+            *mode = wanted;
+        }
+        call
+    }
+
     /// The next call of a worker that has none open. It does not ask its guard before it writes: that is what the fence is for.
     fn call(&mut self, at: usize) {
         let (number, busy) =
@@ -296,19 +336,21 @@ impl World {
         if busy {
             return;
         }
-        let register = "r".to_owned();
+        let (register, counter) = ("r".to_owned(), self.workload == Workload::Counter);
+        let has_register = counter || self.workload == Workload::Fenced;
         let call = match self.processes[at].held {
-            None => alone("a"),
+            None => self.ask(),
             Some(Held { op: hold, token, read, lost, .. }) => match (self.roll(4), read) {
                 (0, _) => Call::Release { hold },
-                (_, None) if lost && !self.counter => {
+                _ if !has_register => return self.look(at),
+                (_, None) if lost && !counter => {
                     self.written += 1;
                     Call::Write { hold, register, token: Some(token), value: self.written }
                 }
                 (_, None) => Call::Read { hold, register, token: Some(token) },
                 (_, Some(read)) => {
                     self.written += 1;
-                    let value = if self.counter { read + 1 } else { self.written };
+                    let value = if counter { read + 1 } else { self.written };
                     Call::Write { hold, register, token: Some(token), value }
                 }
             },
