@@ -316,7 +316,9 @@ impl World {
     fn ask(&mut self) -> Call {
         let mut call = alone("a");
         let wanted = match self.workload {
-            Workload::Rwlock if self.roll(3) > 0 => Mode::Shared,
+            Workload::Rwlock => {
+                [Mode::Shared, Mode::Shared, Mode::Exclusive][usize::try_from(self.roll(3)).expect("small")]
+            }
             Workload::Semaphore => {
                 let n = u32::try_from(self.roll(3)).expect("small") + 1;
                 Mode::Permits { n, limit: 4 }
