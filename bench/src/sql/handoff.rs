@@ -104,7 +104,7 @@ pub(crate) async fn handoff(report: &mut Report, bench: &Bench, peers: Option<&P
                 Kind::Polls { .. } => index < 2,
                 _ => index == 0 && bench.base == Base::Postgres,
             };
-            let least = if aims { bench.aim(LEAST, 0.0) } else { 0.0 };
+            let least = if aims { LEAST } else { 0.0 };
             let (ours, floor) = (&mut one.rates()[..], &mut other.rates()[..]);
             report.rates(Rates { what: &what, unit: "hand-offs/s", floor_is: other.name, ours, floor, least });
         }

@@ -11,7 +11,7 @@
 //! locks, all in the same rounds.
 //!
 //! Each load is run on a server that waits for the disk with each commit (`durable`, which is what both servers do where nobody says
-//! otherwise; the aims are for it), and on one that does not (`relaxed`). The statements are counted by the server. `mysql` or
+//! otherwise), and on one that does not (`relaxed`). The statements are counted by the server. `mysql` or
 //! `postgres` among the loads leaves the other database out.
 
 mod contest;

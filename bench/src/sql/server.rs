@@ -70,11 +70,6 @@ impl Bench {
         format!("{base}, {}", if self.syncs { "durable" } else { "relaxed" })
     }
 
-    /// The aim, which is for the server as it is where nobody says otherwise; `none` for the other.
-    pub(crate) fn aim(&self, aim: f64, none: f64) -> f64 {
-        if self.syncs { aim } else { none }
-    }
-
     pub(crate) fn url(&self) -> String {
         self.server.url()
     }
