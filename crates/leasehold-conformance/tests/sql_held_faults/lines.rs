@@ -1,8 +1,14 @@
 //! The line between a client and the server is cut, or goes silent.
 
+use std::time::Duration;
+
+use leasehold::Guard;
 use leasehold_conformance::world::SOON;
 
 use crate::site::{Kind, LONG, SHORT, Site, told};
+
+/// A TTL of which a busy machine may miss some renewals.
+const MIDDLE: Duration = Duration::from_secs(4);
 
 /// Cut: the holder is told long before its TTL.
 async fn cut(kind: Kind) {
@@ -55,4 +61,29 @@ async fn replies_are_lost(kind: Kind) {
     }
 }
 
-crate::on_both! { cut silent replies_are_lost }
+/// One session goes silent: its own lock is lost in time, and the others of that client are not.
+async fn one_of_several_is_silent(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let (locks, proxy) = table.behind_with("&connections=24", MIDDLE).await;
+        let mut kept = Vec::new();
+        // So many that some are renewed together with the one.
+        for name in 0..20 {
+            kept.push(locks.mutex(format!("kept-{name}")).lock().await.expect("a lock"));
+        }
+        // The first connection that is made for this one is its session.
+        let session = proxy.counts().accepted + 1;
+        let guard = locks.mutex("a").lock().await.expect("a lock");
+        proxy.silence(session);
+        told(&guard).await;
+        stay_held(&kept, MIDDLE * 2).await;
+    }
+}
+
+/// None of them is lost for so long.
+async fn stay_held(guards: &[Guard], time: Duration) {
+    let lost = futures_util::future::select_all(guards.iter().map(|guard| Box::pin(guard.lost())));
+    let lost = tokio::time::timeout(time, lost).await;
+    assert!(lost.is_err() && guards.iter().all(Guard::is_held), "one was lost");
+}
+
+crate::on_both! { cut silent replies_are_lost one_of_several_is_silent }

@@ -27,6 +27,8 @@
 //! | ... while it waits | the place is lost; the claim asks again, and comes last |
 //! | ... to the raising of the counter | it is raised again: numbers are left out, none is given twice |
 //! | ... to a renewal | the session is taken for lost, and the claim with it, not later than a TTL after; until then the lease runs down |
+//! | ... while other leases of the client are renewed | those are told theirs: each is waited for by itself, for less long than the keeper waits for all |
+//! | ... to what holds nothing (counters, looks) | asked again on another connection after `connect-timeout` |
 //! | ... to a give-back | the connection is cut; what is left of the lock ends with it, by the idle time at the latest. Whether the lock was ours until then is not known: it is said to be lost |
 //! | the caller goes away | the claim's task goes on; a claim that is not wanted for a TTL leaves |
 //! | the process is killed | the kernel closes its connections: the server frees all its locks at once |

@@ -314,6 +314,12 @@ async fn hold(room: &Room, seat: &Seat, orders: &mut Orders, held: Held) -> End 
             orders.leaving.push(answer);
             return give_back(room, seat, session).await;
         }
+        if let Some(Order::Prove(answer)) = &order
+            && answer.is_closed()
+        {
+            // Who asked while the last answer was late waits no longer.
+            continue;
+        }
         match session.prove(&room.wire, &seat.name, seat.ttl).await {
             Ok(true) => from = session.used,
             said => {

@@ -26,7 +26,7 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::cohort::Cohort;
-use crate::logic::lease::Validity;
+use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
 /// How long a step may take that no claim's TTL bounds.
@@ -256,6 +256,7 @@ impl Engine for LeaseEngine {
                         ear.pause();
                     }
                 }
+        let within = rules::renewal_timeout(claims.iter().map(|claim| claim.terms.ttl));
             }
             answer
         })
@@ -263,8 +264,14 @@ impl Engine for LeaseEngine {
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
         Step::new(async move {
-            let renewals = claims.iter().map(|claim| self.renew_one(claim));
-            Ok(futures_util::future::join_all(renewals).await)
+            let one = async |claim: &Arc<Claim>| {
+                // One row may be kept locked; those of the others are not.
+                tokio::time::timeout(within, self.renew_one(claim)).await.unwrap_or_else(|_| {
+                    tracing::warn!(name = %claim.name(), "a lease was not renewed within {within:?}");
+                    Renewal::Unknown
+                })
+            };
+            Ok(futures_util::future::join_all(claims.iter().map(one)).await)
         })
     }
 
