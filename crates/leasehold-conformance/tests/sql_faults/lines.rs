@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::eventually;
 
-use crate::site::{BOTH, LONG, SHORT, Site, is_free, lock, queued};
+use crate::site::{BOTH, LONG, SHORT, Site, is_free, lock, queued, stay_held};
 
 /// Killed connections cost a holder nothing: the lease is in the table, and the next statement goes over a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -112,5 +112,28 @@ async fn a_lost_waiter_is_passed_over() {
         let next = tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("in time").expect("no panic");
         assert!(next.is_held(), "{kind:?}");
         lost.abort();
+    }
+}
+
+/// All idle connections go silent at once: a holder's renewals do not try them one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_outlives_connections_that_went_silent() {
+    let ttl = Duration::from_secs(6);
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (locks, proxy) = site.proxied(ttl).await;
+        let mut others = tokio::task::JoinSet::new();
+        for name in 0..8 {
+            let locks = locks.clone();
+            others.spawn(async move { lock(&locks, &format!("other-{name}")).await });
+        }
+        let others = others.join_all().await;
+        let guard = lock(&locks, "a").await;
+        futures_util::future::join_all(others.into_iter().map(leasehold::Guard::release)).await;
+        let before = proxy.counts().open;
+        assert!(before > 4, "{kind:?}: {before} connections");
+        proxy.silence_half(true);
+        proxy.silence_half(false);
+        stay_held(&[guard], ttl * 2).await;
     }
 }

@@ -4,11 +4,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
 
 use super::config::Config;
 use super::error::Failure;
 use super::link::{LOCK_WAIT, Link, Reply, Value};
 use crate::error::{Error, Result};
+
+/// Whoever stops asking sooner has not waited for an answer; later, the line may be dead. Less than the least that a step waits.
+const SILENT: Duration = Duration::from_millis(200);
 
 /// The connections of one engine.
 #[derive(Debug)]
@@ -16,8 +20,16 @@ pub(super) struct Pool {
     pub(super) config: Arc<Config>,
     /// The servers, for errors.
     pub(super) server: String,
-    idle: Mutex<Vec<Link>>,
+    idle: Mutex<Vec<Idle>>,
     room: Arc<Semaphore>,
+}
+
+/// A connection that nobody uses.
+#[derive(Debug)]
+struct Idle {
+    link: Link,
+    /// When it last answered.
+    heard: Instant,
 }
 
 impl Pool {
@@ -43,12 +55,12 @@ impl Pool {
         let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| Failure::Closed)?;
         let idle = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|link| !link.is_closed());
+            idle.retain(|idle| !idle.link.is_closed());
             // The one used last: the others may be let go by the server.
             idle.pop()
         };
         match idle {
-            Some(link) => Ok(Pooled::new(link, self, permit)),
+            Some(idle) => Ok(Pooled::new(idle, self, permit)),
             None => self.open(permit).await,
         }
     }
@@ -69,7 +81,7 @@ impl Pool {
                 link = Link::open(&pool.config) => link?,
                 () = forgotten(unwanted) => return Err(Failure::Closed),
             };
-            Ok(Pooled::new(link, &pool, permit))
+            Ok(Pooled::new(Idle { link, heard: Instant::now() }, &pool, permit))
         });
         let opened = opening.await.unwrap_or_else(|_| Err(Failure::Closed));
         drop(wanted);
@@ -83,7 +95,31 @@ impl Pool {
 
     /// Lets the idle connections go: one of them was dead.
     pub(super) fn forget_idle(&self) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.let_go(|_| true);
+    }
+
+    /// Lets the idle connections go on which nothing was heard since then: one was silent from then on, and they may be, too.
+    fn forget_silent(&self, since: Instant) {
+        self.let_go(|idle| idle.heard < since);
+    }
+
+    /// Lets idle connections go. Until they have ended they are still ours, and count.
+    fn let_go(&self, which: impl Fn(&Idle) -> bool) {
+        let gone: Vec<Idle> = {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(which);
+            *idle = kept;
+            gone
+        };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        for Idle { link, .. } in gone {
+            let permit = Arc::clone(&self.room).try_acquire_owned();
+            runtime.spawn(async move {
+                // Whoever does not take the good-bye is left.
+                let _ = tokio::time::timeout(LOCK_WAIT, link.close()).await;
+                drop(permit);
+            });
+        }
     }
 
     pub(super) fn tell(&self, failure: &Failure) -> Error {
@@ -94,8 +130,8 @@ impl Pool {
     pub(super) async fn close(&self) {
         self.room.close();
         let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
-        for link in idle {
-            link.close().await;
+        for idle in idle {
+            idle.link.close().await;
         }
     }
 }
@@ -113,15 +149,18 @@ pub(super) struct Pooled {
     link: Option<Link>,
     pool: Arc<Pool>,
     permit: Option<OwnedSemaphorePermit>,
-    /// Whether a statement is under way.
-    asks: bool,
+    /// When the statement was sent that is under way.
+    asked: Option<Instant>,
+    /// When it last answered.
+    heard: Instant,
     /// Whether it can be used again.
     good: bool,
 }
 
 impl Pooled {
-    fn new(link: Link, pool: &Arc<Pool>, permit: OwnedSemaphorePermit) -> Self {
-        Self { link: Some(link), pool: Arc::clone(pool), permit: Some(permit), asks: false, good: true }
+    fn new(idle: Idle, pool: &Arc<Pool>, permit: OwnedSemaphorePermit) -> Self {
+        let Idle { link, heard } = idle;
+        Self { link: Some(link), pool: Arc::clone(pool), permit: Some(permit), asked: None, heard, good: true }
     }
 
     /// Runs one statement.
@@ -143,12 +182,13 @@ impl Pooled {
     }
 
     fn ask(&mut self) -> Result<&mut Link, Failure> {
-        self.asks = true;
+        self.asked = Some(Instant::now());
         self.link.as_mut().ok_or_else(|| Failure::Broken("the connection is gone".into()))
     }
 
     fn answered<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
-        self.asks = false;
+        self.asked = None;
+        self.heard = Instant::now();
         self.good = !result.as_ref().is_err_and(|failure| failure.is_end(self.pool.config.dialect));
         result
     }
@@ -160,7 +200,10 @@ impl Drop for Pooled {
         if link.is_closed() || self.pool.room.is_closed() {
             return;
         }
-        if self.asks {
+        if let Some(asked) = self.asked {
+            if asked.elapsed() >= SILENT {
+                self.pool.forget_silent(asked);
+            }
             // The server may be at it for a while yet: till then, this is one of our connections.
             if let (Ok(runtime), Some(permit)) = (tokio::runtime::Handle::try_current(), self.permit.take()) {
                 runtime.spawn(async move {
@@ -169,7 +212,7 @@ impl Drop for Pooled {
                 });
             }
         } else if self.good {
-            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(Idle { link, heard: self.heard });
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio_postgres::{
     AsyncMessage, CancelToken, Client, Config as Options, Error as Native, Row, RowStream, Statement,
 };
 
-use super::config::Config;
+use super::config::{Config, Technique};
 use super::error::{Failure, plain};
 use super::link::{LOCK_WAIT, Reply, Value};
 use super::tls::Tls;
@@ -35,6 +35,9 @@ pub(super) struct PgLink {
 /// `default_transaction_read_only` is left alone: an administrator may have set it, on a primary that is none any more.
 const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
+/// How long a line is quiet before the kernel asks whether the other side is there; of the lease table's it is given up after twice that.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
 impl PgLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
         let mut options = Options::new();
@@ -49,8 +52,12 @@ impl PgLink {
             .dbname(&config.database)
             .application_name("leasehold")
             .connect_timeout(config.connect_timeout)
-            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_idle(KEEPALIVE)
             .ssl_mode(if config.tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        if config.technique == Technique::Row {
+            // Nothing is lost with a connection. A session that holds a lock may outlive a longer silence, if its TTL does.
+            options.keepalives_interval(KEEPALIVE / 2).keepalives_retries(2).tcp_user_timeout(KEEPALIVE * 2);
+        }
         if let Some(password) = &config.login.password {
             options.password(password);
         }
