@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::Guard;
 use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
 
 use crate::site::{Kind, LONG, SHORT, Site, told};
 
@@ -86,4 +87,24 @@ async fn stay_held(guards: &[Guard], time: Duration) {
     assert!(lost.is_err() && guards.iter().all(Guard::is_held), "one was lost");
 }
 
-crate::on_both! { cut silent replies_are_lost one_of_several_is_silent }
+/// The connection for counters and looks goes silent: locks are taken all the same, and a holder whose session is ended is told.
+async fn what_stands_beside_is_silent(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let (locks, proxy) = table.behind_with("&connect-timeout=2s", LONG).await;
+        let first = locks.mutex("a").lock().await.expect("a lock");
+        eventually(SOON, || async {
+            let open = proxy.counts().open;
+            if open == 2 { Ok(()) } else { Err(format!("{open} connections")) }
+        })
+        .await;
+        // The older one: the session was made after it.
+        proxy.silence_half(true);
+        let second = locks.mutex("b").wait(SOON).lock().await.expect("another lock");
+        assert!(first.is_held() && second.is_held(), "{}", table.technique);
+        assert!(table.site.end(|_| true).await > 0);
+        told(&first).await;
+        told(&second).await;
+    }
+}
+
+crate::on_both! { cut silent replies_are_lost one_of_several_is_silent what_stands_beside_is_silent }

@@ -88,9 +88,11 @@ impl Pool {
         opened
     }
 
-    /// Runs one statement on any connection.
+    /// Runs one statement on any connection; its answer may take as long as connecting.
     pub(super) async fn run(self: &Arc<Self>, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-        self.borrow().await?.run(sql, values).await
+        let within = self.config.connect_timeout;
+        let mut link = self.borrow().await?;
+        tokio::time::timeout(within, link.run(sql, values)).await.unwrap_or_else(|_| Err(Failure::silent(within)))
     }
 
     /// Lets the idle connections go: one of them was dead.

@@ -292,7 +292,7 @@ async fn confirm(room: &Room, seat: &Seat, session: &mut Session) -> Result<(Tok
         return Ok((token, session.used));
     }
     let token = room.side_token(&seat.name).await?;
-    if !session.prove(&room.wire, &seat.name, seat.ttl).await? {
+    if !session.prove(&room.wire, &seat.name, seat.ttl.min(room.bound())).await? {
         return Err(Failure::Broken("the lock was lost at once".into()).into());
     }
     Ok((token, session.used))
