@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::bells::Bells;
 use super::lot::{Lot, Reading, lock};
@@ -30,7 +30,7 @@ use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
 /// How long a step may take that no claim's TTL bounds.
-const UNHURRIED: Duration = Duration::from_secs(15);
+pub(super) const UNHURRIED: Duration = Duration::from_secs(15);
 
 /// Locks in a table of leases.
 #[derive(Debug)]
@@ -295,11 +295,12 @@ impl Engine for LeaseEngine {
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
         let engine = Arc::clone(&self);
         let looked_up = name.clone();
-        // What it is now is read from the call on, not from the first poll.
-        let first = tokio::spawn(async move { engine.version(&looked_up).await });
+        // What it is now is read from the call on, not from the first poll; and no longer once nobody asks.
+        let mut first = JoinSet::new();
+        first.spawn(async move { engine.version(&looked_up).await });
         Step::new(async move {
             let until = self.clock.now().after(patience);
-            let first = first.await.map_err(ended)??;
+            let first = first.join_next().await.ok_or_else(nothing)?.map_err(ended)??;
             loop {
                 let left = until.since(self.clock.now());
                 if left.is_zero() {
@@ -363,6 +364,10 @@ impl Engine for LeaseEngine {
             Ok(())
         })
     }
+
+fn nothing() -> Error {
+    Error::new(ErrorKind::Unavailable, "a look was not begun").retryable()
+}
 
     #[cfg(unix)]
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
