@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::mariadb::{Galera, MariaDb};
 use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
 use leasehold_testbed::{eventually, mariadb, postgres};
@@ -34,6 +35,23 @@ async fn a_pooler_in_transaction_mode() {
     })
     .await;
     assert!(!is_free(&two, "a").await && !is_free(&one, "a").await);
+}
+
+/// A pooler whose connections are all in use lets us log in, and the first statement wait: opening ends in time all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_pooler_is_not_waited_for() {
+    let server = postgres::start().await.expect("a server");
+    let pooler = PgBouncer::new(&server, PoolMode::Transaction).pool_size(1).start().await.expect("a pooler");
+    let (hand, line) = tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls).await.expect("a connection");
+    tokio::spawn(line);
+    hand.batch_execute("BEGIN").await.expect("a transaction");
+    let url = format!("{}?pooler=transaction&connect-timeout=2s", pooler.url());
+    let opened = tokio::time::timeout(SOON, Locks::open(&url)).await.expect("an end");
+    let error = opened.expect_err("it is full");
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
+    assert!(error.to_string().contains("pooler"), "{error}");
+    hand.batch_execute("COMMIT").await.expect("a commit");
+    assert!(lock(&locks(&url, LONG).await, "a").await.is_held());
 }
 
 /// A standby, and a server that is read-only, say so; named beside its primary, the primary is found.

@@ -74,12 +74,29 @@ impl PgLink {
         let prepared = (!config.pooler).then(HashMap::new);
         let lock_wait = (!config.pooler).then_some(LOCK_WAIT);
         let mut link = Self { client, id: 0, prepared, lock_wait, driver, news: Some(news) };
-        if !config.pooler {
-            link.script(SETUP).await?;
+        let within = config.connect_timeout;
+        // A pooler lets us log in also where it has no connection to give.
+        let mute = format!(
+            "logged in, and no answer within {within:?}: is a pooler before it, and are all its connections in use?"
+        );
+        match tokio::time::timeout(within, link.set_up()).await {
+            Ok(Ok(())) => Ok(link),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => {
+                link.cut();
+                Err(Failure::Unreachable(mute))
+            }
         }
-        let reply = link.run("SELECT pg_backend_pid()::bigint", &[]).await?;
-        link.id = reply.value().and_then(Value::int).unwrap_or(0);
-        Ok(link)
+    }
+
+    /// The first that is said on a connection.
+    async fn set_up(&mut self) -> Result<(), Failure> {
+        if self.lock_wait.is_some() {
+            self.script(SETUP).await?;
+        }
+        let reply = self.run("SELECT pg_backend_pid()::bigint", &[]).await?;
+        self.id = reply.value().and_then(Value::int).unwrap_or(0);
+        Ok(())
     }
 
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
