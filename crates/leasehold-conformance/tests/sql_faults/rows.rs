@@ -96,6 +96,23 @@ async fn a_row_that_stays_locked_costs_no_other_lock() {
     }
 }
 
+/// A claim in a hurry leaves nothing behind on its connection: who comes next has a server that waits as long as it may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_ttl_leaves_no_hurry_behind() {
+    let site = Site::new(Kind::Postgres).await;
+    // One connection for statements: both claims have the same.
+    let locks = crate::site::locks(&format!("{}?connections=2", site.url()), LONG).await;
+    let _ = lock(&locks, "a").await.release().await.expect("a release");
+    let _ = locks.mutex("b").ttl(SHORT).lock().await.expect("a lock").release().await.expect("a release");
+    let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+    let (clock, asked) = (Clock::system(), Clock::system().now());
+    let error = locks.mutex("a").try_lock().await.expect_err("it is locked");
+    assert!(error.to_string().contains("somebody keeps our row locked"), "{error}");
+    let waited = clock.now().since(asked);
+    assert!(waited >= Duration::from_millis(900), "given up after {waited:?}");
+    hand.commit().await;
+}
+
 /// Waits until a statement of ours is under way and does not end.
 async fn blocked(site: &Site) {
     leasehold_testbed::eventually(SOON, || async {

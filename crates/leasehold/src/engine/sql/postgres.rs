@@ -124,10 +124,10 @@ impl PgLink {
         gather(self.client.query_raw(&statement, cells).await.map_err(failed)?).await
     }
 
-    /// Has statements that wait for a locked row end in half of `within`. It is never raised again: who comes next may be in the same hurry.
+    /// Has statements that wait for a locked row end in half of `within`, and no later than others do.
     pub(super) async fn hurry(&mut self, within: Duration) -> Result<(), Failure> {
-        let wait = within / 2;
-        if self.lock_wait.is_some_and(|now| wait < now) {
+        let wait = (within / 2).min(LOCK_WAIT);
+        if self.lock_wait.is_some_and(|now| wait != now) {
             // Zero would be for ever.
             self.script(&format!("SET SESSION lock_timeout = {}", wait.as_millis().max(1))).await?;
             self.lock_wait = Some(wait);
