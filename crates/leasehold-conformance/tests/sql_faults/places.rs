@@ -133,3 +133,28 @@ async fn writers_of_a_galera_cluster_exclude_each_other() {
         assert!(last.token() > token, "round {round}");
     }
 }
+
+/// A server that is cut off from its Galera cluster takes no writes, and says so; who held there knows before another is let in elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_galera_server_that_is_cut_off_takes_no_locks() {
+    let cluster = Galera::start(3).await.expect("a cluster");
+    let ttl = Duration::from_secs(6);
+    let (there, here) = (locks(&cluster.server(2).url(), ttl).await, locks(&cluster.server(0).url(), ttl).await);
+    let guard = lock(&there, "a").await;
+    cluster.cut_off(2).await.expect("a cut");
+    // Until the others have agreed that it is gone, nothing can be written there, either.
+    let next = eventually(Duration::from_secs(60), || async {
+        here.mutex("a").wait(SOON).lock().await.map_err(|error| error.to_string())
+    })
+    .await;
+    assert!(!guard.is_held(), "it must have known before another was let in");
+    assert!(next.token() > guard.token());
+    eventually(Duration::from_secs(30), || async {
+        let error = there.mutex("b").try_lock().await.err().ok_or("a lock where nothing can be written")?;
+        assert!(error.is_retryable(), "{error}");
+        if error.to_string().contains("does not answer at present") { Ok(()) } else { Err("it says nothing of that") }
+    })
+    .await;
+    assert!(next.is_held());
+    cluster.heal(2).await.expect("a heal");
+}
