@@ -221,6 +221,23 @@ async fn statements_that_meet_are_asked_again() {
     .await;
 }
 
+/// A table that cannot be made for a reason of the server's own: it is told when the engine is opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_a_table_cannot_be_made_is_told() {
+    let site = Site::new(Kind::Postgres).await;
+    for sql in [
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'ask the committee'; END $$",
+        "CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION refuse()",
+    ] {
+        site.ask(sql).await;
+    }
+    for technique in ["row", "for-update", "session"] {
+        let error =
+            leasehold::Locks::open(&format!("{}?technique={technique}", site.url())).await.expect_err("no table");
+        assert!(error.to_string().contains("ask the committee"), "{technique}: {error}");
+    }
+}
+
 /// A deadlock that the server reports (40P01), here through a trigger, since statements on one row do not make any: asked again, and
 /// nobody notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -160,10 +160,7 @@ async fn find_out(side: &Arc<Pool>, config: &Config) -> Result<Server> {
         Dialect::MySql => {
             let reply = side.run("SELECT VERSION()", &[]).await.map_err(|failure| side.tell(&failure))?;
             let maria = reply.value().and_then(Value::text).is_some_and(|version| version.contains("MariaDB"));
-            // Who does not know it has no such cluster.
-            if let Ok(reply) = side.run("SELECT @@wsrep_on", &[]).await
-                && reply.value().and_then(Value::int) == Some(1)
-            {
+            if super::is_galera(side.run(super::IS_GALERA, &[]).await).map_err(|failure| side.tell(&failure))? {
                 return unsupported("is part of a Galera cluster, whose nodes do not share the locks of sessions");
             }
             Ok(Server { maria, version: 0 })

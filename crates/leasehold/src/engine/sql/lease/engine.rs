@@ -17,10 +17,9 @@ use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::{Config, Wake};
 use crate::engine::sql::ddl::Tables;
-use crate::engine::sql::link::Value;
-use crate::engine::sql::pool::{Pool, Pooled};
+use crate::engine::sql::pool::Pool;
 use crate::engine::sql::records::Shelf;
-use crate::engine::sql::{Dialect, make_tables};
+use crate::engine::sql::{Dialect, IS_GALERA, is_galera, make_tables};
 use crate::engine::{
     Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
 };
@@ -74,7 +73,8 @@ impl LeaseEngine {
         // What is judged that much later must still be renewed in time.
         let mut can = can;
         can.min_ttl = can.min_ttl.max(config.clock_skew * 3);
-        let rings = ears > 0 && !is_galera(&mut link).await;
+        // A named lock is one server's own.
+        let rings = ears > 0 && !is_galera(link.run(IS_GALERA, &[]).await).map_err(|failure| pool.tell(&failure))?;
         drop(link);
         let listens = sends && config.wake == Wake::Auto;
         let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::bits() as u64);
@@ -199,12 +199,6 @@ impl Drop for LeaseEngine {
     }
 }
 
-/// Whether several servers take writes here: a named lock is one server's own there.
-async fn is_galera(link: &mut Pooled) -> bool {
-    // Only some servers have the variable.
-    link.run("SELECT @@wsrep_on", &[]).await.is_ok_and(|reply| reply.value().and_then(Value::int) == Some(1))
-}
-
 fn unexpected(out: &Out) -> Error {
     Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
 }
@@ -256,13 +250,13 @@ impl Engine for LeaseEngine {
                         ear.pause();
                     }
                 }
-        let within = rules::renewal_timeout(claims.iter().map(|claim| claim.terms.ttl));
             }
             answer
         })
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        let within = rules::renewal_timeout(claims.iter().map(|claim| claim.terms.ttl));
         Step::new(async move {
             let one = async |claim: &Arc<Claim>| {
                 // One row may be kept locked; those of the others are not.
@@ -365,14 +359,14 @@ impl Engine for LeaseEngine {
         })
     }
 
-fn nothing() -> Error {
-    Error::new(ErrorKind::Unavailable, "a look was not begun").retryable()
-}
-
     #[cfg(unix)]
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         None
     }
+}
+
+fn nothing() -> Error {
+    Error::new(ErrorKind::Unavailable, "a look was not begun").retryable()
 }
 
 fn ended(error: tokio::task::JoinError) -> Error {
