@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use leasehold::clock::Clock;
+use leasehold::engine::Renewal;
 use leasehold::{Effect, ErrorKind};
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::world::{SOON, granted};
 use leasehold_testbed::postgres::{PgBouncer, PoolMode};
 
 use crate::site::{BOTH, Hand, Kind, LONG, SHORT, Site, is_free, lock, stay_held};
@@ -94,6 +95,22 @@ async fn a_row_that_stays_locked_costs_no_other_lock() {
         hand.commit().await;
         assert!(lock(&locks, "a").await.is_held(), "{kind:?}");
     }
+}
+
+/// The same as the keeper asks: whoever is renewed together with the one whose row is locked is answered in the time that the keeper waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_waits_for_no_other() {
+    let ttl = Duration::from_secs(15);
+    let site = Site::new(Kind::Postgres).await;
+    let pooler = PgBouncer::new(&site.server, PoolMode::Transaction).pool_size(8).start().await.expect("a pooler");
+    let url = format!("{}?pooler=transaction", pooler.url());
+    let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    let (stuck, kept) = (granted(&engine, "a", ttl).await, granted(&engine, "b", ttl).await);
+    let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+    let renewals = tokio::time::timeout(ttl / 3, engine.renew(vec![stuck, kept])).await;
+    let renewals = renewals.expect("in time").expect("answers");
+    assert!(matches!(renewals[..], [Renewal::Unknown, Renewal::Renewed(_)]), "{renewals:?}");
+    hand.commit().await;
 }
 
 /// A claim in a hurry leaves nothing behind on its connection: who comes next has a server that waits as long as it may.

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use leasehold::Guard;
-use leasehold_conformance::world::SOON;
-use leasehold_testbed::eventually;
+use leasehold::clock::Clock;
+use leasehold::engine::Renewal;
+use leasehold_conformance::world::{SOON, granted};
+use leasehold_testbed::{Proxy, eventually};
 
 use crate::site::{Kind, LONG, SHORT, Site, told};
 
@@ -80,6 +82,23 @@ async fn one_of_several_is_silent(kind: Kind) {
     }
 }
 
+/// The same as the keeper asks: whoever is renewed together with the silent one is answered in the time that the keeper waits.
+async fn a_renewal_waits_for_no_other(kind: Kind) {
+    let ttl = Duration::from_secs(15);
+    for table in Site::new(kind).await.tables() {
+        let proxy = Proxy::start(table.site.server.addr()).await.expect("a proxy");
+        let url = table.url().replace(&table.site.server.addr().to_string(), &proxy.addr().to_string());
+        let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+        let kept = granted(&engine, "b", ttl).await;
+        let session = proxy.counts().accepted + 1;
+        let silent = granted(&engine, "a", ttl).await;
+        proxy.silence(session);
+        let renewals = tokio::time::timeout(ttl / 3, engine.renew(vec![silent, kept])).await;
+        let renewals = renewals.expect("in time").expect("answers");
+        assert!(matches!(renewals[..], [Renewal::Unknown, Renewal::Renewed(_)]), "{}: {renewals:?}", table.technique);
+    }
+}
+
 /// None of them is lost for so long.
 async fn stay_held(guards: &[Guard], time: Duration) {
     let lost = futures_util::future::select_all(guards.iter().map(|guard| Box::pin(guard.lost())));
@@ -107,4 +126,4 @@ async fn what_stands_beside_is_silent(kind: Kind) {
     }
 }
 
-crate::on_both! { cut silent replies_are_lost one_of_several_is_silent what_stands_beside_is_silent }
+crate::on_both! { cut silent replies_are_lost one_of_several_is_silent a_renewal_waits_for_no_other what_stands_beside_is_silent }

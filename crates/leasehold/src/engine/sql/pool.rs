@@ -1,6 +1,6 @@
 //! A bounded number of connections, made when needed and kept.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -20,8 +20,26 @@ pub(super) struct Pool {
     pub(super) config: Arc<Config>,
     /// The servers, for errors.
     pub(super) server: String,
-    idle: Mutex<Vec<Idle>>,
+    rest: Mutex<Rest>,
     room: Arc<Semaphore>,
+}
+
+/// The connections that nobody uses.
+#[derive(Debug, Default)]
+struct Rest {
+    idle: Vec<Idle>,
+    /// What was last heard of before that may be dead.
+    doubted: Option<Instant>,
+}
+
+impl Rest {
+    /// The one used last, and whether it can be relied on: the others may be let go by the server.
+    fn next(&mut self) -> Option<(Idle, bool)> {
+        self.idle.retain(|idle| !idle.link.is_closed());
+        let idle = self.idle.pop()?;
+        let good = self.doubted.is_none_or(|since| idle.heard >= since);
+        Some((idle, good))
+    }
 }
 
 /// A connection that nobody uses.
@@ -42,7 +60,7 @@ impl Pool {
     pub(super) fn of(config: &Arc<Config>, connections: usize) -> Arc<Self> {
         let hosts: Vec<String> = config.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         let room = Arc::new(Semaphore::new(connections));
-        Arc::new(Self { config: Arc::clone(config), server: hosts.join(","), idle: Mutex::default(), room })
+        Arc::new(Self { config: Arc::clone(config), server: hosts.join(","), rest: Mutex::default(), room })
     }
 
     /// As [`borrow`](Self::borrow), with an error in the library's words.
@@ -53,14 +71,14 @@ impl Pool {
     /// A connection, as soon as one is free; those who wait are served in order.
     pub(super) async fn borrow(self: &Arc<Self>) -> Result<Pooled, Failure> {
         let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| Failure::Closed)?;
-        let idle = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|idle| !idle.link.is_closed());
-            // The one used last: the others may be let go by the server.
-            idle.pop()
-        };
-        match idle {
-            Some(idle) => Ok(Pooled::new(idle, self, permit)),
+        let next = self.rest().next();
+        match next {
+            Some((idle, true)) => Ok(Pooled::new(idle, self, permit)),
+            Some((idle, false)) => {
+                // Until it has ended it is one of ours, and in the place of the next.
+                let _ = tokio::time::timeout(LOCK_WAIT, idle.link.close()).await;
+                self.open(permit).await
+            }
             None => self.open(permit).await,
         }
     }
@@ -95,33 +113,19 @@ impl Pool {
         tokio::time::timeout(within, link.run(sql, values)).await.unwrap_or_else(|_| Err(Failure::silent(within)))
     }
 
-    /// Lets the idle connections go: one of them was dead.
+    /// Has the idle connections ended instead of used: one of them was dead.
     pub(super) fn forget_idle(&self) {
-        self.let_go(|_| true);
+        self.forget_silent(Instant::now());
     }
 
-    /// Lets the idle connections go on which nothing was heard since then: one was silent from then on, and they may be, too.
+    /// The same for those on which nothing was heard since then: one was silent from then on, and they may be, too.
     fn forget_silent(&self, since: Instant) {
-        self.let_go(|idle| idle.heard < since);
+        let mut rest = self.rest();
+        rest.doubted = rest.doubted.max(Some(since));
     }
 
-    /// Lets idle connections go. Until they have ended they are still ours, and count.
-    fn let_go(&self, which: impl Fn(&Idle) -> bool) {
-        let gone: Vec<Idle> = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            let (gone, kept) = std::mem::take(&mut *idle).into_iter().partition(which);
-            *idle = kept;
-            gone
-        };
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        for Idle { link, .. } in gone {
-            let permit = Arc::clone(&self.room).try_acquire_owned();
-            runtime.spawn(async move {
-                // Whoever does not take the good-bye is left.
-                let _ = tokio::time::timeout(LOCK_WAIT, link.close()).await;
-                drop(permit);
-            });
-        }
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn tell(&self, failure: &Failure) -> Error {
@@ -131,7 +135,7 @@ impl Pool {
     /// Ends all connections, also those in use when they come back.
     pub(super) async fn close(&self) {
         self.room.close();
-        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
+        let idle = std::mem::take(&mut self.rest().idle);
         for idle in idle {
             idle.link.close().await;
         }
@@ -214,7 +218,7 @@ impl Drop for Pooled {
                 });
             }
         } else if self.good {
-            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(Idle { link, heard: self.heard });
+            self.pool.rest().idle.push(Idle { link, heard: self.heard });
         }
     }
 }
