@@ -32,6 +32,21 @@ pub struct World {
     made: AtomicU32,
 }
 
+/// A claim for an engine itself.
+pub fn claim(name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
+    let name = LockName::new(name).expect("a valid name");
+    let holder = Arc::new(Holder::this_process());
+    Arc::new(Claim::new(Arc::new(Terms::new(name, mode, owner, ttl, holder))))
+}
+
+/// Has an engine grant a claim on a free lock.
+pub async fn granted(engine: &Arc<dyn Engine>, name: &str, ttl: Duration) -> Arc<Claim> {
+    let claim = claim(name, Mode::Exclusive, None, ttl);
+    let answer = Arc::clone(engine).attempt(Arc::clone(&claim), false).await.expect("an answer");
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+    claim
+}
+
 impl World {
     /// Opens the instance for a case; `actor` is the program of the other processes.
     pub async fn new(instance: Instance, actor: &Path) -> Self {
@@ -83,9 +98,7 @@ impl World {
 
     /// A claim for the engine itself.
     pub fn claim(&self, name: &str, mode: Mode, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
-        let name = LockName::new(name).expect("a valid name");
-        let holder = Arc::new(Holder::this_process());
-        Arc::new(Claim::new(Arc::new(Terms::new(name, mode, owner, ttl, holder))))
+        claim(name, mode, owner, ttl)
     }
 
     /// Another process, with this TTL.

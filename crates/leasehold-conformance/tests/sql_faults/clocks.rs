@@ -1,9 +1,11 @@
-//! Clocks that are set back.
+//! Clocks that are set back, and servers whose clocks are apart.
+
+use std::time::Duration;
 
 use leasehold_conformance::world::SOON;
-use leasehold_testbed::{WallClock, eventually};
+use leasehold_testbed::{Proxy, WallClock, eventually};
 
-use crate::site::{BOTH, SHORT, Site, is_free, lock};
+use crate::site::{BOTH, Kind, SHORT, Site, is_free, lock, locks};
 
 /// The database's clock goes back by an hour while a lock is held: nobody else gets in while it is renewed, the token still
 /// rises, and a holder that is gone then is gone after its TTL, not after an hour.
@@ -87,5 +89,25 @@ async fn a_remembered_lease_is_not_believed_for_an_hour() {
             if first.deadline().min(second.deadline()) > before { Ok(()) } else { Err("not renewed") }
         })
         .await;
+    }
+}
+
+/// The next one asks a server whose clock is ahead of the holder's, as in Galera: with `clock-skew` it waits for that much longer, and without it
+/// two hold. The holder's line is frozen, so that it does not renew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clocks_that_are_apart_let_nobody_in_early() {
+    for (option, is_bound) in [("", false), ("?clock-skew=3s", true)] {
+        let clock = WallClock::new().expect("a clock");
+        let site = Site::with_clock(Kind::MariaDb, &clock).await;
+        let proxy = Proxy::start(site.server.addr()).await.expect("a proxy");
+        let ttl = Duration::from_secs(10);
+        let one = locks(&format!("{}{option}", site.url_at(proxy.addr())), ttl).await;
+        let two = locks(&format!("{}{option}", site.url()), ttl).await;
+        let guard = lock(&one, "a").await;
+        proxy.freeze(true);
+        clock.move_to(3).expect("a moved clock");
+        let next = two.mutex("a").wait(SOON * 2).lock().await.expect("a lock");
+        assert_eq!(!guard.is_held(), is_bound, "{option}: held by two?");
+        assert!(next.token() > guard.token());
     }
 }

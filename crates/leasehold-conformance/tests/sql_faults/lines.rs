@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold_conformance::world::SOON;
-use leasehold_testbed::eventually;
+use leasehold_testbed::{eventually, mariadb};
 
-use crate::site::{BOTH, LONG, SHORT, Site, is_free, lock, queued};
+use crate::site::{BOTH, Kind, LONG, SHORT, Site, is_free, lock, queued, stay_held};
 
 /// Killed connections cost a holder nothing: the lease is in the table, and the next statement goes over a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -113,4 +113,76 @@ async fn a_lost_waiter_is_passed_over() {
         assert!(next.is_held(), "{kind:?}");
         lost.abort();
     }
+}
+
+/// All idle connections go silent at once: a holder's renewals do not try them one after the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_outlives_connections_that_went_silent() {
+    let ttl = Duration::from_secs(6);
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (locks, proxy) = site.proxied(ttl).await;
+        let mut others = tokio::task::JoinSet::new();
+        for name in 0..8 {
+            let locks = locks.clone();
+            others.spawn(async move { lock(&locks, &format!("other-{name}")).await });
+        }
+        let others = others.join_all().await;
+        let guard = lock(&locks, "a").await;
+        futures_util::future::join_all(others.into_iter().map(leasehold::Guard::release)).await;
+        let before = proxy.counts().open;
+        assert!(before > 4, "{kind:?}: {before} connections");
+        proxy.silence_half(true);
+        proxy.silence_half(false);
+        stay_held(&[guard], ttl * 2).await;
+    }
+}
+
+/// The connection that holds a client's bells is killed while nothing else happens: they are hung again, and whoever waits need not look all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bells_are_hung_again_by_themselves() {
+    let site = Site::new(Kind::MariaDb).await;
+    let (one, two) = (site.locks(LONG).await, site.locks(LONG).await);
+    let guard = lock(&one, "a").await;
+    let waiting = tokio::spawn(async move { two.mutex("a").wait(LONG).lock().await });
+    queued(&one, "a", 1).await;
+    let claim = one.inspect("a").await.expect("a look").holders[0].claim;
+    let bell = format!("leasehold:{:032x}", claim.bits());
+    let keeper = heard(&site, &bell, 0).await;
+    mariadb::kill_connection(&site.server, keeper).await.expect("a kill");
+    heard(&site, &bell, keeper).await;
+    let _ = guard.release().await.expect("a release");
+    assert!(waiting.await.expect("no panic").expect("a lock").is_held());
+}
+
+/// A server that ends statements after a while does not end a wait for a bell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_for_a_bell_outlives_the_time_of_statements() {
+    let server = mariadb::MariaDb::new().setting("max_statement_time", "1").start().await.expect("a server");
+    let site = Site { kind: Kind::MariaDb, server };
+    let (one, two) = (site.locks(LONG).await, site.locks(LONG).await);
+    let guard = lock(&one, "a").await;
+    let waiting = tokio::spawn(async move { two.mutex("a").wait(LONG).lock().await });
+    eventually(SOON, || async {
+        let sql = "SELECT MAX(time_ms) FROM information_schema.processlist \
+             WHERE info LIKE '%GET_LOCK%' AND command <> 'Sleep' AND id <> CONNECTION_ID()";
+        let longest = site.ask(sql).await[0][0].as_ref().and_then(|time| time.parse::<f64>().ok());
+        if longest.is_some_and(|time| time > 2500.0) { Ok(()) } else { Err(format!("{longest:?} ms")) }
+    })
+    .await;
+    let _ = guard.release().await.expect("a release");
+    assert!(waiting.await.expect("no panic").expect("a lock").is_held());
+}
+
+/// Waits until a connection other than this one holds a bell, and somebody waits for it: which connection.
+async fn heard(site: &Site, bell: &str, not: u64) -> u64 {
+    eventually(SOON, || async {
+        let holder = site.ask(&format!("SELECT IS_USED_LOCK('{bell}')")).await[0][0].clone();
+        let holder: u64 = holder.and_then(|id| id.parse().ok()).ok_or("nobody holds it")?;
+        let all = site.connections().await;
+        let waits = |query: &String| query.contains("GET_LOCK");
+        let waits = all.iter().any(|one| one.id != holder && one.query.as_ref().is_some_and(waits));
+        if holder != not && waits { Ok(holder) } else { Err("nobody waits for it") }
+    })
+    .await
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::mariadb::{Galera, MariaDb};
 use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
 use leasehold_testbed::{eventually, mariadb, postgres};
@@ -34,6 +35,23 @@ async fn a_pooler_in_transaction_mode() {
     })
     .await;
     assert!(!is_free(&two, "a").await && !is_free(&one, "a").await);
+}
+
+/// A pooler whose connections are all in use lets us log in, and the first statement wait: opening ends in time all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_pooler_is_not_waited_for() {
+    let server = postgres::start().await.expect("a server");
+    let pooler = PgBouncer::new(&server, PoolMode::Transaction).pool_size(1).start().await.expect("a pooler");
+    let (hand, line) = tokio_postgres::connect(&pooler.url(), tokio_postgres::NoTls).await.expect("a connection");
+    tokio::spawn(line);
+    hand.batch_execute("BEGIN").await.expect("a transaction");
+    let url = format!("{}?pooler=transaction&connect-timeout=2s", pooler.url());
+    let opened = tokio::time::timeout(SOON, Locks::open(&url)).await.expect("an end");
+    let error = opened.expect_err("it is full");
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
+    assert!(error.to_string().contains("pooler"), "{error}");
+    hand.batch_execute("COMMIT").await.expect("a commit");
+    assert!(lock(&locks(&url, LONG).await, "a").await.is_held());
 }
 
 /// A standby, and a server that is read-only, say so; named beside its primary, the primary is found.
@@ -114,4 +132,29 @@ async fn writers_of_a_galera_cluster_exclude_each_other() {
         last = waiting.await.expect("no panic");
         assert!(last.token() > token, "round {round}");
     }
+}
+
+/// A server that is cut off from its Galera cluster takes no writes, and says so; who held there knows before another is let in elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_galera_server_that_is_cut_off_takes_no_locks() {
+    let cluster = Galera::start(3).await.expect("a cluster");
+    let ttl = Duration::from_secs(6);
+    let (there, here) = (locks(&cluster.server(2).url(), ttl).await, locks(&cluster.server(0).url(), ttl).await);
+    let guard = lock(&there, "a").await;
+    cluster.cut_off(2).await.expect("a cut");
+    // Until the others have agreed that it is gone, nothing can be written there, either.
+    let next = eventually(Duration::from_secs(60), || async {
+        here.mutex("a").wait(SOON).lock().await.map_err(|error| error.to_string())
+    })
+    .await;
+    assert!(!guard.is_held(), "it must have known before another was let in");
+    assert!(next.token() > guard.token());
+    eventually(Duration::from_secs(30), || async {
+        let error = there.mutex("b").try_lock().await.err().ok_or("a lock where nothing can be written")?;
+        assert!(error.is_retryable(), "{error}");
+        if error.to_string().contains("does not answer at present") { Ok(()) } else { Err("it says nothing of that") }
+    })
+    .await;
+    assert!(next.is_held());
+    cluster.heal(2).await.expect("a heal");
 }

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use leasehold::clock::Clock;
+use leasehold::engine::Renewal;
 use leasehold::{Effect, ErrorKind};
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::world::{SOON, granted};
+use leasehold_testbed::postgres::{PgBouncer, PoolMode};
 
-use crate::site::{BOTH, Hand, Kind, LONG, SHORT, Site, is_free, lock};
+use crate::site::{BOTH, Hand, Kind, LONG, SHORT, Site, is_free, lock, stay_held};
 
 /// Somebody keeps our row locked in an open transaction. Who tries is told so, and that nothing was done; who has waited all the time has the lock
 /// when that transaction is over. PostgreSQL says it in time for a short TTL, too.
@@ -63,6 +66,68 @@ async fn rows_that_stay_locked_cost_no_more_connections() {
             assert!(lock(&locks, name).await.is_held(), "{kind:?}");
         }
     }
+}
+
+/// One row is kept locked for longer than its holder's renewals wait: that one is lost in time, and the client's others are not. MySQL gives up
+/// too late for this TTL, and behind a pooler PostgreSQL never does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_stays_locked_costs_no_other_lock() {
+    let ttl = Duration::from_secs(3);
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let pooler = match kind {
+            Kind::MariaDb => None,
+            Kind::Postgres => {
+                let pooler = PgBouncer::new(&site.server, PoolMode::Transaction).pool_size(8);
+                Some(pooler.start().await.expect("a pooler"))
+            }
+        };
+        let url = pooler.as_ref().map_or_else(|| site.url(), |pooler| format!("{}?pooler=transaction", pooler.url()));
+        let locks = crate::site::locks(&url, ttl).await;
+        let stuck = lock(&locks, "a").await;
+        let mut kept = Vec::new();
+        for name in ["b", "c", "d", "e", "f", "g"] {
+            kept.push(lock(&locks, name).await);
+        }
+        let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+        tokio::time::timeout(SOON, stuck.lost()).await.expect("it cannot be renewed");
+        stay_held(&kept, ttl * 2).await;
+        hand.commit().await;
+        assert!(lock(&locks, "a").await.is_held(), "{kind:?}");
+    }
+}
+
+/// The same as the keeper asks: whoever is renewed together with the one whose row is locked is answered in the time that the keeper waits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_waits_for_no_other() {
+    let ttl = Duration::from_secs(15);
+    let site = Site::new(Kind::Postgres).await;
+    let pooler = PgBouncer::new(&site.server, PoolMode::Transaction).pool_size(8).start().await.expect("a pooler");
+    let url = format!("{}?pooler=transaction", pooler.url());
+    let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    let (stuck, kept) = (granted(&engine, "a", ttl).await, granted(&engine, "b", ttl).await);
+    let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+    let renewals = tokio::time::timeout(ttl / 3, engine.renew(vec![stuck, kept])).await;
+    let renewals = renewals.expect("in time").expect("answers");
+    assert!(matches!(renewals[..], [Renewal::Unknown, Renewal::Renewed(_)]), "{renewals:?}");
+    hand.commit().await;
+}
+
+/// A claim in a hurry leaves nothing behind on its connection: who comes next has a server that waits as long as it may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_ttl_leaves_no_hurry_behind() {
+    let site = Site::new(Kind::Postgres).await;
+    // One connection for statements: both claims have the same.
+    let locks = crate::site::locks(&format!("{}?connections=2", site.url()), LONG).await;
+    let _ = lock(&locks, "a").await.release().await.expect("a release");
+    let _ = locks.mutex("b").ttl(SHORT).lock().await.expect("a lock").release().await.expect("a release");
+    let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+    let (clock, asked) = (Clock::system(), Clock::system().now());
+    let error = locks.mutex("a").try_lock().await.expect_err("it is locked");
+    assert!(error.to_string().contains("somebody keeps our row locked"), "{error}");
+    let waited = clock.now().since(asked);
+    assert!(waited >= Duration::from_millis(900), "given up after {waited:?}");
+    hand.commit().await;
 }
 
 /// Waits until a statement of ours is under way and does not end.
@@ -171,6 +236,23 @@ async fn statements_that_meet_are_asked_again() {
         if refused().await > before { Ok(()) } else { Err("no two met") }
     })
     .await;
+}
+
+/// A table that cannot be made for a reason of the server's own: it is told when the engine is opened.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn why_a_table_cannot_be_made_is_told() {
+    let site = Site::new(Kind::Postgres).await;
+    for sql in [
+        "CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'ask the committee'; END $$",
+        "CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION refuse()",
+    ] {
+        site.ask(sql).await;
+    }
+    for technique in ["row", "for-update", "session"] {
+        let error =
+            leasehold::Locks::open(&format!("{}?technique={technique}", site.url())).await.expect_err("no table");
+        assert!(error.to_string().contains("ask the committee"), "{technique}: {error}");
+    }
 }
 
 /// A deadlock that the server reports (40P01), here through a trigger, since statements on one row do not make any: asked again, and

@@ -151,6 +151,13 @@ pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
     locks.mutex(name).wait(SOON).lock().await.expect("a lock")
 }
 
+/// None of them is lost for so long.
+pub(crate) async fn stay_held(guards: &[Guard], time: Duration) {
+    let lost = futures_util::future::select_all(guards.iter().map(|guard| Box::pin(guard.lost())));
+    let lost = tokio::time::timeout(time, lost).await;
+    assert!(lost.is_err() && guards.iter().all(Guard::is_held), "one was lost");
+}
+
 pub(crate) async fn is_free(locks: &Locks, name: &str) -> bool {
     locks.mutex(name).try_lock().await.expect("an answer").is_some()
 }

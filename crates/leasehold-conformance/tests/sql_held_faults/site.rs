@@ -166,10 +166,15 @@ impl Table {
 
     /// A client with this TTL, behind a proxy.
     pub(crate) async fn behind(&self, ttl: Duration) -> (Locks, Proxy) {
+        self.behind_with("", ttl).await
+    }
+
+    /// The same, with options of the URL.
+    pub(crate) async fn behind_with(&self, options: &str, ttl: Duration) -> (Locks, Proxy) {
         let addr = self.site.server.addr();
         let proxy = Proxy::start(addr).await.expect("a proxy");
         let url = self.url().replace(&addr.to_string(), &proxy.addr().to_string());
-        (open(&url, ttl).await, proxy)
+        (open(&format!("{url}{options}"), ttl).await, proxy)
     }
 }
 

@@ -151,6 +151,11 @@ impl Proxy {
         });
     }
 
+    /// The same for one connection, by its number: it was the so-and-so-manieth that was [accepted](Counts::accepted).
+    pub fn silence(&self, number: u64) {
+        self.shared.change(|rules| rules.silent.extend(rules.open.contains(&number).then_some(number)));
+    }
+
     /// Replaces a text in all replies to come, for servers that tell clients of other servers. Only what comes in one chunk is found.
     ///
     /// # Errors

@@ -60,7 +60,7 @@ impl EngineUrl {
             None => (login, None),
         };
         Ok(Self {
-            scheme: scheme.to_ascii_lowercase(),
+            scheme: usual(scheme),
             user: (!user.is_empty()).then(|| decode(user)).transpose()?,
             password,
             hosts: hosts.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect(),
@@ -174,6 +174,12 @@ fn bad(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
+/// The scheme as its engine is called; PostgreSQL's own tools know two.
+fn usual(scheme: &str) -> String {
+    let scheme = scheme.to_ascii_lowercase();
+    if scheme == "postgresql" { "postgres".to_owned() } else { scheme }
+}
+
 fn option(pair: &str) -> Result<(String, String)> {
     let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
     Ok((decode(key)?, decode(value)?))
@@ -241,6 +247,7 @@ mod tests {
         let url = EngineUrl::parse("file:///var/lib/a%20b").unwrap();
         assert_eq!((url.hosts.len(), url.path.as_str()), (0, "/var/lib/a b"));
         assert_eq!(EngineUrl::parse("memory:").unwrap().path, "");
+        assert_eq!(EngineUrl::parse("PostgreSQL://u@h/d").unwrap().scheme, "postgres");
         assert_eq!(EngineUrl::parse("memory:shared").unwrap().path, "shared");
     }
 

@@ -78,6 +78,12 @@ pub fn call_timeout(ttl: Duration) -> Duration {
     (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(5))
 }
 
+/// How long an engine waits for what it hears of each lease of a batch, where they are renewed one by one: less than the keeper waits for the
+/// whole, so that one without an answer costs the others nothing.
+pub fn renewal_timeout(ttls: impl Iterator<Item = Duration>) -> Duration {
+    ttls.map(call_timeout).min().unwrap_or_default() * 3 / 4
+}
+
 /// How often a waiter shows that it is alive, so that its place in the queue outlives one lost heartbeat.
 pub fn heartbeat(ttl: Duration) -> Duration {
     (ttl / 3).max(Duration::from_millis(1))

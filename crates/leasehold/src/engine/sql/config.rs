@@ -136,6 +136,11 @@ impl Config {
             Some("session") => false,
             _ => on_or_off(url, "pooler")?.unwrap_or(false),
         };
+        if pooler && dialect == Dialect::MySql {
+            return Err(bad("pooler=transaction is for PostgreSQL: before MySQL, let each of our connections be one session of the server \
+                (ProxySQL: no multiplexing for our user), or connect to the server itself"
+                .into()));
+        }
         let wake = match url.option("wake") {
             None | Some("auto") if pooler => Wake::Poll,
             None | Some("auto") => Wake::Auto,
@@ -321,6 +326,7 @@ mod tests {
             ("postgres://u@h/d?connections=1", "from 2 to 1000"),
             ("postgres://u@h/d?pooler=maybe", "`off`"),
             ("postgres://u@h/d?pooler=on&technique=session", "technique=row"),
+            ("mysql://u@h/d?pooler=transaction", "no multiplexing"),
             ("postgres://u@h/d?wake=never", "`poll`"),
             ("postgres://u@h/d?poll=0ms", "at least"),
             ("mysql://u@h/d?technique=session&poll=2s", "1 s at most"),

@@ -54,6 +54,11 @@ impl Failure {
         Self::Refused { code: code.to_string(), said: said.into() }
     }
 
+    /// Nothing was heard for so long: the connection is taken for broken.
+    pub(super) fn silent(within: std::time::Duration) -> Self {
+        Self::Broken(format!("no answer within {within:?}"))
+    }
+
     pub(super) fn meaning(&self, dialect: Dialect) -> Option<Meaning> {
         let Self::Refused { code, said } = self else { return None };
         Some(match dialect {

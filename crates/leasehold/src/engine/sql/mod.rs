@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use self::config::{Config, Technique};
 use self::error::{Failure, Meaning};
+use self::link::{Reply, Value};
 use self::pool::Pooled;
 use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
@@ -77,7 +78,7 @@ async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> 
     }
     // Who may not make this one, or use it, has locks all the same: whoever asks for a record is told then.
     match make_records(config, link).await {
-        Err(failure) if failure.meaning(config.dialect) == Some(Meaning::Denied) => Ok(()),
+        Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Denied | Meaning::Other)) => Ok(()),
         made => made,
     }
 }
@@ -89,19 +90,36 @@ async fn make_records(config: &Config, link: &mut Pooled) -> Result<(), Failure>
 
 async fn make_table(config: &Config, link: &mut Pooled, table: &str, statement: &str) -> Result<(), Failure> {
     let there = format!("SELECT 1 FROM {table} WHERE name = 'none'");
+    let mut refused = None;
     for _ in 0..3 {
         match link.script(&there).await {
-            Ok(()) => break,
             Err(failure) if failure.meaning(config.dialect) == Some(Meaning::NoTable) => {}
-            Err(failure) => return Err(failure),
+            found => return found,
         }
         // Somebody else may make it at the same time, and PostgreSQL minds.
-        match link.script(statement).await {
-            Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {}
-            made => made?,
-        }
+        refused = match link.script(statement).await {
+            Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {
+                Some(failure)
+            }
+            made => made.map(|()| None)?,
+        };
     }
-    Ok(())
+    match (link.script(&there).await, refused) {
+        (Err(_), Some(why)) => Err(why),
+        (found, _) => found,
+    }
+}
+
+/// What tells whether several servers take writes here, each with sessions and named locks of its own.
+const IS_GALERA: &str = "SELECT @@wsrep_on";
+
+/// What came of [`IS_GALERA`]. Only some servers have the variable; one that could not be asked may have.
+fn is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
+    match asked {
+        Ok(reply) => Ok(reply.value().and_then(Value::int) == Some(1)),
+        Err(failure) if failure.is_end(Dialect::MySql) => Err(failure),
+        Err(_) => Ok(false),
+    }
 }
 
 /// The same, with what to do where our table is not there, or not for us, and we may not make it.

@@ -22,9 +22,11 @@ pub(super) struct MyLink {
 const MOST_PREPARED: usize = 12;
 
 /// What every session is told first: a time zone without summer time, so that `NOW` is unambiguous; statements that end by
-/// themselves, before we stop waiting for them ([`LOCK_WAIT`](super::link::LOCK_WAIT); there are only whole seconds); no gaps locked.
+/// themselves, before we stop waiting for them ([`LOCK_WAIT`](super::link::LOCK_WAIT); there are only whole seconds); no gaps locked. Nothing else
+/// ends a statement: whoever hears a bell waits in one for seconds. (MariaDB and MySQL have different words for that, and pass over each other's.)
 const SETUP: &str = "SET NAMES utf8mb4; SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', \
-    innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 28800; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+    innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 28800 \
+    /*M!100101 , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
 impl MyLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {

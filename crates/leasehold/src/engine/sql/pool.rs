@@ -1,14 +1,18 @@
 //! A bounded number of connections, made when needed and kept.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::time::Instant;
 
 use super::config::Config;
 use super::error::Failure;
 use super::link::{LOCK_WAIT, Link, Reply, Value};
 use crate::error::{Error, Result};
+
+/// Whoever stops asking sooner has not waited for an answer; later, the line may be dead. Less than the least that a step waits.
+const SILENT: Duration = Duration::from_millis(200);
 
 /// The connections of one engine.
 #[derive(Debug)]
@@ -16,8 +20,34 @@ pub(super) struct Pool {
     pub(super) config: Arc<Config>,
     /// The servers, for errors.
     pub(super) server: String,
-    idle: Mutex<Vec<Link>>,
+    rest: Mutex<Rest>,
     room: Arc<Semaphore>,
+}
+
+/// The connections that nobody uses.
+#[derive(Debug, Default)]
+struct Rest {
+    idle: Vec<Idle>,
+    /// What was last heard of before that may be dead.
+    doubted: Option<Instant>,
+}
+
+impl Rest {
+    /// The one used last, and whether it can be relied on: the others may be let go by the server.
+    fn next(&mut self) -> Option<(Idle, bool)> {
+        self.idle.retain(|idle| !idle.link.is_closed());
+        let idle = self.idle.pop()?;
+        let good = self.doubted.is_none_or(|since| idle.heard >= since);
+        Some((idle, good))
+    }
+}
+
+/// A connection that nobody uses.
+#[derive(Debug)]
+struct Idle {
+    link: Link,
+    /// When it last answered.
+    heard: Instant,
 }
 
 impl Pool {
@@ -30,7 +60,7 @@ impl Pool {
     pub(super) fn of(config: &Arc<Config>, connections: usize) -> Arc<Self> {
         let hosts: Vec<String> = config.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         let room = Arc::new(Semaphore::new(connections));
-        Arc::new(Self { config: Arc::clone(config), server: hosts.join(","), idle: Mutex::default(), room })
+        Arc::new(Self { config: Arc::clone(config), server: hosts.join(","), rest: Mutex::default(), room })
     }
 
     /// As [`borrow`](Self::borrow), with an error in the library's words.
@@ -41,14 +71,14 @@ impl Pool {
     /// A connection, as soon as one is free; those who wait are served in order.
     pub(super) async fn borrow(self: &Arc<Self>) -> Result<Pooled, Failure> {
         let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| Failure::Closed)?;
-        let idle = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.retain(|link| !link.is_closed());
-            // The one used last: the others may be let go by the server.
-            idle.pop()
-        };
-        match idle {
-            Some(link) => Ok(Pooled::new(link, self, permit)),
+        let next = self.rest().next();
+        match next {
+            Some((idle, true)) => Ok(Pooled::new(idle, self, permit)),
+            Some((idle, false)) => {
+                // Until it has ended it is one of ours, and in the place of the next.
+                let _ = tokio::time::timeout(LOCK_WAIT, idle.link.close()).await;
+                self.open(permit).await
+            }
             None => self.open(permit).await,
         }
     }
@@ -69,21 +99,33 @@ impl Pool {
                 link = Link::open(&pool.config) => link?,
                 () = forgotten(unwanted) => return Err(Failure::Closed),
             };
-            Ok(Pooled::new(link, &pool, permit))
+            Ok(Pooled::new(Idle { link, heard: Instant::now() }, &pool, permit))
         });
         let opened = opening.await.unwrap_or_else(|_| Err(Failure::Closed));
         drop(wanted);
         opened
     }
 
-    /// Runs one statement on any connection.
+    /// Runs one statement on any connection; its answer may take as long as connecting.
     pub(super) async fn run(self: &Arc<Self>, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
-        self.borrow().await?.run(sql, values).await
+        let within = self.config.connect_timeout;
+        let mut link = self.borrow().await?;
+        tokio::time::timeout(within, link.run(sql, values)).await.unwrap_or_else(|_| Err(Failure::silent(within)))
     }
 
-    /// Lets the idle connections go: one of them was dead.
+    /// Has the idle connections ended instead of used: one of them was dead.
     pub(super) fn forget_idle(&self) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.forget_silent(Instant::now());
+    }
+
+    /// The same for those on which nothing was heard since then: one was silent from then on, and they may be, too.
+    fn forget_silent(&self, since: Instant) {
+        let mut rest = self.rest();
+        rest.doubted = rest.doubted.max(Some(since));
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn tell(&self, failure: &Failure) -> Error {
@@ -93,9 +135,9 @@ impl Pool {
     /// Ends all connections, also those in use when they come back.
     pub(super) async fn close(&self) {
         self.room.close();
-        let idle = std::mem::take(&mut *self.idle.lock().unwrap_or_else(PoisonError::into_inner));
-        for link in idle {
-            link.close().await;
+        let idle = std::mem::take(&mut self.rest().idle);
+        for idle in idle {
+            idle.link.close().await;
         }
     }
 }
@@ -113,15 +155,18 @@ pub(super) struct Pooled {
     link: Option<Link>,
     pool: Arc<Pool>,
     permit: Option<OwnedSemaphorePermit>,
-    /// Whether a statement is under way.
-    asks: bool,
+    /// When the statement was sent that is under way.
+    asked: Option<Instant>,
+    /// When it last answered.
+    heard: Instant,
     /// Whether it can be used again.
     good: bool,
 }
 
 impl Pooled {
-    fn new(link: Link, pool: &Arc<Pool>, permit: OwnedSemaphorePermit) -> Self {
-        Self { link: Some(link), pool: Arc::clone(pool), permit: Some(permit), asks: false, good: true }
+    fn new(idle: Idle, pool: &Arc<Pool>, permit: OwnedSemaphorePermit) -> Self {
+        let Idle { link, heard } = idle;
+        Self { link: Some(link), pool: Arc::clone(pool), permit: Some(permit), asked: None, heard, good: true }
     }
 
     /// Runs one statement.
@@ -143,12 +188,13 @@ impl Pooled {
     }
 
     fn ask(&mut self) -> Result<&mut Link, Failure> {
-        self.asks = true;
+        self.asked = Some(Instant::now());
         self.link.as_mut().ok_or_else(|| Failure::Broken("the connection is gone".into()))
     }
 
     fn answered<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
-        self.asks = false;
+        self.asked = None;
+        self.heard = Instant::now();
         self.good = !result.as_ref().is_err_and(|failure| failure.is_end(self.pool.config.dialect));
         result
     }
@@ -160,7 +206,10 @@ impl Drop for Pooled {
         if link.is_closed() || self.pool.room.is_closed() {
             return;
         }
-        if self.asks {
+        if let Some(asked) = self.asked {
+            if asked.elapsed() >= SILENT {
+                self.pool.forget_silent(asked);
+            }
             // The server may be at it for a while yet: till then, this is one of our connections.
             if let (Ok(runtime), Some(permit)) = (tokio::runtime::Handle::try_current(), self.permit.take()) {
                 runtime.spawn(async move {
@@ -169,7 +218,7 @@ impl Drop for Pooled {
                 });
             }
         } else if self.good {
-            self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+            self.pool.rest().idle.push(Idle { link, heard: self.heard });
         }
     }
 }

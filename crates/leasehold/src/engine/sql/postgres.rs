@@ -12,7 +12,7 @@ use tokio_postgres::{
     AsyncMessage, CancelToken, Client, Config as Options, Error as Native, Row, RowStream, Statement,
 };
 
-use super::config::Config;
+use super::config::{Config, Technique};
 use super::error::{Failure, plain};
 use super::link::{LOCK_WAIT, Reply, Value};
 use super::tls::Tls;
@@ -35,6 +35,9 @@ pub(super) struct PgLink {
 /// `default_transaction_read_only` is left alone: an administrator may have set it, on a primary that is none any more.
 const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
+/// How long a line is quiet before the kernel asks whether the other side is there; of the lease table's it is given up after twice that.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
 impl PgLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
         let mut options = Options::new();
@@ -49,8 +52,12 @@ impl PgLink {
             .dbname(&config.database)
             .application_name("leasehold")
             .connect_timeout(config.connect_timeout)
-            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_idle(KEEPALIVE)
             .ssl_mode(if config.tls.is_some() { SslMode::Require } else { SslMode::Disable });
+        if config.technique == Technique::Row {
+            // Nothing is lost with a connection. A session that holds a lock may outlive a longer silence, if its TTL does.
+            options.keepalives_interval(KEEPALIVE / 2).keepalives_retries(2).tcp_user_timeout(KEEPALIVE * 2);
+        }
         if let Some(password) = &config.login.password {
             options.password(password);
         }
@@ -67,12 +74,29 @@ impl PgLink {
         let prepared = (!config.pooler).then(HashMap::new);
         let lock_wait = (!config.pooler).then_some(LOCK_WAIT);
         let mut link = Self { client, id: 0, prepared, lock_wait, driver, news: Some(news) };
-        if !config.pooler {
-            link.script(SETUP).await?;
+        let within = config.connect_timeout;
+        // A pooler lets us log in also where it has no connection to give.
+        let mute = format!(
+            "logged in, and no answer within {within:?}: is a pooler before it, and are all its connections in use?"
+        );
+        match tokio::time::timeout(within, link.set_up()).await {
+            Ok(Ok(())) => Ok(link),
+            Ok(Err(failure)) => Err(failure),
+            Err(_) => {
+                link.cut();
+                Err(Failure::Unreachable(mute))
+            }
         }
-        let reply = link.run("SELECT pg_backend_pid()::bigint", &[]).await?;
-        link.id = reply.value().and_then(Value::int).unwrap_or(0);
-        Ok(link)
+    }
+
+    /// The first that is said on a connection.
+    async fn set_up(&mut self) -> Result<(), Failure> {
+        if self.lock_wait.is_some() {
+            self.script(SETUP).await?;
+        }
+        let reply = self.run("SELECT pg_backend_pid()::bigint", &[]).await?;
+        self.id = reply.value().and_then(Value::int).unwrap_or(0);
+        Ok(())
     }
 
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
@@ -100,10 +124,10 @@ impl PgLink {
         gather(self.client.query_raw(&statement, cells).await.map_err(failed)?).await
     }
 
-    /// Has statements that wait for a locked row end in half of `within`. It is never raised again: who comes next may be in the same hurry.
+    /// Has statements that wait for a locked row end in half of `within`, and no later than others do.
     pub(super) async fn hurry(&mut self, within: Duration) -> Result<(), Failure> {
-        let wait = within / 2;
-        if self.lock_wait.is_some_and(|now| wait < now) {
+        let wait = (within / 2).min(LOCK_WAIT);
+        if self.lock_wait.is_some_and(|now| wait != now) {
             // Zero would be for ever.
             self.script(&format!("SET SESSION lock_timeout = {}", wait.as_millis().max(1))).await?;
             self.lock_wait = Some(wait);

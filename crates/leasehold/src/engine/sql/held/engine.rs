@@ -13,7 +13,7 @@ use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
 use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step};
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::lease::Validity;
+use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
 /// Locks that sessions of a database hold.
@@ -112,13 +112,19 @@ impl Engine for HeldEngine {
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
         let sent = self.room.clock.now();
+        let within = rules::renewal_timeout(claims.iter().map(|claim| claim.terms.ttl));
         Step::new(async move {
             let one = async |claim: &Arc<Claim>| {
                 let Some(seat) = self.room.seats.find(claim.id) else { return Renewal::Lost };
                 seat.show(sent);
-                match seat.prove().await {
-                    Some(until) => Renewal::Renewed(Validity::FromSend(until.since(sent).min(claim.terms.ttl))),
-                    None => Renewal::Lost,
+                match tokio::time::timeout(within, seat.prove()).await {
+                    Ok(Some(until)) => Renewal::Renewed(Validity::FromSend(until.since(sent).min(claim.terms.ttl))),
+                    Ok(None) => Renewal::Lost,
+                    // Its session is silent; those of the others are not.
+                    Err(_) => {
+                        tracing::warn!(name = %claim.name(), "a session gave no answer within {within:?}");
+                        Renewal::Unknown
+                    }
                 }
             };
             Ok(join_all(claims.iter().map(one)).await)

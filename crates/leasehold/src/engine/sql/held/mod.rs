@@ -27,6 +27,8 @@
 //! | ... while it waits | the place is lost; the claim asks again, and comes last |
 //! | ... to the raising of the counter | it is raised again: numbers are left out, none is given twice |
 //! | ... to a renewal | the session is taken for lost, and the claim with it, not later than a TTL after; until then the lease runs down |
+//! | ... while other leases of the client are renewed | those are told theirs: each is waited for by itself, for less long than the keeper waits for all |
+//! | ... to what holds nothing (counters, looks) | asked again on another connection after `connect-timeout` |
 //! | ... to a give-back | the connection is cut; what is left of the lock ends with it, by the idle time at the latest. Whether the lock was ours until then is not known: it is said to be lost |
 //! | the caller goes away | the claim's task goes on; a claim that is not wanted for a TTL leaves |
 //! | the process is killed | the kernel closes its connections: the server frees all its locks at once |
@@ -158,10 +160,7 @@ async fn find_out(side: &Arc<Pool>, config: &Config) -> Result<Server> {
         Dialect::MySql => {
             let reply = side.run("SELECT VERSION()", &[]).await.map_err(|failure| side.tell(&failure))?;
             let maria = reply.value().and_then(Value::text).is_some_and(|version| version.contains("MariaDB"));
-            // Who does not know it has no such cluster.
-            if let Ok(reply) = side.run("SELECT @@wsrep_on", &[]).await
-                && reply.value().and_then(Value::int) == Some(1)
-            {
+            if super::is_galera(side.run(super::IS_GALERA, &[]).await).map_err(|failure| side.tell(&failure))? {
                 return unsupported("is part of a Galera cluster, whose nodes do not share the locks of sessions");
             }
             Ok(Server { maria, version: 0 })

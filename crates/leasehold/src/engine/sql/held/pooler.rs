@@ -15,9 +15,9 @@ pub(super) async fn changes_sessions(config: &Config) -> Result<bool, Failure> {
     let mut other = Link::open(&config).await?;
     let mut met = Ok(false);
     for _ in 0..ROUNDS {
-        let silent = || Err(Failure::Broken(format!("no answer within {:?}", config.connect_timeout)));
-        met =
-            tokio::time::timeout(config.connect_timeout, meet(&mut one, &mut other)).await.unwrap_or_else(|_| silent());
+        let within = config.connect_timeout;
+        let met_in_time = tokio::time::timeout(within, meet(&mut one, &mut other)).await;
+        met = met_in_time.unwrap_or_else(|_| Err(Failure::silent(within)));
         if met != Ok(false) {
             break;
         }

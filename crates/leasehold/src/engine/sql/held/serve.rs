@@ -292,7 +292,7 @@ async fn confirm(room: &Room, seat: &Seat, session: &mut Session) -> Result<(Tok
         return Ok((token, session.used));
     }
     let token = room.side_token(&seat.name).await?;
-    if !session.prove(&room.wire, &seat.name, seat.ttl).await? {
+    if !session.prove(&room.wire, &seat.name, seat.ttl.min(room.bound())).await? {
         return Err(Failure::Broken("the lock was lost at once".into()).into());
     }
     Ok((token, session.used))
@@ -313,6 +313,12 @@ async fn hold(room: &Room, seat: &Seat, orders: &mut Orders, held: Held) -> End 
         if let Some(Order::Leave(answer)) = order {
             orders.leaving.push(answer);
             return give_back(room, seat, session).await;
+        }
+        if let Some(Order::Prove(answer)) = &order
+            && answer.is_closed()
+        {
+            // Who asked while the last answer was late waits no longer.
+            continue;
         }
         match session.prove(&room.wire, &seat.name, seat.ttl).await {
             Ok(true) => from = session.used,

@@ -71,7 +71,7 @@ impl Session {
 
     fn silent(&mut self, bound: Duration) -> Failure {
         self.cut();
-        Failure::Broken(format!("no answer within {bound:?}"))
+        Failure::silent(bound)
     }
 
     fn cut(&mut self) {
@@ -154,8 +154,8 @@ impl Session {
     }
 
     /// Whether the lock was held after this was asked. An answer that takes a TTL is worth nothing.
-    pub(super) async fn prove(&mut self, wire: &Wire, name: &LockName, ttl: Duration) -> Result<bool, Failure> {
-        let reply = self.run_within(ttl, &wire.prove(name.as_str())).await?;
+    pub(super) async fn prove(&mut self, wire: &Wire, name: &LockName, within: Duration) -> Result<bool, Failure> {
+        let reply = self.run_within(within, &wire.prove(name.as_str())).await?;
         Ok(reply.value().and_then(Value::int) == Some(1))
     }
 

@@ -16,13 +16,16 @@ use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::Config;
 use crate::engine::sql::error::Failure;
-use crate::engine::sql::link::{Link, Value};
+use crate::engine::sql::link::{Link, Reply, Value};
 
 /// How long a claim is there before it gets a bell: most are gone by then, and nobody waits for them.
 const SETTLED: Duration = Duration::from_millis(5);
 
 /// How long the server may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long bells hang before the server is asked whether it still has them: without, whoever hears them would look again and again.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// How many bells one statement takes or rings.
 const AT_ONCE: usize = 64;
@@ -173,23 +176,7 @@ impl Book {
 
 async fn keep(config: Arc<Config>, clock: Clock, desk: Arc<Desk>) {
     let mut link: Option<Link> = None;
-    loop {
-        let (hang, ring, alarm) = {
-            let mut book = lock(&desk.book);
-            if book.ended {
-                break;
-            }
-            let hang = book.take_due(clock.now());
-            book.alarm = book.next_due();
-            (hang, std::mem::take(&mut book.to_ring), book.alarm)
-        };
-        if hang.is_empty() && ring.is_empty() {
-            tokio::select! {
-                () = desk.wake.notified() => {}
-                () = wake(&clock, alarm) => {}
-            }
-            continue;
-        }
+    while let Some((hang, ring)) = desk.next(&clock).await {
         if link.is_none() {
             link = Link::open(&config).await.ok();
         }
@@ -197,11 +184,7 @@ async fn keep(config: Arc<Config>, clock: Clock, desk: Arc<Desk>) {
             lock(&desk.book).lost(clock.now().after(Duration::from_secs(1)));
             continue;
         };
-        let mut done = order(open, "RELEASE_LOCK", &ring).await;
-        if done.is_ok() {
-            done = order(open, "GET_LOCK", &hang).await;
-        }
-        match done {
+        match tell(open, &hang, &ring).await {
             // Somebody listened at that very moment: again, a little later.
             Ok(taken) => lock(&desk.book).again(&taken, clock.now()),
             Err(failure) => {
@@ -214,6 +197,47 @@ async fn keep(config: Arc<Config>, clock: Clock, desk: Arc<Desk>) {
     if let Some(link) = link {
         link.close().await;
     }
+}
+
+impl Desk {
+    /// Waits until there are bells to hang or to ring, or those that hang were not heard of for a while: then there are none of both. `None`: it is over.
+    async fn next(&self, clock: &Clock) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
+        let look_at = clock.now().after(LOOK);
+        loop {
+            let (alarm, any) = {
+                let (mut book, now) = (lock(&self.book), clock.now());
+                if book.ended {
+                    return None;
+                }
+                let (hang, ring) = (book.take_due(now), std::mem::take(&mut book.to_ring));
+                book.alarm = book.next_due();
+                let any = !book.hung.is_empty();
+                if !hang.is_empty() || !ring.is_empty() || any && now >= look_at {
+                    return Some((hang, ring));
+                }
+                (book.alarm, any)
+            };
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = wake(clock, alarm) => {}
+                () = wake(clock, any.then_some(look_at)) => {}
+            }
+        }
+    }
+}
+
+/// Rings and hangs; those that did not work. If there is nothing to do, the server is asked whether it still has our connection, and so our bells.
+async fn tell(link: &mut Link, hang: &[ClaimId], ring: &[ClaimId]) -> Result<Vec<ClaimId>, Failure> {
+    if hang.is_empty() && ring.is_empty() {
+        answer(link, "SELECT 1", &[]).await?;
+    }
+    order(link, "RELEASE_LOCK", ring).await?;
+    order(link, "GET_LOCK", hang).await
+}
+
+async fn answer(link: &mut Link, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+    let late = || Err(Failure::Broken("the bells gave no answer".into()));
+    tokio::time::timeout(ANSWER, link.run(sql, values)).await.unwrap_or_else(|_| late())
 }
 
 async fn wake(clock: &Clock, at: Option<Moment>) {
@@ -230,8 +254,7 @@ async fn order(link: &mut Link, what: &str, claims: &[ClaimId]) -> Result<Vec<Cl
         let each = if what == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
         let sql = format!("SELECT {}", vec![each; claims.len()].join(", "));
         let values: Vec<Value> = claims.iter().map(|claim| Value::from(name(*claim))).collect();
-        let late = || Err(Failure::Broken("the bells gave no answer".into()));
-        let reply = tokio::time::timeout(ANSWER, link.run(&sql, &values)).await.unwrap_or_else(|_| late())?;
+        let reply = answer(link, &sql, &values).await?;
         let done = |index: usize| reply.row().and_then(|row| row.get(index)).and_then(Value::int) == Some(1);
         failed.extend(claims.iter().enumerate().filter(|(index, _)| !done(*index)).map(|(_, claim)| *claim));
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::bells::Bells;
 use super::lot::{Lot, Reading, lock};
@@ -17,20 +17,19 @@ use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::{Config, Wake};
 use crate::engine::sql::ddl::Tables;
-use crate::engine::sql::link::Value;
-use crate::engine::sql::pool::{Pool, Pooled};
+use crate::engine::sql::pool::Pool;
 use crate::engine::sql::records::Shelf;
-use crate::engine::sql::{Dialect, make_tables};
+use crate::engine::sql::{Dialect, IS_GALERA, is_galera, make_tables};
 use crate::engine::{
     Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::cohort::Cohort;
-use crate::logic::lease::Validity;
+use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
 /// How long a step may take that no claim's TTL bounds.
-const UNHURRIED: Duration = Duration::from_secs(15);
+pub(super) const UNHURRIED: Duration = Duration::from_secs(15);
 
 /// Locks in a table of leases.
 #[derive(Debug)]
@@ -74,7 +73,8 @@ impl LeaseEngine {
         // What is judged that much later must still be renewed in time.
         let mut can = can;
         can.min_ttl = can.min_ttl.max(config.clock_skew * 3);
-        let rings = ears > 0 && !is_galera(&mut link).await;
+        // A named lock is one server's own.
+        let rings = ears > 0 && !is_galera(link.run(IS_GALERA, &[]).await).map_err(|failure| pool.tell(&failure))?;
         drop(link);
         let listens = sends && config.wake == Wake::Auto;
         let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::bits() as u64);
@@ -199,12 +199,6 @@ impl Drop for LeaseEngine {
     }
 }
 
-/// Whether several servers take writes here: a named lock is one server's own there.
-async fn is_galera(link: &mut Pooled) -> bool {
-    // Only some servers have the variable.
-    link.run("SELECT @@wsrep_on", &[]).await.is_ok_and(|reply| reply.value().and_then(Value::int) == Some(1))
-}
-
 fn unexpected(out: &Out) -> Error {
     Error::new(ErrorKind::Unavailable, format!("a step gave another step's answer: {out:?}")).effect_unknown()
 }
@@ -262,9 +256,16 @@ impl Engine for LeaseEngine {
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
+        let within = rules::renewal_timeout(claims.iter().map(|claim| claim.terms.ttl));
         Step::new(async move {
-            let renewals = claims.iter().map(|claim| self.renew_one(claim));
-            Ok(futures_util::future::join_all(renewals).await)
+            let one = async |claim: &Arc<Claim>| {
+                // One row may be kept locked; those of the others are not.
+                tokio::time::timeout(within, self.renew_one(claim)).await.unwrap_or_else(|_| {
+                    tracing::warn!(name = %claim.name(), "a lease was not renewed within {within:?}");
+                    Renewal::Unknown
+                })
+            };
+            Ok(futures_util::future::join_all(claims.iter().map(one)).await)
         })
     }
 
@@ -288,11 +289,12 @@ impl Engine for LeaseEngine {
     fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
         let engine = Arc::clone(&self);
         let looked_up = name.clone();
-        // What it is now is read from the call on, not from the first poll.
-        let first = tokio::spawn(async move { engine.version(&looked_up).await });
+        // What it is now is read from the call on, not from the first poll; and no longer once nobody asks.
+        let mut first = JoinSet::new();
+        first.spawn(async move { engine.version(&looked_up).await });
         Step::new(async move {
             let until = self.clock.now().after(patience);
-            let first = first.await.map_err(ended)??;
+            let first = first.join_next().await.ok_or_else(nothing)?.map_err(ended)??;
             loop {
                 let left = until.since(self.clock.now());
                 if left.is_zero() {
@@ -361,6 +363,10 @@ impl Engine for LeaseEngine {
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         None
     }
+}
+
+fn nothing() -> Error {
+    Error::new(ErrorKind::Unavailable, "a look was not begun").retryable()
 }
 
 fn ended(error: tokio::task::JoinError) -> Error {

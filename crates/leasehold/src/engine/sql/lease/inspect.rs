@@ -1,6 +1,6 @@
 //! Who holds and who waits, for others to see.
 
-use super::engine::LeaseEngine;
+use super::engine::{LeaseEngine, UNHURRIED};
 use super::lot::{Lot, lock};
 use super::round::{damaged, strange};
 use super::state::{self, moment};
@@ -11,6 +11,7 @@ use crate::engine::LockView;
 use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::Value;
 use crate::error::Result;
+use crate::logic::lease::call_timeout;
 use crate::name::LockName;
 use std::sync::Arc;
 
@@ -84,10 +85,12 @@ impl LeaseEngine {
         }
     }
 
-    /// The version of a lock's row; zero if there is none.
+    /// The version of a lock's row; zero if there is none. A dead line keeps its connection no longer than an answer may take.
     pub(super) async fn version(&self, name: &LockName) -> Result<i64> {
         let (sql, values) = self.sql.read(name.as_str());
-        let reply = self.statement(sql, &values).await?;
+        let within = call_timeout(UNHURRIED);
+        let late = |_| self.pool.tell(&Failure::silent(within));
+        let reply = tokio::time::timeout(within, self.statement(sql, &values)).await.map_err(late)??;
         Ok(reply.row().and_then(|row| row.first()).and_then(Value::int).unwrap_or(0))
     }
 }

@@ -117,7 +117,7 @@ impl LeaseEngine {
                 Ok(result) => result,
                 Err(_) => {
                     lot.lock().row = None;
-                    Err(Failure::Broken(format!("no answer within {within:?}")))
+                    Err(Failure::silent(within))
                 }
             };
             match result {

@@ -84,8 +84,10 @@ pub(super) fn statement_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     };
     let least = Duration::from_secs(1);
     match told {
-        Ok(Some(most)) if aim.is_held_in_session() => ok(check, at, format!("{key} is {}", short(most)))
-            .means("our sessions set their own, none: whoever waits for a lock waits in a statement"),
+        Ok(Some(most)) if aim.is_held_in_session() || aim.dialect == Dialect::MySql => {
+            ok(check, at, format!("{key} is {}", short(most)))
+                .means("our sessions set their own, none: whoever waits for a lock waits in a statement")
+        }
         Ok(None) => ok(check, at, format!("{key} is not set")).means("no statement of ours is ended by the server"),
         Ok(Some(most)) if most < least => warn(check, at, format!("{key} is {}", short(most)))
             .means(
