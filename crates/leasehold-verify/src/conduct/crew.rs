@@ -19,6 +19,11 @@ const START: Duration = Duration::from_secs(30);
 /// How long one that has said its last word may take to end.
 const EXIT: Duration = Duration::from_secs(30);
 
+/// How long workers may take from the word to stop until they are gone: they finish what they wait for, give back what they hold, and end.
+pub(super) fn ending(ttl: Duration) -> Duration {
+    ttl * 6 + Duration::from_secs(10) + EXIT
+}
+
 /// What is done to a worker.
 #[derive(Debug)]
 enum Order {
@@ -251,5 +256,19 @@ fn tell(done: oneshot::Sender<()>, carried_out: bool) {
     if carried_out {
         // Whoever asked may be gone.
         let _ = done.send(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_says_its_last_word_late_still_has_its_time_to_end() {
+        for ttl in [Duration::from_millis(500), Duration::from_secs(10)] {
+            // The longest wait for a lock, and a second for the call to end.
+            let last_word = ttl * 5 + Duration::from_secs(1);
+            assert!(ending(ttl) >= last_word + EXIT);
+        }
     }
 }

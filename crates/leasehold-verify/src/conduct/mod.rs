@@ -189,7 +189,7 @@ impl Stage {
         self.drive(run, &live, &mut crew, &assignment, &mut progress).await?;
         live.say("ending");
         progress(&live.progress());
-        let complaints = crew.dismiss(self.ttl * 6 + Duration::from_secs(10)).await;
+        let complaints = crew.dismiss(crew::ending(self.ttl)).await;
         if looks {
             self.look_for_leftovers(&own, &looked_at, &live).await?;
         }
