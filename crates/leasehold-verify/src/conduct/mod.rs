@@ -23,7 +23,7 @@ use crate::deploy::{Deployment, Local, Setup};
 use crate::dice::Dice;
 use crate::history::{Event, FaultKind, Header, Worker, Workload};
 use crate::resource::Resource;
-use crate::worker::Assignment;
+use crate::worker::{Assignment, lock_names};
 
 /// A third of it is how long a look at the engine may take.
 const LOOKING: Duration = Duration::from_secs(15);
@@ -100,6 +100,7 @@ pub struct Stage {
     scene: Scene,
     ttl: Duration,
     deployment: Deployment,
+    /// The workers' own wall clocks, where they are to jump.
     workers_clock: Option<leasehold_testbed::WallClock>,
     folder: tempfile::TempDir,
     runs: u32,
@@ -121,10 +122,11 @@ impl Stage {
             Target::Local(local) => Deployment::start(*local, &setup).await?,
             Target::Engine(url) => Deployment::remote(url, &setup).await?,
         };
-        let workers_clock = match control {
-            Some(Control::WallClock) => Some(leasehold_testbed::WallClock::new()?),
-            _ => None,
+        let moves_clocks = match control {
+            Some(control) => control.takes(FaultKind::Clock),
+            None => matches!(scene.target, Target::Local(_)) && scene.faults.contains(&FaultKind::Clock),
         };
+        let workers_clock = moves_clocks.then(leasehold_testbed::WallClock::new).transpose()?;
         let folder = tempfile::Builder::new().prefix("leasehold-verify-").tempdir();
         let folder = folder.map_err(|error| Trouble::new(format!("no temporary folder: {error}")))?;
         Ok(Self { scene, ttl, deployment, workers_clock, folder, runs: 0 })
@@ -171,6 +173,7 @@ impl Stage {
         if looks {
             look_for_others(&own, &looked_at).await?;
         }
+        self.deployment.remember().await?;
         // Only now: an older history of that name is not thrown away for nothing.
         let file = run.history.as_deref().map(create).transpose()?;
         let live = Arc::new(Live::new(file));
@@ -194,8 +197,9 @@ impl Stage {
             self.look_for_leftovers(&own, &looked_at, &live).await?;
         }
         if let Some(complaint) = complaints.into_iter().next() {
-            return Err(Trouble::new(complaint));
+            return Err(Trouble::of_workers(complaint));
         }
+        self.deployment.surprised().await?;
         live.put(Event::Done { t: live.now() });
         // It holds nothing.
         let _ = own.close().await;
@@ -290,12 +294,6 @@ fn names(run: &Run) -> Vec<String> {
         _ => 1,
     };
     (1..=count).map(|number| format!("verify:{}:{}:{number}", run.workload, run.seed)).collect()
-}
-
-/// A job's lock has a name of its own.
-fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
-    let prefix = if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" };
-    names.iter().map(|name| format!("{prefix}{name}")).collect()
 }
 
 async fn look_for_others(own: &Locks, locks: &[String]) -> Result<(), Trouble> {

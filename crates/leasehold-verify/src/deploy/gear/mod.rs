@@ -126,6 +126,33 @@ impl Gear {
         }
     }
 
+    /// Whether this fault may hit a majority of those who vote, with the guard on; then it does so the next time.
+    pub(super) fn widen(&mut self, fault: FaultKind) -> bool {
+        match self {
+            Self::Redlock(redlock) if fault == FaultKind::Wipe => {
+                redlock.widen();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Remembers how the servers stand.
+    pub(super) async fn remember(&mut self) -> Result<(), Trouble> {
+        match self {
+            Self::Redis(redis) => redis.remember().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether they still stand so, but for what was done to them.
+    pub(super) async fn surprised(&self) -> Result<(), Trouble> {
+        match self {
+            Self::Redis(redis) => redis.surprised().await,
+            _ => Ok(()),
+        }
+    }
+
     /// Whether those that were not hit can serve.
     pub(super) async fn others_serve(&self) -> bool {
         match self {
