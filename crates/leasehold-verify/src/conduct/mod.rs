@@ -265,8 +265,12 @@ impl Stage {
                         let what = if party.token.is_some() { "held by" } else { "waited for by" };
                         (lock.clone(), format!("{what} process {} ({})", party.holder.pid, party.holder.text))
                     })),
-                    Err(error) => unclear = Some(error),
+                    Err(error) => unclear = Some(words(error)),
                 }
+            }
+            match self.deployment.left(locks).await {
+                Ok(more) => left.extend(more),
+                Err(trouble) => unclear = Some(trouble),
             }
             let t = live.now();
             match (left.is_empty(), unclear) {
@@ -280,7 +284,7 @@ impl Stage {
                     }
                     return Ok(());
                 }
-                (true, Some(error)) if t >= despair => return Err(words(error)),
+                (true, Some(trouble)) if t >= despair => return Err(trouble),
                 _ => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }

@@ -3,6 +3,7 @@
 mod clock;
 mod evict;
 mod folder;
+mod left;
 mod redis;
 mod redlock;
 mod sql;
@@ -11,6 +12,7 @@ mod zookeeper;
 use std::net::SocketAddr;
 
 pub(super) use self::folder::Folder;
+pub(super) use self::left::Left;
 pub(super) use self::redis::Redis;
 pub(super) use self::redlock::Redlock;
 pub(super) use self::sql::Sql;
@@ -150,6 +152,16 @@ impl Gear {
         match self {
             Self::Redis(redis) => redis.surprised().await,
             _ => Ok(()),
+        }
+    }
+
+    /// What the servers have that nobody should have left.
+    pub(super) async fn left(&self, locks: &[String]) -> Result<Left, Trouble> {
+        match self {
+            Self::Redis(redis) => left::keys(&redis.addrs()).await,
+            Self::Redlock(redlock) => redlock.left(locks).await,
+            Self::Zookeeper(zookeeper) => zookeeper.left().await,
+            Self::Nothing | Self::Folder(_) | Self::Sql(_) => Ok(Left::new()),
         }
     }
 

@@ -12,6 +12,7 @@ use leasehold_testbed::redis;
 use leasehold_testbed::{Data, Server, WallClock};
 
 use super::clock::{ahead, back, in_words};
+use super::left::{self, Left};
 use super::redis::version;
 use super::unfit;
 use crate::deploy::{Setup, Strike, Trouble, words};
@@ -69,6 +70,15 @@ impl Redlock {
         }
         versions.dedup();
         Ok(versions)
+    }
+
+    pub(super) async fn left(&self, locks: &[String]) -> Result<Left, Trouble> {
+        let mut left = left::keys(&self.addrs()).await?;
+        // By a clock that was set back a claim may last for hours.
+        if self.clocks.is_empty() {
+            left.extend(left::claims(&self.addrs(), &self.options, locks).await?);
+        }
+        Ok(left)
     }
 
     /// The next time a majority forgets.
