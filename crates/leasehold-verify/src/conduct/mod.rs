@@ -200,9 +200,10 @@ impl Stage {
             return Err(Trouble::of_workers(complaint));
         }
         self.deployment.surprised().await?;
-        live.put(Event::Done { t: live.now() });
         // It holds nothing.
         let _ = own.close().await;
+        self.look_for_sessions(&live).await?;
+        live.put(Event::Done { t: live.now() });
         live.finish().map_err(|error| Trouble::new(error.to_string()))
     }
 
@@ -254,7 +255,7 @@ impl Stage {
     /// Whoever was killed leaves its lock until its TTL is over.
     async fn look_for_leftovers(&self, own: &Locks, locks: &[String], live: &Live) -> Result<(), Trouble> {
         live.say("looking for what is left");
-        let give_up = live.now() + (self.ttl * 3 + Duration::from_secs(5)).as_nanos() as u64;
+        let give_up = live.now() + self.lasts_at_most();
         let despair = give_up + LOOKING.as_nanos() as u64;
         loop {
             let mut left = Vec::new();
@@ -288,6 +289,31 @@ impl Stage {
                 _ => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
+    }
+
+    /// Whoever is gone, and our own look, has no session at a database any more.
+    async fn look_for_sessions(&self, live: &Live) -> Result<(), Trouble> {
+        let give_up = live.now() + self.lasts_at_most();
+        let despair = give_up + LOOKING.as_nanos() as u64;
+        loop {
+            let t = live.now();
+            match self.deployment.sessions().await {
+                Ok(left) if left.is_empty() => return Ok(()),
+                Ok(left) if t >= give_up => {
+                    for (lock, what) in left {
+                        live.put(Event::Leftover { t, lock, what });
+                    }
+                    return Ok(());
+                }
+                Err(trouble) if t >= despair => return Err(trouble),
+                _ => tokio::time::sleep(BETWEEN_LOOKS).await,
+            }
+        }
+    }
+
+    /// How long something may be left when all have ended.
+    fn lasts_at_most(&self) -> u64 {
+        (self.ttl * 3 + Duration::from_secs(5)).as_nanos() as u64
     }
 }
 

@@ -340,6 +340,15 @@ impl Deployment {
         if self.setup.guard { self.gear.left(locks).await } else { Ok(Vec::new()) }
     }
 
+    /// Sessions that databases which were started here still have, when all clients are gone.
+    ///
+    /// # Errors
+    /// If a server does not answer.
+    pub async fn sessions(&self) -> Result<Vec<(String, String)>, Trouble> {
+        // There half of the connections fell silent for good, and it is we who keep them.
+        if self.setup.wants(FaultKind::Ahead) { Ok(Vec::new()) } else { self.gear.sessions().await }
+    }
+
     fn on_servers(&self, fault: FaultKind) -> bool {
         side(fault) == Side::Server || self.gear.causes(fault)
     }

@@ -172,7 +172,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let recorder = Recorder::new(0, Some(file.path())).unwrap();
         let locks = Locks::open("memory:").await.unwrap();
-        let held = locks.mutex(&format!("{}a", leasehold::schedule::PREFIX)).lock().await.unwrap();
+        let held = locks.mutex(format!("{}a", leasehold::schedule::PREFIX)).lock().await.unwrap();
         let names = lock_names(Workload::Ticks, &["a".to_owned()]);
         look_for_leftovers(&locks, &names, &recorder).await.unwrap();
         assert!(held.release().await.is_ok());

@@ -63,3 +63,24 @@ async fn a_node_whose_session_goes_on() {
     })
     .await;
 }
+
+/// The sessions of one who holds, and of nobody.
+async fn a_session(local: Local) {
+    let deployment = start(local, &[Kill], true).await;
+    let locks = client(deployment.own_url(), TTL).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let found = deployment.sessions().await.expect("a look");
+    assert!(!found.is_empty() && found.iter().all(|(at, _)| at.starts_with("session ")), "{found:?}");
+    assert!(held.release().await.is_ok());
+    locks.close().await.expect("its end");
+    eventually(BOUND, || async {
+        let found = deployment.sessions().await.map_err(|trouble| trouble.to_string())?;
+        if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_at_a_database() {
+    tokio::join!(a_session(Local::Mysql), a_session(Local::Postgres));
+}

@@ -165,6 +165,14 @@ impl Gear {
         }
     }
 
+    /// Sessions that clients have at a database.
+    pub(super) async fn sessions(&self) -> Result<Left, Trouble> {
+        match self {
+            Self::Sql(sql) => sql.sessions().await,
+            _ => Ok(Left::new()),
+        }
+    }
+
     /// Whether those that were not hit can serve.
     pub(super) async fn others_serve(&self) -> bool {
         match self {
