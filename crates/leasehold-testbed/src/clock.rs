@@ -97,9 +97,18 @@ pub(crate) fn remove_leftovers(note: &Path) {
     let (Ok(pid), Ok(owner)) = (text.trim().parse::<u32>(), fs::metadata(note)) else {
         return;
     };
+    remove(pid, owner.uid());
+}
+
+/// The same for a process of our own user, which has ended.
+pub(crate) fn remove_leftovers_of(pid: u32) {
+    remove(pid, rustix::process::geteuid().as_raw());
+}
+
+fn remove(pid: u32, owner: u32) {
     for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
         let file = Path::new(SHARED_MEMORY).join(name);
-        if fs::metadata(&file).is_ok_and(|found| found.uid() == owner.uid()) {
+        if fs::metadata(&file).is_ok_and(|found| found.uid() == owner) {
             // Nobody is left to tell; all that is lost is a few bytes.
             let _ = fs::remove_file(file);
         }

@@ -120,3 +120,19 @@ async fn a_dropped_actor_leaves_no_survivor() {
     assert!(!alive(pid));
     assert!(!alive(child));
 }
+
+#[tokio::test]
+async fn a_mark_comes_after_all_that_a_stopped_one_has_said() {
+    let mut actor = shell(r#"n=0; while :; do n=$((n+1)); echo "$n"; done"#);
+    for _ in 0..3 {
+        actor.recv(BOUND).await.unwrap();
+        actor.sigstop().unwrap();
+        actor.mark(&json!("mark")).await.unwrap();
+        actor.expect(|line| line == "mark", BOUND).await.unwrap();
+        let after = actor.recv(SILENCE).await.unwrap_err();
+        assert!(matches!(after, Error::TimedOut { .. }), "{after}");
+        actor.sigcont().unwrap();
+    }
+    actor.sigkill().unwrap();
+    assert!(actor.mark(&json!("mark")).await.is_err(), "it has ended");
+}

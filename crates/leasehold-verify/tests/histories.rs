@@ -84,7 +84,7 @@ async fn every_control_is_found_out() {
     let all = Control::ALL.map(|control| {
         [1, 2].map(|seed| {
             let extent = Extent { histories: 1, seed, ..extent() };
-            tokio::spawn(async move { matrix::run_control(control, &extent).await })
+            tokio::spawn(async move { matrix::run_control(control, &extent, |words| println!("{words}")).await })
         })
     });
     for (control, running) in Control::ALL.iter().zip(all) {

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-use crate::{Error, Result, process::Child};
+use crate::{Error, Result, clock, process::Child};
 
 /// How many lines an actor may be ahead of the test before it has to wait.
 const LINES_AHEAD: usize = 4096;
@@ -127,6 +127,26 @@ impl Actor {
         }
     }
 
+    /// Puts a line of our own into its output, behind all that it has printed so far: when one that is stopped is heard of no more
+    /// but by this line, all that it had said was heard.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotRunning`]; [`Error::TimedOut`] if nobody makes room in its output.
+    pub async fn mark(&mut self, message: &Value) -> Result<()> {
+        if self.child.ended()?.is_some() {
+            return Err(Error::NotRunning { program: "the actor".to_owned() });
+        }
+        let path = format!("/proc/{}/fd/1", self.child.pid());
+        let marking = || Error::io(format!("marking the actor's output in {path}"));
+        let mut output = pipe::OpenOptions::new().open_sender(&path).map_err(marking())?;
+        let line = format!("{message}\n");
+        match timeout(SEND_BOUND, output.write_all(line.as_bytes())).await {
+            Ok(marked) => marked.map_err(marking()),
+            Err(_) => Err(self.too_late("room in the actor's output", SEND_BOUND)),
+        }
+    }
+
     /// Kills it, and only it, as a crash would. When this returns, it is gone. Killing one that has
     /// ended does nothing.
     ///
@@ -134,7 +154,11 @@ impl Actor {
     ///
     /// [`Error::TimedOut`] if it is stuck in the kernel.
     pub fn sigkill(&mut self) -> Result<()> {
-        self.child.kill()
+        if self.child.ended()?.is_none() {
+            self.child.kill()?;
+            clock::remove_leftovers_of(self.child.pid());
+        }
+        Ok(())
     }
 
     /// Stops it with all that it started. When this returns, not one of its threads runs.
@@ -178,5 +202,16 @@ impl Actor {
 
     fn broken(&self, problem: &str) -> Error {
         Error::Protocol { peer: "the actor".to_owned(), problem: format!("{problem}\n{}", self.story()) }
+    }
+}
+
+/// With a wall clock of the test it leaves something in shared memory when it is killed.
+impl Drop for Actor {
+    fn drop(&mut self) {
+        if matches!(self.child.ended(), Ok(None)) {
+            // Nobody is left to tell; dropping the child tries it again.
+            let _ = self.child.kill_family();
+            clock::remove_leftovers_of(self.child.pid());
+        }
     }
 }

@@ -207,7 +207,7 @@ async fn controls(extent: &Extent) -> Vec<String> {
     let extent = Extent { histories: 5, ..extent.clone() };
     let all = Control::ALL.map(|control| {
         let extent = extent.clone();
-        tokio::spawn(async move { matrix::run_control(control, &extent).await })
+        tokio::spawn(async move { matrix::run_control(control, &extent, |words| println!("control  {words}")).await })
     });
     let mut problems = Vec::new();
     for (control, running) in Control::ALL.iter().zip(all) {

@@ -141,7 +141,9 @@ impl Control {
             Self::NoFencing => (300, 6),
             // Whether somebody else comes in before the holder looks is, too.
             Self::Eviction => (60, 6),
-            _ => (20, 2),
+            // Whether a master is replaced, and servers are back, before the leases are over is up to the machine.
+            Self::PlainSet | Self::EmptyNodes => (20, 3),
+            Self::WallClock => (20, 2),
         }
     }
 

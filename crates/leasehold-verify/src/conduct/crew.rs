@@ -1,5 +1,6 @@
 //! The workers: processes of their own, whose events go into the history as they come.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +19,14 @@ const START: Duration = Duration::from_secs(30);
 
 /// How long one that has said its last word may take to end.
 const EXIT: Duration = Duration::from_secs(30);
+
+/// Our own word in a worker's output.
+const MARK: &str = "heard so far";
+
+/// How long workers may take from the word to stop until they are gone: they finish what they wait for, give back what they hold, and end.
+pub(super) fn ending(ttl: Duration) -> Duration {
+    ttl * 6 + Duration::from_secs(10) + EXIT
+}
 
 /// What is done to a worker.
 #[derive(Debug)]
@@ -92,7 +101,7 @@ impl Crew {
         self.order(worker, Order::Kill).await
     }
 
-    /// Stops it.
+    /// Stops it; all that it had said is heard when this returns.
     pub(super) async fn stop(&self, worker: Worker) -> bool {
         self.order(worker, Order::Stop).await
     }
@@ -171,10 +180,17 @@ async fn pump(
     let mut killed = false;
     let mut open = true;
     let mut left = workers.len();
+    // Those who wait until all is heard that was said before a stop.
+    let mut heard = VecDeque::new();
     loop {
         tokio::select! {
-            line = actor.recv(Duration::from_secs(3600)) => match line.map(serde_json::from_value::<Event>) {
-                Ok(Ok(event)) => {
+            line = actor.recv(Duration::from_secs(3600)) => match line.map(read) {
+                Ok(Ok(None)) => {
+                    if let Some(done) = heard.pop_front() {
+                        tell(done, true);
+                    }
+                }
+                Ok(Ok(Some(event))) => {
                     left -= usize::from(matches!(event, Event::Worker { state: State::Ended, .. }));
                     live.hear(event);
                     // Its last word: whoever else has its pipe for a moment need not be waited for.
@@ -204,7 +220,15 @@ async fn pump(
                 }
                 Some(Order::Stop(done)) => {
                     all(&State::Stopped);
-                    tell(done, actor.sigstop().is_ok());
+                    // What it wrote may still be on its way: our own word comes behind it.
+                    if actor.sigstop().is_ok() {
+                        match actor.mark(&MARK.into()).await {
+                            Ok(()) => heard.push_back(done),
+                            // As if it had ended, which is the only likely reason.
+                            Err(_) if actor.sigcont().is_ok() => all(&State::Resumed),
+                            Err(_) => {}
+                        }
+                    }
                 }
                 Some(Order::Resume(done)) => {
                     let resumed = actor.sigcont().is_ok();
@@ -219,6 +243,11 @@ async fn pump(
             },
         }
     }
+}
+
+/// What a line says; `None`: it is our own mark.
+fn read(line: serde_json::Value) -> Result<Option<Event>, serde_json::Error> {
+    if line == MARK { Ok(None) } else { serde_json::from_value(line).map(Some) }
 }
 
 /// Waits for its end, which has come or is near.
@@ -251,5 +280,19 @@ fn tell(done: oneshot::Sender<()>, carried_out: bool) {
     if carried_out {
         // Whoever asked may be gone.
         let _ = done.send(());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_says_its_last_word_late_still_has_its_time_to_end() {
+        for ttl in [Duration::from_millis(500), Duration::from_secs(10)] {
+            // The longest wait for a lock, and a second for the call to end.
+            let last_word = ttl * 5 + Duration::from_secs(1);
+            assert!(ending(ttl) >= last_word + EXIT);
+        }
     }
 }

@@ -12,8 +12,8 @@ use crate::history::{Event, FaultKind, Nanos, Worker, Workload};
 use crate::worker::Assignment;
 
 const LOOK: Duration = Duration::from_millis(10);
-/// All that a worker wrote before it was stopped has been read after this.
-const HEARD: Duration = Duration::from_millis(15);
+/// How far the workers' clocks jump, in seconds.
+const HOUR: i64 = 3600;
 /// How long Sentinels may take to replace a master.
 const REPLACEMENT: Duration = Duration::from_secs(60);
 /// With a time, a fault begins about this often.
@@ -110,10 +110,16 @@ impl Stage {
             FaultKind::Kill | FaultKind::Stop => {
                 self.hit_holder(number, planned.kind, live, crew, assignment, dice).await
             }
-            FaultKind::Clock if self.workers_clock.is_some() => self.move_workers_clock(number, live).await,
+            kind if self.scene.control.is_some_and(|control| control.takes(kind)) => {
+                self.move_workers_clock(number, live).await
+            }
             kind => {
                 let stopped = match self.scene.control {
                     Some(control) if control.stops_holders() => self.stop_holders(live, crew).await,
+                    // As without the guard.
+                    None if kind == FaultKind::Wipe && dice.fork("wide").one_in(2) && self.deployment.widen(kind) => {
+                        vec![self.catch(live, crew, dice).await?.0]
+                    }
                     // Others come in while it believes that it still holds.
                     _ if kind == FaultKind::Ahead && dice.between(0, 1) == 0 => {
                         vec![self.catch(live, crew, dice).await?.0]
@@ -145,6 +151,14 @@ impl Stage {
         for worker in stopped {
             let _ = write!(strike.target, ", and worker {worker} stands still");
         }
+        if kind == FaultKind::Clock
+            && let Some(clock) = &self.workers_clock
+        {
+            // To them it should not matter, whichever way.
+            let ahead = dice.fork("workers").one_in(2);
+            clock.move_to(if ahead { HOUR } else { -HOUR })?;
+            let _ = write!(strike.target, ", and the workers' an hour {}", if ahead { "ahead" } else { "back" });
+        }
         live.put(begins(strike.target.clone(), None));
         let over = tokio::time::Instant::now() + strike.lasts;
         if strike.served {
@@ -155,6 +169,9 @@ impl Stage {
         }
         tokio::time::sleep_until(over).await;
         let note = self.deployment.end(kind).await?;
+        if let Some(clock) = &self.workers_clock {
+            clock.move_to(0)?;
+        }
         live.put(Event::FaultEnd { t: live.now(), fault: number, note });
         if !stopped.is_empty() {
             // Others come in meanwhile; what those hold is valid for longer than that.
@@ -230,14 +247,13 @@ impl Stage {
             };
             let t = live.now();
             if crew.stop(worker).await {
-                tokio::time::sleep(HEARD).await;
                 if late || live.holders().contains(&worker) {
                     return Ok((worker, t));
                 }
                 crew.resume(worker).await;
             } else {
                 // It has ended by itself; its end is said when all are dismissed.
-                tokio::time::sleep(HEARD).await;
+                tokio::time::sleep(LOOK).await;
             }
         }
     }
@@ -246,7 +262,7 @@ impl Stage {
     async fn move_workers_clock(&self, number: u32, live: &Live) -> Result<(), Trouble> {
         let Some(clock) = &self.workers_clock else { return Ok(()) };
         let t = live.now();
-        clock.move_to(-3600)?;
+        clock.move_to(-HOUR)?;
         let target = "the workers' wall clocks, an hour back".to_owned();
         let (kind, workers) = (FaultKind::Clock, Vec::new());
         live.put(Event::FaultBegin { t, fault: number, kind, target, workers, served: None });

@@ -37,6 +37,8 @@ struct Inside {
     progress: Progress,
     /// Locks that somebody was granted and has neither given back nor lost.
     held: HashMap<OpId, Worker>,
+    /// The last tick of each worker. One that was lost has no end, and is over when the next begins.
+    ticks: HashMap<Worker, OpId>,
     working: Vec<Worker>,
     events: Vec<Event>,
     broken: Option<String>,
@@ -160,6 +162,9 @@ impl Inside {
                     Call::Release { hold } => drop(self.held.remove(hold)),
                     Call::Tick { .. } => {
                         self.progress.ticks += 1;
+                        if let Some(older) = self.ticks.insert(*worker, *op) {
+                            self.held.remove(&older);
+                        }
                         self.held.insert(*op, *worker);
                     }
                     _ => {}
@@ -185,5 +190,29 @@ impl Inside {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tick_without_an_end_is_over_when_the_next_begins() {
+        let live = Live::new(None);
+        let op = |worker: Worker, number: u64| u64::from(worker) << 32 | number;
+        let tick = |worker, number| {
+            let call = Call::Tick { job: "a".to_owned(), tick: 1, attempt: 1, token: number };
+            live.hear(Event::Begin { t: number, worker, op: op(worker, number), due: None, call });
+        };
+        let done = |worker, number| live.hear(Event::End { t: number, op: op(worker, number), outcome: Outcome::Done });
+        tick(1, 1);
+        tick(2, 1);
+        tick(1, 2);
+        assert_eq!(live.holders(), [1, 2]);
+        done(1, 2);
+        assert_eq!(live.holders(), [2], "the first was dropped");
+        done(2, 1);
+        assert!(live.holders().is_empty());
     }
 }

@@ -23,7 +23,7 @@ use crate::deploy::{Deployment, Local, Setup};
 use crate::dice::Dice;
 use crate::history::{Event, FaultKind, Header, Worker, Workload};
 use crate::resource::Resource;
-use crate::worker::Assignment;
+use crate::worker::{Assignment, lock_names};
 
 /// A third of it is how long a look at the engine may take.
 const LOOKING: Duration = Duration::from_secs(15);
@@ -100,6 +100,7 @@ pub struct Stage {
     scene: Scene,
     ttl: Duration,
     deployment: Deployment,
+    /// The workers' own wall clocks, where they are to jump.
     workers_clock: Option<leasehold_testbed::WallClock>,
     folder: tempfile::TempDir,
     runs: u32,
@@ -121,10 +122,11 @@ impl Stage {
             Target::Local(local) => Deployment::start(*local, &setup).await?,
             Target::Engine(url) => Deployment::remote(url, &setup).await?,
         };
-        let workers_clock = match control {
-            Some(Control::WallClock) => Some(leasehold_testbed::WallClock::new()?),
-            _ => None,
+        let moves_clocks = match control {
+            Some(control) => control.takes(FaultKind::Clock),
+            None => matches!(scene.target, Target::Local(_)) && scene.faults.contains(&FaultKind::Clock),
         };
+        let workers_clock = moves_clocks.then(leasehold_testbed::WallClock::new).transpose()?;
         let folder = tempfile::Builder::new().prefix("leasehold-verify-").tempdir();
         let folder = folder.map_err(|error| Trouble::new(format!("no temporary folder: {error}")))?;
         Ok(Self { scene, ttl, deployment, workers_clock, folder, runs: 0 })
@@ -171,6 +173,7 @@ impl Stage {
         if looks {
             look_for_others(&own, &looked_at).await?;
         }
+        self.deployment.remember().await?;
         // Only now: an older history of that name is not thrown away for nothing.
         let file = run.history.as_deref().map(create).transpose()?;
         let live = Arc::new(Live::new(file));
@@ -189,16 +192,18 @@ impl Stage {
         self.drive(run, &live, &mut crew, &assignment, &mut progress).await?;
         live.say("ending");
         progress(&live.progress());
-        let complaints = crew.dismiss(self.ttl * 6 + Duration::from_secs(10)).await;
+        let complaints = crew.dismiss(crew::ending(self.ttl)).await;
         if looks {
             self.look_for_leftovers(&own, &looked_at, &live).await?;
         }
         if let Some(complaint) = complaints.into_iter().next() {
-            return Err(Trouble::new(complaint));
+            return Err(Trouble::of_workers(complaint));
         }
-        live.put(Event::Done { t: live.now() });
+        self.deployment.surprised().await?;
         // It holds nothing.
         let _ = own.close().await;
+        self.look_for_sessions(&live).await?;
+        live.put(Event::Done { t: live.now() });
         live.finish().map_err(|error| Trouble::new(error.to_string()))
     }
 
@@ -250,7 +255,7 @@ impl Stage {
     /// Whoever was killed leaves its lock until its TTL is over.
     async fn look_for_leftovers(&self, own: &Locks, locks: &[String], live: &Live) -> Result<(), Trouble> {
         live.say("looking for what is left");
-        let give_up = live.now() + (self.ttl * 3 + Duration::from_secs(5)).as_nanos() as u64;
+        let give_up = live.now() + self.lasts_at_most();
         let despair = give_up + LOOKING.as_nanos() as u64;
         loop {
             let mut left = Vec::new();
@@ -261,8 +266,12 @@ impl Stage {
                         let what = if party.token.is_some() { "held by" } else { "waited for by" };
                         (lock.clone(), format!("{what} process {} ({})", party.holder.pid, party.holder.text))
                     })),
-                    Err(error) => unclear = Some(error),
+                    Err(error) => unclear = Some(words(error)),
                 }
+            }
+            match self.deployment.left(locks).await {
+                Ok(more) => left.extend(more),
+                Err(trouble) => unclear = Some(trouble),
             }
             let t = live.now();
             match (left.is_empty(), unclear) {
@@ -276,10 +285,35 @@ impl Stage {
                     }
                     return Ok(());
                 }
-                (true, Some(error)) if t >= despair => return Err(words(error)),
+                (true, Some(trouble)) if t >= despair => return Err(trouble),
                 _ => tokio::time::sleep(Duration::from_millis(20)).await,
             }
         }
+    }
+
+    /// Whoever is gone, and our own look, has no session at a database any more.
+    async fn look_for_sessions(&self, live: &Live) -> Result<(), Trouble> {
+        let give_up = live.now() + self.lasts_at_most();
+        let despair = give_up + LOOKING.as_nanos() as u64;
+        loop {
+            let t = live.now();
+            match self.deployment.sessions().await {
+                Ok(left) if left.is_empty() => return Ok(()),
+                Ok(left) if t >= give_up => {
+                    for (lock, what) in left {
+                        live.put(Event::Leftover { t, lock, what });
+                    }
+                    return Ok(());
+                }
+                Err(trouble) if t >= despair => return Err(trouble),
+                _ => tokio::time::sleep(BETWEEN_LOOKS).await,
+            }
+        }
+    }
+
+    /// How long something may be left when all have ended.
+    fn lasts_at_most(&self) -> u64 {
+        (self.ttl * 3 + Duration::from_secs(5)).as_nanos() as u64
     }
 }
 
@@ -290,12 +324,6 @@ fn names(run: &Run) -> Vec<String> {
         _ => 1,
     };
     (1..=count).map(|number| format!("verify:{}:{}:{number}", run.workload, run.seed)).collect()
-}
-
-/// A job's lock has a name of its own.
-fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
-    let prefix = if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" };
-    names.iter().map(|name| format!("{prefix}{name}")).collect()
 }
 
 async fn look_for_others(own: &Locks, locks: &[String]) -> Result<(), Trouble> {

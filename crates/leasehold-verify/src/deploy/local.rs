@@ -72,6 +72,8 @@ impl Local {
                 Duration::from_secs(2)
             }
             Self::Redlock if faults.contains(&FaultKind::Wipe) => Duration::from_secs(4),
+            // What the kernel frees at once must be told from what a lease's end frees.
+            Self::File if faults == [FaultKind::Kill] => Duration::from_secs(3),
             _ => self.ttl(),
         }
     }
@@ -216,5 +218,6 @@ mod tests {
         assert!(Local::Redis.ttl() <= Duration::from_millis(500));
         assert!(Local::Redis.ttl_for(&[FaultKind::Failover]) >= Duration::from_secs(4));
         assert_eq!(Local::Mysql.ttl_for(&[FaultKind::Failover]), Local::Mysql.ttl());
+        assert!(Local::File.ttl_for(&[FaultKind::Kill]) >= Duration::from_secs(3));
     }
 }

@@ -19,11 +19,11 @@
 //! | duplicate | a request arrives twice, and its connection is cut before the first reply: a client could take the second for that of its next request | |
 //! | partition | silence for longer than the TTL: of the server; of a minority of Redlock's; see above for ZooKeeper | |
 //! | crash | SIGKILL, and back with its data, which was on disk before it was acknowledged | |
-//! | wipe | SIGKILL, and back without its data; the URL has `strict` | no `strict`; of Redlock's, a majority |
+//! | wipe | SIGKILL, and back without its data; the URL has `strict`; of Redlock's, one or two, or [a majority](Deployment::widen) | no `strict`; of Redlock's, a majority |
 //! | failover | the replica is cut off, the master goes on and is killed, Sentinels promote; the URL has `strict` | no `strict` |
 //! | leader | SIGKILL of the leader | |
-//! | clock | the server's wall clock is set back, and stays there; of Redlock's, two | ahead; of Redlock's, a majority |
-//! | ahead | the server's wall clock jumps ahead; of Redlock's, two: two may hold a lock then, and their tokens tell them apart | |
+//! | clock | the server's wall clock is set back, and stays there; of Redlock's, one or two | ahead; of Redlock's, a majority |
+//! | ahead | the server's wall clock jumps ahead; of Redlock's, one or two: two may hold a lock then, and their tokens tell them apart | |
 //! | evict | no memory, and `noeviction`: clean errors | `volatile-ttl`: locks are thrown away |
 //! | disk-full | the data folder's own small disk is filled up | |
 //!
@@ -117,7 +117,17 @@ impl Strike {
 
     /// How long servers are away of which the others need not wait for the end: now and then for longer than those may take to serve again.
     fn while_others_serve(ttl: Duration, dice: &mut Dice) -> Duration {
-        if dice.one_in(6) { ttl * 2 + Duration::from_secs(7) } else { dice.time(Duration::ZERO, ttl * 3 / 2) }
+        if dice.one_in(6) { Self::long(ttl) } else { dice.time(Duration::ZERO, ttl * 3 / 2) }
+    }
+
+    /// Longer than servers may take that serve in place of others.
+    fn long(ttl: Duration) -> Duration {
+        ttl * 2 + Duration::from_secs(7)
+    }
+
+    /// The longest that such a one lasts.
+    pub fn longest(&self, ttl: Duration) -> Duration {
+        if self.served { Self::long(ttl).max(ttl * 3) } else { ttl * 3 }
     }
 }
 
@@ -250,6 +260,12 @@ impl Deployment {
         (!words.is_empty()).then(|| words.into_iter().collect::<Vec<_>>().join("; "))
     }
 
+    /// Where servers vote, has the next fault of this kind hit a majority of them, as it does with the guard off. `false`: it cannot. Only what
+    /// forgets may be a majority: `strict` is there for that.
+    pub fn widen(&mut self, fault: FaultKind) -> bool {
+        self.gear.widen(fault)
+    }
+
     /// Begins a fault of the servers or of the network. Faults of workers (kill, stop) are not begun here. While one server fault goes on no
     /// other can begin.
     ///
@@ -297,6 +313,40 @@ impl Deployment {
             Some(lines) if !on_servers => lines.end(fault),
             _ => self.gear.end(fault).await,
         }
+    }
+
+    /// A run begins: from now on nothing happens to the servers but what is [begun](Self::begin) here.
+    ///
+    /// # Errors
+    /// If they do not say how they stand.
+    pub async fn remember(&mut self) -> Result<(), Trouble> {
+        self.gear.remember().await
+    }
+
+    /// Whether that is so until now.
+    ///
+    /// # Errors
+    /// If Sentinels have replaced a master by themselves, because it got no time to answer them: a run in which that happens cannot be judged.
+    pub async fn surprised(&self) -> Result<(), Trouble> {
+        self.gear.surprised().await
+    }
+
+    /// What servers that were started here still have when all workers have ended: keys that never end, claims to these locks on any of Redlock's
+    /// servers, ZooKeeper's ephemeral nodes. Where it is, and what it is. With the guard off nobody looks: others' locks are no concern of ours.
+    ///
+    /// # Errors
+    /// If a server does not answer.
+    pub async fn left(&self, locks: &[String]) -> Result<Vec<(String, String)>, Trouble> {
+        if self.setup.guard { self.gear.left(locks).await } else { Ok(Vec::new()) }
+    }
+
+    /// Sessions that databases which were started here still have, when all clients are gone.
+    ///
+    /// # Errors
+    /// If a server does not answer.
+    pub async fn sessions(&self) -> Result<Vec<(String, String)>, Trouble> {
+        // There half of the connections fell silent for good, and it is we who keep them.
+        if self.setup.wants(FaultKind::Ahead) { Ok(Vec::new()) } else { self.gear.sessions().await }
     }
 
     fn on_servers(&self, fault: FaultKind) -> bool {

@@ -130,6 +130,9 @@ pub struct Outcome {
     pub checked: BTreeMap<Promise, (u64, u64)>,
     /// What kept a history from being run.
     pub troubles: Vec<String>,
+    /// What kept one from being run at first: the same was run once more.
+    #[serde(default)]
+    pub again: Vec<String>,
 }
 
 /// Runs cells, several at a time, and tells of each as it ends.
@@ -176,19 +179,13 @@ async fn run_cell(cell: Cell, extent: &Extent) -> Outcome {
     outcome
 }
 
-/// Runs what can be run: a history that does not come to its end is told of, and the next one has servers of its own.
+/// Runs what can be run. Whatever kept a history from its end may be the machine's fault: the same is run once more, on servers of its own. What an
+/// engine did wrong is never run again.
 async fn run_histories(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Result<(), Trouble> {
     let faults = Vec::from_iter(cell.fault);
-    let mut stage = open(cell, extent).await?;
-    let workloads = stage.able(&WORKLOADS).await?;
-    let ticks = match stage.able(&[Workload::Ticks]).await {
-        // By a clock that is far ahead a thousand ticks are over at once.
-        Ok(able) if extent.ticks > 0 && cell.fault != Some(FaultKind::Ahead) => able,
-        _ => Vec::new(),
-    };
-    let workloads = workloads.into_iter().cycle().take(extent.histories as usize);
     make(&extent.kept)?;
-    for (number, workload) in (0..).zip(workloads.chain(ticks)) {
+    let (mut stage, workloads) = open(cell, extent, outcome).await?;
+    for (number, workload) in (0..).zip(workloads) {
         let seed = extent.seed + number;
         // Kept only if something is wrong with it, or if it does not come to its end.
         let written = extent.kept.join(format!("{}-{workload}-{seed}-cut.jsonl", outcome.stem()));
@@ -201,27 +198,58 @@ async fn run_histories(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Re
             seed,
             history: Some(written.clone()),
         };
-        match stage.perform(&run, |_| ()).await {
-            // The checker works for a while; nobody else should wait for it.
-            Ok(events) => tokio::task::block_in_place(|| {
-                outcome.take_in(&events, &run, &extent.kept);
-                // What is wrong is there under another name by now.
-                let _ = std::fs::remove_file(&written);
-            }),
-            Err(trouble) => {
-                outcome.troubles.push(format!("{}: {trouble}", written.display()));
-                drop(stage);
-                stage = open(cell, extent).await?;
+        for first in [true, false] {
+            match stage.perform(&run, |_| ()).await {
+                // The checker works for a while; nobody else should wait for it.
+                Ok(events) => {
+                    tokio::task::block_in_place(|| {
+                        outcome.take_in(&events, &run, &extent.kept);
+                        // What is wrong is there under another name by now.
+                        let _ = std::fs::remove_file(&written);
+                    });
+                    break;
+                }
+                Err(trouble) => {
+                    drop(stage);
+                    let again = tokio::task::block_in_place(|| outcome.cut_short(&trouble, first, &run, &written));
+                    stage = open(cell, extent, outcome).await?.0;
+                    if !again {
+                        break;
+                    }
+                }
             }
         }
     }
     Ok(())
 }
 
-async fn open(cell: Cell, extent: &Extent) -> Result<Stage, Trouble> {
+/// Servers, and the workloads that they can do, one for each history. What does not start is started once more.
+async fn open(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Result<(Stage, Vec<Workload>), Trouble> {
+    match open_once(cell, extent).await {
+        Err(trouble) if trouble.is_passing() => outcome.again.push(trouble.to_string()),
+        opened => return opened,
+    }
+    open_once(cell, extent).await
+}
+
+async fn open_once(cell: Cell, extent: &Extent) -> Result<(Stage, Vec<Workload>), Trouble> {
     let worker = extent.worker.clone();
     let faults = Vec::from_iter(cell.fault);
-    Stage::open(Scene { target: Target::Local(cell.local), faults, control: None, ttl: None, worker }).await
+    let scene = Scene { target: Target::Local(cell.local), faults, control: None, ttl: None, worker };
+    let stage = Stage::open(scene).await?;
+    let workloads = stage.able(&WORKLOADS).await?;
+    // By a clock that is far ahead a thousand ticks are over at once.
+    let ticks = match extent.ticks > 0 && cell.fault != Some(FaultKind::Ahead) {
+        true => stage.able(&[Workload::Ticks]).await?,
+        false => Vec::new(),
+    };
+    let workloads = workloads.into_iter().cycle().take(extent.histories as usize).chain(ticks).collect();
+    Ok((stage, workloads))
+}
+
+/// What must hold whatever else went wrong. For the others one must know of all that went wrong, and of when the run ended.
+fn holds_always(promise: Promise) -> bool {
+    !matches!(promise, Promise::Order | Promise::Recovery | Promise::Ticks)
 }
 
 fn make(folder: &Path) -> Result<(), Trouble> {
@@ -253,6 +281,7 @@ impl Outcome {
             tested: Vec::new(),
             checked: BTreeMap::new(),
             troubles: Vec::new(),
+            again: Vec::new(),
         }
     }
 
@@ -310,6 +339,23 @@ impl Outcome {
         *sum = (sum.0 + checked, sum.1 + broken);
     }
 
+    /// Takes in a history that did not come to its end. Whether the same is to be run again: not if it had gone wrong by then, nor a second time.
+    fn cut_short(&mut self, trouble: &Trouble, first: bool, run: &Run, written: &Path) -> bool {
+        let events = history::load(written).ok().and_then(|text| history::read(&text).ok());
+        let verdict = events.as_deref().filter(|events| !events.is_empty()).map(check::check);
+        let broken = verdict.iter().flat_map(|verdict| &verdict.violations).find(|one| holds_always(one.promise));
+        if let Some(violation) = broken {
+            self.broken += 1;
+            self.violations.push(format!("{}: {}", written.display(), violation.title));
+        }
+        let again = first && broken.is_none() && trouble.is_passing();
+        match again {
+            true => self.again.push(format!("{}, seed {}: {trouble}", run.workload, run.seed)),
+            false => self.troubles.push(format!("{}: {trouble}", written.display())),
+        }
+        again
+    }
+
     /// Adds what came of the same cell later, with other seeds.
     pub fn add(&mut self, later: Self) {
         self.versions = later.versions;
@@ -332,6 +378,7 @@ impl Outcome {
         self.violations.extend(later.violations);
         self.troubles.extend(later.troubles);
         later.checked.into_iter().for_each(|(promise, sums)| self.count(promise, sums));
+        self.again.extend(later.again);
         self.tested.extend(later.tested);
         self.tested.sort_unstable();
         self.tested.dedup();
@@ -353,6 +400,7 @@ impl Outcome {
         };
         let words = self.violations.iter().chain(&self.troubles);
         let words: String = words.map(|problem| format!("\n    {problem}")).collect();
+        let again: String = self.again.iter().map(|problem| format!("\n    run once more: {problem}")).collect();
         let at_once = match self.at_once {
             0 => String::new(),
             n => format!(", {n} at once with another, which is not promised here"),
@@ -362,7 +410,7 @@ impl Outcome {
             n => format!(", {n} registers that porcupine did not confirm"),
         };
         format!(
-            "{} histories, {} calls, {} grants, {} faults, {} lost ({} while they ran), {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{words}",
+            "{} histories, {} calls, {} grants, {} faults, {} lost ({} while they ran), {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{again}{words}",
             self.histories, self.calls, self.grants, self.faults, self.losses, self.told, self.refused, self.broken
         )
     }
@@ -385,41 +433,122 @@ fn keep(events: &[Event], verdict: &Verdict, folder: &Path, stem: &str) -> std::
     std::fs::write(folder.join(format!("{stem}.html")), report::html::page(events, verdict))
 }
 
-/// Runs a negative control: its histories, each of which should be found out. Gives back how many were, of how many.
+/// Runs a negative control: its histories, each of which should be found out. Gives back how many were, of how many. One that could not be run is run
+/// once more, on servers of its own, and `told` hears of it; one that was run and not found out is not.
 ///
 /// # Errors
 /// If it could not be run.
-pub async fn run_control(control: Control, extent: &Extent) -> Result<(u64, u64), Trouble> {
-    let (local, workload, fault) = control.command();
-    let (calls, faults) = control.extent();
-    let scene = Scene {
-        target: Target::Local(local),
-        faults: vec![fault],
-        control: Some(control),
-        ttl: None,
-        worker: extent.worker.clone(),
-    };
-    let mut stage = Stage::open(scene).await?;
+pub async fn run_control(control: Control, extent: &Extent, mut told: impl FnMut(&str)) -> Result<(u64, u64), Trouble> {
     make(&extent.kept)?;
-    let mut found = 0;
+    let (mut stage, mut found) = (None, 0);
     for seed in (extent.seed..).take(extent.histories as usize) {
-        // Kept only if it was not found out, or does not come to its end.
-        let written = extent.kept.join(format!("control-{local}-{workload}-{fault}-{seed}.jsonl"));
-        let run = Run {
-            workload,
-            faults: vec![fault],
-            times: Some(faults),
-            workers: 5,
-            length: Length::Calls(calls),
-            seed,
-            history: Some(written.clone()),
+        let is_found = match control_once(control, extent, seed, &mut stage).await {
+            Err(trouble) if trouble.is_passing() => {
+                told(&format!("{}, seed {seed}, is run once more: {trouble}", control.about()));
+                stage = None;
+                control_once(control, extent, seed, &mut stage).await?
+            }
+            run => run?,
         };
-        let events = stage.perform(&run, |_| ()).await?;
-        // The checker works for a while, for long where a register's history is wrong; nobody else should wait for it.
-        if tokio::task::block_in_place(|| check::check(&events).as_expected()) {
-            found += 1;
-            let _ = std::fs::remove_file(&written);
-        }
+        found += u64::from(is_found);
     }
     Ok((found, extent.histories))
+}
+
+/// One history of a control, on servers that are there or are started. Whether it was found out.
+async fn control_once(
+    control: Control,
+    extent: &Extent,
+    seed: u64,
+    stage: &mut Option<Stage>,
+) -> Result<bool, Trouble> {
+    let (local, workload, fault) = control.command();
+    let (calls, faults) = control.extent();
+    let (target, worker) = (Target::Local(local), extent.worker.clone());
+    let scene = Scene { target, faults: vec![fault], control: Some(control), ttl: None, worker };
+    let stage = match stage {
+        Some(stage) => stage,
+        None => stage.insert(Stage::open(scene).await?),
+    };
+    // Kept only if it was not found out, or does not come to its end.
+    let written = extent.kept.join(format!("control-{local}-{workload}-{fault}-{seed}.jsonl"));
+    let run = Run {
+        workload,
+        faults: vec![fault],
+        times: Some(faults),
+        workers: 5,
+        length: Length::Calls(calls),
+        seed,
+        history: Some(written.clone()),
+    };
+    let events = stage.perform(&run, |_| ()).await?;
+    // The checker works for a while, for long where a register's history is wrong; nobody else should wait for it.
+    let is_found = tokio::task::block_in_place(|| check::check(&events).as_expected());
+    if is_found {
+        let _ = std::fs::remove_file(&written);
+    }
+    Ok(is_found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{self, Call, Mode};
+
+    const CELL: Cell = Cell { local: Local::Memory, fault: None };
+
+    fn run() -> Run {
+        let length = Length::Calls(20);
+        let workload = Workload::Mutex;
+        Run { workload, faults: Vec::new(), times: None, workers: 2, length, seed: 7, history: None }
+    }
+
+    /// Two workers are granted a lock, the second when the first has it: with these tokens.
+    fn history(tokens: [u64; 2]) -> String {
+        let header = r#"{"event":"run","format":1,"leasehold":"","engine":"memory","url":"","workload":"rwlock","guard":true,"seed":7,"ttl":1000000000,"lanes":2,"fair":true,"fencing":true,"started":""}"#;
+        let mut events = vec![serde_json::from_str(header).unwrap()];
+        for (worker, token) in (1..).zip(tokens) {
+            let (t, op) = (u64::from(worker) * 1000, u64::from(worker) << 32 | 1);
+            let state = history::State::Started { lane: worker, pid: worker };
+            events.push(Event::Worker { t, worker, state });
+            let call = Call::Lock { lock: "a".to_owned(), mode: Mode::Shared, owner: None, waits: false };
+            events.push(Event::Begin { t: t + 1, worker, op, due: None, call });
+            let outcome = history::Outcome::Granted { token, deadline: t + 1_000_000_000 };
+            events.push(Event::End { t: t + 2, op, outcome });
+        }
+        events.iter().map(history::line).collect()
+    }
+
+    #[test]
+    fn what_went_wrong_before_the_trouble_is_not_run_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = folder.path().join("cut.jsonl");
+        let cut = |tokens, first, trouble: &Trouble| {
+            std::fs::write(&written, history(tokens)).unwrap();
+            let mut outcome = Outcome::of(CELL);
+            let again = outcome.cut_short(trouble, first, &run(), &written);
+            (again, outcome.broken, outcome.troubles.len(), outcome.again.len())
+        };
+        let passing = Trouble::new("the machine is busy");
+        assert_eq!(cut([1, 2], true, &passing), (true, 0, 0, 1));
+        assert_eq!(cut([1, 2], false, &passing), (false, 0, 1, 0));
+        assert_eq!(cut([2, 2], true, &passing), (false, 1, 1, 0));
+        assert_eq!(cut([1, 2], true, &Trouble::of_workers("a worker crashed")), (false, 0, 1, 0));
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn what_could_not_be_run_is_run_once_more_and_no_more() {
+        let folder = tempfile::tempdir().unwrap();
+        let (worker, kept) = (folder.path().join("nobody"), folder.path().join("kept"));
+        let extent =
+            Extent { histories: 2, calls: 20, ticks: 0, faults: 0, workers: 2, at_once: 1, seed: 7, worker, kept };
+        let (_, outcome) = super::run(vec![CELL], &extent, |_, _| ()).await.remove(0);
+        assert_eq!((outcome.again.len(), outcome.troubles.len(), outcome.histories), (2, 2, 0), "{}", outcome.line());
+        assert!(!outcome.holds() && outcome.line().contains("run once more: fenced, seed 7"), "{}", outcome.line());
+        let mut told = Vec::new();
+        let extent = Extent { histories: 1, ..extent };
+        let control = run_control(Control::NoFencing, &extent, |words| told.push(words.to_owned()));
+        assert!(control.await.is_err());
+        assert!(matches!(told.as_slice(), [once] if once.contains("once more")), "{told:?}");
+    }
 }

@@ -109,7 +109,7 @@ async fn work() -> Result<(), String> {
     stalls.abort();
     if let Taker::Leasehold(locks) = taker {
         if locks.capabilities().reach == leasehold::engine::Reach::Process {
-            look_for_leftovers(&locks, &assignment.locks, &recorder).await?;
+            look_for_leftovers(&locks, &lock_names(assignment.workload, &assignment.locks), &recorder).await?;
         }
         // What could not be taken back ends with its TTL.
         let _ = locks.close().await;
@@ -118,6 +118,12 @@ async fn work() -> Result<(), String> {
         recorder.worker(*worker, State::Ended);
     }
     Ok(())
+}
+
+/// The locks behind these names: a job's has a name of its own.
+pub(crate) fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
+    let prefix = if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" };
+    names.iter().map(|name| format!("{prefix}{name}")).collect()
 }
 
 /// What is left where nobody else can look.
@@ -154,5 +160,26 @@ async fn open(assignment: &Assignment) -> Result<Taker, String> {
             }
         }
         hands => Ok(Taker::Naive(Arc::new(naive::Plain::new(assignment, hands == Hands::WallClock)?))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_s_lock_that_is_left_is_seen() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let recorder = Recorder::new(0, Some(file.path())).unwrap();
+        let locks = Locks::open("memory:").await.unwrap();
+        let held = locks.mutex(format!("{}a", leasehold::schedule::PREFIX)).lock().await.unwrap();
+        let names = lock_names(Workload::Ticks, &["a".to_owned()]);
+        look_for_leftovers(&locks, &names, &recorder).await.unwrap();
+        assert!(held.release().await.is_ok());
+        look_for_leftovers(&locks, &names, &recorder).await.unwrap();
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() == 2 && lines[0].contains("leftover") && lines[0].contains("cron:a"), "{text}");
+        assert!(lines[1].contains("clean"), "{text}");
     }
 }

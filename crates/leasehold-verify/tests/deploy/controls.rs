@@ -69,6 +69,8 @@ async fn strike(deployment: &mut Deployment, clients: [&Locks; 2], fault: FaultK
         takers.spawn(take((*locks).clone(), who, Arc::clone(held), Arc::clone(&over)));
         has_some(held).await;
     }
+    // With the guard on as many servers are hit as without it, where they vote.
+    deployment.widen(fault);
     let strike = deployment.begin(fault, dice).await.expect("a fault");
     over.store(true, Ordering::SeqCst);
     let mut waits = JoinSet::new();

@@ -3,6 +3,7 @@
 
 mod controls;
 mod engines;
+mod left;
 mod refusals;
 mod remote;
 mod site;

@@ -8,17 +8,21 @@ use std::{net::SocketAddr, time::Duration};
 use futures_util::future::try_join_all;
 
 use super::{Redis, ask};
-use crate::{Result, Server};
+use crate::{Result, Server, try_eventually};
 use recipe::{MASTER_NAME, Sentinel};
 
 /// How many Sentinels there are.
 const SENTINELS: usize = 3;
+/// After how long a silence the master is down, if nothing else is said.
+const DOWN_AFTER: Duration = Duration::from_secs(1);
+/// How long a Sentinel that is busy may take to say who the master is. Only a failing test waits this long.
+const WORD_BOUND: Duration = Duration::from_secs(10);
 /// How long a set may take to find itself. Only a failing test waits this long.
 const START_BOUND: Duration = Duration::from_secs(60);
 
 /// One master, its replicas, and three Sentinels, of which two must agree that it is down.
 ///
-/// The master is down after one second of silence. The data nodes are numbered from 0, which is the
+/// The master is down after one second of silence, or [as long as is said](SentinelSet::patient). The data nodes are numbered from 0, which is the
 /// first master, and keep their numbers over a failover.
 ///
 /// To lose the last writes in a failover for sure:
@@ -76,10 +80,20 @@ impl SentinelSet {
     ///
     /// As [`SentinelSet::start`].
     pub async fn of(replicas: usize, each: &Redis) -> Result<Self> {
+        Self::patient(replicas, each, DOWN_AFTER).await
+    }
+
+    /// Like [`SentinelSet::of`], with a master that is down after this long a silence: where the machine is busy, a second is
+    /// soon over.
+    ///
+    /// # Errors
+    ///
+    /// As [`SentinelSet::start`].
+    pub async fn patient(replicas: usize, each: &Redis, down_after: Duration) -> Result<Self> {
         let password = each.password.clone();
         let master = each.clone().start().await?;
         let replica = each.clone().following(&master);
-        let sentinel = Sentinel { master_port: master.port(), password: password.clone() };
+        let sentinel = Sentinel { master_port: master.port(), password: password.clone(), down_after };
         let (replicas, sentinels) = tokio::try_join!(
             try_join_all((0..replicas).map(|_| replica.clone().start())),
             try_join_all((0..SENTINELS).map(|_| Server::start(sentinel.clone()))),
@@ -130,10 +144,15 @@ impl SentinelSet {
     ///
     /// As [`SentinelSet::master`] and [`Server::kill`].
     pub async fn kill_master(&mut self) -> Result<usize> {
-        let master = self.master().await?;
+        let master = self.sure_master().await?;
         self.nodes[master].kill()?;
         self.known = master;
         Ok(master)
+    }
+
+    /// The master, asked for until a Sentinel says who it is.
+    async fn sure_master(&self) -> Result<usize> {
+        try_eventually("word of a Sentinel", WORD_BOUND, || self.master()).await
     }
 
     /// Cuts the replicas off, so that the master's writes from now on reach none of them: they are
@@ -146,7 +165,7 @@ impl SentinelSet {
     ///
     /// As [`SentinelSet::master`] and [`Server::pause`].
     pub async fn cut_replication(&mut self) -> Result<()> {
-        let master = self.master().await?;
+        let master = self.sure_master().await?;
         for (index, node) in self.nodes.iter_mut().enumerate().filter(|(index, _)| *index != master) {
             if node.is_awake() {
                 node.pause()?;

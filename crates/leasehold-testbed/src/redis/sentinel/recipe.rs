@@ -1,6 +1,6 @@
 //! How one Sentinel is started.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use crate::{
     Error, Result,
@@ -31,6 +31,8 @@ const CONFIG_FILE: &str = "sentinel.conf";
 pub(super) struct Sentinel {
     pub(super) master_port: u16,
     pub(super) password: Option<String>,
+    /// After how long a silence the master is down.
+    pub(super) down_after: Duration,
 }
 
 impl Sentinel {
@@ -44,12 +46,13 @@ impl Sentinel {
              daemonize no\n\
              sentinel resolve-hostnames no\n\
              sentinel monitor {MASTER_NAME} 127.0.0.1 {master_port} {QUORUM}\n\
-             sentinel down-after-milliseconds {MASTER_NAME} 1000\n\
+             sentinel down-after-milliseconds {MASTER_NAME} {down_after}\n\
              sentinel failover-timeout {MASTER_NAME} 5000\n\
              {password}",
             port = place.port(),
             dir = place.dir(),
             master_port = self.master_port,
+            down_after = self.down_after.as_millis(),
         )
     }
 }

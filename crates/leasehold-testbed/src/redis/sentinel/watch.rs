@@ -26,6 +26,25 @@ impl SentinelSet {
         }
     }
 
+    /// The number of the node that is master by the word of the first Sentinel that is awake, and the number of that word: it rises
+    /// with every failover, also with one that leads back.
+    ///
+    /// # Errors
+    ///
+    /// As [`SentinelSet::master`].
+    pub async fn standing(&self) -> Result<(usize, u64)> {
+        let Some(sentinel) = self.sentinels.iter().find(|sentinel| sentinel.is_awake()) else {
+            return Err(Error::NotRunning { program: "every Sentinel".to_owned() });
+        };
+        let flat = ask::texts(ask::ask(sentinel.addr(), None, &["SENTINEL", "MASTER", MASTER_NAME]).await?)?;
+        let of = |key: &str| flat.chunks_exact(2).find(|pair| pair[0] == key).and_then(|pair| pair[1].parse().ok());
+        let epoch = of("config-epoch").ok_or_else(|| Error::Protocol {
+            peer: "Sentinel".to_owned(),
+            problem: format!("it does not say which configuration this is: {flat:?}"),
+        })?;
+        Ok((self.named_by(sentinel).await?, epoch))
+    }
+
     /// Waits until the Sentinels name another master than the last that was known, and that node
     /// says so itself; returns its number, and knows it from now on.
     ///

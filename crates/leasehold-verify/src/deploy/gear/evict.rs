@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold_testbed::redis::{Reply, Resp};
+use leasehold_testbed::try_eventually;
 
 use crate::deploy::Trouble;
 use crate::deploy::lines::Pulse;
@@ -21,6 +22,9 @@ const MISSING: u64 = 256 * 1024;
 /// They last longer than any lock's record: what ends first is thrown away first.
 const LASTS: &str = "86400";
 
+/// How long a busy server may take to answer.
+const BOUND: Duration = Duration::from_secs(30);
+
 /// Asks a server; a refusal is trouble.
 pub(super) async fn ask(addr: SocketAddr, words: &[&str]) -> Result<Reply, Trouble> {
     match Resp::connect(addr).await?.command(words).await? {
@@ -31,9 +35,14 @@ pub(super) async fn ask(addr: SocketAddr, words: &[&str]) -> Result<Reply, Troub
     }
 }
 
+/// Asks until it is answered: a machine that is busy is no reason to end a run. Only for what may be done twice.
+pub(super) async fn insist(addr: SocketAddr, words: &[&str]) -> Result<Reply, Trouble> {
+    Ok(try_eventually("answer of Redis", BOUND, || ask(addr, words)).await?)
+}
+
 /// What a server says of itself, in one section.
 pub(super) async fn facts(addr: SocketAddr, section: &str) -> Result<HashMap<String, String>, Trouble> {
-    let Reply::Bulk(text) = ask(addr, &["INFO", section]).await? else {
+    let Reply::Bulk(text) = insist(addr, &["INFO", section]).await? else {
         return Err(Trouble::new("Redis does not say what it is"));
     };
     let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
@@ -52,23 +61,21 @@ impl Full {
     pub(super) async fn begin(addr: SocketAddr, evicts: bool, ttl: Duration, dice: &mut Dice) -> Result<Self, Trouble> {
         let evicted = number(&facts(addr, "stats").await?, "evicted_keys");
         for at in 0..KEYS {
-            fill(&mut Resp::connect(addr).await?, at).await?;
+            try_eventually("room in a Redis", BOUND, || fill(addr, at)).await?;
         }
-        ask(addr, &["CONFIG", "SET", "maxmemory-samples", LOOKED_AT]).await?;
+        insist(addr, &["CONFIG", "SET", "maxmemory-samples", LOOKED_AT]).await?;
         let policy = if evicts { "volatile-ttl" } else { "noeviction" };
-        ask(addr, &["CONFIG", "SET", "maxmemory-policy", policy]).await?;
+        insist(addr, &["CONFIG", "SET", "maxmemory-policy", policy]).await?;
         let used = number(&facts(addr, "memory").await?, "used_memory");
         let most = used.saturating_sub(MISSING).to_string();
-        ask(addr, &["CONFIG", "SET", "maxmemory", &most]).await?;
+        insist(addr, &["CONFIG", "SET", "maxmemory", &most]).await?;
         let mut dice = Dice::new(dice.roll());
         // Keys that go make room: it is taken again.
         let pulse = Pulse::new(async move {
             loop {
                 tokio::time::sleep(dice.time(ttl / 20, ttl / 5)).await;
-                if let Ok(mut client) = Resp::connect(addr).await {
-                    // It refuses, as a rule: there is no memory.
-                    let _ = fill(&mut client, dice.below(KEYS as u64) as usize).await;
-                }
+                // It refuses, as a rule: there is no memory.
+                let _ = fill(addr, dice.below(KEYS as u64) as usize).await;
             }
         });
         Ok(Self { addr, evicted, pulse })
@@ -78,18 +85,18 @@ impl Full {
     pub(super) async fn end(self) -> Result<u64, Trouble> {
         let Self { addr, evicted, pulse } = self;
         pulse.stop().await;
-        ask(addr, &["CONFIG", "SET", "maxmemory", "0"]).await?;
-        ask(addr, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await?;
-        ask(addr, &["CONFIG", "SET", "maxmemory-samples", USUALLY_LOOKED_AT]).await?;
+        insist(addr, &["CONFIG", "SET", "maxmemory", "0"]).await?;
+        insist(addr, &["CONFIG", "SET", "maxmemory-policy", "noeviction"]).await?;
+        insist(addr, &["CONFIG", "SET", "maxmemory-samples", USUALLY_LOOKED_AT]).await?;
         let keys: Vec<String> = (0..KEYS).map(key).collect();
         let words: Vec<&str> = ["DEL"].into_iter().chain(keys.iter().map(String::as_str)).collect();
-        ask(addr, &words).await?;
+        insist(addr, &words).await?;
         Ok(number(&facts(addr, "stats").await?, "evicted_keys").saturating_sub(evicted))
     }
 }
 
-async fn fill(client: &mut Resp, at: usize) -> Result<(), Trouble> {
-    client.command(&["SET", &key(at), &"x".repeat(SIZE), "EX", LASTS]).await?;
+async fn fill(addr: SocketAddr, at: usize) -> Result<(), Trouble> {
+    Resp::connect(addr).await?.command(&["SET", &key(at), &"x".repeat(SIZE), "EX", LASTS]).await?;
     Ok(())
 }
 

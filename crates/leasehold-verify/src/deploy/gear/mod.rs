@@ -3,6 +3,7 @@
 mod clock;
 mod evict;
 mod folder;
+mod left;
 mod redis;
 mod redlock;
 mod sql;
@@ -11,6 +12,7 @@ mod zookeeper;
 use std::net::SocketAddr;
 
 pub(super) use self::folder::Folder;
+pub(super) use self::left::Left;
 pub(super) use self::redis::Redis;
 pub(super) use self::redlock::Redlock;
 pub(super) use self::sql::Sql;
@@ -123,6 +125,51 @@ impl Gear {
             Self::Redlock(redlock) => redlock.begin(fault, minority, dice),
             Self::Zookeeper(zookeeper) => zookeeper.begin(fault, dice).await,
             Self::Sql(sql) => sql.begin(fault, dice),
+        }
+    }
+
+    /// Whether this fault may hit a majority of those who vote, with the guard on; then it does so the next time.
+    pub(super) fn widen(&mut self, fault: FaultKind) -> bool {
+        match self {
+            Self::Redlock(redlock) if fault == FaultKind::Wipe => {
+                redlock.widen();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Remembers how the servers stand.
+    pub(super) async fn remember(&mut self) -> Result<(), Trouble> {
+        match self {
+            Self::Redis(redis) => redis.remember().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether they still stand so, but for what was done to them.
+    pub(super) async fn surprised(&self) -> Result<(), Trouble> {
+        match self {
+            Self::Redis(redis) => redis.surprised().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// What the servers have that nobody should have left.
+    pub(super) async fn left(&self, locks: &[String]) -> Result<Left, Trouble> {
+        match self {
+            Self::Redis(redis) => left::keys(&redis.addrs()).await,
+            Self::Redlock(redlock) => redlock.left(locks).await,
+            Self::Zookeeper(zookeeper) => zookeeper.left().await,
+            Self::Nothing | Self::Folder(_) | Self::Sql(_) => Ok(Left::new()),
+        }
+    }
+
+    /// Sessions that clients have at a database.
+    pub(super) async fn sessions(&self) -> Result<Left, Trouble> {
+        match self {
+            Self::Sql(sql) => sql.sessions().await,
+            _ => Ok(Left::new()),
         }
     }
 

@@ -16,7 +16,11 @@ use crate::history::FaultKind;
 
 /// How long a set may take to find itself again.
 const BOUND: Duration = Duration::from_secs(60);
-/// Sentinels replace a master after a second of silence: one that shall stay the master must be back before.
+/// Sentinels replace a master after this long a silence. A server that has to wait for the processor for a second, on a machine that is busy, has not gone.
+const DOWN_AFTER: Duration = Duration::from_secs(2);
+/// Where the guard is off, what was forgotten must be so while its leases last.
+const DOWN_SOON: Duration = Duration::from_secs(1);
+/// One that shall stay the master must be back before.
 const SHORT: Duration = Duration::from_millis(300);
 /// Room for the file of writes, which is written anew when it is this large.
 const DISK: u64 = 64 * 1024 * 1024;
@@ -29,6 +33,8 @@ pub(in crate::deploy) struct Redis {
     full: Option<Full>,
     /// The server that was hit last.
     hit: usize,
+    /// The master, and the number of the Sentinels' word for it, since nothing was done to them any more.
+    known: Option<(usize, u64)>,
     options: String,
     guard: bool,
     ttl: Duration,
@@ -54,14 +60,15 @@ impl Redis {
             each = each.disk(DISK);
         }
         let servers = if setup.wants(FaultKind::Failover) {
-            Servers::Set(SentinelSet::of(1, &each).await?)
+            let down_after = if setup.guard { DOWN_AFTER } else { DOWN_SOON };
+            Servers::Set(SentinelSet::patient(1, &each, down_after).await?)
         } else {
             Servers::One(each.start().await?)
         };
         // `replicas=1` would hold, too, but would grant nothing while the replica is behind, and so nothing would be at stake.
         let forgets = setup.wants(FaultKind::Wipe) || setup.wants(FaultKind::Failover);
         let options = if setup.guard && forgets { setup.strict() } else { String::new() };
-        Ok(Self { servers, clock, full: None, hit: 0, options, guard: setup.guard, ttl: setup.ttl })
+        Ok(Self { servers, clock, full: None, hit: 0, known: None, options, guard: setup.guard, ttl: setup.ttl })
     }
 
     pub(super) fn url(&self) -> String {
@@ -110,6 +117,39 @@ impl Redis {
         }
     }
 
+    /// The same, asked until a Sentinel says so.
+    async fn sure_master(&self) -> Result<usize, Trouble> {
+        Ok(try_eventually("word of a Sentinel", BOUND, || self.master()).await?)
+    }
+
+    /// Who is the master, and by which word of the Sentinels. With the guard off nobody asks: one more fail-over shows the same.
+    async fn standing(&self) -> Result<Option<(usize, u64)>, Trouble> {
+        match &self.servers {
+            Servers::Set(set) if self.guard => {
+                Ok(Some(try_eventually("word of a Sentinel", BOUND, || set.standing()).await?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Remembers who is the master: from now on only we replace it.
+    pub(super) async fn remember(&mut self) -> Result<(), Trouble> {
+        self.known = self.standing().await?;
+        Ok(())
+    }
+
+    /// Whether the Sentinels have replaced a master that nobody had touched. What was lost then, the checker cannot know.
+    pub(super) async fn surprised(&self) -> Result<(), Trouble> {
+        match (self.known, self.standing().await?) {
+            (Some(known), Some(now)) if known != now => Err(Trouble::new(format!(
+                "the Sentinels replaced {} by {} unasked: on a busy machine it had been silent for {DOWN_AFTER:?}",
+                words::server(known.0, self.addrs().len()),
+                words::server(now.0, self.addrs().len()),
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     /// In words.
     fn name(&self, at: usize) -> String {
         match &self.servers {
@@ -124,7 +164,8 @@ impl Redis {
         lines: Option<&Lines>,
         dice: &mut Dice,
     ) -> Result<Strike, Trouble> {
-        self.hit = self.master().await?;
+        self.surprised().await?;
+        self.hit = self.sure_master().await?;
         let (hit, ttl) = (self.hit, self.ttl);
         let target = self.name(hit);
         let down = if matches!(self.servers, Servers::Set(_)) { SHORT } else { ttl * 3 / 2 };
@@ -217,8 +258,10 @@ impl Redis {
     /// Waits until a set has one master again, whom the others follow.
     async fn settle(&mut self) -> Result<String, Trouble> {
         let (hit, all) = (self.hit, self.addrs());
-        let Servers::Set(set) = &mut self.servers else { return Ok("it answers again".to_owned()) };
-        let master = set.master().await?;
+        if matches!(self.servers, Servers::One(_)) {
+            return Ok("it answers again".to_owned());
+        }
+        let master = self.sure_master().await?;
         if master != hit
             && let (Some(old), Some(new)) = (all.get(hit), all.get(master))
         {
@@ -227,8 +270,13 @@ impl Redis {
             let words = ["REPLICAOF", "127.0.0.1", &port];
             try_eventually("old master that takes the new one's orders", BOUND, || ask(*old, &words)).await?;
         }
-        set.settled(BOUND).await?;
-        let master = set.master().await?;
+        if let Servers::Set(set) = &self.servers {
+            set.settled(BOUND).await?;
+        }
+        let master = self.sure_master().await?;
+        if self.known.is_some() {
+            self.remember().await?;
+        }
         Ok(format!("{} is the master now", words::server(master, all.len())))
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! With the guard on, all that happens to servers happens to the same two of them: the promise is that a majority which keeps its
 //! word is enough. Were it two others each time, a lock could be left with fewer than three before it is renewed. Their clocks only go back: whoever
-//! has just three servers, two of which end its lease early, is left with one.
+//! has just three servers, two of which end its lease early, is left with one. What forgets may be a majority, if that is asked for: with `strict` they
+//! let nobody in for a while.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use leasehold_testbed::redis;
 use leasehold_testbed::{Data, Server, WallClock};
 
 use super::clock::{ahead, back, in_words};
+use super::left::{self, Left};
 use super::redis::version;
 use super::unfit;
 use crate::deploy::{Setup, Strike, Trouble, words};
@@ -25,6 +27,8 @@ pub(in crate::deploy) struct Redlock {
     /// One for each, if they are to jump, and how many seconds it is ahead.
     clocks: Vec<(WallClock, i64)>,
     hit: Vec<usize>,
+    /// Whether the next to forget are a majority, with the guard on.
+    wide: bool,
     options: String,
     guard: bool,
     ttl: Duration,
@@ -47,7 +51,7 @@ impl Redlock {
             servers.push(one.start().await?);
         }
         let options = if setup.guard && setup.wants(FaultKind::Wipe) { setup.strict() } else { String::new() };
-        Ok(Self { servers, clocks, hit: Vec::new(), options, guard: setup.guard, ttl: setup.ttl })
+        Ok(Self { servers, clocks, hit: Vec::new(), wide: false, options, guard: setup.guard, ttl: setup.ttl })
     }
 
     pub(super) fn url(&self) -> String {
@@ -68,11 +72,26 @@ impl Redlock {
         Ok(versions)
     }
 
+    pub(super) async fn left(&self, locks: &[String]) -> Result<Left, Trouble> {
+        let mut left = left::keys(&self.addrs()).await?;
+        // By a clock that was set back a claim may last for hours.
+        if self.clocks.is_empty() {
+            left.extend(left::claims(&self.addrs(), &self.options, locks).await?);
+        }
+        Ok(left)
+    }
+
+    /// The next time a majority forgets.
+    pub(super) fn widen(&mut self) {
+        self.wide = true;
+    }
+
     pub(super) fn begin(&mut self, fault: FaultKind, minority: &[usize], dice: &mut Dice) -> Result<Strike, Trouble> {
         let most = minority.len() as u64;
+        let wide = std::mem::take(&mut self.wide) && fault == FaultKind::Wipe;
         self.hit = match fault {
             // Three that forget, or whose leases end early: that is a majority.
-            FaultKind::Wipe | FaultKind::Clock if !self.guard => dice.some(NODES / 2 + 1, NODES),
+            FaultKind::Wipe | FaultKind::Clock if !self.guard || wide => dice.some(NODES / 2 + 1, NODES),
             _ => {
                 let count = dice.between(1, most) as usize;
                 dice.some(count, minority.len()).iter().filter_map(|at| minority.get(*at).copied()).collect()

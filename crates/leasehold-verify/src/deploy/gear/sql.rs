@@ -8,6 +8,7 @@ use leasehold_testbed::postgres::{self, Postgres};
 use leasehold_testbed::{Data, Server, try_eventually};
 
 use super::clock::Hand;
+use super::left::Left;
 use super::unfit;
 use crate::deploy::{Local, Setup, Strike, Trouble};
 use crate::dice::Dice;
@@ -55,6 +56,19 @@ impl Sql {
         let rows = self.ask(question).await?;
         let version = rows.into_iter().flatten().flatten().next().unwrap_or_default();
         Ok(vec![format!("{program} {version}")])
+    }
+
+    /// Sessions that clients have here.
+    pub(super) async fn sessions(&self) -> Result<Left, Trouble> {
+        let found = match self.mysql {
+            true => mariadb::connections(&self.server).await?,
+            false => postgres::connections(&self.server).await?,
+        };
+        let named = found.into_iter().map(|session| {
+            let what = format!("{}: {}", session.state, session.query.unwrap_or_default());
+            (format!("session {} of the server", session.id), what)
+        });
+        Ok(named.collect())
     }
 
     async fn ask(&self, statement: &str) -> Result<Vec<Vec<Option<String>>>, Trouble> {

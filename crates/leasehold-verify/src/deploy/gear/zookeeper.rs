@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold_testbed::zookeeper::{self, Ensemble};
 use leasehold_testbed::{Data, Server};
 
+use super::left::{self, Left};
 use super::unfit;
 use crate::deploy::{Setup, Strike, Trouble, words};
 use crate::dice::Dice;
@@ -50,6 +51,10 @@ impl Zookeeper {
             Servers::One(server) => vec![server.addr()],
             Servers::Three(ensemble) => ensemble.servers().iter().map(Server::addr).collect(),
         }
+    }
+
+    pub(super) async fn left(&self) -> Result<Left, Trouble> {
+        left::nodes(&self.addrs(), PATH).await
     }
 
     pub(super) async fn versions(&self) -> Result<Vec<String>, Trouble> {
