@@ -14,7 +14,8 @@ use serde_json::Value;
 
 fn host(place: &Place, url: &str, file: &str) -> Running {
     let mut command = place.leasehold(["cron", "--engine", url, "--ttl", "2s", "--json", file]);
-    command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("hosts.log")).unwrap());
+    let said = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
+    command.stdout(Stdio::null()).stderr(said);
     Running(Some(command.spawn().unwrap()))
 }
 
@@ -95,7 +96,7 @@ async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let (place, url) = (Place::new(), format!("redis://{}/", proxy.addr()));
     let once =
-        ["run", "--engine", &url, "--once-per", "@daily", "--missed", "once", "--crash", "retry:3", "mail", "-c"];
+        ["run", "--engine", &url, "--once-per", "@yearly", "--missed", "once", "--crash", "retry:3", "mail", "-c"];
     let work = "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     let first = place.start([&once[..], &[work]].concat());
     let pid = place.wait_for_file("pid");

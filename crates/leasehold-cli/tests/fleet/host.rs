@@ -24,6 +24,10 @@ beside [overlap=allow:3]: * * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEA
 long [crash=retry:9 overlap=queue]: */5 * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> long.log; sleep 3; echo $LEASEHOLD_TICK >> long.end
 ";
 
+/// Longer than a host of many on a busy machine stands still: whoever does that for so long loses its locks, and its runs are begun again. Much shorter
+/// than the grace, within which the locks of a killed host must be free.
+const TTL: &str = "10s";
+
 /// A process with a clock of its own.
 pub(crate) struct Host {
     process: Running,
@@ -36,7 +40,7 @@ impl Host {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let clock = WallClock::new().unwrap();
         clock.move_to(skew).unwrap();
-        let mut command = place.leasehold(["cron", "--engine", url, "--ttl", "3s", "--json", "jobs.cron"]);
+        let mut command = place.leasehold(["cron", "--engine", url, "--ttl", TTL, "--json", "jobs.cron"]);
         let log = place.path(&format!("host-{:04}.log", STARTED.fetch_add(1, Ordering::Relaxed)));
         let file = std::fs::File::create(&log).unwrap();
         command.envs(clock.environment()).stdout(Stdio::null()).stderr(file);

@@ -11,7 +11,7 @@ mod host;
 mod naive;
 
 use account::{Going, Ledger, going, has_ended, left_out, most_at_once, ran};
-use common::{Place, wait_for};
+use common::{Place, wait_for, wait_for_within};
 use host::{Host, JOBS, said};
 use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{Data, Server, mariadb, postgres, zookeeper};
@@ -23,14 +23,17 @@ const SKEWS: [i64; 8] = [-300, -173, -41, -2, 0, 3, 77, 300];
 /// Those of the hosts that join after the kill, and after the restart.
 const LATE: [i64; 2] = [300, -300];
 
+/// How many seconds are waited for ticks: those of `long` come after a dead host's TTL, one after the other.
+const PATIENCE: u32 = 120;
+
 /// Waits for so many more ticks of a job.
 #[track_caller]
 fn more(place: &Place, file: &str, count: usize) {
     let before = ran(place, file).len();
     let mut looks = 0;
-    wait_for(&format!("{count} more ticks of {file}"), || {
+    wait_for_within(PATIENCE, &format!("{count} more ticks of {file}"), || {
         looks += 1;
-        assert!(looks < 5900, "no {count} more ticks of {file} after {before}: {}", said(place));
+        assert!(looks < PATIENCE * 199, "no {count} more ticks of {file} after {before}: {}", said(place));
         (ran(place, file).len() >= before + count).then_some(())
     });
 }
@@ -93,7 +96,7 @@ async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host
 
 /// The run of the host that was killed is begun once more, elsewhere, for the same tick and with a higher token.
 fn taken_over(place: &Place, killed: &Going) {
-    let again = wait_for("the run of the killed host to be taken over", || {
+    let again = wait_for_within(PATIENCE, "the run of the killed host to be taken over", || {
         let runs = ran(place, "long.log").remove(&killed.tick)?;
         runs.into_iter().find(|(_, attempt)| *attempt > killed.attempt)
     });

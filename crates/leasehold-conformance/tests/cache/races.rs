@@ -314,13 +314,14 @@ async fn a_server_without_room_costs_loads_and_nothing_else() {
 async fn a_second_delete_only_comes_later() {
     let url = format!("{}?prefix=twice:", crate::site::redis_server().await.url());
     let aside = Aside::new(&Store::open(&url, Duration::from_secs(20)).await.expect("a store"), LONG);
-    let twice: Arc<dyn Strategy> = Arc::new(DelayedDoubleDelete { aside, delay: Duration::from_millis(300) });
+    let twice: Arc<dyn Strategy> = Arc::new(DelayedDoubleDelete { aside, delay: Duration::from_secs(5) });
     let db = Db::new().await;
     let gate = db.hold(Point::Loaded);
     let slow = spawn_read(&twice, &db);
     gate.reached().await;
     write(&twice, &db, "v2").await;
     read(&twice, &db).await;
+    assert_eq!(by_hand(&["EXISTS", "twice:t{k}"]).await, Reply::Integer(1), "the second delete is still to come");
     // What was read just now is deleted once more.
     eventually(Duration::from_secs(20), || async {
         match by_hand(&["EXISTS", "twice:t{k}"]).await {
