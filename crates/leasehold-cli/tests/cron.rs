@@ -1,5 +1,5 @@
 //! `leasehold cron` and `leasehold run --once-per`, on a folder: real processes, the real clock.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod common;
 

@@ -80,6 +80,18 @@ fn a_clock_that_goes_back_fires_nothing_and_moves_nothing() {
     assert_eq!(started(&decide(Some(&done.reset(300)), &scene(&PLAIN, 360, 10))), Some((360, 1)));
 }
 
+/// Side by side, whoever was granted the lock earlier may decide later, when a run with a higher token has died already.
+#[test]
+fn a_dead_run_is_never_run_again_with_a_lower_token() {
+    let policy = Policy { crash: Crash::Retry { attempts: 2 }, overlap: Overlap::Allow { max: 2 }, ..PLAIN };
+    let begun = decide(Some(&at(60)), &Scene { beside: &[1, 2], ..scene(&policy, 120, 2) });
+    assert_eq!(started(&begun), Some((120, 1)));
+    let early = decide(Some(&begun.state), &Scene { beside: &[1], ..scene(&policy, 130, 1) });
+    assert_eq!((early.action, early.state.running.len()), (Action::Nothing, 1), "it is left to a higher one");
+    let late = decide(Some(&early.state), &Scene { beside: &[3], ..scene(&policy, 131, 3) });
+    assert_eq!(started(&late), Some((120, 2)));
+}
+
 /// What a run that ended by the wrong clock left is no run that goes on.
 #[test]
 fn after_a_reset_nothing_overlaps_with_a_run_that_ended_in_the_future() {
