@@ -14,7 +14,8 @@ use serde_json::Value;
 
 fn host(place: &Place, url: &str, file: &str) -> Running {
     let mut command = place.leasehold(["cron", "--engine", url, "--ttl", "2s", "--json", file]);
-    command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("hosts.log")).unwrap());
+    let said = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
+    command.stdout(Stdio::null()).stderr(said);
     Running(Some(command.spawn().unwrap()))
 }
 
@@ -62,6 +63,67 @@ async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
     assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
 }
 
+/// The server's clock goes an hour ahead, jobs run there, and it is set right again: nothing is due until the job is reset, and then each tick is.
+#[tokio::test]
+async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
+    let clock = WallClock::new().unwrap();
+    let server = Redis::new().clock(&clock).start().await.unwrap();
+    let (place, url) = (Place::new(), server.url());
+    let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
+    std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
+    let host = host(&place, &url, "jobs.cron");
+    let newest = || ran(&place).into_keys().next_back();
+    let first = wait_for("a tick", newest);
+    clock.move_to(3600).unwrap();
+    // Far enough ahead that nobody could take it for a tick of the right time.
+    let hour = first.parse::<jiff::Timestamp>().unwrap() + jiff::SignedDuration::from_mins(55);
+    wait_for("a tick by the wrong clock", || newest().filter(|tick| *tick > hour.to_string()));
+    clock.move_to(0).unwrap();
+    let status = || {
+        let status = place.run(["cron", "status", "--engine", &url, "--json"]).ok().out();
+        serde_json::from_str::<Value>(&status).unwrap()[0].clone()
+    };
+    wait_for("no run, and a clock that is behind", || {
+        let status = status();
+        (status["ahead_seconds"].is_i64() && status["running"].as_array()?.is_empty()).then_some(())
+    });
+    let before = ran(&place).len();
+    place.run(["cron", "reset", "--engine", &url, "beat"]).ok();
+    wait_for("ticks by the right clock", || (ran(&place).len() >= before + 2).then_some(()));
+    assert!(status()["ahead_seconds"].is_null());
+    host.signal(Signal::TERM);
+    assert_eq!(host.end().code(), 0, "{}", place.read("hosts.log"));
+    assert!(ran(&place).values().all(|tokens| tokens.len() == 1));
+}
+
+/// A host that starts before the engine does, as after a power cut, waits for it: whoever starts hosts may give up on one that ends.
+#[tokio::test]
+async fn a_host_that_starts_before_its_engine_waits_for_it() {
+    let mut server = redis::start().await.unwrap();
+    let (place, url) = (Place::new(), server.url());
+    server.kill().unwrap();
+    let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
+    std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
+    let mut waits = host(&place, &url, "jobs.cron");
+    let said = |event: &str| place.read("hosts.log").matches(&format!("\"event\":\"{event}\"")).count();
+    wait_for("a host that waits", || (said("unreachable") == 1).then_some(()));
+    // Nothing to read again yet.
+    waits.signal(Signal::HUP);
+    let stopped = host(&place, &url, "jobs.cron");
+    wait_for("another", || (said("unreachable") == 2).then_some(()));
+    stopped.signal(Signal::TERM);
+    assert_eq!(stopped.end().code(), 0);
+    assert!(waits.ended().is_none(), "{}", place.read("hosts.log"));
+    server.restart(Data::Keep).await.unwrap();
+    wait_for("two ticks", || (ran(&place).len() >= 2).then_some(()));
+    waits.signal(Signal::TERM);
+    assert_eq!(waits.end().code(), 0, "{}", place.read("hosts.log"));
+    assert_eq!((said("unreachable"), said("reached")), (2, 1), "each says it once");
+    // What no waiting makes right ends it at once.
+    place.run(["cron", "--engine", "redis://[", "jobs.cron"]).failed(64, "");
+    place.run(["cron", "--engine", "nonsense:", "jobs.cron"]).failed(64, "nonsense");
+}
+
 /// The system's cron on hosts whose clocks are minutes apart: a fast one waits for its tick, a slow one finds that it has run.
 #[tokio::test]
 async fn once_per_tick_on_the_servers_clock_whatever_the_hosts_show() {
@@ -95,7 +157,7 @@ async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
     let proxy = Proxy::start(server.addr()).await.unwrap();
     let (place, url) = (Place::new(), format!("redis://{}/", proxy.addr()));
     let once =
-        ["run", "--engine", &url, "--once-per", "@daily", "--missed", "once", "--crash", "retry:3", "mail", "-c"];
+        ["run", "--engine", &url, "--once-per", "@yearly", "--missed", "once", "--crash", "retry:3", "mail", "-c"];
     let work = "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     let first = place.start([&once[..], &[work]].concat());
     let pid = place.wait_for_file("pid");

@@ -75,14 +75,17 @@ The commands:
 
 Signals:
   TERM, INT   begin nothing more, and end when the runs have ended; they get
-              TERM after --stop-grace, and at once after a second signal
+              TERM after --stop-grace, and at once after a second signal;
+              then another host takes them over (crash=retry:N), or they
+              are entered as lost, whatever code they end with
   HUP         read the file again; if it is wrong, go on with what was;
               nothing after one of the others
 
 Exit codes:
     0   stopped
    64   the file, or something else that was given, is wrong
-   69   the engine cannot be used
+   69   the engine cannot be used; if it is only away, at the start, too, it
+        is waited for
    71   the system refused us something";
 
 /// Run a timetable on every host of a fleet, each tick once

@@ -1,28 +1,70 @@
 //! `leasehold cron FILE`: runs a timetable until it is told to stop.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::clock::Moment;
 use leasehold::engine::Reach;
+use leasehold::logic::backoff;
 use leasehold::schedule::{Scheduler, Stop};
-use leasehold::{Error, Locks};
+use leasehold::{ClaimId, Error, ErrorKind, Locks};
 use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::args::DaemonArgs;
+use super::log::Notice;
 use super::{file, log};
 use crate::exit::{self, Failure};
-use crate::output;
 use crate::run::{Orders, Report, Signals, Task};
 
 /// Signals that are no further apart are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
-/// Runs the jobs of a file.
+/// How long to wait before the engine is asked again at the start, at first and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+
+/// Runs the jobs of a file. What goes wrong is told in JSON, if that was asked for.
 pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
+    let json = args.json;
+    run_file(args).await.map_err(|failure| if json { log::failure(failure) } else { failure })
+}
+
+/// Opens the engine, however long that takes: whoever starts hosts may give up on one that ends while the engine is away. What no waiting
+/// makes right is an error.
+async fn open(args: &DaemonArgs) -> Result<Locks, Error> {
+    let mut failures = 0;
+    loop {
+        match Locks::builder().ttl(args.ttl).open(args.engine.url()).await {
+            Ok(locks) => {
+                if failures > 0 {
+                    log::notice(&Notice::Reached { engine: &locks.url() }, args.json);
+                }
+                return Ok(locks);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
+                if failures == 0 {
+                    log::notice(&Notice::Unreachable { message: &error.to_string() }, args.json);
+                }
+                let dice = ClaimId::random().bits() as u32;
+                tokio::time::sleep(backoff::pause(failures, PAUSES.0, PAUSES.1, dice)).await;
+                failures += 1;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Until a signal says so. There is nothing to read again yet.
+async fn told_to_stop(signals: &mut Signals) {
+    while !stops(signals.next().await) {}
+}
+
+fn stops(signal: Signal) -> bool {
+    matches!(signal, Signal::TERM | Signal::INT | Signal::QUIT)
+}
+
+async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
     let Some(path) = args.file.clone() else {
         return Err(Failure::usage("which timetable? `leasehold cron FILE`; `leasehold cron --help` shows its form"));
     };
@@ -31,11 +73,16 @@ pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let locks = tokio::select! {
         biased;
-        locks = args.engine.open(args.ttl) => locks?,
-        signal = signals.next_end() => return Ok(exit::by_signal(signal.as_raw())),
+        locks = open(&args) => locks?,
+        () = told_to_stop(&mut signals) => return Ok(0),
     };
-    if locks.capabilities().reach == Reach::Process {
-        output::say(&format!("{} is shared with no other process: each runs every tick", locks.url()));
+    let capabilities = locks.capabilities();
+    if !capabilities.caution.is_empty() {
+        log::notice(&Notice::Warning { message: &format!("warning: {}", capabilities.caution) }, args.json);
+    }
+    if capabilities.reach == Reach::Process {
+        let message = format!("{} is shared with no other process: each runs every tick", locks.url());
+        log::notice(&Notice::Warning { message: &message }, args.json);
     }
     let (orders, obeyed) = watch::channel(None);
     let mut fleet = Fleet { args, path, locks, obeyed, tasks: JoinSet::new(), stop: Stop::new() };
@@ -90,7 +137,7 @@ impl Fleet {
             scheduler
                 .run(|job, error| {
                     well = false;
-                    cannot_go_on(job, &error);
+                    log::notice(&Notice::EndedHere { job, message: &error.to_string() }, json);
                 })
                 .await;
             well
@@ -113,7 +160,7 @@ impl Fleet {
                 signal = signals.next() => match signal {
                     // Service managers send HUP after TERM, for shells: nothing is begun anew then.
                     Signal::HUP if asked.is_none() => self.reload(),
-                    Signal::TERM | Signal::INT | Signal::QUIT => {
+                    signal if stops(signal) => {
                         let now = clock.now();
                         self.stop.stop();
                         let first = *asked.get_or_insert(now);
@@ -132,26 +179,16 @@ impl Fleet {
             }
         }
         if let Err(error) = self.locks.clone().close().await {
-            output::say(&error.to_string());
+            log::notice(&Notice::Warning { message: &error.to_string() }, self.args.json);
         }
         if well { 0 } else { exit::UNAVAILABLE }
     }
 
     /// Reads the file again. Jobs that run go on to their end under what was.
     fn reload(&mut self) {
-        let again = |path: &Path| file::read(path, self.args.ttl);
-        match again(&self.path) {
-            Ok(jobs) => {
-                output::say(&format!("{} was read again", self.path.display()));
-                if let Err(failure) = self.begin(jobs) {
-                    output::say(&failure.message);
-                }
-            }
-            Err(failure) => output::say(&format!("{}; nothing is changed", failure.message)),
+        match file::read(&self.path, self.args.ttl).and_then(|jobs| self.begin(jobs)) {
+            Ok(()) => log::notice(&Notice::Reloaded { file: &self.path.to_string_lossy() }, self.args.json),
+            Err(failure) => log::notice(&Notice::Refused { message: &failure.message }, self.args.json),
         }
     }
-}
-
-fn cannot_go_on(job: &str, error: &Error) {
-    output::say(&format!("{job}: {error}; this host does not run it any more"));
 }

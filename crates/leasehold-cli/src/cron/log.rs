@@ -4,11 +4,53 @@ use leasehold::schedule::{Event, Job, Running, Tick};
 use serde::Serialize;
 
 use crate::duration::human;
+use crate::exit::Failure;
 use crate::output;
 
 /// Says it.
 pub(crate) fn event(job: &Job, event: &Event, json: bool) {
     if json { output::err(&output::json(&Line::new(job, event))) } else { output::say(&text(job, event)) }
+}
+
+/// What happens to the host itself.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+pub(super) enum Notice<'a> {
+    /// Something that people should know.
+    Warning { message: &'a str },
+    /// The engine does not answer at the start; it is asked again and again.
+    Unreachable { message: &'a str },
+    /// Now it does.
+    Reached { engine: &'a str },
+    /// The file was read again.
+    Reloaded { file: &'a str },
+    /// It was read again and is wrong.
+    Refused { message: &'a str },
+    /// A job cannot go on here.
+    EndedHere { job: &'a str, message: &'a str },
+    /// Nothing can.
+    Error { kind: &'a str, message: &'a str },
+}
+
+/// Says it; none of this is quiet.
+pub(super) fn notice(notice: &Notice<'_>, json: bool) {
+    if json {
+        return output::err(&output::json(notice));
+    }
+    output::say(&match notice {
+        Notice::Warning { message } | Notice::Error { message, .. } => (*message).to_owned(),
+        Notice::Unreachable { message } => format!("{message}; trying until it answers"),
+        Notice::Reached { engine } => format!("{engine} answers"),
+        Notice::Reloaded { file } => format!("{file} was read again"),
+        Notice::Refused { message } => format!("{message}; nothing is changed"),
+        Notice::EndedHere { job, message } => format!("{job}: {message}; this host does not run it any more"),
+    });
+}
+
+/// Says in JSON why we end; only the exit code is left to tell.
+pub(super) fn failure(failure: Failure) -> Failure {
+    notice(&Notice::Error { kind: failure.kind, message: &failure.message }, true);
+    Failure { message: String::new(), ..failure }
 }
 
 /// Whether something goes wrong.

@@ -1,6 +1,6 @@
 //! The policies of a job, as people write them.
 
-use leasehold::schedule::{Crash, MOST_BESIDE, Missed, Overlap};
+use leasehold::schedule::{Crash, MOST_BESIDE, MOST_TICKS, Missed, Overlap};
 
 /// Reads `at-most-once`, `retry`, `retry:5`.
 pub(crate) fn crash(text: &str) -> Result<Crash, String> {
@@ -14,11 +14,13 @@ pub(crate) fn crash(text: &str) -> Result<Crash, String> {
 
 /// Reads `skip`, `once`, `all`, `all:5`.
 pub(crate) fn missed(text: &str) -> Result<Missed, String> {
-    let wrong = || "write skip, once, or all:100 (100 is how many at most)".to_owned();
+    let wrong = || format!("write skip, once, or all:100 (100 is how many are made up for, {MOST_TICKS} at most)");
     match split(text, 100).ok_or_else(wrong)? {
         ("skip", None) => Ok(Missed::Skip),
         ("once", None) => Ok(Missed::Once),
-        ("all", Some(limit)) => Ok(Missed::All { limit }),
+        ("all", Some(limit)) if usize::try_from(limit).is_ok_and(|limit| limit <= MOST_TICKS) => {
+            Ok(Missed::All { limit })
+        }
         _ => Err(wrong()),
     }
 }
@@ -52,6 +54,7 @@ mod tests {
         assert_eq!(crash("retry"), Ok(Crash::Retry { attempts: 3 }));
         assert_eq!(crash("retry:9"), Ok(Crash::Retry { attempts: 9 }));
         assert_eq!(missed("all:7"), Ok(Missed::All { limit: 7 }));
+        assert_eq!(missed("all:1000"), Ok(Missed::All { limit: 1000 }));
         assert_eq!((missed("skip"), missed("once")), (Ok(Missed::Skip), Ok(Missed::Once)));
         assert_eq!((overlap("queue"), overlap("allow:2")), (Ok(Overlap::Queue), Ok(Overlap::Allow { max: 2 })));
         assert_eq!(overlap("allow:64"), Ok(Overlap::Allow { max: MOST_BESIDE }));
@@ -61,6 +64,7 @@ mod tests {
             (crash("").map(drop), "at-most-once"),
             (missed("all:x").map(drop), "all:100"),
             (missed("once:2").map(drop), "once"),
+            (missed("all:1001").map(drop), "1000 at most"),
             (overlap("maybe").map(drop), "queue"),
             (overlap("allow:0").map(drop), "allow:4"),
             (overlap("allow:65").map(drop), "64 at most"),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::DEFAULT_TTL;
-use leasehold::schedule::{Cron, Entry, Job, Jobs, Running, Status, Tick};
+use leasehold::schedule::{Cron, Entry, Job, Jobs, PREFIX, Running, Status, Tick};
+use leasehold::{DEFAULT_TTL, Locks};
 use serde::Serialize;
 
 use super::args::{HistoryArgs, StatusArgs};
@@ -24,12 +24,13 @@ pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
         Some(known) => known.iter().map(|job| job.name().to_owned()).collect(),
         None => jobs.names().await?,
     };
+    let now = engine_time(&locks).await?;
     let (mut rows, mut code) = (Vec::new(), 0);
     for name in names {
         match jobs.status(&name).await {
             Ok(Some(status)) => rows.push(Row::Known(Box::new(status))),
             Ok(None) => rows.extend(
-                known.iter().flatten().find(|job| job.name() == name).cloned().map(|job| Row::New(Box::new(job))),
+                known.iter().flatten().find(|job| job.name() == name).cloned().map(|job| Row::New(Box::new(job), now)),
             ),
             Err(error) => {
                 output::say(&format!("{}: {error}", clean(&name)));
@@ -51,18 +52,30 @@ pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
 
 enum Row {
     Known(Box<Status>),
-    /// Nobody has begun to run it.
-    New(Box<Job>),
+    /// Nobody has begun to run it; and the engine's time.
+    New(Box<Job>, Tick),
+}
+
+/// What the engine's clock shows: of jobs that are not known yet, too, no host's own counts.
+async fn engine_time(locks: &Locks) -> Result<Tick, Failure> {
+    let now = locks.records()?.recall(PREFIX).await?.now;
+    Ok(Tick::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)))
+}
+
+/// The last run; if there was none, what became of the last tick.
+fn last(status: &Status) -> Option<&Entry> {
+    status.history.iter().rev().find(|entry| entry.outcome.has_run()).or(status.history.last())
 }
 
 fn table(rows: &[Row]) -> String {
     let mut table = output::table(&["JOB", "SCHEDULE", "ZONE", "LAST", "OUTCOME", "NODE", "TOOK", "NEXT", "STATE"]);
     for row in rows {
         match row {
-            Row::New(job) => {
+            Row::New(job, now) => {
                 let (name, cron) = (clean(job.name()).into_owned(), job.cron());
                 let dash = || "-".to_owned();
-                let cells = [name, cron.to_string(), cron.zone().to_owned(), dash(), dash(), dash(), dash(), dash()];
+                let next = cron.next_after(*now).map_or_else(|| "never".to_owned(), |next| cron.local(next));
+                let cells = [name, cron.to_string(), cron.zone().to_owned(), dash(), dash(), dash(), dash(), next];
                 table.add_row(cells.into_iter().chain(["not run anywhere yet".to_owned()]));
             }
             Row::Known(status) => {
@@ -76,7 +89,7 @@ fn table(rows: &[Row]) -> String {
 fn known(status: &Status) -> [String; 9] {
     let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
     let local = |tick: Tick| cron.as_ref().map_or_else(|| tick.to_string(), |cron| cron.local(tick));
-    let last = status.history.iter().rev().find(|entry| entry.outcome.has_run()).or(status.history.last());
+    let last = last(status);
     let dash = || "-".to_owned();
     [
         clean(&status.name).into_owned(),
@@ -86,9 +99,16 @@ fn known(status: &Status) -> [String; 9] {
         last.map_or_else(dash, outcome),
         last.and_then(|entry| entry.run.as_ref()).map_or_else(dash, |run| clean(&run.node).into_owned()),
         last.and_then(took).map_or_else(dash, human),
-        status.next.map_or_else(|| "never".to_owned(), local),
+        next(status, local),
         state(status),
     ]
+}
+
+fn next(status: &Status, local: impl Fn(Tick) -> String) -> String {
+    if status.paused.is_some() {
+        return "paused".to_owned();
+    }
+    status.next.map_or_else(|| "never".to_owned(), local)
 }
 
 fn outcome(entry: &Entry) -> String {
@@ -107,7 +127,8 @@ fn state(status: &Status) -> String {
         let now = u64::try_from(status.now.unix()).unwrap_or(0).saturating_mul(1000);
         let since = human(Duration::from_millis(now.saturating_sub(run.started)));
         let again = if run.attempt > 1 { format!(", attempt {}", run.attempt) } else { String::new() };
-        parts.push(format!("runs on {} for {since} (token {}{again})", clean(&run.node), run.token));
+        let (tick, node) = (Tick::from_unix(run.tick), clean(&run.node));
+        parts.push(format!("runs {tick} on {node} for {since} (token {}{again})", run.token));
     }
     if !status.queue.is_empty() {
         parts.push(format!("{} wait", status.queue.len()));
@@ -174,18 +195,21 @@ struct StatusJson<'a> {
     wanted: usize,
     ahead_seconds: Option<i64>,
     running: Vec<RunJson<'a>>,
+    /// The last run.
     last: Option<EntryJson<'a>>,
+    /// The last line of the history, also of a tick that did not run.
+    last_entry: Option<EntryJson<'a>>,
 }
 
 impl<'a> StatusJson<'a> {
     fn new(row: &'a Row) -> Self {
         match row {
-            Row::New(job) => Self {
+            Row::New(job, now) => Self {
                 job: job.name(),
                 schedule: job.cron().as_str(),
                 zone: job.cron().zone(),
                 known: false,
-                next: None,
+                next: job.cron().next_after(*now).map(|next| next.to_string()),
                 decided: None,
                 paused: false,
                 queued: 0,
@@ -193,6 +217,7 @@ impl<'a> StatusJson<'a> {
                 ahead_seconds: None,
                 running: Vec::new(),
                 last: None,
+                last_entry: None,
             },
             Row::Known(status) => Self {
                 job: &status.name,
@@ -206,7 +231,8 @@ impl<'a> StatusJson<'a> {
                 wanted: status.wanted,
                 ahead_seconds: status.ahead,
                 running: status.running.iter().map(RunJson::new).collect(),
-                last: status.history.last().map(EntryJson::new),
+                last: last(status).map(EntryJson::new),
+                last_entry: status.history.last().map(EntryJson::new),
             },
         }
     }

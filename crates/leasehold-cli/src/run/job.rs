@@ -72,6 +72,11 @@ impl Task {
             run.interrupted();
             return Err(Failed { code, text: "ended, because its lock was about to be lost".to_owned() });
         }
+        if end.asked_to_end && self.orders.is_some() {
+            // We did that, not the command, whatever it made of it: nobody knows how far it came.
+            run.interrupted();
+            return Err(Failed { code, text: "ended, because its host was told to stop".to_owned() });
+        }
         match end.status {
             Status::Exited(0) => Ok(()),
             Status::Exited(code) => Err(Failed { code, text: format!("exit code {code}") }),

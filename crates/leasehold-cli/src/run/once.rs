@@ -1,12 +1,13 @@
 //! `leasehold run --once-per`: under the system's own cron, one run per tick in the whole fleet.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::engine::Reach;
 use leasehold::schedule::{self, Ended, Event, Job, Outcome};
 use leasehold::{ErrorKind, Locks};
+use rustix::process::Signal;
 
 use super::job::Task;
 use super::options::RunArgs;
@@ -31,15 +32,10 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: Report) -> Resul
     if locks.capabilities().reach == Reach::Process {
         report.warning(&format!("{} is shared with no other process: others run it, too", locks.url()));
     }
-    let running = Arc::new(AtomicU32::new(0));
-    let count = Arc::clone(&running);
+    let course = Arc::new(Course::default());
+    let watched = Arc::clone(&course);
     let job = job.describe(plan.description()).on_event(move |job, event| {
-        match event {
-            Event::Began { .. } => count.fetch_add(1, Ordering::SeqCst),
-            // Told when the end is entered, or is known not to be: dropped before that, a command that is done would be run again.
-            Event::Ended { .. } => count.fetch_sub(1, Ordering::SeqCst),
-            _ => 0,
-        };
+        watched.heed(event);
         if report.is_talkative() {
             log::event(job, event, report.is_json());
         }
@@ -52,7 +48,7 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: Report) -> Resul
     };
     let engine = args.engine.url_from_anywhere();
     let task = Task { plan: Arc::new(plan), locks: locks.clone(), engine, report, orders: None };
-    let result = tend(&locks, job, args.skew, wait, task, &running, &mut signals).await;
+    let result = tend(&locks, job, args.skew, wait, task, &course, &mut signals).await;
     close(locks, &mut signals, report).await;
     match result {
         Ok(Tended { code: Some(code), .. }) => Ok(code),
@@ -70,6 +66,52 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: Report) -> Resul
     }
 }
 
+/// What has happened so far.
+#[derive(Default)]
+struct Course {
+    running: AtomicU32,
+    ended: AtomicBool,
+    lost: AtomicBool,
+    /// That of a command that failed.
+    code: AtomicU8,
+}
+
+impl Course {
+    fn heed(&self, event: &Event) {
+        match event {
+            Event::Began { .. } => {
+                self.running.fetch_add(1, Ordering::SeqCst);
+            }
+            // Told when the end is entered, or is known not to be: dropped before that, a command that is done would be run again.
+            Event::Ended { outcome, .. } => {
+                self.running.fetch_sub(1, Ordering::SeqCst);
+                self.ended.store(true, Ordering::SeqCst);
+                self.lost.fetch_or(matches!(outcome, Outcome::Lost | Outcome::TimedOut), Ordering::SeqCst);
+            }
+            _ => {}
+        }
+    }
+
+    /// The exit code that what has ended asks for.
+    fn code(&self) -> Option<u8> {
+        match self.code.load(Ordering::SeqCst) {
+            _ if self.lost.load(Ordering::SeqCst) => Some(exit::LOST),
+            0 => None,
+            code => Some(code),
+        }
+    }
+
+    /// That of a call which gets this signal; `None` while a command runs: it gets the signal through whoever watches over it, and
+    /// what it came to is entered first. If it has ended, and only its lock is kept, what it came to is known.
+    fn code_at(&self, signal: Signal) -> Option<u8> {
+        if self.running.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        let ended = self.ended.load(Ordering::SeqCst);
+        Some(if ended { self.code().unwrap_or(0) } else { exit::by_signal(signal.as_raw()) })
+    }
+}
+
 /// What was done, and the exit code that it asks for.
 struct Tended {
     ended: Vec<Ended>,
@@ -82,16 +124,15 @@ async fn tend(
     skew: Option<Duration>,
     wait: Option<Duration>,
     task: Task,
-    running: &AtomicU32,
+    course: &Course,
     signals: &mut Signals,
 ) -> Result<Tended, Failure> {
-    let code = AtomicU8::new(0);
     let work = |run: schedule::Run| {
-        let (task, code) = (task.clone(), &code);
+        let task = task.clone();
         async move {
             let result = task.perform(run).await;
             if let Err(failed) = &result {
-                code.store(failed.code, Ordering::SeqCst);
+                course.code.store(failed.code, Ordering::SeqCst);
             }
             result
         }
@@ -101,22 +142,15 @@ async fn tend(
         tokio::select! {
             biased;
             ended = &mut once => break ended?,
-            // A command gets the signal through whoever watches over it; and what it came to is entered first.
             signal = signals.next_end() => {
-                if running.load(Ordering::SeqCst) == 0 {
-                    return Ok(Tended { ended: Vec::new(), code: Some(exit::by_signal(signal.as_raw())) });
+                if let Some(code) = course.code_at(signal) {
+                    return Ok(Tended { ended: Vec::new(), code: Some(code) });
                 }
             }
         }
     };
     drop(once);
-    let lost = ended.iter().any(|end| matches!(end.outcome, Outcome::Lost | Outcome::TimedOut));
-    let code = match code.into_inner() {
-        _ if lost => Some(exit::LOST),
-        0 => None,
-        code => Some(code),
-    };
-    Ok(Tended { ended, code })
+    Ok(Tended { ended, code: course.code() })
 }
 
 fn job(args: &RunArgs, schedule: &str) -> Result<Job, Failure> {

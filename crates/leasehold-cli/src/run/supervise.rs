@@ -54,6 +54,8 @@ pub(super) struct End {
     pub(super) status: Status,
     /// Whether the lock was lost before.
     pub(super) lost: bool,
+    /// Whether it was asked to end, through us, before it did.
+    pub(super) asked_to_end: bool,
 }
 
 impl Supervisor<'_> {
@@ -68,6 +70,8 @@ impl Supervisor<'_> {
             }
             self.wait(self.next_look()).await;
         };
+        // What is said from now on did not end it.
+        let asked_to_end = self.state.asked_to_end;
         if let Some(terminal) = &self.terminal {
             terminal.take_back(Some(self.child.group()));
         }
@@ -86,7 +90,7 @@ impl Supervisor<'_> {
         // In this order, so that the warden never signals a number that is another's by now.
         self.warden.dismiss();
         self.child.reap();
-        End { status, lost: self.state.lost }
+        End { status, lost: self.state.lost, asked_to_end }
     }
 
     async fn wait(&mut self, until: Moment) {

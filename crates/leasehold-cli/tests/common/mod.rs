@@ -16,8 +16,14 @@ pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
 
 /// Waits until `look` finds something. Nothing here takes so long unless it is broken.
 #[track_caller]
-pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..6000 {
+pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_for_within(30, what, look)
+}
+
+/// The same for what takes its time, in seconds.
+#[track_caller]
+pub(crate) fn wait_for_within<T>(seconds: u32, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..seconds * 200 {
         if let Some(found) = look() {
             return found;
         }

@@ -58,17 +58,34 @@ pub(crate) fn left_out(runs: &Runs) -> BTreeSet<i64> {
 
 /// What is known of the ticks of a job that did not run, or not to their end: by the record, as long as it remembers, and by the hosts.
 #[derive(Default)]
-pub(crate) struct Ledger(BTreeSet<i64>);
+pub(crate) struct Ledger {
+    /// Their host died, or lost its lock.
+    cut_off: BTreeSet<i64>,
+    /// Everything else: nobody ran them in time, they failed, and what else nothing here can bring about.
+    uncalled_for: BTreeSet<i64>,
+}
+
+/// What may become of the ticks of a job that is begun at most once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bound {
+    /// How many runs there were at most when hosts were killed and the engine was restarted.
+    pub(crate) cut_off: usize,
+    /// Whether the engine was away for longer than the grace.
+    pub(crate) late: bool,
+}
 
 impl Ledger {
     fn enter(&mut self, what: &Value) {
         let (Some(tick), outcome) = (what["tick"].as_str(), what["outcome"].as_str()) else { return };
-        let crashed = what["event"] == "crashed";
-        if crashed || outcome.is_some_and(|outcome| outcome != "done") {
-            // Of ticks that nobody ran in time the newest is named, and how many there are.
-            let count = what["count"].as_i64().unwrap_or(1);
-            self.0.extend(seconds(tick) - count + 1..=seconds(tick));
-        }
+        let outcome = if what["event"] == "crashed" { Some("crashed") } else { outcome };
+        let list = match outcome {
+            None | Some("done") => return,
+            Some("crashed" | "lost") => &mut self.cut_off,
+            Some(_) => &mut self.uncalled_for,
+        };
+        // Of ticks that nobody ran in time the newest is named, and how many there are.
+        let count = what["count"].as_i64().unwrap_or(1);
+        list.extend(seconds(tick) - count + 1..=seconds(tick));
     }
 
     /// What the record has now; nothing while the engine does not answer.
@@ -87,12 +104,25 @@ impl Ledger {
 
     /// The ticks that were left out, and of which nobody has said why.
     fn unknown(&self, runs: &Runs) -> Vec<i64> {
-        left_out(runs).difference(&self.0).copied().collect()
+        let told: BTreeSet<i64> = self.cut_off.union(&self.uncalled_for).copied().collect();
+        left_out(runs).difference(&told).copied().collect()
     }
 
-    /// Each tick that was left out is accounted for: it crashed, its lock was lost, or it was too late.
+    /// Whether no more became of the ticks than what was done to the hosts and the engine brings about.
+    fn is_within(&self, bound: Bound) -> bool {
+        self.cut_off.len() <= bound.cut_off && (bound.late || self.uncalled_for.is_empty())
+    }
+
+    /// Each tick that was left out is accounted for: it crashed, or its lock was lost; and there are no more of these than there may be.
     #[track_caller]
-    pub(crate) fn explains(&self, job: &str, runs: &Runs, place: &Place) {
+    pub(crate) fn explains(&self, job: &str, runs: &Runs, bound: Bound, place: &Place) {
+        assert!(
+            self.is_within(bound),
+            "{job}: {bound:?}, but cut off: {:?}, and for no reason: {:?}; {}",
+            self.cut_off,
+            self.uncalled_for,
+            host::said(place)
+        );
         let unknown = self.unknown(runs);
         assert!(
             unknown.is_empty(),
@@ -112,6 +142,9 @@ fn a_tick_that_is_left_out_without_a_reason_is_found() {
     ledger.enter(&json!({ "event": "ended", "tick": tick(4), "outcome": "lost" }));
     ledger.enter(&json!({ "event": "ended", "tick": tick(5), "outcome": "done" }));
     assert_eq!(ledger.unknown(&runs), [seconds(&tick(5))]);
+    assert!(ledger.is_within(Bound { cut_off: 2, late: true }));
+    assert!(!ledger.is_within(Bound { cut_off: 2, late: false }), "two were missed");
+    assert!(!ledger.is_within(Bound { cut_off: 1, late: true }), "one crashed, and one was lost");
 }
 
 /// A run that goes on, and the process that runs it.

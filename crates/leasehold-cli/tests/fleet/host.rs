@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::common::{Place, Running, wait_for};
 
 /// What the hosts run, each second: a job that is tried again after a crash and leaves out nothing, one that is begun at most once, one whose runs may
-/// overlap, and a long one to kill a host in.
+/// overlap, a long one to kill a host in, and one that is paused and run by hand.
 ///
 /// The jobs themselves have no wrong clock: what it takes leaves traces in the system's shared memory when they are killed.
 /// The kill may take one run of `long`, the restart another, and a server that is slow to come back one more: it has tries enough.
@@ -22,7 +22,12 @@ all [crash=retry:3 missed=all:1000 overlap=queue]: * * * * * * echo $LEASEHOLD_T
 once [overlap=queue]: * * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> once.log
 beside [overlap=allow:3]: * * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> beside.log; sleep 2; echo end $LEASEHOLD_TOKEN >> beside.log
 long [crash=retry:9 overlap=queue]: */5 * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> long.log; sleep 3; echo $LEASEHOLD_TICK >> long.end
+hand [overlap=queue]: */2 * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> hand.log
 ";
+
+/// Longer than a host of many on a busy machine stands still: whoever does that for so long loses its locks, and its runs are begun again. Much shorter
+/// than the grace, within which the locks of a killed host must be free.
+const TTL: &str = "10s";
 
 /// A process with a clock of its own.
 pub(crate) struct Host {
@@ -36,7 +41,7 @@ impl Host {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let clock = WallClock::new().unwrap();
         clock.move_to(skew).unwrap();
-        let mut command = place.leasehold(["cron", "--engine", url, "--ttl", "3s", "--json", "jobs.cron"]);
+        let mut command = place.leasehold(["cron", "--engine", url, "--ttl", TTL, "--json", "jobs.cron"]);
         let log = place.path(&format!("host-{:04}.log", STARTED.fetch_add(1, Ordering::Relaxed)));
         let file = std::fs::File::create(&log).unwrap();
         command.envs(clock.environment()).stdout(Stdio::null()).stderr(file);
@@ -49,6 +54,14 @@ impl Host {
         String::from_utf8(said.stdout).unwrap().trim().parse().unwrap()
     }
 
+    /// It goes by its own clock indeed: the library that moves it is loaded.
+    pub(crate) fn goes_by_its_own_clock(&self) {
+        let maps = format!("/proc/{}/maps", self.pid());
+        wait_for("a host with a clock of its own", || {
+            std::fs::read_to_string(&maps).unwrap().contains("libfaketime").then_some(())
+        });
+    }
+
     /// Waits until it takes part in every job.
     pub(crate) fn joined(self) -> Self {
         let jobs = JOBS.lines().filter(|line| line.contains("]: ")).count();
@@ -56,6 +69,7 @@ impl Host {
             let said = std::fs::read_to_string(&self.log).unwrap();
             (events(&said).iter().filter(|event| event["event"] == "joined").count() == jobs).then_some(())
         });
+        self.goes_by_its_own_clock();
         self
     }
 

@@ -1,5 +1,5 @@
 //! A fleet of eight hosts whose clocks are up to five minutes apart, each with the same timetable: one of them is killed in the middle of
-//! a run, the engine is restarted, and a host joins after each of the two. What has run is read from what the jobs themselves wrote.
+//! a run, the engine is restarted, and a host joins after each of the two; before that an operator pauses a job, and runs it by hand. What has run is read from what the jobs themselves wrote.
 //!
 //! Beside it the naive fleets ([`naive`]), in which each host goes by its own clock.
 #![allow(clippy::unwrap_used, reason = "tests")]
@@ -10,8 +10,8 @@ mod common;
 mod host;
 mod naive;
 
-use account::{Going, Ledger, going, has_ended, left_out, most_at_once, ran};
-use common::{Place, wait_for};
+use account::{Bound, Going, Ledger, going, has_ended, left_out, most_at_once, ran};
+use common::{Place, wait_for, wait_for_within};
 use host::{Host, JOBS, said};
 use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{Data, Server, mariadb, postgres, zookeeper};
@@ -23,21 +23,24 @@ const SKEWS: [i64; 8] = [-300, -173, -41, -2, 0, 3, 77, 300];
 /// Those of the hosts that join after the kill, and after the restart.
 const LATE: [i64; 2] = [300, -300];
 
+/// How many seconds are waited for ticks: those of `long` come after a dead host's TTL, one after the other.
+const PATIENCE: u32 = 120;
+
 /// Waits for so many more ticks of a job.
 #[track_caller]
 fn more(place: &Place, file: &str, count: usize) {
     let before = ran(place, file).len();
     let mut looks = 0;
-    wait_for(&format!("{count} more ticks of {file}"), || {
+    wait_for_within(PATIENCE, &format!("{count} more ticks of {file}"), || {
         looks += 1;
-        assert!(looks < 5900, "no {count} more ticks of {file} after {before}: {}", said(place));
+        assert!(looks < PATIENCE * 199, "no {count} more ticks of {file} after {before}: {}", said(place));
         (ran(place, file).len() >= before + count).then_some(())
     });
 }
 
-/// Kills a host in the middle of a run of `long`, and says which run that was.
-fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> Going {
-    loop {
+/// Kills a host in the middle of a run of `long`, and says which run that was, and how many hosts it took.
+fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> (Going, usize) {
+    for killed in 1.. {
         // One that has just begun: it goes on for three seconds.
         let old = ran(place, "long.log");
         let is_new =
@@ -49,9 +52,32 @@ fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> Going {
         hosts.remove(at).kill();
         // On a machine that stood still meanwhile it may have ended by itself.
         if !has_ended(place, url, "long", run.token) {
-            return run;
+            return (run, killed);
         }
     }
+    unreachable!("there are no more hosts than numbers")
+}
+
+/// An operator pauses a job, runs it by hand meanwhile, and lets it go on.
+fn pause_and_run_by_hand(place: &Place, url: &str) {
+    let operate = |what: &str| place.run(["cron", what, "--engine", url, "hand"]).ok();
+    more(place, "hand.log", 1);
+    operate("pause");
+    // What has begun goes on to its end.
+    wait_for("no run", || going(place, url, "hand").is_none().then_some(()));
+    let before = ran(place, "hand.log");
+    more(place, "all.log", 4);
+    assert_eq!(ran(place, "hand.log"), before, "the pause holds");
+    operate("run-now");
+    more(place, "hand.log", 1);
+    more(place, "all.log", 4);
+    let after = ran(place, "hand.log");
+    assert_eq!(after.len(), before.len() + 1, "once, and the pause holds: {after:?}");
+    operate("resume");
+    more(place, "hand.log", 2);
+    let runs = ran(place, "hand.log");
+    assert!(runs.values().all(|runs| runs.len() == 1), "{runs:?}");
+    assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
 }
 
 /// The story, on any engine. `restart` restarts it, or what stands for that.
@@ -60,17 +86,24 @@ async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host
     let mut hosts: Vec<Host> = SKEWS.iter().map(|skew| Host::start(place, url, *skew)).collect();
     // The clocks are wrong indeed, and by so much.
     assert!((590..=610).contains(&(hosts[7].shows() - hosts[0].shows())));
-    let mut ledgers = [("once", Ledger::default()), ("beside", Ledger::default())];
-    let mut look = || ledgers.iter_mut().for_each(|(job, ledger)| ledger.look(place, url, job));
+    hosts.iter().for_each(Host::goes_by_its_own_clock);
+    // And how many runs there may be at the same time.
+    let mut ledgers = [("once", 1, Ledger::default()), ("beside", 3, Ledger::default())];
+    let mut look = || ledgers.iter_mut().for_each(|(job, _, ledger)| ledger.look(place, url, job));
     more(place, "all.log", 3);
-    let killed = kill_in_mid_run(place, url, &mut hosts);
+    pause_and_run_by_hand(place, url);
+    look();
+    let (killed, kills) = kill_in_mid_run(place, url, &mut hosts);
     hosts.push(Host::start(place, url, LATE[0]).joined());
     more(place, "all.log", 5);
     taken_over(place, &killed);
     look();
+    let gone = jiff::Timestamp::now();
     restart(&mut hosts).await;
     hosts.push(Host::start(place, url, LATE[1]).joined());
     more(place, "all.log", 3);
+    // The grace is a minute, of which a dead host's locks take a part.
+    let late = jiff::Timestamp::now().duration_since(gone).as_secs() > 45;
     look();
     for file in ["once.log", "beside.log", "long.log"] {
         more(place, file, 3);
@@ -83,9 +116,10 @@ async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host
     }
     look();
     each_tick_ran(place);
-    for (job, mut ledger) in ledgers {
+    for (job, at_once, mut ledger) in ledgers {
         ledger.hear(place, job);
-        begun_at_most_once(place, job, &ledger);
+        let bound = Bound { cut_off: at_once * (kills + 1), late };
+        begun_at_most_once(place, job, &ledger, bound);
     }
     let most = most_at_once(place, "beside.log");
     assert!((2..=3).contains(&most), "{most} at once: {}", place.read("beside.log"));
@@ -93,7 +127,7 @@ async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host
 
 /// The run of the host that was killed is begun once more, elsewhere, for the same tick and with a higher token.
 fn taken_over(place: &Place, killed: &Going) {
-    let again = wait_for("the run of the killed host to be taken over", || {
+    let again = wait_for_within(PATIENCE, "the run of the killed host to be taken over", || {
         let runs = ran(place, "long.log").remove(&killed.tick)?;
         runs.into_iter().find(|(_, attempt)| *attempt > killed.attempt)
     });
@@ -120,14 +154,14 @@ fn each_tick_ran(place: &Place) {
 }
 
 /// At most once means that; and no tick is left out but for a reason that somebody has told.
-fn begun_at_most_once(place: &Place, job: &str, ledger: &Ledger) {
+fn begun_at_most_once(place: &Place, job: &str, ledger: &Ledger, bound: Bound) {
     let runs = ran(place, &format!("{job}.log"));
     assert!(runs.values().all(|runs| runs.len() == 1), "{job}: {runs:?}");
     assert!(runs.values().flatten().all(|(_, attempt)| *attempt == 1), "{job}: {runs:?}");
     if job == "once" {
         assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
     }
-    ledger.explains(job, &runs, place);
+    ledger.explains(job, &runs, bound, place);
 }
 
 /// With a server that is killed with `kill -9` and comes back with its data.

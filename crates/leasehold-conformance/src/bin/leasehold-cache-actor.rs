@@ -114,6 +114,8 @@ async fn write(redis: &str, mariadb: &str, table: &str, ours: bool) -> Result<()
     if !ours {
         return Ok(naive(redis).await?.write(&*table, "k", value).await?);
     }
-    let cache = ReadThrough::builder().longest_write(Duration::from_secs(2)).open(redis).await?;
+    // Its first step waits for the connection, on a machine that may be busy.
+    let builder = ReadThrough::builder().longest_write(Duration::from_secs(2)).timeout(Duration::from_secs(20));
+    let cache = builder.open(redis).await?;
     Ok(cache.write_with("k", Token(1), |_| table.store("k", value, None)).await?)
 }

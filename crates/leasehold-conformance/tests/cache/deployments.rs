@@ -14,7 +14,7 @@ use crate::site::{Db, LONG, Point, read, spawn_read, text, write};
 /// Every step there is, by two clients of this deployment.
 async fn everything(url: &str) {
     let open = async || {
-        let builder = ReadThrough::builder().ttl(LONG).lease(LONG).longest_load(LONG).early(0.0);
+        let builder = ReadThrough::builder().ttl(LONG).negative_ttl(LONG).lease(LONG).longest_load(LONG).early(0.0);
         builder.timeout(Duration::from_secs(20)).open(url).await.expect("a cache")
     };
     let (db, one, two) = (Db::new().await, open().await, open().await);
@@ -43,10 +43,13 @@ async fn everything(url: &str) {
     let failed = one.get_or_load("k", || async { Err::<Option<String>, _>("down") }).await;
     assert!(failed.is_err());
     assert_eq!(read(&b, &db).await, "v3");
-    assert_eq!(
-        two.get_or_load("nobody", || async { Ok::<Option<String>, &str>(None) }).await.expect("an answer"),
-        None
-    );
+    // That there is nothing is known to both afterwards.
+    let before = one.stats().loads + two.stats().loads;
+    for cache in [&two, &one, &two] {
+        let nothing = || async { Ok::<Option<String>, &str>(None) };
+        assert_eq!(cache.get_or_load("nobody", nothing).await.expect("an answer"), None);
+    }
+    assert_eq!(one.stats().loads + two.stats().loads - before, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

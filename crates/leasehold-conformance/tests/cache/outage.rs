@@ -92,14 +92,15 @@ async fn a_redis_that_hangs_costs_a_timeout_and_no_more() {
     db.set("v2").await;
     assert_eq!(text(get(&open, &db).await), "v2");
     proxy.freeze(false);
-    open.invalidate("k").await.expect("invalidated");
+    eventually(BOUND, || async { open.invalidate("k").await }).await;
     cached_again(&open, &db, "v2").await;
 }
 
 /// Two caches with the same keys, and leases that do not end: one behind a proxy, which waits for answers this long, and one that is not.
 async fn behind_and_beside(server: &Server, proxy: &Proxy, timeout: Duration) -> (ReadThrough, ReadThrough) {
     let open = async |addr: std::net::SocketAddr, timeout: Duration| {
-        let cache = ReadThrough::builder().ttl(LONG).lease(LONG).longest_load(LONG).early(0.0).timeout(timeout);
+        let cache = ReadThrough::builder().ttl(LONG).lease(LONG).longest_load(LONG).longest_write(LONG).early(0.0);
+        let cache = cache.timeout(timeout);
         let cache = cache.open(&format!("redis://{addr}/?prefix=two:")).await.expect("a cache");
         // It need not be connected when it is opened.
         eventually(BOUND, || async { cache.invalidate("other").await }).await;
@@ -153,6 +154,37 @@ async fn a_reader_whose_answer_is_lost_keeps_no_lease() {
     assert_eq!(goes.stats().bypasses, 1);
     asked(&server).await;
     loads_at_once(&stays, &db).await;
+}
+
+/// A writer whose announcement is not answered writes nothing, and takes away the mark that may stand.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_whose_answer_is_lost_leaves_no_mark() {
+    let server = redis::start().await.expect("a Redis");
+    let proxy = Proxy::start(server.addr()).await.expect("a proxy");
+    let (db, (writes, reads)) = (Db::new().await, behind_and_beside(&server, &proxy, Duration::from_millis(300)).await);
+    proxy.drop_replies(true);
+    let commit = |_| async { panic!("it must not write") as Result<(), std::io::Error> };
+    let written = writes.write_with("k", leasehold::Token(1), commit).await;
+    assert!(matches!(written, Err(CacheError::Unavailable(_))), "{written:?}");
+    asked(&server).await;
+    cached_again(&reads, &db, "v1").await;
+}
+
+/// The same of one that goes away before it is answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_writer_that_goes_away_before_it_is_answered_leaves_no_mark() {
+    let server = redis::start().await.expect("a Redis");
+    let proxy = Proxy::start(server.addr()).await.expect("a proxy");
+    let (db, (writes, reads)) = (Db::new().await, behind_and_beside(&server, &proxy, BOUND).await);
+    proxy.drop_replies(true);
+    let gone = tokio::spawn(async move {
+        let commit = |_| async { panic!("it must not write") as Result<(), std::io::Error> };
+        writes.write_with("k", leasehold::Token(1), commit).await
+    });
+    asked(&server).await;
+    gone.abort();
+    assert!(gone.await.is_err(), "nobody can have answered");
+    cached_again(&reads, &db, "v1").await;
 }
 
 /// A waiter's connection breaks, and it does not hear that the load has ended.

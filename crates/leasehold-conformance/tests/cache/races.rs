@@ -1,6 +1,7 @@
 //! Readers against writers.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold::cache::strategy::{Answer, Aside, DelayedDoubleDelete, Invalidating, Source, Strategy};
@@ -199,21 +200,50 @@ async fn a_load_that_began_before_an_invalidation_is_not_joined_after_it() {
         gate.open();
         assert_eq!(early.await.expect("a reader"), "v2", "{}: it began before, and loads again", strategy.name());
     }
-    let (db, flight) = (Db::new().await, Arc::new(OnceCell::new()));
-    let join = |db: Db, flight: Arc<OnceCell<String>>| async move {
-        flight.get_or_init(|| async { text(Ok(db.load("k").await.expect("a row").map(|row| row.value))) }).await.clone()
-    };
+    let (db, flights) = (Db::new().await, Flights::default());
     let gate = db.hold(Point::Loaded);
-    let early = tokio::spawn(join(db.clone(), Arc::clone(&flight)));
+    let early = tokio::spawn(flights.clone().read(db.clone()));
     gate.reached().await;
     db.set("v2").await;
-    let late = tokio::spawn(join(db.clone(), flight));
+    let late = tokio::spawn(flights.clone().read(db.clone()));
+    // It has joined before the first one goes on.
+    eventually(Duration::from_secs(20), || async {
+        if flights.aboard() == 2 { Ok(()) } else { Err(flights.aboard()) }
+    })
+    .await;
     gate.open();
-    assert_eq!(
-        (early.await.expect("one"), late.await.expect("two")),
-        ("v1".to_owned(), "v1".to_owned()),
-        "the control"
-    );
+    assert_eq!([early.await.expect("one"), late.await.expect("two")], ["v1", "v1"], "the control");
+    // It is no worse than that: whoever comes when the load has ended loads anew.
+    assert_eq!((flights.aboard(), flights.read(db).await.as_str()), (0, "v2"));
+}
+
+/// Loads that are under way, by key: whoever comes meanwhile joins, and when a load ends it is forgotten.
+#[derive(Clone, Default)]
+struct Flights(Arc<Mutex<HashMap<&'static str, Flight>>>);
+
+/// A load, and how many wait for it.
+type Flight = (Arc<OnceCell<String>>, usize);
+
+impl Flights {
+    fn aboard(&self) -> usize {
+        self.0.lock().expect("a list").get("k").map_or(0, |(_, count)| *count)
+    }
+
+    fn join(&self) -> Arc<OnceCell<String>> {
+        let mut flights = self.0.lock().expect("a list");
+        let (cell, count) = flights.entry("k").or_default();
+        *count += 1;
+        Arc::clone(cell)
+    }
+
+    async fn read(self, db: Db) -> String {
+        let load = async || {
+            let value = text(Ok(db.load("k").await.expect("a row").map(|row| row.value)));
+            self.0.lock().expect("a list").remove("k");
+            value
+        };
+        self.join().get_or_init(load).await.clone()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -314,13 +344,14 @@ async fn a_server_without_room_costs_loads_and_nothing_else() {
 async fn a_second_delete_only_comes_later() {
     let url = format!("{}?prefix=twice:", crate::site::redis_server().await.url());
     let aside = Aside::new(&Store::open(&url, Duration::from_secs(20)).await.expect("a store"), LONG);
-    let twice: Arc<dyn Strategy> = Arc::new(DelayedDoubleDelete { aside, delay: Duration::from_millis(300) });
+    let twice: Arc<dyn Strategy> = Arc::new(DelayedDoubleDelete { aside, delay: Duration::from_secs(5) });
     let db = Db::new().await;
     let gate = db.hold(Point::Loaded);
     let slow = spawn_read(&twice, &db);
     gate.reached().await;
     write(&twice, &db, "v2").await;
     read(&twice, &db).await;
+    assert_eq!(by_hand(&["EXISTS", "twice:t{k}"]).await, Reply::Integer(1), "the second delete is still to come");
     // What was read just now is deleted once more.
     eventually(Duration::from_secs(20), || async {
         match by_hand(&["EXISTS", "twice:t{k}"]).await {

@@ -5,7 +5,7 @@
 //! cargo run -p leasehold --features redis --example leader -- --engine redis://127.0.0.1/
 //! ```
 //! Each candidate is a process. The first leader gets SIGKILL, so it can tell nobody: on `file:` the kernel does, and the others know at
-//! once; on the engines of many machines its lease must end first, which takes about the TTL of two seconds.
+//! once; on the engines of many machines its lease must end first, which takes about the TTL of five seconds.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
 #[path = "../common/mod.rs"]
@@ -20,6 +20,7 @@ use std::time::Duration;
 use common::{Failure, Place};
 use hosts::Fleet;
 use leasehold::clock::{Clock, Moment};
+use leasehold::engine::Expiry;
 use leasehold::{Election, Locks};
 
 const USAGE: &str = "leader [--engine URL]
@@ -29,11 +30,14 @@ Three candidates, one leader: it is killed, another takes over and steps down, t
                  given, file: in a temporary folder";
 
 const CANDIDATES: u32 = 3;
-/// The shortest that every engine takes.
-const TTL: Duration = Duration::from_secs(2);
+/// So long a dead leader is waited for: short enough to look on, long enough for a machine that is busy.
+const TTL: Duration = Duration::from_secs(5);
+/// Where the kernel tells of a death, nobody waits for that.
+const TTL_OF_A_FOLDER: Duration = Duration::from_secs(30);
 
 fn election(locks: &Locks) -> Election {
-    locks.election("example: leader").ttl(TTL)
+    let ttl = if locks.capabilities().expiry == Expiry::LeaseOrDeath { TTL_OF_A_FOLDER } else { TTL };
+    locks.election("example: leader").ttl(ttl)
 }
 
 /// A candidate: waits until elected, and leads until told otherwise.

@@ -28,9 +28,11 @@ Workers that all want to do the same at once, and a semaphore that lets so many 
                  given, file: in a temporary folder";
 
 /// How long each is inside.
-const WORK: Duration = Duration::from_millis(200);
+const WORK: Duration = Duration::from_millis(500);
+/// How long after each other they come.
+const APART: Duration = Duration::from_millis(5);
 /// One letter of the timeline.
-const STEP: Duration = Duration::from_millis(20);
+const STEP: Duration = Duration::from_millis(50);
 
 struct Options {
     place: Place,
@@ -102,7 +104,7 @@ async fn all(room: &Arc<Room>, workers: u32, slots: u32, url: Option<&str>) -> R
             give_back(locks, guard).await?;
             Ok::<_, Failure>(Visit { worker, came, began, ended, token })
         });
-        tokio::time::sleep(STEP / 4).await;
+        tokio::time::sleep(APART).await;
     }
     let mut visits = Vec::new();
     while let Some(visit) = crowd.join_next().await {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::error::CacheError;
 use super::options::micros;
-use super::read_through::{ReadThrough, check, odd};
+use super::read_through::{ReadThrough, Shared, check, odd};
 use super::row::Now;
 use crate::claim::Token;
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Effect, Error, ErrorKind};
 use crate::guard::Guard;
 use crate::logic::cache::{Begin, Said, Step};
 use crate::random;
@@ -23,6 +23,27 @@ struct Mark<'a> {
     generation: u64,
     /// Until when it surely stands: counted from before it was asked for.
     until: Moment,
+}
+
+/// A mark that was asked for, and of which nobody knows whether it stands: it is taken away when this is dropped, since nothing will be written under it.
+struct Asked<'a> {
+    shared: &'a Arc<Shared>,
+    key: &'a str,
+    mark: u128,
+    open: bool,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.open
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (shared, key) = (Arc::clone(self.shared), self.key.to_owned());
+            let step = Step::Finish(self.mark, None, micros(shared.options.longest_load));
+            // Nobody hears how it ended: a mark that could not be taken away ends by itself.
+            drop(runtime.spawn(async move { shared.insist(&key, step).await }));
+        }
+    }
 }
 
 impl ReadThrough {
@@ -117,7 +138,11 @@ impl ReadThrough {
     async fn begin<'a>(&self, key: &'a str, token: Token) -> Result<Mark<'a>, CacheError> {
         let (shared, id) = (&self.shared, random::unique());
         let sent = shared.clock.now();
-        match shared.store.step(key, Step::Begin(self.announced(id, token))).await {
+        // Made before it asks, as for a lease: whoever goes away, or gives up, before the answer comes may have marked the key.
+        let mut asked = Asked { shared, key, mark: id, open: true };
+        let answer = shared.store.step(key, Step::Begin(self.announced(id, token))).await;
+        asked.open = answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
+        match answer {
             Ok(Said::Begun(Ok(generation))) => {
                 Ok(Mark { key, id, generation, until: sent.after(self.longest_write()) })
             }

@@ -81,7 +81,8 @@ where
 /// that the tick has run, or runs it. Of a job that is new only the latest tick is due. The grace is three quarters of a period, and
 /// at least a minute, if the job does not say: whoever is started in that time is started for that tick. Where ticks do not follow each other
 /// evenly, the period is the shortest time between two of those around now: the two before and the two after.
-/// `wait` bounds the waiting for a run elsewhere that goes on; with [`Overlap::Skip`] and [`Crash::AtMostOnce`](super::Crash::AtMostOnce) none is waited for.
+/// `wait` bounds the waiting for a run elsewhere that goes on; with [`Overlap::Skip`] and [`Crash::AtMostOnce`](super::Crash::AtMostOnce) none is waited for,
+/// and a lock that is held is a `Timeout` only if its holder has not entered a run within two seconds.
 ///
 /// Answers what was run here: nothing, if others have.
 ///

@@ -27,6 +27,7 @@
 //! | a node stands still before 4 for longer than its lease | the write fails: the version is another one; or the record has a higher token, and it does nothing |
 //! | a node stands still after 4 for longer than its lease | its run was taken for dead; it stops at its next step, its end is not entered, and its token is refused where tokens are checked |
 //! | a run reaches `max_hold`: its lock is free before its node can enter that | it enters that just before (a second, or a twentieth); if the engine does not answer then, whoever has the lock next takes it for dead |
+//! | a node is told to stop, and ends its run ([`Run::interrupted`]) | as if it had died, but at once: with [`Crash::Retry`] the next in line takes it over, otherwise it is entered as lost |
 //! | a node dies after the work and before 6 | as in mid-run: with [`Crash::Retry`] the work is done again, with a higher token |
 //! | the engine is away | nothing is begun; when it is back, late ticks are run if within their grace, and missed by [`Missed`] if not |
 //! | the engine's clock is set back | nothing is due until it has passed the watermark; [`Event::ClockBehind`] says so, [`Jobs::reset`] ends it |
@@ -63,4 +64,4 @@ pub use self::run::Run;
 pub use self::scheduler::Scheduler;
 pub use self::stop::Stop;
 pub use self::tick::Tick;
-pub use crate::logic::schedule::{Crash, Entry, MOST_BESIDE, Missed, Outcome, Overlap, Running, Wanted};
+pub use crate::logic::schedule::{Crash, Entry, MOST_BESIDE, MOST_TICKS, Missed, Outcome, Overlap, Running, Wanted};

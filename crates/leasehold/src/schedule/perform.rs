@@ -39,8 +39,8 @@ pub struct Ended {
 /// What the work came to.
 enum End<E> {
     Own(Result<(), E>),
-    /// It was stopped for the lock's sake.
-    Interrupted,
+    /// It was stopped before it was done: what it says of that, if anything.
+    Interrupted(Option<E>),
 }
 
 impl Worker {
@@ -67,7 +67,7 @@ impl Worker {
         };
         let work = async {
             let result = work(run).await;
-            if interrupted.load(Ordering::SeqCst) { End::Interrupted } else { End::Own(result) }
+            if interrupted.load(Ordering::SeqCst) { End::Interrupted(result.err()) } else { End::Own(result) }
         };
         let (outcome, text, took, entered) = self.see_through(&guard, began, work).await;
         gauges.count("leasehold_schedule_ticks_total", Some(("result", outcome.as_str())));
@@ -137,9 +137,8 @@ impl Worker {
             (Some(reason), _) => (Outcome::Lost, reason.to_string()),
             (None, Ok(End::Own(Ok(())))) => (Outcome::Done, String::new()),
             (None, Ok(End::Own(Err(error)))) => (Outcome::Failed, shorten(&error.to_string())),
-            (None, Ok(End::Interrupted)) => {
-                (Outcome::Lost, "stopped, because its lock was about to be lost".to_owned())
-            }
+            (None, Ok(End::Interrupted(Some(error)))) => (Outcome::Lost, shorten(&error.to_string())),
+            (None, Ok(End::Interrupted(None))) => (Outcome::Lost, "stopped before it was done".to_owned()),
             (None, Err(error)) => (Outcome::Lost, shorten(&error.to_string())),
         }
     }

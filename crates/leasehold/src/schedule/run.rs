@@ -43,8 +43,9 @@ impl Run {
         self.entry.manual
     }
 
-    /// The work was stopped for the lock's sake, and is not done: that is no failure of its own. The crash policy decides about it, even if the
-    /// lock was not lost in the end. For jobs that look after their lock themselves ([`Job::minds_loss`](super::Job::minds_loss)).
+    /// The work was stopped, for the lock's sake or because this node is to end, and is not done: that is no failure of its own. The crash policy
+    /// decides about it, even if the lock was not lost: with [`Crash::Retry`](super::Crash::Retry) another node takes it over. What the work says is entered
+    /// as the reason. For jobs that look after their lock themselves ([`Job::minds_loss`](super::Job::minds_loss)).
     pub fn interrupted(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
     }

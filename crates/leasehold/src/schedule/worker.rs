@@ -21,6 +21,10 @@ const LOOK: Duration = Duration::from_secs(10);
 /// How long a node that has nothing to take over stands in line before it looks whether there is something left to do.
 const IN_LINE: Duration = Duration::from_secs(10);
 
+/// For how long a call that does not wait looks whether whoever has the lock enters the run, and how often: the lock comes first, and the entry two
+/// steps later.
+const ENTRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(20));
+
 /// How long to wait after an error, at first and at most.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
@@ -142,17 +146,7 @@ impl Worker {
             return Ok(Turn::Over);
         }
         let loaded = self.store.load().await?;
-        let work = match &loaded.state {
-            Some(state) => {
-                let (now, mut state) = (loaded.seconds(), state.clone());
-                // A record that fell behind what we have seen is mended with the next decision.
-                let _ = loaded.seen.map(|seen| seen.restore(&mut state));
-                rules::look(&state, &self.job.cron, self.schedule(), &self.policy, self.since, now)
-            }
-            // Somebody removed it, or it was lost: whoever takes the lock makes it anew.
-            None => Work::Now,
-        };
-        match work {
+        match self.work(&loaded) {
             Work::Now if self.leaves_it(&loaded).await? => Ok(Turn::Over),
             Work::Now => self.take(&loaded, matches!(self.policy.crash, Crash::AtMostOnce)).await,
             Work::Watch if !self.may_be_beside() => self.take(&loaded, false).await,
@@ -160,6 +154,15 @@ impl Worker {
             Work::Idle(_) if self.has_dead_run(&loaded).await? => self.take(&loaded, true).await,
             Work::Idle(next) => self.idle(&loaded, next).await,
         }
+    }
+
+    /// What there is to do, as the record has it.
+    fn work(&self, loaded: &Loaded) -> Work {
+        // Somebody removed it, or it was lost: whoever takes the lock makes it anew.
+        let Some(mut state) = loaded.state.clone() else { return Work::Now };
+        // A record that fell behind what we have seen is mended with the next decision.
+        let _ = loaded.seen.map(|seen| seen.restore(&mut state));
+        rules::look(&state, &self.job.cron, self.schedule(), &self.policy, self.since, loaded.seconds())
     }
 
     /// Whether a run stands in the record whose node died and which will not be run again: it is to be entered as what it is, though no
@@ -174,12 +177,36 @@ impl Worker {
         Ok(holders.is_some_and(|holders| running.iter().any(|run| !holders.contains(&run.token))))
     }
 
+    /// Whether whoever stands in line has something to do when the lock is free; all but those who take part for one tick only, and neither take
+    /// over nor run what came due meanwhile.
+    fn has_a_turn(&self) -> bool {
+        self.once.is_none() || self.policy.overlap != Overlap::Skip || self.policy.crash != Crash::AtMostOnce
+    }
+
+    /// Whether whoever has the lock, for which we do not wait, does what we came for. Nothing of that stands in the record when it is granted.
+    async fn is_done_elsewhere(&self) -> Result<bool> {
+        if self.has_a_turn() {
+            return Ok(false);
+        }
+        let clock = self.locks.clock();
+        let give_up = clock.now().after(ENTRY.0);
+        loop {
+            let loaded = self.store.load().await?;
+            if self.work(&loaded) != Work::Now || self.leaves_it(&loaded).await? {
+                return Ok(true);
+            }
+            if clock.now() >= give_up {
+                return Ok(false);
+            }
+            clock.sleep_until(clock.now().after(ENTRY.1)).await;
+        }
+    }
+
     /// Whether a run goes on for which whoever takes part for one tick only does not wait: what came due meanwhile is not run, and a
     /// call after the other would stand in line.
     async fn leaves_it(&self, loaded: &Loaded) -> Result<bool> {
         let running = loaded.state.as_ref().map_or(&[][..], |state| &state.running);
-        let waits = self.policy.overlap != Overlap::Skip || self.policy.crash != Crash::AtMostOnce;
-        if running.is_empty() || self.once.is_none() || waits || !self.locks.capabilities().inspection {
+        if running.is_empty() || self.has_a_turn() || !self.locks.capabilities().inspection {
             return Ok(false);
         }
         let view = self.locks.inspect(self.job.lock_name()).await?;
@@ -251,6 +278,9 @@ impl Worker {
         let guard = match guard {
             Ok(guard) => guard,
             Err(error) if error.kind() == ErrorKind::Timeout && once.is_none() => return Ok(Turn::Again),
+            Err(error) if error.kind() == ErrorKind::Timeout && self.is_done_elsewhere().await? => {
+                return Ok(Turn::Over);
+            }
             Err(error) => return Err(error),
         };
         let mut failures = 0;

@@ -11,10 +11,20 @@ use crate::world::{World, quiet};
 
 /// What the system's cron starts.
 fn start(world: &World, job: Job, takes: u64) -> JoinHandle<leasehold::Result<Vec<Ended>>> {
+    start_waiting(world, job, takes, None)
+}
+
+/// One that waits no longer than this for the lock.
+fn start_waiting(
+    world: &World,
+    job: Job,
+    takes: u64,
+    wait: Option<Duration>,
+) -> JoinHandle<leasehold::Result<Vec<Ended>>> {
     let (locks, book) = (world.locks.clone(), Arc::clone(&world.book));
     tokio::spawn(async move {
         let clock = locks.clock().clone();
-        schedule::once(&locks, job, None, None, |run| {
+        schedule::once(&locks, job, None, wait, |run| {
             let ran = crate::world::Ran { tick: run.tick().unix(), token: run.token().0, attempt: run.attempt() };
             book.lock().unwrap().push(ran);
             let until = clock.now().after(Duration::from_secs(takes));
@@ -58,6 +68,33 @@ async fn eight_hosts_minutes_apart_run_each_tick_once() {
         }
     }
     assert_eq!(world.ticks(), ticks);
+}
+
+/// Whoever was granted the lock a moment ago has not entered its run yet: that is no reason to fail.
+#[tokio::test]
+async fn a_call_that_does_not_wait_leaves_the_tick_to_whoever_enters_it_a_moment_later() {
+    let world = World::new().await;
+    let tick = near_next(&world, 2).await;
+    let holder = world.locks.mutex("cron:job").lock().await.unwrap();
+    let call = start_waiting(&world, job(), 1, Some(Duration::ZERO));
+    quiet().await;
+    let due = world.status().await.decided.unix();
+    assert!(due < tick && !call.is_finished());
+    let (old, new) = (format!("\"watermark\":{due}"), format!("\"watermark\":{tick}"));
+    world.locks.records().unwrap().update("cron:job", |value, _| Some(value.replace(&old, &new))).await.unwrap();
+    world.pass(1).await;
+    assert_eq!(call.await.unwrap().unwrap(), []);
+    // A lock whose holder enters nothing is another matter: the next tick was not run.
+    world.pass(300).await;
+    let call = start_waiting(&world, job(), 1, Some(Duration::ZERO));
+    world.pass(3).await;
+    assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+    // And whoever would take over does not look whether there is something to take over.
+    let call = start_waiting(&world, job().crash(Crash::Retry { attempts: 2 }), 1, Some(Duration::ZERO));
+    quiet().await;
+    assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+    let _ = holder.release().await.unwrap();
+    assert_eq!(world.ticks(), [0; 0]);
 }
 
 #[tokio::test]

@@ -139,8 +139,10 @@ impl Desk<'_> {
                 Crash::AtMostOnce => false,
                 Crash::Retry { attempts } => run.attempt < attempts,
             };
-            // One at a time, and none in a pause: such a run stays, to be found again.
-            let later = may_retry && (again.is_some() || self.state.paused.is_some());
+            // One at a time, none in a pause, and none with a token below its own, which whoever was granted the lock earlier and decides later would
+            // give it: such a run stays, to be found again.
+            let is_older = self.scene.token < run.token;
+            let later = may_retry && (again.is_some() || self.state.paused.is_some() || is_older);
             if later || self.scene.beside.contains(&run.token) {
                 self.state.running.push(run);
                 continue;

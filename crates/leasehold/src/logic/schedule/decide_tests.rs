@@ -80,6 +80,33 @@ fn a_clock_that_goes_back_fires_nothing_and_moves_nothing() {
     assert_eq!(started(&decide(Some(&done.reset(300)), &scene(&PLAIN, 360, 10))), Some((360, 1)));
 }
 
+/// Side by side, whoever was granted the lock earlier may decide later, when a run with a higher token has died already.
+#[test]
+fn a_dead_run_is_never_run_again_with_a_lower_token() {
+    let policy = Policy { crash: Crash::Retry { attempts: 2 }, overlap: Overlap::Allow { max: 2 }, ..PLAIN };
+    let begun = decide(Some(&at(60)), &Scene { beside: &[1, 2], ..scene(&policy, 120, 2) });
+    assert_eq!(started(&begun), Some((120, 1)));
+    let early = decide(Some(&begun.state), &Scene { beside: &[1], ..scene(&policy, 130, 1) });
+    assert_eq!((early.action, early.state.running.len()), (Action::Nothing, 1), "it is left to a higher one");
+    let late = decide(Some(&early.state), &Scene { beside: &[3], ..scene(&policy, 131, 3) });
+    assert_eq!(started(&late), Some((120, 2)));
+}
+
+/// What a run that ended by the wrong clock left is no run that goes on.
+#[test]
+fn after_a_reset_nothing_overlaps_with_a_run_that_ended_in_the_future() {
+    let begun = decide(Some(&at(5940)), &scene(&PLAIN, 6000, 1)).state;
+    let ended = begun.finished(1, Outcome::Done, "", 6_001_000).unwrap();
+    let reset = ended.reset(300);
+    assert_eq!((reset.watermark, reset.busy_until), (300, 300_000));
+    for overlap in [Overlap::Skip, Overlap::Queue, Overlap::Allow { max: 2 }] {
+        let decision = decide(Some(&reset), &scene(&Policy { overlap, ..PLAIN }, 360, 2));
+        assert_eq!((started(&decision), skipped(&decision)), (Some((360, 1)), Vec::new()), "{overlap:?}");
+    }
+    // A run that ended in the past is left where it is.
+    assert_eq!(State { busy_until: 7, ..at(6000) }.reset(300).busy_until, 7);
+}
+
 #[test]
 fn missed_ticks_are_skipped_made_up_for_once_or_all_up_to_a_limit() {
     // Ten hours away; the last tick is 40 s old.

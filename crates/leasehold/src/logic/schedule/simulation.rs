@@ -25,6 +25,12 @@ enum Step {
     Read {
         token: u64,
     },
+    /// Has read this version, and looks who holds the lock beside it.
+    Beside {
+        token: u64,
+        over: u64,
+        state: Option<Box<State>>,
+    },
     /// Has decided over this version, and writes.
     Write {
         token: u64,
@@ -72,7 +78,8 @@ struct World {
     policy: Policy,
     now: i64,
     record: Option<(u64, State)>,
-    holder: Option<(usize, u64)>,
+    /// Nodes and their tokens; more than one only with `Overlap::Allow`.
+    holders: Vec<(usize, u64)>,
     token: u64,
     nodes: Vec<(Step, i64)>,
     /// Every begin: tick, token.
@@ -86,7 +93,7 @@ impl World {
         let nodes = vec![(Step::Look, now); NODES];
         // Made by whoever came first.
         let record = Some((1, State::new(NAME.0, NAME.1, now)));
-        Self { policy, now, record, holder: None, token: 0, nodes, begun: Vec::new(), watermark: now }
+        Self { policy, now, record, holders: Vec::new(), token: 0, nodes, begun: Vec::new(), watermark: now }
     }
 
     fn read(&self) -> (u64, Option<&State>) {
@@ -105,7 +112,15 @@ impl World {
     }
 
     fn holds(&self, node: usize, token: u64) -> bool {
-        self.holder == Some((node, token))
+        self.holders.contains(&(node, token))
+    }
+
+    fn is_full(&self) -> bool {
+        let most = match self.policy.overlap {
+            Overlap::Allow { max } => max as usize,
+            _ => 1,
+        };
+        self.holders.len() >= most
     }
 
     fn happen(&mut self, event: Event) {
@@ -121,15 +136,13 @@ impl World {
     }
 
     fn free(&mut self, node: usize) {
-        if self.holder.is_some_and(|(holder, _)| holder == node) {
-            self.holder = None;
-        }
+        self.holders.retain(|(holder, _)| *holder != node);
     }
 
-    fn scene<'a>(&'a self, token: u64, since: i64, node: &'a str) -> Scene<'a> {
+    fn scene<'a>(&'a self, token: u64, since: i64, beside: &'a [u64]) -> Scene<'a> {
         let now = u64::try_from(self.now).unwrap() * 1000;
         let (schedule, policy) = (NAME, &self.policy);
-        Scene { schedule, timetable: &TIMETABLE, policy, since, seen: None, now, token, node, beside: &[] }
+        Scene { schedule, timetable: &TIMETABLE, policy, since, seen: None, now, token, node: "n", beside }
     }
 
     fn step(&mut self, node: usize, lost: bool) {
@@ -139,15 +152,22 @@ impl World {
                 let work = self.read().1.map(|state| look(state, &TIMETABLE, NAME, &self.policy, since, self.now));
                 if matches!(work, Some(Work::Now | Work::Watch)) { Step::Line } else { Step::Look }
             }
-            Step::Line if self.holder.is_some() => Step::Line,
+            Step::Line if self.is_full() => Step::Line,
             Step::Line => {
                 self.token += 1;
-                self.holder = Some((node, self.token));
+                self.holders.push((node, self.token));
                 Step::Read { token: self.token }
             }
             Step::Read { token } => {
                 let (over, state) = self.read();
-                let decision = decide(state, &self.scene(token, since, "n"));
+                Step::Beside { token, over, state: state.cloned().map(Box::new) }
+            }
+            Step::Beside { token, over, state } => {
+                let beside: Vec<u64> = match self.policy.overlap {
+                    Overlap::Allow { .. } => self.holders.iter().map(|(_, token)| *token).collect(),
+                    _ => Vec::new(),
+                };
+                let decision = decide(state.as_deref(), &self.scene(token, since, &beside));
                 match decision.action {
                     Action::Stale(_) => Step::Release { token },
                     _ => Step::Write { token, over, decision: Box::new(decision) },
@@ -181,9 +201,7 @@ impl World {
                 _ => Step::Finish { token },
             },
             Step::Release { token } => {
-                if self.holds(node, token) {
-                    self.holder = None;
-                }
+                self.holders.retain(|holder| *holder != (node, token));
                 Step::Look
             }
         };
@@ -222,7 +240,8 @@ fn events(jumps: bool) -> impl Strategy<Value = Vec<Event>> {
 fn policies() -> impl Strategy<Value = Policy> {
     let crash = prop_oneof![Just(Crash::AtMostOnce), (1u32..5).prop_map(|attempts| Crash::Retry { attempts })];
     let missed = prop_oneof![Just(Missed::Skip), Just(Missed::Once), (1u32..9).prop_map(|limit| Missed::All { limit })];
-    let overlap = prop_oneof![Just(Overlap::Skip), Just(Overlap::Queue)];
+    let beside = (1u32..4).prop_map(|max| Overlap::Allow { max });
+    let overlap = prop_oneof![Just(Overlap::Skip), Just(Overlap::Queue), beside];
     (crash, missed, overlap, 0i64..30).prop_map(|(crash, missed, overlap, grace)| Policy {
         crash,
         missed,
@@ -251,13 +270,15 @@ proptest! {
             prop_assert!(tokens.is_sorted_by(|a, b| a < b), "{} began with {:?}", tick, tokens);
         }
         let order: Vec<_> = world.begun.iter().map(|(tick, _)| *tick).collect();
-        prop_assert!(order.is_sorted(), "out of order: {:?}", order);
+        let beside = matches!(policy.overlap, Overlap::Allow { .. });
+        prop_assert!(beside || order.is_sorted(), "out of order: {:?}", order);
     }
 
     #[test]
-    fn with_every_policy_open_each_tick_is_run(events in events(false)) {
+    fn with_every_policy_open_each_tick_is_run(events in events(false), beside in 0u32..4) {
+        let overlap = if beside == 0 { Overlap::Queue } else { Overlap::Allow { max: beside } };
         let policy = Policy {
-            crash: Crash::Retry { attempts: u32::MAX }, missed: Missed::All { limit: 1000 }, overlap: Overlap::Queue, grace: 5,
+            crash: Crash::Retry { attempts: u32::MAX }, missed: Missed::All { limit: 1000 }, overlap, grace: 5,
         };
         let mut world = World::new(policy);
         for event in events {
@@ -269,7 +290,10 @@ proptest! {
         let done: Vec<i64> = world.begins().into_keys().collect();
         prop_assert_eq!(done, wanted);
         prop_assert!(state.running.is_empty() && state.queue.is_empty());
-        let ends: Vec<_> = state.history.iter().filter(|entry| entry.outcome == Outcome::Done).map(|e| e.tick).collect();
+        let mut ends: Vec<_> = state.history.iter().filter(|entry| entry.outcome == Outcome::Done).map(|e| e.tick).collect();
+        if beside > 0 {
+            ends.sort_unstable();
+        }
         prop_assert!(ends.is_sorted_by(|a, b| a < b), "ended twice: {:?}", ends);
     }
 }

@@ -86,7 +86,7 @@ pub enum Outcome {
     Failed,
     /// Its holder died in mid-run.
     Crashed,
-    /// Its holder lost the lock in mid-run, and stopped it.
+    /// Its holder lost the lock in mid-run, or was told to stop, and stopped it.
     Lost,
     /// It ran longer than it may, and was stopped.
     TimedOut,
@@ -210,11 +210,13 @@ impl State {
         Some(state)
     }
 
-    /// Begins anew at `now`: for a watermark that a wrong clock left in the future. What waited is forgotten.
+    /// Begins anew at `now`: for a watermark that a wrong clock left in the future. What waited is forgotten, and so is a run that ended
+    /// in the future: every tick until then would count as overlapped.
     #[must_use]
     pub fn reset(&self, now: i64) -> Self {
         let resets = self.resets.saturating_add(1);
-        Self { watermark: now, resets, since: now, queue: Vec::new(), wanted: Vec::new(), ..self.clone() }
+        let busy_until = self.busy_until.min(u64::try_from(now).unwrap_or(0).saturating_mul(1000));
+        Self { watermark: now, resets, since: now, busy_until, queue: Vec::new(), wanted: Vec::new(), ..self.clone() }
     }
 
     /// How many seconds the watermark is ahead of the engine's clock, if that is more than two clocks may differ.
