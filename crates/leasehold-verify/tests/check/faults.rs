@@ -191,6 +191,22 @@ fn recovery_too_late_or_never() {
     after(FaultKind::Crash, 3_000, &[], None).breaks(Recovery, 1);
 }
 
+/// Where the kernel sees who has died, nobody waits for the end of its lease.
+#[test]
+fn what_is_free_at_once_must_be_had_at_once() {
+    let on = |engine: &str, granted| {
+        let mut history = after(FaultKind::Kill, 120, &[1], Some(granted));
+        if let Some(Event::Run(header)) = history.events.first_mut() {
+            header.engine = engine.to_owned();
+            header.ttl = 3 * TTL * MS;
+        }
+        history
+    };
+    on("file", 2_100).keeps(Recovery);
+    on("file", 2_101).breaks(Recovery, 1);
+    on("redis", 2_101).keeps(Recovery);
+}
+
 /// A crash from 1 to 2 s, then calls one after the other, each `long`, none of them granted.
 fn in_vain(long: u64, pause: u64, outcome: &Outcome) -> History {
     let mut history = History::of(Workload::Mutex);
