@@ -170,6 +170,8 @@ impl World {
                 let decision = decide(state.as_deref(), &self.scene(token, since, &beside));
                 match decision.action {
                     Action::Stale(_) => Step::Release { token },
+                    // Side by side, writes that say nothing would be in the way of others for ever.
+                    _ if !decision.is_to_be_written_over(state.as_deref()) => Step::Release { token },
                     _ => Step::Write { token, over, decision: Box::new(decision) },
                 }
             }
