@@ -28,6 +28,8 @@ pub(super) struct Pool {
 #[derive(Debug, Default)]
 struct Rest {
     idle: Vec<Idle>,
+    /// When any of them all last answered.
+    heard: Option<Instant>,
     /// What was last heard of before that may be dead.
     doubted: Option<Instant>,
 }
@@ -115,13 +117,16 @@ impl Pool {
 
     /// Has the idle connections ended instead of used: one of them was dead.
     pub(super) fn forget_idle(&self) {
-        self.forget_silent(Instant::now());
+        self.rest().doubted = Some(Instant::now());
     }
 
-    /// The same for those on which nothing was heard since then: one was silent from then on, and they may be, too.
+    /// The same if nothing was heard since then on any: one was silent from then on, and they may be, too. Otherwise it may have been a locked row, or
+    /// a busy server; and the one used last is alive.
     fn forget_silent(&self, since: Instant) {
         let mut rest = self.rest();
-        rest.doubted = rest.doubted.max(Some(since));
+        if rest.heard < Some(since) {
+            rest.doubted = rest.doubted.max(Some(since));
+        }
     }
 
     fn rest(&self) -> MutexGuard<'_, Rest> {
@@ -195,6 +200,7 @@ impl Pooled {
     fn answered<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         self.asked = None;
         self.heard = Instant::now();
+        self.pool.rest().heard = Some(self.heard);
         self.good = !result.as_ref().is_err_and(|failure| failure.is_end(self.pool.config.dialect));
         result
     }

@@ -37,7 +37,7 @@
 //! | somebody locks our row (1205, 55P03) | the server gives up after a second (PostgreSQL: in half of a bound that is shorter than two): nothing was done; said, and tried again while the caller waits |
 //! | ... and MySQL, which has only whole seconds, is too late for a TTL of a few | we stop waiting after a third of the TTL, and do not know what was done. The connection counts as ours until the server has given up, too |
 //! | one of several leases that are renewed together gets no answer | the others are told theirs: each is waited for by itself, for less long than the keeper waits for all |
-//! | connections go silent | after a third of the TTL the statement is given up, and no idle connection is used that has said nothing since: the next try goes over a new one |
+//! | connections go silent | after a third of the TTL the statement is given up; if no connection has said anything since, no idle one is used again, and the next try goes over a new one |
 //! | the connection, or the server, is killed | leases are in the table: the next statement goes over a new connection |
 //! | the database's clock is set back | a lease that begins in the future begins now (`state::read`); tokens go on from the highest |
 //! | ... is set forward while a lock is held | **two holders**, until the first renews: as with every lease on a wall clock. Tokens tell them apart |
