@@ -199,9 +199,11 @@ impl Pooled {
 
     fn answered<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         self.asked = None;
-        self.heard = Instant::now();
-        self.pool.rest().heard = Some(self.heard);
         self.good = !result.as_ref().is_err_and(|failure| failure.is_end(self.pool.config.dialect));
+        if self.good {
+            self.heard = Instant::now();
+            self.pool.rest().heard = Some(self.heard);
+        }
         result
     }
 }
