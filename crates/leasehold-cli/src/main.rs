@@ -40,9 +40,12 @@ fn main() -> ExitCode {
     match dispatch(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            if !failure.message.is_empty() {
-                output::say(&failure.message);
-            }
+            // Our own words may be several lines; what somebody else said is one, whatever is in it.
+            let lines: Vec<&str> = match failure.kind {
+                "usage" => failure.message.lines().collect(),
+                _ => Vec::from_iter(Some(failure.message.as_str()).filter(|message| !message.is_empty())),
+            };
+            lines.into_iter().for_each(output::say);
             ExitCode::from(failure.code)
         }
     }

@@ -262,6 +262,7 @@ fn every_mistake_of_a_file_is_told_and_nothing_is_begun() {
     for command in [&["cron", "jobs.cron"][..], &["cron", "check", "jobs.cron"]] {
         let ran = place.run(command).failed(64, "jobs.cron:1: this line has no name");
         let said = ran.err();
+        assert_eq!(said.lines().count(), 6, "a line each: {said}");
         assert!(said.contains("write `backup: 0 3 * * * ./backup.sh`"), "{said}");
         assert!(said.contains("jobs.cron:2: ") && said.contains("field 1 (minute) is \"61\""), "{said}");
         assert!(said.contains("jobs.cron:3: ") && said.contains("write skip, once"), "{said}");
