@@ -29,12 +29,15 @@ async fn shown(url: &str, says: &str) {
 }
 
 async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
-    assert_eq!(run(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await.0, 7);
+    let (code, said) = run(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await;
+    assert_eq!(code, 7, "{said}");
     let place = Place::new();
     let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
     shown(url, "\"token\"").await;
-    assert_eq!(run(&["run", "--engine", url, "-n", "job", "--", "true"]).await.0, 1);
-    assert_eq!(run(&["run", "--engine", url, "-w", "0.3", "job", "--", "true"]).await.0, 1);
+    for impatient in [&["-n"][..], &["-w", "0.3"]] {
+        let (code, said) = run(&[&["run", "--engine", url], impatient, &["job", "--", "true"]].concat()).await;
+        assert_eq!(code, 1, "{impatient:?}: {said}");
+    }
     shown(url, "\"waiters\":[]").await;
     let (code, listed) = run(&["ls", "--engine", url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
