@@ -34,7 +34,7 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
     let place = Place::new();
     let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
     shown(url, "\"token\"").await;
-    for impatient in [&["-n"][..], &["-w", "0.3"]] {
+    for impatient in [&["-n"][..], &["-w", "2"]] {
         let (code, said) = run(&[&["run", "--engine", url], impatient, &["job", "--", "true"]].concat()).await;
         assert_eq!(code, 1, "{impatient:?}: {said}");
     }

@@ -58,7 +58,7 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again() {
     })
     .await;
     assert_eq!(run(&["run", "--engine", &url, "-n", "job", "--", "true"]).await.0, 1);
-    assert_eq!(run(&["run", "--engine", &url, "-w", "0.3", "job", "--", "true"]).await.0, 1);
+    assert_eq!(run(&["run", "--engine", &url, "-w", "2", "job", "--", "true"]).await.0, 1);
     assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
     let (code, listed) = run(&["ls", "--engine", &url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
