@@ -42,7 +42,7 @@ pub async fn it_is_all_or_nothing(world: &World) {
         let free = other.mutex(name).try_lock().await.expect("an answer").expect("none is kept");
         let _ = free.release().await.expect("a release");
     }
-    let error = locks.all(["a", "b", "c"]).wait(Duration::from_millis(100)).lock().await.expect_err("b is held");
+    let error = locks.all(["a", "b", "c"]).wait(Duration::from_secs(2)).lock().await.expect_err("b is held");
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
     assert_eq!(error.name().map(leasehold::LockName::as_str), Some("b"), "{error}");
     world.until_free("a").await;
