@@ -52,7 +52,7 @@ pub async fn the_holder_stops_before_another_is_granted(world: &World) {
 /// A hold of limited length ends for its holder, and is free for others although its TTL is not over.
 pub async fn max_hold_ends_it(world: &World) {
     let (locks, other) = (world.locks().await, world.locks().await);
-    let guard = locks.mutex("a").max_hold(Duration::from_millis(200)).lock().await.expect("a lock");
+    let guard = locks.mutex("a").max_hold(Duration::from_secs(2)).lock().await.expect("a lock");
     assert!(guard.is_held());
     let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("the holder is told");
     assert_eq!(reason, LostReason::MaxHold);
