@@ -93,14 +93,21 @@ pub(crate) struct EngineArg {
     /// `redlock://h1,h2,h3,h4,h5` for many machines and a majority of independent servers,
     /// `zookeeper://h1,h2,h3/locks` for many machines and a ZooKeeper ensemble, `mysql://user:password@host/database` or
     /// `postgres://user:password@host/database` for many machines and a database that is there already. `leasehold engines` lists all of them.
-    #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:")]
+    #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:", value_parser = named)]
     pub(crate) engine: String,
 }
 
+/// Whoever names an engine by a variable that is not set means another than this host's own folder.
+fn named(url: &str) -> Result<String, String> {
+    match url.trim() {
+        "" => Err("no engine is named; leave --engine away and LEASEHOLD_ENGINE unset for `file:`".to_owned()),
+        _ => Ok(url.to_owned()),
+    }
+}
+
 impl EngineArg {
-    /// The URL; an empty variable is as good as none.
     pub(crate) fn url(&self) -> &str {
-        if self.engine.is_empty() { "file:" } else { &self.engine }
+        &self.engine
     }
 
     /// The URL as a command finds the same engine by it, wherever it goes: a folder is named from the root.

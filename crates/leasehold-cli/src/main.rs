@@ -41,11 +41,11 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             // Our own words may be several lines; what somebody else said is one, whatever is in it.
-            let lines: Vec<&str> = match failure.kind {
-                "usage" => failure.message.lines().collect(),
-                _ => Vec::from_iter(Some(failure.message.as_str()).filter(|message| !message.is_empty())),
-            };
-            lines.into_iter().for_each(output::say);
+            match failure.kind {
+                "usage" => output::say_lines(&failure.message),
+                _ if failure.message.is_empty() => {}
+                _ => output::say(&failure.message),
+            }
             ExitCode::from(failure.code)
         }
     }
@@ -89,10 +89,11 @@ fn usage(error: &clap::Error) -> u8 {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let text = |terminal: bool| {
         let text = error.render();
-        output::hide_passwords(&if terminal && colours { text.ansi().to_string() } else { text.to_string() })
+        if terminal && colours { text.ansi().to_string() } else { text.to_string() }
     };
     if error.use_stderr() {
-        output::err(&text(rustix::termios::isatty(std::io::stderr())));
+        // What was typed may have one; what is in the help is an example.
+        output::err(&output::hide_passwords(&text(rustix::termios::isatty(std::io::stderr()))));
         return exit::USAGE;
     }
     match output::out(&text(rustix::termios::isatty(std::io::stdout()))) {

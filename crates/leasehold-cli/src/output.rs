@@ -33,6 +33,11 @@ pub(crate) fn say(message: &str) {
     err(&format!("leasehold: {}\n", clean(message)));
 }
 
+/// Says words of our own, of which each line is one.
+pub(crate) fn say_lines(message: &str) {
+    message.lines().for_each(say);
+}
+
 /// A value as one line of JSON, with whatever could steer a terminal escaped.
 pub(crate) fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"));

@@ -33,11 +33,17 @@ pub(crate) fn man(dir: Option<&Path>) -> Result<u8, Failure> {
 
 fn write_pages(dir: &Path, cli: &Command) -> io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    std::fs::write(dir.join("leasehold.1"), page(cli)?)?;
-    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
-        std::fs::write(dir.join(format!("leasehold-{}.1", command.get_name())), page(command)?)?;
-    }
-    Ok(())
+    write_page(dir, "leasehold", cli)
+}
+
+/// The page of a command, and those of the commands that it has.
+fn write_page(dir: &Path, name: &str, command: &Command) -> io::Result<()> {
+    std::fs::write(dir.join(format!("{name}.1")), page(command)?)?;
+    shown(command).try_for_each(|inner| write_page(dir, &format!("{name}-{}", inner.get_name()), inner))
+}
+
+fn shown(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
 }
 
 /// The page of one command alone.
@@ -64,8 +70,11 @@ fn whole_page(cli: &Command) -> io::Result<String> {
     main.render_synopsis_section(&mut page)?;
     main.render_description_section(&mut page)?;
     main.render_options_section(&mut page)?;
-    for command in cli.get_subcommands().filter(|command| !command.is_hide_set()) {
+    for command in shown(cli) {
         page.extend_from_slice(command_section(command)?.as_bytes());
+        for inner in shown(command) {
+            page.extend_from_slice(command_section(inner)?.as_bytes());
+        }
     }
     let mut page = String::from_utf8_lossy(&page).into_owned();
     page.push_str(&extra(cli, ".SH"));

@@ -74,6 +74,7 @@ What it does there:
 Files, in the folder of --out:
   verify-ENGINE-WORKLOAD-SEED.jsonl   the history, written while it runs
   verify-ENGINE-WORKLOAD-SEED.html    the report: open it in a browser
+  The next run with the same words writes over both; --out keeps them apart.
 
 Exit codes:
     0   every promise was kept; with --guard off: the checker found out
@@ -93,7 +94,7 @@ Exit codes:
 #[command(group = ArgGroup::new("where").required(true))]
 #[command(after_long_help = AFTER, after_help = "`leasehold verify --help` lists the workloads and the faults.")]
 pub(crate) struct VerifyArgs {
-    /// The engine to be put to the test, by its URL
+    /// The engine to be put to the test, by its URL; LEASEHOLD_ENGINE does not count here
     #[arg(long, value_name = "URL", group = "where")]
     engine: Option<String>,
     /// Start the real servers here: memory, file, redis, redlock, zookeeper, mysql or postgres
@@ -388,7 +389,7 @@ fn faults(wanted: Option<&str>, target: &Target) -> Result<Vec<FaultKind>, Failu
             }
             Ok(kinds)
         }
-        Some("none" | "") => Ok(Vec::new()),
+        Some("none") => Ok(Vec::new()),
         Some(names) => {
             let named = || names.split(',').map(str::trim);
             if let Some(alone) = named().find(|name| ["all", "none"].contains(name)) {

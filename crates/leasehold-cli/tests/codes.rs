@@ -62,6 +62,7 @@ fn wrong_usage_says_what_is_wrong() {
         (vec!["run", "-c", "true", "a", "--", "true"], "cannot be used with"),
         (vec!["run", "--on-lost", "pray", "a", "--", "true"], "term, kill, ignore"),
         (vec!["run", "", "--", "true"], "at least one character"),
+        (vec!["run", "--engine", "", "a", "--", "true"], "no engine is named"),
         (vec!["run", "a\nb", "--", "true"], "U+000A"),
         (vec!["run", "--describe", "a\u{1b}[2J", "a", "--", "true"], "description"),
         (vec!["show", ""], "at least one character"),

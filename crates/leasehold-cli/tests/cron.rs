@@ -198,7 +198,9 @@ argv = [\"sh\", \"-c\", \"echo $GREETING $LEASEHOLD_JOB $LEASEHOLD_NAME $LEASEHO
     for job in ["good", "bad", "none"] {
         wait_for("the job to be known", || status(&place, job));
     }
-    place.run(["cron", "run-now", "good", "bad", "none"]).ok();
+    // One that nobody knows keeps none of the others from it.
+    let ran = place.run(["cron", "run-now", "good", "nobody", "bad", "none"]).failed(64, "nobody");
+    assert_eq!(ran.out().lines().count(), 3, "{}", ran.out());
     let last =
         |job: &str| wait_for("its end", || Some(status(&place, job)?["last"].clone()).filter(|last| !last.is_null()));
     assert_eq!(last("good")["outcome"], "done");
@@ -210,7 +212,7 @@ argv = [\"sh\", \"-c\", \"echo $GREETING $LEASEHOLD_JOB $LEASEHOLD_NAME $LEASEHO
     assert!(none["text"].as_str().unwrap().contains("no-such-command"), "{none}");
     assert_eq!(none["manual"], true);
     let table = place.run(["cron", "status", "jobs.toml"]).ok().out();
-    assert!(table.contains("failed (exit code 3)") && table.contains("@yearly"), "{table}");
+    assert!(table.contains("failed (exit code 3), by hand") && table.contains("@yearly"), "{table}");
     host.signal(Signal::TERM);
     let events = host.end().events();
     let said = |what: &str, job: &str| events.iter().any(|event| event["event"] == what && event["job"] == job);
@@ -270,6 +272,10 @@ fn every_mistake_of_a_file_is_told_and_nothing_is_begun() {
         assert!(said.contains("jobs.cron:5: ") && said.contains("64 at most"), "{said}");
         assert!(said.contains("jobs.cron:6: ") && said.contains("1000 at most"), "{said}");
     }
+    // Six fields where five were said: the sixth would be the command.
+    write(&place, "six.cron", "probe: */10 * * * * *  ./probe\nfive: */10 * * * *  ./*\n");
+    let said = place.run(["cron", "check", "six.cron"]).failed(64, "six.cron:1: this line has six fields").err();
+    assert!(said.contains("CRON_SECONDS=yes") && !said.contains("six.cron:2"), "{said}");
     // For programs, too.
     let ran = place.run(["cron", "--json", "jobs.cron"]);
     let [error] = &ran.events()[..] else { panic!("{}", ran.err()) };

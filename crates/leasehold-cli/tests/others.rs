@@ -111,7 +111,9 @@ fn completions_and_manual_pages() {
         assert!(place.run(["completions", shell]).ok().out().contains("on-lost"), "{shell}");
     }
     let page = place.run(["man"]).ok().out();
-    for part in [".TH leasehold 1", "LEASEHOLD RUN", "LEASEHOLD EVICT", "EXIT CODES", "on\\-lost"] {
+    for part in
+        [".TH leasehold 1", "LEASEHOLD RUN", "LEASEHOLD EVICT", "LEASEHOLD CRON STATUS", "EXIT CODES", "on\\-lost"]
+    {
         assert!(page.contains(part), "{part}");
     }
     place.run(["man", "--dir", "pages"]).ok();
@@ -123,9 +125,13 @@ fn completions_and_manual_pages() {
         "leasehold-evict",
         "leasehold-doctor",
         "leasehold-engines",
+        "leasehold-cron",
+        "leasehold-cron-status",
     ] {
         assert!(place.read(&format!("pages/{name}.1")).contains(".TH"), "{name}");
     }
+    let help = place.run(["run", "--help"]).ok().out();
+    assert!(help.contains("mysql://user:password@host"), "an example is no secret: {help}");
     place.run(["man", "--dir", "/proc/pages"]).failed(74, "/proc/pages");
 }
 

@@ -21,27 +21,37 @@ pub(super) enum What {
 pub(super) async fn control(what: What, args: ControlArgs) -> Result<u8, Failure> {
     let locks = args.engine.open(DEFAULT_TTL).await?;
     let jobs = Jobs::of(&locks)?;
-    let mut text = String::new();
+    let mut code = 0;
     for job in &args.jobs {
-        let said = match what {
-            What::Pause if jobs.pause(job).await? => "paused",
-            What::Pause => "was paused already",
-            What::Resume if jobs.resume(job).await? => "goes on with its next tick",
-            What::Resume => "was not paused",
-            What::RunNow => {
-                jobs.run_now(job).await?;
-                "runs within ten seconds, if a host is there to run it"
+        match ask(&jobs, what, job).await {
+            Ok(said) => output::out(&format!("{}: {said}\n", clean(job)))?,
+            // The others are asked for all the same.
+            Err(error) => {
+                let failure = Failure::from(error);
+                output::say(&failure.message);
+                code = failure.code;
             }
-            What::Reset => {
-                jobs.reset(job).await?;
-                "begins anew"
-            }
-            What::Forget if jobs.forget(job).await? => "is forgotten",
-            What::Forget => "was not known",
-        };
-        text.push_str(&format!("{}: {said}\n", clean(job)));
+        }
     }
-    output::out(&text)?;
     locks.close().await?;
-    Ok(0)
+    Ok(code)
+}
+
+async fn ask(jobs: &Jobs, what: What, job: &str) -> leasehold::Result<&'static str> {
+    Ok(match what {
+        What::Pause if jobs.pause(job).await? => "paused",
+        What::Pause => "was paused already",
+        What::Resume if jobs.resume(job).await? => "goes on with its next tick",
+        What::Resume => "was not paused",
+        What::RunNow => {
+            jobs.run_now(job).await?;
+            "runs within ten seconds, if a host is there to run it"
+        }
+        What::Reset => {
+            jobs.reset(job).await?;
+            "begins anew"
+        }
+        What::Forget if jobs.forget(job).await? => "is forgotten",
+        What::Forget => "was not known",
+    })
 }

@@ -71,6 +71,9 @@ impl Page {
             options.set(key, value)?;
         }
         let (schedule, command) = schedule(rest, self.seconds)?;
+        if !self.seconds && !schedule.starts_with('@') && command.split_whitespace().next().is_some_and(is_field) {
+            return Err("this line has six fields: write CRON_SECONDS=yes in a line above it".to_owned());
+        }
         if command.is_empty() {
             return Err(format!("there is no command after {schedule:?}"));
         }
@@ -105,6 +108,11 @@ fn head(line: &str) -> Option<(&str, &str, &str)> {
     };
     let rest = rest.trim_start().strip_prefix(':')?;
     (!name.is_empty()).then_some((name, brackets, rest.trim()))
+}
+
+/// Whether it can only be a field of a timetable: no command is called `*`, `*/5` or `1-5`.
+fn is_field(word: &str) -> bool {
+    word.chars().all(|c| c.is_ascii_digit() || "*/,-?".contains(c))
 }
 
 /// A line as the system's cron has it. The command's own name is a name as good as any.

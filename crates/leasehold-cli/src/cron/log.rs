@@ -37,12 +37,16 @@ pub(super) fn notice(notice: &Notice<'_>, json: bool) {
     if json {
         return output::err(&output::json(notice));
     }
+    if let Notice::Refused { message } = notice {
+        return output::say_lines(&format!("{message}\nnothing is changed"));
+    }
     output::say(&match notice {
-        Notice::Warning { message } | Notice::Error { message, .. } => (*message).to_owned(),
+        Notice::Warning { message } | Notice::Refused { message } | Notice::Error { message, .. } => {
+            (*message).to_owned()
+        }
         Notice::Unreachable { message } => format!("{message}; trying until it answers"),
         Notice::Reached { engine } => format!("{engine} answers"),
         Notice::Reloaded { file } => format!("{file} was read again"),
-        Notice::Refused { message } => format!("{message}; nothing is changed"),
         Notice::EndedHere { job, message } => format!("{job}: {message}; this host does not run it any more"),
     });
 }

@@ -113,7 +113,8 @@ fn next(status: &Status, local: impl Fn(Tick) -> String) -> String {
 
 fn outcome(entry: &Entry) -> String {
     let text = if entry.text.is_empty() { String::new() } else { format!(" ({})", clean(&entry.text)) };
-    format!("{}{text}", entry.outcome.as_str())
+    let by_hand = if entry.run.as_ref().is_some_and(|run| run.manual) { ", by hand" } else { "" };
+    format!("{}{text}{by_hand}", entry.outcome.as_str())
 }
 
 fn took(entry: &Entry) -> Option<Duration> {

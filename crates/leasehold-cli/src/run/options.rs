@@ -61,7 +61,8 @@ When the lock is lost:
 
 Exit codes:
   the command's own; 128+n if signal n ended it, or our waiting
-    1   somebody else holds the lock: -n, or not within -w (-E says otherwise)
+    1   somebody else holds the lock: -n, or not within -w, or with another
+        number of --slots (-E says otherwise)
    64   wrong usage, or a bad name, URL or duration
    69   the engine cannot be used: away, denied, full or corrupt
    71   the system refused us something: a process, for example
