@@ -178,7 +178,7 @@ fn table(entries: &[Entry]) -> String {
             table.add_row(row(format!("  {}", one.name), &one.capabilities));
         }
     }
-    output::table_text(&table)
+    output::wide_table_text(&table)
 }
 
 fn row(scheme: String, can: &Capabilities) -> [String; 11] {

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-use comfy_table::{ContentArrangement, Table, presets};
+use comfy_table::{ContentArrangement, Row, Table, presets};
 use rustix::termios;
 use serde::Serialize;
 
@@ -84,6 +84,51 @@ pub(crate) fn table_text(table: &Table) -> String {
     table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
+/// The same for a table of many columns: where its words would be torn apart, a block of lines for each row instead.
+pub(crate) fn wide_table_text(table: &Table) -> String {
+    match width() {
+        Some(width) if least_width(table) > usize::from(width) => blocks(table),
+        _ => table_text(table),
+    }
+}
+
+fn cells(row: &Row) -> impl Iterator<Item = String> {
+    row.cell_iter().map(|cell| cell.content())
+}
+
+/// How wide it must be to have every word whole.
+fn least_width(table: &Table) -> usize {
+    let longest = |text: String| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
+    let mut widths: Vec<usize> = Vec::new();
+    for row in table.header().into_iter().chain(table.row_iter()) {
+        for (at, text) in cells(row).enumerate() {
+            let least = longest(text) + 2;
+            match widths.get_mut(at) {
+                Some(width) => *width = (*width).max(least),
+                None => widths.push(least),
+            }
+        }
+    }
+    widths.iter().sum::<usize>().saturating_sub(2)
+}
+
+/// A block for each row: what its first column says, and below it what stands in the others.
+fn blocks(table: &Table) -> String {
+    let heads: Vec<String> = table.header().map(|row| cells(row).collect()).unwrap_or_default();
+    let widest = heads.iter().map(|head| head.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in table.row_iter() {
+        for (at, (head, value)) in heads.iter().zip(cells(row)).enumerate() {
+            match (at, value.as_str()) {
+                (0, value) => text.push_str(&format!("{value}\n")),
+                (_, "" | "-") => {}
+                (_, value) => text.push_str(&format!("    {:<widest$}  {value}\n", head.to_lowercase())),
+            }
+        }
+    }
+    text
+}
+
 /// How wide the terminal on standard output is.
 pub(crate) fn width() -> Option<u16> {
     let size = termios::tcgetwinsize(io::stdout()).ok()?;
@@ -141,6 +186,17 @@ fn hide_value(pair: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_table_that_does_not_fit_becomes_blocks() {
+        let mut made = table(&["JOB", "LAST", "STATE"]);
+        made.add_row(["nightly", "2026-11-18T03:00:00Z", "waits for its turn"]);
+        made.add_row(["report", "-", "paused"]);
+        assert_eq!(least_width(&made), "nightly  2026-11-18T03:00:00Z  paused".len());
+        let expected =
+            "nightly\n    last   2026-11-18T03:00:00Z\n    state  waits for its turn\nreport\n    state  paused\n";
+        assert_eq!(blocks(&made), expected);
+    }
 
     #[test]
     fn text_of_others_does_not_steer_the_terminal() {

@@ -83,7 +83,7 @@ fn table(rows: &[Row]) -> String {
             }
         }
     }
-    output::table_text(&table)
+    output::wide_table_text(&table)
 }
 
 fn known(status: &Status) -> [String; 9] {
@@ -173,7 +173,7 @@ pub(super) async fn history(args: HistoryArgs) -> Result<u8, Failure> {
             cell(took(entry).map(human)),
         ]);
     }
-    output::out(&output::table_text(&table))?;
+    output::out(&output::wide_table_text(&table))?;
     Ok(0)
 }
 
