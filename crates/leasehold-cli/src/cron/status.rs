@@ -143,6 +143,9 @@ fn state(status: &Status) -> String {
     if let Some(ahead) = status.ahead {
         parts.push(format!("the engine's clock is {ahead} s behind the last tick: `leasehold cron reset`"));
     }
+    if let Some(tick) = status.undecided {
+        parts.push(format!("nobody has decided about {tick} and later: does a host run it?"));
+    }
     if parts.is_empty() { "waits".to_owned() } else { parts.join("; ") }
 }
 
@@ -195,6 +198,7 @@ struct StatusJson<'a> {
     queued: usize,
     wanted: usize,
     ahead_seconds: Option<i64>,
+    undecided: Option<String>,
     running: Vec<RunJson<'a>>,
     /// The last run.
     last: Option<EntryJson<'a>>,
@@ -216,6 +220,7 @@ impl<'a> StatusJson<'a> {
                 queued: 0,
                 wanted: 0,
                 ahead_seconds: None,
+                undecided: None,
                 running: Vec::new(),
                 last: None,
                 last_entry: None,
@@ -231,6 +236,7 @@ impl<'a> StatusJson<'a> {
                 queued: status.queue.len(),
                 wanted: status.wanted,
                 ahead_seconds: status.ahead,
+                undecided: status.undecided.map(|tick| tick.to_string()),
                 running: status.running.iter().map(RunJson::new).collect(),
                 last: last(status).map(EntryJson::new),
                 last_entry: status.history.last().map(EntryJson::new),

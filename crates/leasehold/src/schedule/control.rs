@@ -44,7 +44,13 @@ pub struct Status {
     pub now: Tick,
     /// By how many seconds the last decided tick is ahead of the engine's clock, if that is too much: nothing is due so long.
     pub ahead: Option<i64>,
+    /// The first tick about which nobody has decided, if that was due more than a minute ago, though the job is not paused, nor runs: does a node
+    /// run it?
+    pub undecided: Option<Tick>,
 }
+
+/// After so many seconds a tick should have been decided, if anybody is there.
+const LATE: i64 = 60;
 
 impl Jobs {
     /// Those of this engine.
@@ -162,7 +168,10 @@ impl Jobs {
 
 fn status(job: &str, state: State, now: i64) -> Status {
     let cron = super::Cron::parse(&state.schedule).and_then(|cron| cron.in_zone(&state.zone)).ok();
-    let next = cron.and_then(|cron| cron.next(state.watermark.max(now)));
+    let after = |time| cron.as_ref().and_then(|cron| cron.next(time));
+    let next = after(state.watermark.max(now));
+    let idle = state.paused.is_none() && state.running.is_empty();
+    let undecided = after(state.watermark).filter(|tick| idle && *tick < now.saturating_sub(LATE));
     Status {
         name: job.to_owned(),
         since: Tick::from_unix(state.since),
@@ -172,10 +181,28 @@ fn status(job: &str, state: State, now: i64) -> Status {
         wanted: state.wanted.len(),
         now: Tick::from_unix(now),
         ahead: state.ahead(now),
+        undecided: undecided.map(Tick::from_unix),
         schedule: state.schedule,
         zone: state.zone,
         paused: state.paused,
         running: state.running,
         history: state.history,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A job that nobody runs does not look like one that waits for its next tick.
+    #[test]
+    fn ticks_about_which_nobody_decides_are_told() {
+        let state = State::new("*/5 * * * *", "UTC", 0);
+        assert_eq!(status("a", state.clone(), 299).undecided, None);
+        assert_eq!(status("a", state.clone(), 360).undecided, None, "somebody may be at it");
+        let late = status("a", state.clone(), 361);
+        assert_eq!((late.undecided, late.next), (Some(Tick::from_unix(300)), Some(Tick::from_unix(600))));
+        let paused = State { paused: Some(Wanted { by: "me".to_owned(), at: 0 }), ..state };
+        assert_eq!(status("a", paused, 1000).undecided, None);
     }
 }
