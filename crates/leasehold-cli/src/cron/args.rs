@@ -76,8 +76,9 @@ The commands:
 Signals:
   TERM, INT   begin nothing more, and end when the runs have ended; they get
               TERM after --stop-grace, and at once after a second signal,
-              half a second later or more; then another host takes them over (crash=retry:N), or they
-              are entered as lost, whatever code they end with
+              half a second later or more; then another host takes them over
+              (crash=retry:N), or they are entered as lost, whatever code they
+              end with
   HUP         read the file again; if it is wrong, go on with what was;
               nothing after one of the others
 

@@ -76,7 +76,9 @@ impl Disk {
     ///
     /// [`Error::Io`].
     pub fn free(&self) -> Result<()> {
-        match fs::remove_file(self.file()) {
+        // Emptied first: a process that is being started may have it open for a moment yet.
+        let emptied = fs::OpenOptions::new().write(true).open(self.file()).and_then(|file| file.set_len(0));
+        match emptied.and_then(|()| fs::remove_file(self.file())) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("freeing a disk")(error)),
             _ => Ok(()),
         }
