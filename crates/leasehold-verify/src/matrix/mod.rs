@@ -3,22 +3,21 @@
 //! A [`Cell`] is one engine under one fault. Its histories go through the workloads in turn, each with a seed of its own, one after the other on the same
 //! servers. Cells are independent of each other, and several are run at a time.
 
+mod outcome;
 mod table;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
+pub use self::outcome::Outcome;
 pub use self::table::table;
 use crate::check;
 use crate::conduct::{Control, Length, Run, Scene, Stage, Target, Trouble};
 use crate::deploy::Local;
-use crate::history::{self, Event, FaultKind, Workload};
-use crate::report;
-use crate::verdict::{Promise, Recovered, SecondOpinion, State, Verdict};
+use crate::history::{FaultKind, Workload};
 
 /// The workloads that the histories of a cell go through.
 const WORKLOADS: [Workload; 9] = [
@@ -79,60 +78,6 @@ pub struct Extent {
     pub worker: PathBuf,
     /// Where histories with violations go, with their reports.
     pub kept: PathBuf,
-}
-
-/// What came of a cell.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Outcome {
-    /// The engine.
-    pub engine: String,
-    /// The servers' versions.
-    pub versions: Vec<String>,
-    /// The fault; empty: none.
-    pub fault: String,
-    /// The TTL, in seconds.
-    pub ttl: f64,
-    /// Histories.
-    pub histories: u64,
-    /// Calls in all of them.
-    pub calls: u64,
-    /// Grants.
-    pub grants: u64,
-    /// Locks that their holders learned to have lost.
-    pub losses: u64,
-    /// Those of holders that ran, so that it was judged when they learned of it.
-    #[serde(default)]
-    pub told: u64,
-    /// Writes that the register refused.
-    pub refused: u64,
-    /// Faults that were caused.
-    pub faults: u64,
-    /// How long it took to recover from each, as a multiple of the TTL, sorted.
-    pub recovered: Vec<f64>,
-    /// How long it took from the beginning of each of those in which others served on, likewise.
-    #[serde(default)]
-    pub meanwhile: Vec<f64>,
-    /// Histories that were so slow that they ended with fewer calls than they should have had.
-    #[serde(default)]
-    pub short: u64,
-    /// Histories with a violation.
-    pub broken: u64,
-    /// Their violations, a line each.
-    pub violations: Vec<String>,
-    /// Holds that were at once with another, where that is not promised.
-    pub at_once: u64,
-    /// Histories of a register on which porcupine did not say the same.
-    pub unconfirmed: u64,
-    /// The promises that were put to the test.
-    pub tested: Vec<Promise>,
-    /// How many things were checked of each of them, and how many of those were wrong.
-    #[serde(default)]
-    pub checked: BTreeMap<Promise, (u64, u64)>,
-    /// What kept a history from being run.
-    pub troubles: Vec<String>,
-    /// What kept one from being run at first: the same was run once more.
-    #[serde(default)]
-    pub again: Vec<String>,
 }
 
 /// Runs cells, several at a time, and tells of each as it ends.
@@ -247,190 +192,9 @@ async fn open_once(cell: Cell, extent: &Extent) -> Result<(Stage, Vec<Workload>)
     Ok((stage, workloads))
 }
 
-/// What must hold whatever else went wrong. For the others one must know of all that went wrong, and of when the run ended.
-fn holds_always(promise: Promise) -> bool {
-    !matches!(promise, Promise::Order | Promise::Recovery | Promise::Ticks)
-}
-
 fn make(folder: &Path) -> Result<(), Trouble> {
     let made = std::fs::create_dir_all(folder);
     made.map_err(|error| Trouble::new(format!("{} cannot be made: {error}", folder.display())))
-}
-
-impl Outcome {
-    fn of(cell: Cell) -> Self {
-        Self {
-            engine: cell.local.to_string(),
-            versions: Vec::new(),
-            fault: cell.fault.map(|fault| fault.to_string()).unwrap_or_default(),
-            ttl: 0.0,
-            histories: 0,
-            calls: 0,
-            grants: 0,
-            losses: 0,
-            told: 0,
-            refused: 0,
-            faults: 0,
-            recovered: Vec::new(),
-            meanwhile: Vec::new(),
-            short: 0,
-            broken: 0,
-            violations: Vec::new(),
-            at_once: 0,
-            unconfirmed: 0,
-            tested: Vec::new(),
-            checked: BTreeMap::new(),
-            troubles: Vec::new(),
-            again: Vec::new(),
-        }
-    }
-
-    fn stem(&self) -> String {
-        format!("{}-{}", self.engine, if self.fault.is_empty() { "none" } else { &self.fault })
-    }
-
-    fn take_in(&mut self, events: &[Event], run: &Run, kept: &Path) {
-        let verdict = check::check(events);
-        let (header, counts) = (&verdict.header, &verdict.counts);
-        self.versions.clone_from(&header.versions);
-        self.ttl = Duration::from_nanos(header.ttl).as_secs_f64();
-        self.histories += 1;
-        self.calls += counts.calls;
-        self.grants += counts.grants;
-        self.losses += counts.losses;
-        self.told += counts.told;
-        self.refused += counts.refused;
-        self.faults += counts.faults;
-        self.short += u64::from(
-            run.workload != Workload::Ticks && matches!(run.length, Length::Calls(calls) if counts.calls < calls),
-        );
-        let in_ttls = |took: u64| took as f64 / header.ttl.max(1) as f64;
-        let asked = || verdict.recovered.iter().filter(|fault| fault.asked);
-        self.recovered.extend(asked().filter_map(Recovered::took).map(in_ttls));
-        self.recovered.sort_by(f64::total_cmp);
-        self.meanwhile.extend(asked().filter_map(Recovered::took_meanwhile).map(in_ttls));
-        self.meanwhile.sort_by(f64::total_cmp);
-        for finding in &verdict.findings {
-            if !matches!(finding.state, State::Untested | State::Unpromised) {
-                self.count(finding.promise, (finding.checked, finding.broken));
-            }
-            match (finding.promise, finding.state) {
-                (Promise::Exclusion, State::Unpromised) => self.at_once += finding.broken,
-                (_, State::Untested | State::Unpromised) => {}
-                (promise, _) if !self.tested.contains(&promise) => self.tested.push(promise),
-                _ => {}
-            }
-        }
-        let fenced = matches!(header.workload, Workload::Fenced | Workload::Counter);
-        self.unconfirmed += u64::from(fenced && verdict.second_opinion != SecondOpinion::Agrees);
-        if verdict.as_expected() {
-            return;
-        }
-        self.broken += 1;
-        let stem = format!("{}-{}-{}", self.stem(), header.workload, header.seed);
-        self.violations.push(format!("{stem}: {}", first_words(&verdict)));
-        if let Err(error) = keep(events, &verdict, kept, &stem) {
-            self.troubles.push(format!("{} cannot be written: {error}", kept.display()));
-        }
-    }
-
-    fn count(&mut self, promise: Promise, (checked, broken): (u64, u64)) {
-        let sum = self.checked.entry(promise).or_default();
-        *sum = (sum.0 + checked, sum.1 + broken);
-    }
-
-    /// Takes in a history that did not come to its end. Whether the same is to be run again: not if it had gone wrong by then, nor a second time.
-    fn cut_short(&mut self, trouble: &Trouble, first: bool, run: &Run, written: &Path) -> bool {
-        let events = history::load(written).ok().and_then(|text| history::read(&text).ok());
-        let verdict = events.as_deref().filter(|events| !events.is_empty()).map(check::check);
-        let broken = verdict.iter().flat_map(|verdict| &verdict.violations).find(|one| holds_always(one.promise));
-        if let Some(violation) = broken {
-            self.broken += 1;
-            self.violations.push(format!("{}: {}", written.display(), violation.title));
-        }
-        let again = first && broken.is_none() && trouble.is_passing();
-        match again {
-            true => self.again.push(format!("{}, seed {}: {trouble}", run.workload, run.seed)),
-            false => self.troubles.push(format!("{}: {trouble}", written.display())),
-        }
-        again
-    }
-
-    /// Adds what came of the same cell later, with other seeds.
-    pub fn add(&mut self, later: Self) {
-        self.versions = later.versions;
-        self.ttl = later.ttl;
-        self.histories += later.histories;
-        self.calls += later.calls;
-        self.grants += later.grants;
-        self.losses += later.losses;
-        self.told += later.told;
-        self.refused += later.refused;
-        self.faults += later.faults;
-        self.short += later.short;
-        self.broken += later.broken;
-        self.at_once += later.at_once;
-        self.unconfirmed += later.unconfirmed;
-        self.recovered.extend(later.recovered);
-        self.recovered.sort_by(f64::total_cmp);
-        self.meanwhile.extend(later.meanwhile);
-        self.meanwhile.sort_by(f64::total_cmp);
-        self.violations.extend(later.violations);
-        self.troubles.extend(later.troubles);
-        later.checked.into_iter().for_each(|(promise, sums)| self.count(promise, sums));
-        self.again.extend(later.again);
-        self.tested.extend(later.tested);
-        self.tested.sort_unstable();
-        self.tested.dedup();
-    }
-
-    /// Whether all was run, and nothing was wrong.
-    pub fn holds(&self) -> bool {
-        self.broken == 0 && self.troubles.is_empty() && self.histories > 0
-    }
-
-    /// In a line.
-    pub fn line(&self) -> String {
-        let worst = self.recovered.last().map(|worst| format!(", recovery {worst:.2} TTL at most")).unwrap_or_default();
-        let meanwhile =
-            self.meanwhile.last().map(|worst| format!(", from a fault's beginning {worst:.2}")).unwrap_or_default();
-        let short = match self.short {
-            0 => String::new(),
-            n => format!(", {n} cut short by time"),
-        };
-        let words = self.violations.iter().chain(&self.troubles);
-        let words: String = words.map(|problem| format!("\n    {problem}")).collect();
-        let again: String = self.again.iter().map(|problem| format!("\n    run once more: {problem}")).collect();
-        let at_once = match self.at_once {
-            0 => String::new(),
-            n => format!(", {n} at once with another, which is not promised here"),
-        };
-        let unconfirmed = match self.unconfirmed {
-            0 => String::new(),
-            n => format!(", {n} registers that porcupine did not confirm"),
-        };
-        format!(
-            "{} histories, {} calls, {} grants, {} faults, {} lost ({} while they ran), {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{again}{words}",
-            self.histories, self.calls, self.grants, self.faults, self.losses, self.told, self.refused, self.broken
-        )
-    }
-}
-
-fn first_words(verdict: &Verdict) -> String {
-    match verdict.violations.first() {
-        Some(violation) => {
-            format!("{} ({})", violation.title, verdict.header.notes.get("command").map_or("", String::as_str))
-        }
-        None if !verdict.complete => "the history is not whole".to_owned(),
-        None => "a control was not found out".to_owned(),
-    }
-}
-
-fn keep(events: &[Event], verdict: &Verdict, folder: &Path, stem: &str) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let text: String = events.iter().map(history::line).collect();
-    std::fs::write(folder.join(format!("{stem}.jsonl")), text)?;
-    std::fs::write(folder.join(format!("{stem}.html")), report::html::page(events, verdict))
 }
 
 /// Runs a negative control: its histories, each of which should be found out. Gives back how many were, of how many. One that could not be run is run
@@ -493,7 +257,7 @@ async fn control_once(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::{self, Call, Mode};
+    use crate::history::{self, Call, Event, Mode};
 
     const CELL: Cell = Cell { local: Local::Memory, fault: None };
 
