@@ -25,6 +25,28 @@ async fn a_lost_answer_to_a_take_makes_one_node() {
     }
 }
 
+/// A request for a node that was held back may arrive when its claim has another, or has left: its session lives, and nobody else would take it out.
+#[tokio::test]
+async fn a_node_that_comes_after_its_claim_has_left_is_taken_out() {
+    let site = Site::new().await;
+    let (locks, proxy) = site.proxied(Duration::from_secs(12)).await;
+    drop(locks.mutex("a").lock().await.expect("a lock, so that the session is there"));
+    site.until_nodes("a", 0).await;
+    site.keep_folder("a").await;
+    proxy.cut_after_request();
+    let guard = locks.mutex("a").wait(SOON).lock().await.expect("the lock");
+    let nodes = site.nodes("a").await;
+    let node = nodes.iter().find(|node| !node.ends_with("stranger")).expect("its node");
+    let (prefix, _) = node.rsplit_once('-').expect("a number at its end");
+    let _ = guard.release().await.expect("a release");
+    site.until_nodes("a", 1).await;
+    let late = zookeeper_client::CreateMode::EphemeralSequential.with_acls(zookeeper_client::Acls::anyone_all());
+    site.client.create(&format!("{prefix}-"), b"", &late).await.expect("a node by hand");
+    site.until_nodes("a", 1).await;
+    let free = site.locks(LONG).await.mutex("a").wait(SOON).lock().await.expect("a free lock");
+    drop(free);
+}
+
 /// The caller gives up while nobody knows whether there is a node: it is deleted when the line is back.
 #[tokio::test]
 async fn a_caller_who_gives_up_leaves_nothing() {

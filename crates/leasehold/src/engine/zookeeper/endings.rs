@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::engine::ZookeeperEngine;
-use super::seats::Seat;
+use super::seats::{Seat, Seats};
 use super::session::Session;
 use super::{steps, wire};
 use crate::claim::ClaimId;
@@ -72,4 +72,47 @@ pub(super) async fn sweep(engine: &ZookeeperEngine, seat: &Seat, line: &Line, id
         }
     }
     Ok(swept)
+}
+
+/// How often nodes of a claim that has left are looked for, in a quarter of the session's timeout each.
+const LOOKS: u32 = 8;
+
+/// Takes out what comes late of a claim that has left: a request for a node that was never answered may have been held back on its way, and
+/// arrive after the claim was found to have none, and got another. Its session lives, so nobody else would ever take it out.
+pub(super) fn sweep_late(seats: &Arc<Seats>, seat: &Seat) {
+    let (seats, session) = (Arc::downgrade(seats), Arc::downgrade(&seat.session));
+    let (claim, folder) = (seat.claim, seat.folder.clone());
+    tokio::spawn(async move {
+        for _ in 0..LOOKS {
+            let (Some(seats), Some(session)) = (seats.upgrade(), session.upgrade()) else { return };
+            if session.is_over() {
+                return;
+            }
+            let (until, clock) = (session.now().after(session.timeout / 4), session.clock().clone());
+            if let Err(cause) = take_out_late(&seats, &session, &folder, claim).await {
+                tracing::debug!(%cause, "what a claim may have left behind could not be looked for");
+            }
+            // Nobody is kept from ending the session meanwhile.
+            drop((seats, session));
+            clock.sleep_until(until).await;
+        }
+    });
+}
+
+async fn take_out_late(
+    seats: &Seats,
+    session: &Session,
+    folder: &str,
+    claim: ClaimId,
+) -> std::result::Result<(), zookeeper_client::Error> {
+    for node in steps::nodes_of(session, folder, claim).await? {
+        // Whoever has come again since has a node that may not be in this list.
+        if seats.find(claim).is_some() {
+            return Ok(());
+        }
+        if steps::delete(session, &format!("{folder}/{node}")).await? {
+            tracing::debug!(node, "came when its claim had left");
+        }
+    }
+    Ok(())
 }

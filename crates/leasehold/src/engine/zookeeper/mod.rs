@@ -37,6 +37,7 @@
 //! | | |
 //! |---|---|
 //! | the answer to a take is lost | the claim's own number is in the node's name: the next try finds it, after a `sync` |
+//! | ... because the request itself was held back, and arrives when the claim has another node | while it is held, nobody minds; when it has left, its nodes are looked for and deleted for two more timeouts |
 //! | ... and the caller has given up | the node is looked for and deleted until that is confirmed or the session is over |
 //! | the answer to a give-back is lost | it is deleted again; another's node has another name |
 //! | the connection breaks | leases run down; the library goes to another server; all claims are then checked by a write before they count again |

@@ -34,6 +34,8 @@ pub(super) struct Seat {
     leaving: AtomicBool,
     /// Whether a later claim of its owner has deleted its node, since it had ended.
     taken_out: AtomicBool,
+    /// Whether the making of a node was not answered: what was held back on a line that is given up may arrive when nobody expects it.
+    doubted: AtomicBool,
     asked: Arc<Claim>,
 }
 
@@ -145,6 +147,7 @@ impl Seat {
             gone: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             taken_out: AtomicBool::new(false),
+            doubted: AtomicBool::new(false),
             asked: Arc::clone(claim),
         };
         seat.show();
@@ -219,6 +222,16 @@ impl Seat {
     /// Whether a later claim of its owner has deleted its node.
     pub(super) fn was_taken_out(&self) -> bool {
         self.taken_out.load(Ordering::Acquire)
+    }
+
+    /// The making of a node was not answered.
+    pub(super) fn note_doubt(&self) {
+        self.doubted.store(true, Ordering::Release);
+    }
+
+    /// Whether a node of it may be there, or come, of which nobody knows.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted.load(Ordering::Acquire)
     }
 
     /// Whether its session has ended, and the claim with it.

@@ -114,6 +114,10 @@ impl Session {
         self.over.load(Ordering::Acquire) || self.client.state().is_terminated()
     }
 
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     pub(super) fn now(&self) -> Moment {
         self.clock.now()
     }

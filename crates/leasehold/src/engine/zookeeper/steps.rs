@@ -10,7 +10,7 @@ use super::engine::ZookeeperEngine;
 use super::seats::{Armed, Own, Place, Seat, Seats, Stage};
 use super::session::Session;
 use super::{endings, error, wire};
-use crate::claim::Claim;
+use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::line::{Id, Line, Ride, Standing, Watch};
@@ -158,8 +158,9 @@ pub(super) async fn make_persistent(engine: &ZookeeperEngine, session: &Session,
 /// Looks whether a node whose making was not confirmed is there.
 async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Result<()> {
     let session = &seat.session;
+    seat.note_doubt();
     let mut found = None;
-    for node in nodes_of(seat).await.map_err(|cause| engine.failed(cause))? {
+    for node in nodes_of(session, &seat.folder, seat.claim).await.map_err(|cause| engine.failed(cause))? {
         let path = format!("{}/{node}", seat.folder);
         let stat = session.client.check_stat(&path).await.map_err(|cause| engine.failed(cause))?;
         match stat {
@@ -177,16 +178,20 @@ async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Resul
 }
 
 /// All nodes of a claim, as of now; the first one first.
-async fn nodes_of(seat: &Seat) -> std::result::Result<Vec<String>, Cause> {
-    let client = &seat.session.client;
+pub(super) async fn nodes_of(
+    session: &Session,
+    folder: &str,
+    claim: ClaimId,
+) -> std::result::Result<Vec<String>, Cause> {
+    let client = &session.client;
     // The server may be behind: it catches up first.
-    let (synced, listed) = join(client.sync(&seat.folder), client.list_children(&seat.folder)).await;
+    let (synced, listed) = join(client.sync(folder), client.list_children(folder)).await;
     let nodes = match synced.and(listed) {
         Ok(nodes) => nodes,
         Err(Cause::NoNode) => Vec::new(),
         Err(cause) => return Err(cause),
     };
-    let own = |node: &&String| wire::stand(node).is_some_and(|stand| stand.claim == seat.claim);
+    let own = |node: &&String| wire::stand(node).is_some_and(|stand| stand.claim == claim);
     let mut own: Vec<String> = nodes.iter().filter(own).cloned().collect();
     own.sort_by_key(|node| wire::stand(node).map_or(0, |stand| stand.seq));
     Ok(own)
@@ -490,7 +495,7 @@ async fn waited(
 }
 
 /// Takes the claim out, whether it holds or waits. `true`: it was there.
-pub(super) async fn leave(seats: &Seats, seat: &Arc<Seat>, place: &mut Place) -> std::result::Result<bool, Cause> {
+pub(super) async fn leave(seats: &Arc<Seats>, seat: &Arc<Seat>, place: &mut Place) -> std::result::Result<bool, Cause> {
     let there = match &place.stage {
         _ if seat.is_gone() => false,
         Stage::New => false,
@@ -510,7 +515,8 @@ pub(super) async fn leave(seats: &Seats, seat: &Arc<Seat>, place: &mut Place) ->
         }
         Stage::Sent => {
             let mut there = false;
-            for node in nodes_of(seat).await? {
+            seat.note_doubt();
+            for node in nodes_of(&seat.session, &seat.folder, seat.claim).await? {
                 there |= delete(&seat.session, &format!("{}/{node}", seat.folder)).await?;
             }
             there
@@ -518,6 +524,9 @@ pub(super) async fn leave(seats: &Seats, seat: &Arc<Seat>, place: &mut Place) ->
     };
     forget(seat, place);
     seats.leave(seat);
+    if seat.is_doubted() && !seat.is_gone() {
+        endings::sweep_late(seats, seat);
+    }
     Ok(there)
 }
 
