@@ -1,6 +1,7 @@
 //! `cargo xtask test`: installs what the tests need, then runs everything that must hold before a change lands.
 //! `cargo xtask check` leaves the tests out; `cargo xtask setup` only installs.
 
+mod again;
 mod scratch;
 mod tests;
 

@@ -56,6 +56,21 @@ impl Drop for Scratch {
     }
 }
 
+/// Removes what killed processes have left there of a clock that was moved for them: a file by their number, with which the next process of that
+/// number could not have such a clock.
+pub(crate) fn clear_clocks() {
+    let Ok(entries) = fs::read_dir(IN_MEMORY) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let pid = name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"));
+        if pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()) {
+            // Another program's end may have removed it first, and it may be somebody else's.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// How much can be written there, in KiB: no more than there is memory for.
 fn room(folder: &Path) -> Option<u64> {
     let df = Command::new("df").args(["--output=avail", "--block-size=1K"]).arg(folder).output().ok()?;

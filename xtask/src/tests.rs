@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::scratch::Scratch;
+use crate::again::{self, out_of_time};
+use crate::scratch::{self, Scratch};
 use crate::{Done, say};
 
 /// How many run at once.
@@ -45,11 +46,21 @@ impl Program {
     }
 }
 
-/// Builds and runs every test program; all of them, also when one fails.
+/// A program that failed.
+struct Failure<'a> {
+    program: &'a Program,
+    line: String,
+    log: String,
+}
+
+/// Builds and runs every test program; all of them, also when one fails. Tests that did nothing worse than run out of time beside the
+/// others are run again alone, and decide there.
 pub(crate) fn run_all(root: &Path) -> Done {
     let programs = build(root)?;
     let stage = Stage::new(root)?;
-    verdict(&stage.run_all(&programs))
+    let mut failed = stage.run_all(&programs);
+    failed.retain(|failure| !stage.passes_alone(failure));
+    verdict(&failed)
 }
 
 /// Runs those programs several times of which a word stands in their names: what fails now and then shows itself.
@@ -69,11 +80,12 @@ pub(crate) fn repeat(root: &Path, times: u32, words: &[String]) -> Done {
 }
 
 /// What went wrong comes last, where it is looked for.
-fn verdict(failed: &[(String, String)]) -> Done {
+fn verdict(failed: &[Failure<'_>]) -> Done {
     if failed.is_empty() {
         return Ok(());
     }
-    let words: String = failed.iter().map(|(line, log)| format!("\n\n{line}\n{}", failures(log))).collect();
+    let words: String =
+        failed.iter().map(|failure| format!("\n\n{}\n{}", failure.line, failures(&failure.log))).collect();
     Err(format!("{} test programs failed:{words}", failed.len()).into())
 }
 
@@ -99,8 +111,19 @@ impl Stage {
         Ok(Self { logs, scratch })
     }
 
-    /// Runs all; gives back the lines of those that failed, and what they printed.
-    fn run_all(&self, programs: &[Program]) -> Vec<(String, String)> {
+    /// Whether tests that ran out of time beside others have the time alone, each time that they are run. What they said first is shown anyway.
+    fn passes_alone(&self, failure: &Failure<'_>) -> bool {
+        let Some(tests) = out_of_time(&failure.log) else { return false };
+        say(&format!("==> out of time beside the others:\n\n{}\n{}\n", failure.line, failures(&failure.log)));
+        (1..=again::TIMES).all(|time| {
+            let (line, log) = self.run(failure.program, &tests);
+            say(&format!("{line}\n        alone, time {time} of {}: {}", again::TIMES, tests.join(", ")));
+            log.is_none()
+        })
+    }
+
+    /// Runs all; gives back those that failed.
+    fn run_all<'a>(&self, programs: &'a [Program]) -> Vec<Failure<'a>> {
         say(&format!("==> {} test programs, {AT_ONCE} at a time", programs.len()));
         let (alone, others): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.name.ends_with(ALONE));
         let (pure, beside): (Vec<_>, Vec<_>) = others.into_iter().partition(|program| program.is_pure());
@@ -114,18 +137,18 @@ impl Stage {
         failed
     }
 
-    fn run_some(&self, programs: Vec<&Program>, at_once: usize) -> Vec<(String, String)> {
+    fn run_some<'a>(&self, programs: Vec<&'a Program>, at_once: usize) -> Vec<Failure<'a>> {
         let queue = Mutex::new(VecDeque::from(programs));
         let failed = Mutex::new(Vec::new());
         let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let work = || {
             while let Some(program) = next() {
-                let (line, log) = self.run(program);
+                let (line, log) = self.run(program, &[]);
                 match log {
                     None => say(&line),
                     Some(log) => {
                         say(&format!("{line}\n        its output is in {}", self.logs.display()));
-                        failed.lock().unwrap_or_else(PoisonError::into_inner).push((line, log));
+                        failed.lock().unwrap_or_else(PoisonError::into_inner).push(Failure { program, line, log });
                     }
                 }
             }
@@ -134,9 +157,10 @@ impl Stage {
         failed.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs one; the line says how it went, and what it printed is given back if that was not well.
-    fn run(&self, program: &Program) -> (String, Option<String>) {
+    /// Runs one, or some tests of it; the line says how it went, and what it printed is given back if that was not well.
+    fn run(&self, program: &Program, tests: &[&str]) -> (String, Option<String>) {
         let name = &program.name;
+        scratch::clear_clocks();
         let path = self.logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
         let status = File::create(&path).and_then(|log| {
             // One that hangs must not take the others with it.
@@ -145,7 +169,10 @@ impl Stage {
             if program.is_pure() {
                 command.args(["nice", "-n", "19"]);
             }
-            command.arg(&program.executable);
+            command.arg(&program.executable).args(tests);
+            if !tests.is_empty() {
+                command.args(["--exact", "--test-threads", "1"]);
+            }
             command.current_dir(&program.folder).env("CARGO_MANIFEST_DIR", &program.folder).stdin(Stdio::null());
             // What was expected is in the message; a hundred lines of stack would hide it.
             command.env("RUST_BACKTRACE", "0");

@@ -98,7 +98,8 @@ async fn a_holder_goes_on_while_two_hang() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_who_hang_end_the_wait_in_time_and_keep_nothing() {
     let mut site = Site::new().await;
-    let locks = site.locks_with(TTL * 30, "node-timeout=100ms").await;
+    let ttl = TTL * 30;
+    let locks = site.locks_with(ttl, "node-timeout=100ms").await;
     give_back(lock(&locks, "a").await).await;
     site.pause(&[0, 1, 2]);
     for _ in 0..3 {
@@ -115,7 +116,7 @@ async fn three_who_hang_end_the_wait_in_time_and_keep_nothing() {
     // Long before the TTL would end them.
     site.until_claims("a", 0, SOON).await;
     let held = lock(&locks, "a").await;
-    site.until_claims("a", 1, SOON).await;
+    site.until_claims("a", 1, ttl / 3 + SOON).await;
     give_back(held).await;
     site.until_claims("a", 0, SOON).await;
 }

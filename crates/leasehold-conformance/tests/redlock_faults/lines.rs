@@ -16,7 +16,7 @@ async fn all_free(site: &Site, other: &Locks, name: &str, above: Token) -> Token
     let held = lock(other, name).await;
     assert!(held.token() > above, "{} after {above}", held.token());
     // What came late somewhere would be in its way there.
-    site.until_claims(name, 1, SOON).await;
+    site.until_claims(name, 1, LONG / 3 + SOON).await;
     let token = held.token();
     give_back(held).await;
     site.until_claims(name, 0, SOON).await;

@@ -31,13 +31,13 @@ async fn one_owner_in_two_clients_has_one_token() {
         assert_eq!([second.token(), again.token()], [first.token(); 2], "round {round}");
         assert!(first.token() > last, "round {round}: {} after {last}", first.token());
         last = first.token();
-        site.until_claims("a", 3, SOON).await;
+        site.until_claims("a", 3, LONG / 3 + SOON).await;
         for guard in [first, second] {
             is_taken(&third).await;
             give_back(guard).await;
         }
         is_taken(&third).await;
-        site.until_claims("a", 1, SOON).await;
+        site.until_claims("a", 1, LONG / 3 + SOON).await;
         give_back(again).await;
         let free = third.mutex("a").try_lock().await.expect("an answer").expect("the last one is gone");
         assert!(free.token() > last);

@@ -142,7 +142,8 @@ impl Site {
         counts
     }
 
-    /// Waits until each server that is up has so many claims for a lock.
+    /// Waits until each server that is up has so many claims for a lock. One that was too slow for a claim learns of it with its
+    /// first renewal, after a third of the TTL: the bound must leave time for that.
     #[track_caller]
     pub(crate) fn until_claims(&self, name: &str, count: usize, bound: Duration) -> impl Future<Output = ()> {
         eventually(bound, move || async move {
