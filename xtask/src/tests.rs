@@ -228,8 +228,8 @@ fn build(root: &Path) -> Result<Vec<Program>, Box<dyn std::error::Error>> {
 /// About how long a program takes, so that none of the long ones is begun last.
 fn expected(name: &str) -> Duration {
     let seconds = match name.split(' ').next_back().unwrap_or_default() {
-        "fleet" | "redlock_faults" | "zookeeper_faults" | "quorum" => 90,
-        "sql_faults" | "sql_held_faults" | "redis_faults" | "doctor_zookeeper" | "deploy" => 60,
+        "fleet" | "redlock_faults" | "zookeeper_faults" | "sql_faults" | "redis_deployments" | "quorum" => 90,
+        "sql_held_faults" | "redis_faults" | "doctor_zookeeper" | "deploy" => 60,
         "zookeeper" | "mariadb" | "mysql" | "postgres" | "redis_bundles" | "cron" | "doctor_sql" | "verify" => 40,
         name if name.starts_with("redis") || name.contains("mysql") || name.contains("postgres") => 20,
         _ => 10,

@@ -12,6 +12,8 @@ mod lines;
 mod options;
 mod pairs;
 mod reentry;
+mod review;
 mod scripts;
 mod site;
+mod tokens;
 mod too_few;

@@ -1,6 +1,6 @@
 //! What `zookeeper:` survives, on real servers: leaders that die, followers that are cut off, lines that break, answers that are lost,
 //! nodes that somebody deletes. The behaviour itself is the suite's.
-#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod again;
 mod chaos;
@@ -9,5 +9,6 @@ mod fencing;
 mod lines;
 mod nodes;
 mod requests;
+mod review;
 mod riders;
 mod site;

@@ -1,20 +1,18 @@
 //! The ACL lines of docs/redis-acl.md are enough, and nothing in them is too much.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
-
-mod deployment;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use deployment::{BOUND, LONG, Line, client, in_order, raw, soon, until_free, until_renewed, until_waiting};
 use leasehold::clock::Clock;
 use leasehold::engine::{Answer, Renewal};
 use leasehold::{Claim, Error, ErrorKind, Holder, LockName, Locks, LostReason, Mode, Outcome, Owner, Terms};
 use leasehold_testbed::redis::{Cluster, Independent, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Server, eventually, redis};
 
-const PAGE: &str = include_str!("../../../docs/redis-acl.md");
+use crate::deployment::{BOUND, LONG, Line, client, in_order, raw, soon, until_free, until_renewed, until_waiting};
+
+const PAGE: &str = include_str!("../../../../docs/redis-acl.md");
 
 /// The words behind `ACL SETUSER name` in the page's lines for this user: the first, or all.
 fn rules(user: &str, all: bool) -> Vec<&'static str> {

@@ -1,5 +1,4 @@
 //! Several locks at once on `redis:`: one script takes them all, or none.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

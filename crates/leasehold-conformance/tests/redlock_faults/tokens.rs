@@ -1,5 +1,4 @@
 //! Tokens of `redlock:` where the nodes have forgotten them.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::time::Duration;
 

@@ -1,9 +1,4 @@
 //! What goes wrong in the middle of a step: calls that are dropped, or not polled, or whose session is replaced.
-#![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
-
-#[path = "zookeeper_faults/site.rs"]
-#[allow(dead_code, reason = "shared with the other faults")]
-mod site;
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -18,7 +13,7 @@ use leasehold_conformance::world::SOON;
 use leasehold_testbed::{Proxy, eventually};
 use zookeeper_client::{Acls, CreateMode};
 
-use self::site::{LONG, SHORT, Site, ask, claim, contender};
+use crate::site::{LONG, SHORT, Site, ask, claim, contender};
 
 const X: Mode = Mode::Exclusive;
 

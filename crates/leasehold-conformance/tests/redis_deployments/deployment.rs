@@ -1,5 +1,4 @@
 //! What the tests of Redis deployments share.
-#![allow(dead_code, reason = "each test file uses its part of it")]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,4 @@
 //! What reading the Redlock engine's protocol found, as tests.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,15 +1,13 @@
 //! `strict`: a server that may have forgotten leases lets nobody new in before the longest of them is over.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
-
-mod deployment;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use deployment::{BOUND, Line, client, in_order, raw, soon, text, until_answering, until_waiting};
 use leasehold::{ErrorKind, Guard, Locks, Outcome, Owner, Token};
 use leasehold_testbed::redis::{Cluster, Redis, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Data, eventually, redis};
+
+use crate::deployment::{BOUND, Line, client, in_order, raw, soon, text, until_answering, until_waiting};
 
 /// The longest lease, and the one that is used.
 const MOST: Duration = Duration::from_secs(2);

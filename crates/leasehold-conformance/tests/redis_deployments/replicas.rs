@@ -1,15 +1,15 @@
 //! `replicas=1`: a grant counts when a replica has it, and only then.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
-
-mod deployment;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use deployment::{BOUND, LONG, client, raw, soon, text, until_answering, until_free, until_renewed, until_waiting};
 use leasehold::{Error, ErrorKind, Outcome, Token};
 use leasehold_testbed::redis::{Cluster, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Server, eventually, redis};
+
+use crate::deployment::{
+    BOUND, LONG, client, raw, soon, text, until_answering, until_free, until_renewed, until_waiting,
+};
 
 /// A master and its replica, and a URL that asks for it.
 async fn pair() -> (Server, Server, String) {

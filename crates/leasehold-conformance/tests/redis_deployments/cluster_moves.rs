@@ -1,17 +1,10 @@
 //! A cluster's slots move, half and whole, and its masters are replaced: what holders and waiters see of it.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
-
-mod deployment;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use deployment::{
-    BOUND, LONG, Line, client, in_order, raw, soon, until_answering, until_free, until_listening, until_renewed,
-    until_waiting,
-};
 use leasehold::fence::Fence;
 use leasehold::{Locks, LostReason, Outcome};
 use leasehold_conformance::probe::Room;
@@ -19,6 +12,11 @@ use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Cluster, Reply, slot_of};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinSet;
+
+use crate::deployment::{
+    BOUND, LONG, Line, client, in_order, raw, soon, until_answering, until_free, until_listening, until_renewed,
+    until_waiting,
+};
 
 /// A TTL of which a test sees several renewals.
 const SHORT: Duration = Duration::from_millis(1500);

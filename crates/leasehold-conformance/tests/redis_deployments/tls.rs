@@ -1,11 +1,9 @@
 //! `rediss:`: whom we trust, and who we are.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
-mod deployment;
-
-use deployment::{LONG, Line, client, in_order};
 use leasehold::{Error, ErrorKind, Locks, Outcome};
 use leasehold_testbed::redis::Redis;
+
+use crate::deployment::{LONG, Line, client, in_order};
 
 async fn refused(url: &str) -> Error {
     Locks::open(url).await.expect_err("refused")

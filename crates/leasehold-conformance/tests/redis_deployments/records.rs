@@ -1,12 +1,10 @@
 //! Records in Redis: what is stored, and what others may do to it.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
-mod deployment;
-
-use deployment::{LONG, client, raw};
 use leasehold::engine::Record;
 use leasehold::{ErrorKind, Records};
 use leasehold_testbed::redis::{self, Reply};
+
+use crate::deployment::{LONG, client, raw};
 
 async fn write(records: &Records, over: u64, value: &str) -> Record {
     records.record("a", over, value).await.expect("an answer").expect("it is as it was")

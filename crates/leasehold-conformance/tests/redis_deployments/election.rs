@@ -1,14 +1,12 @@
 //! Whoever observes an election is told by the server, and misses nothing.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
-
-mod deployment;
 
 use std::time::Duration;
 
-use deployment::{LONG, client};
 use leasehold::clock::Clock;
 use leasehold::{Leader, Observer};
 use leasehold_testbed::redis;
+
+use crate::deployment::{LONG, client};
 
 /// Well below a third of the TTL, after which whoever was not told looks by itself.
 const SOON: Duration = Duration::from_secs(20);

@@ -1,17 +1,15 @@
 //! Sentinels put a replica in the master's place, on real servers: what holders, waiters and newcomers see.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
-
-mod deployment;
 
 use std::time::Duration;
 
-use deployment::{
-    BOUND, LONG, Line, client, in_order, raw, soon, until_answering, until_free, until_listening, until_waiting,
-};
 use leasehold::fence::Fence;
 use leasehold::{LostReason, Outcome};
 use leasehold_testbed::Data;
 use leasehold_testbed::redis::{Reply, Resp, SentinelSet};
+
+use crate::deployment::{
+    BOUND, LONG, Line, client, in_order, raw, soon, until_answering, until_free, until_listening, until_waiting,
+};
 
 /// A set with one replica.
 async fn set() -> SentinelSet {

@@ -1,19 +1,17 @@
 //! Passwords, databases and TLS where there is more than one server.
-#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
-
-mod deployment;
 
 use std::fs;
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 
-use deployment::{BOUND, LONG, Line, client, in_order};
 use leasehold::{ErrorKind, Locks, Outcome};
 use leasehold_testbed::process::{Binary, Place, Probe, Recipe};
 use leasehold_testbed::redis::{Redis, Reply, Resp, SentinelSet};
 use leasehold_testbed::{Result, Server, eventually};
 use tokio::net::TcpStream;
+
+use crate::deployment::{BOUND, LONG, Line, client, in_order};
 
 const SECRET: &str = "opensesame";
 
