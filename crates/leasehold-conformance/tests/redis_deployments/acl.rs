@@ -320,8 +320,8 @@ async fn what_sentinels_need() {
     locks_of_every_kind(&one, &two).await;
     set.kill_master().await.expect("a dead master");
     set.failed_over(BOUND).await.expect("a fail-over");
-    deployment::until_answering(&one).await;
-    deployment::until_answering(&two).await;
+    crate::deployment::until_answering(&one).await;
+    crate::deployment::until_answering(&two).await;
     hand_over(&client(&set.url(), LONG).await, &one, &two, "f").await;
 }
 

@@ -298,7 +298,7 @@ async fn a_dead_master_is_replaced() {
         // The replica's own word: WAIT speaks of the asker's writes only.
         let keys = raw(cluster.nodes()[3].addr(), &["DBSIZE"]).await;
         let links = raw(cluster.nodes()[0].addr(), &["INFO", "replication"]).await;
-        match (&keys, deployment::text(links).contains("lag=0")) {
+        match (&keys, crate::deployment::text(links).contains("lag=0")) {
             (Reply::Integer(1..), true) => Ok(()),
             seen => Err(format!("{seen:?}")),
         }
@@ -331,7 +331,7 @@ async fn a_master_that_is_cut_off_is_left(cluster: &mut Cluster) {
         released(locks.mutex(&name).lock().await.expect("a lock")).await;
     }
     for node in 2..6usize {
-        let id = deployment::text(raw(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
+        let id = crate::deployment::text(raw(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
         let forgotten = raw(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
         assert_eq!(forgotten, Reply::Simple("OK".to_owned()));
     }
