@@ -87,11 +87,17 @@ fn four_hosts_run_each_second_once() {
     for host in &hosts {
         host.signal(Signal::TERM);
     }
+    let mut started = 0;
     for host in hosts {
         let ended = host.end();
         assert_eq!(ended.code(), 0, "{}", ended.err());
+        for said in ended.err().lines().map(|line| serde_json::from_str::<Value>(line).expect(line)) {
+            assert!(said["job"] == "beat", "of which job? {said}");
+            started += usize::from(said["event"] == "started");
+        }
     }
     let ran = log(&place);
+    assert!(started >= 5, "{started} of {ran:?}");
     assert!(ran.values().all(|runs| runs.len() == 1), "{ran:?}");
     let tokens: Vec<_> = ran.values().map(|runs| runs[0].0).collect();
     assert!(tokens.is_sorted_by(|a, b| a < b), "{ran:?}");

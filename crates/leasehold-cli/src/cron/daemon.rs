@@ -117,7 +117,7 @@ impl Fleet {
                 plan: Arc::new(plan),
                 locks: self.locks.clone(),
                 engine: self.args.engine.url_from_anywhere(),
-                report: Report::quiet(json),
+                report: Report::quiet(json, job.name()),
                 orders: Some(self.obeyed.clone()),
             });
             let job = job.on_event(move |job, event| {

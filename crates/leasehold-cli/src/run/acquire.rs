@@ -24,7 +24,7 @@ pub(super) async fn acquire(
     plan: &Plan,
     owner: Option<&Owner>,
     signals: &mut Signals,
-    report: Report,
+    report: &Report,
 ) -> Result<Acquired, Failure> {
     let started = locks.clock().now();
     let waiting = Waiting::new(&plan.name, report);

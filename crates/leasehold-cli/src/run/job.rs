@@ -59,7 +59,7 @@ impl Task {
         ];
         let plan = Plan::clone(&self.plan).with_env(tick);
         let (engine, around) = (self.engine.clone(), Around::read());
-        let this = Run { plan: &plan, locks: &self.locks, around, owner: None, engine, report: self.report };
+        let this = Run { plan: &plan, locks: &self.locks, around, owner: None, engine, report: &self.report };
         let end = command(&this, run.guard(), &mut signals).await?;
         let code = end.status.code();
         if end.lost {

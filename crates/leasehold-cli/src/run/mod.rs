@@ -55,7 +55,7 @@ const LEAST_WAIT: Duration = Duration::from_millis(250);
 /// Runs a command under a lock; the answer is the exit code.
 pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
     let report = Report::new(&args);
-    match run_under_lock(&args, report).await {
+    match run_under_lock(&args, &report).await {
         Ok(code) => {
             report.exit(code);
             Ok(code)
@@ -76,7 +76,7 @@ async fn in_time(plan: &Plan, opening: impl Future<Output = Result<Locks, Failur
     tokio::time::timeout(wait.max(LEAST_WAIT), opening).await.unwrap_or_else(|_| Err(late().into()))
 }
 
-async fn run_under_lock(args: &RunArgs, report: Report) -> Result<u8, Failure> {
+async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> {
     if let Some(schedule) = &args.once_per {
         return once::run(args, schedule, report).await;
     }
@@ -117,7 +117,7 @@ struct Run<'a> {
     around: Around,
     owner: Option<Owner>,
     engine: String,
-    report: Report,
+    report: &'a Report,
 }
 
 /// Runs the command with the lock in hand, and gives the lock back, whatever happened.

@@ -19,7 +19,7 @@ use crate::cron::log;
 use crate::exit::{self, Failure};
 
 /// Runs the command for the tick that it was started for, unless that was done elsewhere.
-pub(super) async fn run(args: &RunArgs, schedule: &str, report: Report) -> Result<u8, Failure> {
+pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Result<u8, Failure> {
     let job = job(args, schedule)?;
     let mut plan = Plan::new(args)?;
     plan.name = job.lock_name().clone();
@@ -33,11 +33,11 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: Report) -> Resul
         report.warning(&format!("{} is shared with no other process: others run it, too", locks.url()));
     }
     let course = Arc::new(Course::default());
-    let watched = Arc::clone(&course);
+    let (watched, told) = (Arc::clone(&course), report.clone());
     let job = job.describe(plan.description()).on_event(move |job, event| {
         watched.heed(event);
-        if report.is_talkative() {
-            log::event(job, event, report.is_json());
+        if told.is_talkative() {
+            log::event(job, event, told.is_json());
         }
     });
     let (conflict, name) = (plan.conflict, args.name.clone());
@@ -47,7 +47,7 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: Report) -> Resul
         Patience::Forever => None,
     };
     let engine = args.engine.url_from_anywhere();
-    let task = Task { plan: Arc::new(plan), locks: locks.clone(), engine, report, orders: None };
+    let task = Task { plan: Arc::new(plan), locks: locks.clone(), engine, report: report.clone(), orders: None };
     let result = tend(&locks, job, args.skew, wait, task, &course, &mut signals).await;
     close(locks, &mut signals, report).await;
     match result {

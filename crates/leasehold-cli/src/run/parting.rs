@@ -37,7 +37,7 @@ pub(super) async fn release(run: &Run<'_>, guard: Guard, signals: &mut Signals) 
 
 /// Gives back what is left, a place in the queue for example. Where the kernel does that for whoever ends, we do not wait
 /// for it long; nor if we are asked to end once more.
-pub(super) async fn close(locks: Locks, signals: &mut Signals, report: Report) {
+pub(super) async fn close(locks: Locks, signals: &mut Signals, report: &Report) {
     let by_kernel = locks.capabilities().expiry == Expiry::LeaseOrDeath;
     let patience = if by_kernel { Duration::from_millis(250) } else { PARTING };
     tokio::select! {

@@ -1,5 +1,6 @@
 //! What `leasehold run` says of itself on standard error: little, unless asked; as lines for people or for programs.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::engine::LockView;
@@ -14,10 +15,21 @@ use crate::output;
 use crate::view::PartyJson;
 
 /// Who is told what.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Report {
     json: bool,
     verbose: bool,
+    /// Of which job all this is, where there are several.
+    job: Option<Arc<str>>,
+}
+
+/// A line for programs.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    #[serde(flatten)]
+    event: &'a Event<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    job: Option<&'a str>,
 }
 
 /// What happens, for programs: one line each.
@@ -40,45 +52,45 @@ enum Event<'a> {
 
 impl Report {
     pub(super) fn new(args: &RunArgs) -> Self {
-        Self { json: args.json, verbose: args.verbose }
+        Self { json: args.json, verbose: args.verbose, job: None }
     }
 
-    /// One that tells only what must be told.
-    pub(crate) fn quiet(json: bool) -> Self {
-        Self { json, verbose: false }
+    /// One that tells of a job only what must be told.
+    pub(crate) fn quiet(json: bool, job: &str) -> Self {
+        Self { json, verbose: false, job: Some(job.into()) }
     }
 
     /// Whether somebody wants to hear of everything.
-    pub(super) fn is_talkative(self) -> bool {
+    pub(super) fn is_talkative(&self) -> bool {
         self.json || self.verbose
     }
 
-    pub(super) fn is_json(self) -> bool {
+    pub(super) fn is_json(&self) -> bool {
         self.json
     }
 
-    pub(super) fn waiting(self, name: &LockName, view: Option<&LockView>, line: &str) {
+    pub(super) fn waiting(&self, name: &LockName, view: Option<&LockView>, line: &str) {
         let holders = view.iter().flat_map(|view| &view.holders).map(PartyJson::new).collect();
         let waiters = view.map(|view| view.waiters.len());
         self.if_asked(&Event::Waiting { name: name.as_str(), holders, waiters }, line);
     }
 
-    pub(super) fn acquired(self, name: &LockName, token: Token, waited: Duration) {
+    pub(super) fn acquired(&self, name: &LockName, token: Token, waited: Duration) {
         let event = Event::Acquired { name: name.as_str(), token: token.0, waited_seconds: waited.as_secs_f64() };
         self.if_asked(&event, &format!("acquired token {token} after {}", human(waited)));
     }
 
-    pub(super) fn not_acquired(self, name: &LockName, reason: &str, waited: Duration) {
+    pub(super) fn not_acquired(&self, name: &LockName, reason: &str, waited: Duration) {
         let event = Event::NotAcquired { name: name.as_str(), reason, waited_seconds: waited.as_secs_f64() };
         self.if_asked(&event, &format!("{name}: {reason}, after {}", human(waited)));
     }
 
-    pub(super) fn started(self, pid: u32) {
+    pub(super) fn started(&self, pid: u32) {
         self.if_asked(&Event::Started { pid }, &format!("started process {pid}"));
     }
 
     /// Always told: somebody else may hold the lock now.
-    pub(super) fn lost(self, name: &LockName, reason: LostReason, action: &str) {
+    pub(super) fn lost(&self, name: &LockName, reason: LostReason, action: &str) {
         let words = match reason {
             LostReason::MaxHold => "--max-hold is over".to_owned(),
             other => other.to_string(),
@@ -87,7 +99,7 @@ impl Report {
         self.tell(&event, &format!("the lock {name} is lost: {words}; {action}"));
     }
 
-    pub(super) fn released(self, name: &LockName, outcome: Outcome) {
+    pub(super) fn released(&self, name: &LockName, outcome: Outcome) {
         let outcome = match outcome {
             Outcome::Released => "released",
             Outcome::WasLost(_) => "was-lost",
@@ -95,7 +107,7 @@ impl Report {
         self.if_asked(&Event::Released { name: name.as_str(), outcome }, outcome);
     }
 
-    pub(super) fn ended(self, status: Status) {
+    pub(super) fn ended(&self, status: Status) {
         let (event, line) = match status {
             Status::Exited(code) => {
                 (Event::Ended { code: Some(code), signal: None }, format!("the command ended with code {code}"))
@@ -108,30 +120,30 @@ impl Report {
     }
 
     /// Told where somebody sees the job stop.
-    pub(super) fn stopped(self, message: &str) {
+    pub(super) fn stopped(&self, message: &str) {
         if self.json || rustix::termios::isatty(std::io::stderr()) {
             self.tell(&Event::Stopped { message }, message);
         }
     }
 
-    pub(super) fn note(self, message: &str) {
+    pub(super) fn note(&self, message: &str) {
         self.if_asked(&Event::Note { message }, message);
     }
 
     /// Always told.
-    pub(super) fn warning(self, message: &str) {
+    pub(super) fn warning(&self, message: &str) {
         self.tell(&Event::Warning { message }, message);
     }
 
     /// For programs only: people see it in their shell.
-    pub(super) fn exit(self, code: u8) {
+    pub(super) fn exit(&self, code: u8) {
         if self.json {
             self.tell(&Event::Exit { code }, "");
         }
     }
 
     /// In JSON, if that was asked for; otherwise it is left to whoever prints the failures of all commands.
-    pub(super) fn failure(self, failure: Failure) -> Failure {
+    pub(super) fn failure(&self, failure: Failure) -> Failure {
         if !self.json {
             return failure;
         }
@@ -140,13 +152,17 @@ impl Report {
         Failure { message: String::new(), ..failure }
     }
 
-    fn if_asked(self, event: &Event<'_>, line: &str) {
+    fn if_asked(&self, event: &Event<'_>, line: &str) {
         if self.is_talkative() {
             self.tell(event, line);
         }
     }
 
-    fn tell(self, event: &Event<'_>, line: &str) {
-        if self.json { output::err(&output::json(event)) } else { output::say(line) }
+    fn tell(&self, event: &Event<'_>, line: &str) {
+        if self.json {
+            output::err(&output::json(&Line { event, job: self.job.as_deref() }));
+        } else {
+            output::say(line);
+        }
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Supervisor<'a> {
     pub(super) plan: &'a Plan,
     pub(super) guard: &'a Guard,
     pub(super) clock: &'a Clock,
-    pub(super) report: Report,
+    pub(super) report: &'a Report,
     pub(super) signals: &'a mut Signals,
     pub(super) child: Child,
     pub(super) warden: &'a mut Warden,

@@ -21,13 +21,13 @@ const REFRESH: Duration = Duration::from_secs(1);
 /// The line on the terminal.
 pub(super) struct Waiting<'a> {
     name: &'a LockName,
-    report: Report,
+    report: &'a Report,
     on_terminal: bool,
     shown: Cell<bool>,
 }
 
 impl<'a> Waiting<'a> {
-    pub(super) fn new(name: &'a LockName, report: Report) -> Self {
+    pub(super) fn new(name: &'a LockName, report: &'a Report) -> Self {
         let on_terminal = isatty(io::stderr()) && !report.is_json();
         Self { name, report, on_terminal, shown: Cell::new(false) }
     }
