@@ -287,6 +287,7 @@ fn every_mistake_of_a_file_is_told_and_nothing_is_begun() {
     let [error] = &ran.events()[..] else { panic!("{}", ran.err()) };
     assert_eq!((ran.code(), &error["event"], &error["kind"]), (64, &Value::from("error"), &Value::from("usage")));
     place.run(["cron", "none.cron"]).failed(64, "cannot read none.cron");
+    place.run(["cron", "stauts"]).failed(64, "leasehold cron --help");
     place.run(["cron"]).failed(64, "which timetable?");
     write(&place, "empty.cron", "# nothing\n");
     place.run(["cron", "empty.cron"]).failed(64, "has no jobs");

@@ -1,5 +1,6 @@
 //! A timetable's file: read, in whichever form, or every mistake told.
 
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,8 +13,15 @@ use crate::run::Plan;
 /// Reads a file; the answer is its jobs and the plans of their commands. All mistakes are told, with their lines.
 pub(super) fn read(path: &Path, ttl: Duration) -> Result<Vec<(Job, Plan)>, Failure> {
     let shown = path.display();
-    let text =
-        std::fs::read_to_string(path).map_err(|error| Failure::usage(format!("cannot read {shown}: {error}")))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        // A word alone may be a command that was misspelt.
+        let is_word = path.extension().is_none() && path.components().count() == 1;
+        let hint = match error.kind() {
+            ErrorKind::NotFound if is_word => "; the commands of `leasehold cron` are in `leasehold cron --help`",
+            _ => "",
+        };
+        Failure::usage(format!("cannot read {shown}: {error}{hint}"))
+    })?;
     let is_toml = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml"));
     let (specs, mistakes) = if is_toml { table::parse(&text) } else { crontab::parse(&text) };
     let mut wrong: Vec<(usize, String)> = mistakes.into_iter().map(|mistake| (mistake.line, mistake.what)).collect();
