@@ -48,8 +48,8 @@ cargo xtask soak    every engine under every fault, 100 histories of 1,000 calls
 fn main() -> ExitCode {
     let task = std::env::args().nth(1).unwrap_or_default();
     let done = match task.as_str() {
-        "test" => setup().and_then(|()| lint()).and_then(|()| test()),
-        "check" => lint().and_then(|()| check_parts(cargo)),
+        "test" => setup().and_then(|()| check()).and_then(|()| test()),
+        "check" => check(),
         "setup" => setup(),
         "repeat" => repeat(),
         "bench" => bench(),
@@ -104,13 +104,9 @@ fn apt(arguments: &[&str]) -> Done {
     run(apt.env("RUNLEVEL", "1"))
 }
 
-fn lint() -> Done {
+fn check() -> Done {
     cargo(&["fmt", "--all", "--check"])?;
-    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])
-}
-
-/// Each feature alone, the examples as they are by default, and the docs.
-fn check_parts(cargo: fn(&[&str]) -> Done) -> Done {
+    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])?;
     for feature in FEATURES {
         let alone = ["clippy", "--package", "leasehold", "--no-default-features", "--features", feature, "--locked"];
         cargo(&[&alone[..], &["--", "--deny", "warnings"]].concat())?;
@@ -120,8 +116,7 @@ fn check_parts(cargo: fn(&[&str]) -> Done) -> Done {
 }
 
 fn test() -> Done {
-    // The tests wait for servers most of the time; what only computes gets what they leave.
-    tests::run_all(root()?, || check_parts(cargo_aside))?;
+    tests::run_all(root()?)?;
     cargo(&["test", "--workspace", "--locked", "--doc"])?;
     // The examples as one command of the README builds them: without the engines that need a server.
     cargo(&["build", "--package", "leasehold", "--examples", "--locked"])?;
@@ -167,13 +162,6 @@ fn soak() -> Done {
 fn cargo(arguments: &[&str]) -> Done {
     let mut cargo = Command::new(env!("CARGO"));
     run(cargo.args(arguments))
-}
-
-/// The same beside other work: with what time that leaves, and saying only what is wrong.
-fn cargo_aside(arguments: &[&str]) -> Done {
-    let mut cargo = Command::new("nice");
-    cargo.args(["-n", "19", env!("CARGO")]).args(&arguments[..1]).arg("--quiet").args(&arguments[1..]);
-    run(&mut cargo)
 }
 
 fn root() -> Result<&'static Path, Box<dyn Error>> {

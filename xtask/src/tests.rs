@@ -54,16 +54,13 @@ struct Failure<'a> {
 }
 
 /// Builds and runs every test program; all of them, also when one fails. Tests that did nothing worse than run out of time beside the
-/// others are run again alone, and decide there. Something else is done meanwhile.
-pub(crate) fn run_all(root: &Path, meanwhile: impl FnOnce() -> Done + Send) -> Done {
+/// others are run again alone, and decide there.
+pub(crate) fn run_all(root: &Path) -> Done {
     let programs = build(root)?;
     let stage = Stage::new(root)?;
-    let (mut failed, other) = thread::scope(|scope| {
-        let other = scope.spawn(|| meanwhile().map_err(|error| error.to_string()));
-        (stage.run_all(&programs), other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
+    let mut failed = stage.run_all(&programs);
     failed.retain(|failure| !stage.passes_alone(failure));
-    verdict(&failed).and(other.map_err(Into::into))
+    verdict(&failed)
 }
 
 /// Runs those programs several times of which a word stands in their names: what fails now and then shows itself.

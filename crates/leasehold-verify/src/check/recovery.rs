@@ -77,9 +77,10 @@ fn bound(story: &Story<'_>, fault: &Fault<'_>) -> (Nanos, Nanos) {
     match fault.kind.hits_workers() {
         true => {
             let lapsed = ttl.saturating_add(ttl / 5).saturating_add(SECOND);
-            // There the kernel sees the end of a process, and nobody waits for its lease.
+            // There the kernel sees the end of a process, once it is gone, and nobody waits for its lease.
             let at_once = fault.kind == FaultKind::Kill && story.header.engine == "file";
-            (if at_once { lapsed.min((2 * SECOND).max(ttl / 2)) } else { lapsed }, fault.from)
+            let dying = fault.until().saturating_sub(fault.from);
+            (if at_once { lapsed.min(dying.saturating_add((2 * SECOND).max(ttl / 2))) } else { lapsed }, fault.from)
         }
         false => (patience(story), fault.to.unwrap_or(fault.from)),
     }

@@ -215,15 +215,17 @@ impl Stage {
         };
         live.put(Event::FaultBegin { t, fault: number, kind, target, workers, served: None });
         if kind == FaultKind::Kill {
+            // On a busy machine it may take a while until the process is gone.
             crew.kill(worker).await;
+            live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new() });
             crew.start(assignment, &[lanes]).await?;
         } else {
             let least = nanos(self.ttl) * 5 / 4;
             let stopped = Duration::from_nanos(dice.between(least, least + nanos(self.ttl) / 2));
             tokio::time::sleep(stopped).await;
             crew.resume(worker).await;
+            live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new() });
         }
-        live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new() });
         Ok(())
     }
 

@@ -194,17 +194,22 @@ fn recovery_too_late_or_never() {
 /// Where the kernel sees who has died, nobody waits for the end of its lease.
 #[test]
 fn what_is_free_at_once_must_be_had_at_once() {
-    let on = |engine: &str, granted| {
-        let mut history = after(FaultKind::Kill, 120, &[1], Some(granted));
+    let on = |engine: &str, gone, granted| {
+        let mut history = after(FaultKind::Kill, gone, &[1], Some(granted));
         if let Some(Event::Run(header)) = history.events.first_mut() {
             header.engine = engine.to_owned();
             header.ttl = 3 * TTL * MS;
         }
         history
     };
-    on("file", 2_100).keeps(Recovery);
-    on("file", 2_101).breaks(Recovery, 1);
-    on("redis", 2_101).keeps(Recovery);
+    on("file", 120, 2_120).keeps(Recovery);
+    on("file", 120, 2_121).breaks(Recovery, 1);
+    on("redis", 120, 2_121).keeps(Recovery);
+    // A process that takes long to go keeps its locks, for as long as their leases.
+    on("file", 2_000, 4_000).keeps(Recovery);
+    on("file", 2_000, 4_001).breaks(Recovery, 1);
+    on("file", 9_000, 4_700).keeps(Recovery);
+    on("file", 9_000, 4_701).breaks(Recovery, 1);
 }
 
 /// A crash from 1 to 2 s, then calls one after the other, each `long`, none of them granted.
