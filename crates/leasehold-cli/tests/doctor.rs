@@ -84,7 +84,8 @@ async fn a_holder_that_died_is_found() {
     assert!(of(&before, "ended-holders").is_empty(), "{before:#}");
     let kill = move || {
         let place = Place::new();
-        let held = place.start(["run", "--engine", &url, "--ttl", "300ms", "died", "--", "sleep", "60"]);
+        let held =
+            place.start(["run", "--engine", &url, "--ttl", "4s", "--grace", "100ms", "died", "--", "sleep", "60"]);
         common::wait_for("the lock to be held", || {
             place.run(["show", "--engine", &url, "died"]).out().contains("held").then_some(())
         });

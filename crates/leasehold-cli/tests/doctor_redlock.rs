@@ -127,7 +127,7 @@ async fn who_is_away_matters_as_soon_as_the_majority_is() {
     set.server_mut(3).kill().unwrap();
     // One that is there and says nothing is no better than one that is not.
     set.server_mut(2).pause().unwrap();
-    let (code, three) = report(&format!("{url}&connect-timeout=200ms")).await;
+    let (code, three) = report(&format!("{url}&connect-timeout=3s")).await;
     assert_eq!((code, subjects(&three, "reachable", "fail").len()), (2, 3), "{three:#}");
     assert!(says(found(&three, "majority", "fail"), "found").starts_with("2 of 5"));
     assert!(of(&three, "persistence").len() == 2, "those that are there are examined: {three:#}");

@@ -16,7 +16,7 @@ fn family(place: &Place) -> [String; 2] {
 #[test]
 fn who_is_evicted_gets_term_then_kill_and_75() {
     let place = Place::new();
-    let running = place.start(["run", "--grace", "200ms", "a", "-c", STUBBORN]);
+    let running = place.start(["run", "--grace", "3s", "a", "-c", STUBBORN]);
     let family = family(&place);
     let evicted = place.run(["evict", "--yes", "--reason", "drill", "a"]).ok().out();
     assert!(evicted.contains("token raised to 2") && evicted.contains("reason: drill"), "{evicted}");
@@ -74,7 +74,7 @@ fn on_lost_ignore_only_warns() {
 #[test]
 fn max_hold_ends_the_command_before_it_is_over() {
     let place = Place::new();
-    let running = place.start(["run", "--max-hold", "2s", "--grace", "1s", "a", "-c", STUBBORN]);
+    let running = place.start(["run", "--max-hold", "8s", "--grace", "4s", "a", "-c", STUBBORN]);
     let family = family(&place);
     let waiter = place.start(["run", "a", "-c", "cat child grandchild"]);
     let out = waiter.end().ok().out();
@@ -88,7 +88,7 @@ fn max_hold_ends_the_command_before_it_is_over() {
 #[test]
 fn when_renewals_fail_the_command_is_gone_before_the_lease_ends() {
     let place = Place::new();
-    let running = place.start(["run", "--ttl", "2s", "--grace", "800ms", "--json", "a", "-c", STUBBORN]);
+    let running = place.start(["run", "--ttl", "10s", "--grace", "4s", "--json", "a", "-c", STUBBORN]);
     let family = family(&place);
     // Whoever holds the lock's file keeps everybody from every step on it, also from renewals.
     let file = std::fs::read_dir(place.path("locks/locks")).unwrap().next().unwrap().unwrap().path();
@@ -107,8 +107,8 @@ fn when_renewals_fail_the_command_is_gone_before_the_lease_ends() {
 #[test]
 fn a_lock_is_kept_far_beyond_its_ttl() {
     let place = Place::new();
-    let child = "for i in $(seq 30); do sleep 0.05; done; exit 4";
-    let running = place.start(["run", "--ttl", "300ms", "a", "-c", child]);
+    let child = "sleep 9; exit 4";
+    let running = place.start(["run", "--ttl", "4s", "--grace", "100ms", "a", "-c", child]);
     common::wait_for("a holder", || (place.holders("a") == 1).then_some(()));
     let waiter = place.start(["run", "a", "--", "true"]);
     let ran = running.end();

@@ -48,7 +48,7 @@ async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
 #[tokio::test]
 async fn one_who_did_not_get_it_leaves_nothing_and_takes_nothing_away() {
     let servers = Independent::start(5).await.unwrap();
-    let url = servers.url();
+    let url = format!("{}?node-timeout=3s", servers.url());
     let place = Place::new();
     let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
     leasehold_testbed::eventually(Duration::from_secs(20), || async {

@@ -154,7 +154,7 @@ fn a_killed_leasehold_takes_the_group_along_time_after_time() {
 fn a_stopped_leasehold_is_stood_in_for_before_the_lease_ends() {
     let place = Place::new();
     let child = format!("trap 'date +%s%N > termed' TERM; {BEATING}; wait; wait");
-    let running = place.start(["run", "--ttl", "3s", "--grace", "1s", "a", "-c", &child]);
+    let running = place.start(["run", "--ttl", "10s", "--grace", "4s", "a", "-c", &child]);
     let family = family(&place);
     let waiter = place.start(["run", "a", "-c", "date +%s%N > start"]);
     place.wait_for_waiters("a", 1);
@@ -205,10 +205,11 @@ fn the_lock_is_not_free_before_the_warden_has_done_its_work() {
     // It is gone, and the group is not: nobody else gets the lock.
     wait_for("the end of the command, by its parent-death signal", || (!is_alive(&family[0])).then_some(()));
     assert!(is_alive(&family[1]));
-    assert_eq!(place.run(["run", "-w", "200ms", "a", "--", "true"]).code(), 1);
+    assert_eq!(place.run(["run", "-w", "2s", "a", "--", "true"]).code(), 1);
     drop(pipe);
     place.run(["run", "a", "--", "true"]).ok();
-    assert!(!is_alive(&family[1]) && !is_alive(&warden));
+    assert!(!is_alive(&family[1]));
+    wait_for("the warden's end", || (!is_alive(&warden)).then_some(()));
 }
 
 #[test]
@@ -230,5 +231,5 @@ fn a_warden_takes_no_signal_but_kill() {
     }
     assert!(is_alive(&warden));
     running.finish().ok();
-    assert!(!is_alive(&warden), "it goes when the command has ended");
+    wait_for("the warden's end, when the command has ended", || (!is_alive(&warden)).then_some(()));
 }

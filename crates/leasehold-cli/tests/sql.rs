@@ -34,7 +34,7 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
     let place = Place::new();
     let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
     shown(url, "\"token\"").await;
-    for impatient in [&["-n"][..], &["-w", "2"]] {
+    for impatient in [&["-n"][..], &["-w", "5"]] {
         let (code, said) = run(&[&["run", "--engine", url], impatient, &["job", "--", "true"]].concat()).await;
         assert_eq!(code, 1, "{impatient:?}: {said}");
     }
@@ -54,9 +54,9 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
 
 async fn a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(url: &str) {
     let place = Place::new();
-    let held = place.start(["run", "--engine", url, "--ttl", "3s", "job", "--", "sleep", "60"]);
+    let held = place.start(["run", "--engine", url, "--ttl", "12s", "job", "--", "sleep", "60"]);
     shown(url, "\"token\"").await;
-    let waiter = place.start(["run", "--engine", url, "--ttl", "3s", "job", "--", "true"]);
+    let waiter = place.start(["run", "--engine", url, "--ttl", "12s", "job", "--", "true"]);
     shown(url, "\"mode\":\"exclusive\"").await;
     eventually(SOON, || async {
         let shown = run(&["show", "--engine", url, "job", "--json"]).await.1;
@@ -68,7 +68,7 @@ async fn a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(
     assert_eq!(interrupted.code(), 130, "{}", interrupted.err());
     shown(url, "\"waiters\":[]").await;
     held.signal(Signal::KILL);
-    let (code, said) = run(&["run", "--engine", url, "--ttl", "3s", "-w", "20", "job", "--", "true"]).await;
+    let (code, said) = run(&["run", "--engine", url, "--ttl", "12s", "-w", "60", "job", "--", "true"]).await;
     assert_eq!((code, said.as_str()), (0, ""));
     tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
 }

@@ -48,10 +48,18 @@ fn stop_and_resume(program: &str) {
     screen.expect("ready> ");
     // In the background it wants to read, and stops again, as any job.
     screen.press("bg\n");
+    let mut asked = 0;
     wait_for("the stopped job", || {
-        screen.press("jobs\n");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-        (screen.seen().matches("Stopped").count() > 0).then_some(())
+        // One question at a time: no answer is left for later.
+        if screen.seen().matches("answered").count() < asked {
+            return None;
+        }
+        if screen.seen().contains("Stopped") {
+            return Some(());
+        }
+        screen.press("jobs; echo ans''wered\n");
+        asked += 1;
+        None
     });
     screen.expect("Stopped");
     screen.press("fg\n");
@@ -171,7 +179,7 @@ fn a_script_stops_and_resumes_with_the_command_that_has_its_terminal() {
 fn a_stopped_job_is_ended_before_its_lease_is_over() {
     let place = Place::new();
     let mut screen = shell(&place, "bash");
-    screen.press("\"$L\" run --ttl 2s a -- sh -c 'echo $$ > child; cat'\n");
+    screen.press("\"$L\" run --ttl 8s a -- sh -c 'echo $$ > child; cat'\n");
     let child = place.wait_for_file("child");
     wait_held(&place, 1);
     screen.press("hello\n");
@@ -220,7 +228,7 @@ fn while_waiting_it_shows_who_holds_and_our_place() {
     assert_eq!(screen.end(), Some(0));
     // Silent where nobody looks.
     let holder = place.hold(&[], "a");
-    assert_eq!(place.run(["run", "-w", "0.3", "a", "--", "true"]).err(), "");
+    assert_eq!(place.run(["run", "-w", "2", "a", "--", "true"]).err(), "");
     holder.finish().ok();
 }
 

@@ -74,7 +74,7 @@ async fn a_pause_alone_loses_no_write() {
 
 #[tokio::test]
 async fn sentinels_put_a_replica_in_place_of_a_dead_master() {
-    let mut set = SentinelSet::start(2).await.unwrap();
+    let mut set = SentinelSet::patient(2, &Redis::new(), Duration::from_secs(5)).await.unwrap();
     let ports: Vec<_> = set.sentinel_addrs().iter().map(|addr| format!("127.0.0.1:{}", addr.port())).collect();
     assert_eq!(set.url(), format!("redis+sentinel://{}/mymaster", ports.join(",")));
     assert_eq!((set.nodes().len(), ports.len()), (3, 3));
@@ -99,7 +99,8 @@ async fn sentinels_put_a_replica_in_place_of_a_dead_master() {
 
 #[tokio::test]
 async fn writes_after_a_cut_are_lost_in_the_failover() {
-    let mut set = SentinelSet::start_with_password(1, PASSWORD).await.unwrap();
+    let each = Redis::new().password(PASSWORD);
+    let mut set = SentinelSet::patient(1, &each, Duration::from_secs(5)).await.unwrap();
     assert!(set.url().starts_with(&format!("redis+sentinel://:{PASSWORD}@127.0.0.1:")));
     let mut master = client(&set.nodes()[0]).await;
     assert_eq!(master.command(&["AUTH", PASSWORD]).await.unwrap(), ok());

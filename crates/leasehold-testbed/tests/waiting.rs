@@ -31,7 +31,7 @@ async fn a_condition_is_checked_at_least_once() {
 #[tokio::test]
 async fn the_error_says_what_was_awaited_and_what_was_seen_last() {
     let calls = Cell::new(0);
-    let never = try_eventually("spring", SHORT, || {
+    let never = try_eventually("spring", Duration::from_secs(1), || {
         calls.set(calls.get() + 1);
         ready(Err::<(), _>(format!("snow {}", calls.get())))
     });

@@ -29,7 +29,7 @@ pub(crate) fn wait_for_within<T>(seconds: u32, what: &str, mut look: impl FnMut(
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    panic!("waited in vain for: {what}");
+    panic!("no {what} within {seconds}s; seen instead: nothing");
 }
 
 /// A folder with locks of its own.

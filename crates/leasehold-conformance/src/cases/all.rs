@@ -58,7 +58,7 @@ pub async fn there_is_one_deadline(world: &World) {
     let (locks, other) = (world.locks().await, world.locks().await);
     let (first, second) = (other.mutex("a").lock().await, other.mutex("b").lock().await);
     let start = locks.clock().now();
-    let wait = Duration::from_secs(2);
+    let wait = Duration::from_secs(4);
     let asking = tokio::spawn({
         let all = locks.all(["b", "a"]).wait(wait);
         async move { all.lock().await }

@@ -18,7 +18,7 @@ fn ttl(world: &World) -> Duration {
 /// The lock of a killed holder goes to whoever waits.
 pub async fn a_killed_holder_is_replaced_within_its_ttl(world: &World) {
     let locks = world.locks().await;
-    let mut player = world.player(world.short()).await;
+    let mut player = world.player(world.short().max(Duration::from_secs(3))).await;
     let (token, _) = player.lock(Ask::exclusive("a")).await;
     assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none());
     let waiter = tokio::spawn({

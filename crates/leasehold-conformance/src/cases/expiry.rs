@@ -11,10 +11,10 @@ use crate::world::{LONG, SOON, World};
 
 /// A holder that lives is renewed, for as long as it likes.
 pub async fn a_kept_lease_outlives_its_ttl(world: &World) {
-    let ttl = world.short().max(Duration::from_secs(2));
+    let ttl = world.short().max(Duration::from_secs(5));
     let (locks, other) = (world.locks_for(ttl).await, world.locks().await);
     let guard = locks.mutex("a").lock().await.expect("a lock");
-    world.pass(ttl * 5 / 2).await;
+    world.pass(ttl * 5 / 4).await;
     assert!(guard.is_held());
     assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
     assert_eq!(guard.release().await.expect("a release"), Outcome::Released);

@@ -67,7 +67,8 @@ pub async fn rise_over_a_crash(world: &World) {
 pub async fn rise_when_the_engine_is_opened_again(world: &World) {
     let mut last = 0;
     for round in 0..4 {
-        let mut player = world.player(world.short()).await;
+        let ttl = if round % 2 == 0 { world.short() } else { LONG };
+        let mut player = world.player(ttl).await;
         let (token, _) = player.lock(Ask::exclusive("a")).await;
         assert!(token > last, "{token} after {last}");
         last = token;

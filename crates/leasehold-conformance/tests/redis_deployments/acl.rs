@@ -91,7 +91,7 @@ async fn hand_over(admin: &Locks, one: &Locks, two: &Locks, name: &str) {
 async fn many_leases(server: &Server, locks: &Locks, about: &str) -> Vec<leasehold::Guard> {
     let mut guards = Vec::new();
     for number in 0..20 {
-        let mutex = locks.mutex(format!("{about}-{number}")).ttl(Duration::from_millis(1500));
+        let mutex = locks.mutex(format!("{about}-{number}")).ttl(Duration::from_millis(4500));
         guards.push(mutex.lock().await.expect("a lock"));
     }
     assert!(matches!(raw(server.addr(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await, Reply::Integer(1..)));

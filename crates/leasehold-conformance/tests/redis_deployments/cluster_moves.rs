@@ -19,7 +19,7 @@ use crate::deployment::{
 };
 
 /// A TTL of which a test sees several renewals.
-const SHORT: Duration = Duration::from_millis(1500);
+const SHORT: Duration = Duration::from_secs(4);
 
 /// Masters without replicas, which the tests that only move slots share, one after the other; and a number for each of them.
 async fn masters() -> (MutexGuard<'static, Cluster>, u32) {

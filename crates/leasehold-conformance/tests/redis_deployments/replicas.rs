@@ -73,7 +73,7 @@ async fn without_the_replica_nobody_gets_it() {
         } else {
             replica.pause().expect("a pause");
         }
-        let wait = Duration::from_millis(1200);
+        let wait = Duration::from_secs(3);
         let (a, b) = (one.mutex("a").wait(wait), two.mutex("b").wait(wait));
         let (first, second) = tokio::join!(a.lock(), b.lock());
         says_how_many(&first.expect_err("no replica has it"));

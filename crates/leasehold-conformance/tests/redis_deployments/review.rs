@@ -161,7 +161,7 @@ async fn strict_mode_ends_though_clients_name_the_master_differently() {
     let master = set.master().await.expect("a master");
     let by_sentinel = format!("{}?strict=2s", set.url());
     let by_address = format!("{}?strict=2s", set.nodes()[master].url());
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(2);
     let (one, two) = (
         Locks::builder().ttl(ttl).open(&by_sentinel).await.expect("the engine"),
         Locks::builder().ttl(ttl).open(&by_address).await.expect("the engine"),
@@ -179,7 +179,7 @@ async fn strict_mode_ends_though_clients_name_the_master_differently() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_memory_locks_are_kept_and_given_back() {
     let server = redis::start().await.expect("a server");
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(6);
     let locks = Locks::builder().ttl(ttl).open(&server.url()).await.expect("the engine");
     let mut guards: Vec<Guard> = Vec::new();
     for number in 0..40 {
@@ -188,7 +188,7 @@ async fn without_memory_locks_are_kept_and_given_back() {
     let _ = raw(&server).await.command(&["CONFIG", "SET", "maxmemory", "1"]).await.expect("an answer");
     let error = locks.mutex("new").try_lock().await.expect_err("there is no room");
     assert_eq!(error.kind(), leasehold::ErrorKind::Full, "{error}");
-    renewed(&guards, ttl * 3).await;
+    renewed(&guards, ttl).await;
     for guard in guards {
         assert!(guard.is_held(), "{guard:?}");
         assert_eq!(guard.release().await.expect("a release"), leasehold::Outcome::Released);

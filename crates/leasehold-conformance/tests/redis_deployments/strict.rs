@@ -10,8 +10,8 @@ use leasehold_testbed::{Data, eventually, redis};
 use crate::deployment::{BOUND, Line, client, in_order, raw, soon, text, until_answering, until_waiting};
 
 /// The longest lease, and the one that is used.
-const MOST: Duration = Duration::from_secs(2);
-const TTL: Duration = Duration::from_secs(2);
+const MOST: Duration = Duration::from_secs(4);
+const TTL: Duration = Duration::from_secs(4);
 
 fn strict(url: &str) -> String {
     format!("{url}?strict={}s", MOST.as_secs())
@@ -188,7 +188,7 @@ async fn a_lease_longer_than_the_longest_is_refused() {
     let locks = client(&strict(&server.url()), TTL).await;
     let refused = locks.mutex("a").ttl(MOST + Duration::from_millis(1)).lock().await.expect_err("too long");
     assert_eq!(refused.kind(), ErrorKind::InvalidOption, "{refused}");
-    assert!(refused.to_string().contains("2s"), "it says what is allowed: {refused}");
+    assert!(refused.to_string().contains("4s"), "it says what is allowed: {refused}");
     // The longest of all that were ever named counts for everybody.
     let guard = take(&locks, "a").await;
     let longer = client(&format!("{}?strict=20s", server.url()), TTL).await;

@@ -185,7 +185,7 @@ async fn nobody_asks_while_nothing_happens() {
 /// Whoever holds or waits is heard of every third of its TTL, and not more often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_heartbeats_are_sent() {
-    let ttl = Duration::from_millis(1500);
+    let ttl = Duration::from_secs(6);
     let site = Site::new().await;
     let (holder, other) = (site.locks(ttl).await, site.locks(ttl).await);
     let held = holder.mutex("a").lock().await.expect("a lock");
@@ -200,7 +200,7 @@ async fn only_heartbeats_are_sent() {
     let each = |beats: u64| 4 * beats;
     let (calls, taken) = eventually(SOON, || async {
         let calls = site.calls().await.scripts();
-        if calls >= each(4) { Ok((calls, start.elapsed())) } else { Err(format!("{calls} scripts so far")) }
+        if calls >= each(2) { Ok((calls, start.elapsed())) } else { Err(format!("{calls} scripts so far")) }
     })
     .await;
     let beats = (taken.as_secs_f64() / (ttl.as_secs_f64() / 3.0) * 7.0 / 6.0).ceil() as u64 + 1;

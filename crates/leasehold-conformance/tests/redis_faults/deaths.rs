@@ -43,7 +43,7 @@ async fn a_dead_waiter_is_passed_over_by_the_same_script() {
 /// without anybody's doing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_grant_of_a_waiter_that_stands_still_lapses() {
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(5);
     let site = Site::new().await;
     let locks = site.locks(LONG).await;
     let held = locks.mutex("a").lock().await.expect("a lock");

@@ -47,7 +47,7 @@ async fn mix(locks: &Locks, other: &Locks) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_ends_by_itself() {
     let site = Site::new().await;
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(4);
     // While it goes on, and afterwards; with records that are kept for long, and for short.
     for options in ["prefix=long:", "prefix=short:&retention=1s"] {
         let (locks, other) = (site.locks_with(ttl, options).await, site.locks_with(ttl, options).await);

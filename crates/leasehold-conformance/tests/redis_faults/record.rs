@@ -39,7 +39,7 @@ async fn a_record_outlives_its_longest_lease() {
     let clock = leasehold::clock::Clock::system();
     for what in ["tried", "left", "waited", "evicted"] {
         clock.sleep_until(clock.now().after(Duration::from_millis(1100))).await;
-        let short = claim("a", if what == "left" { Mode::Shared } else { Mode::Exclusive }, Duration::from_millis(200));
+        let short = claim("a", if what == "left" { Mode::Shared } else { Mode::Exclusive }, Duration::from_secs(5));
         match what {
             "tried" => drop(Arc::clone(&engine).attempt(short, false).await.expect("an answer")),
             "left" => {
@@ -79,7 +79,7 @@ async fn a_try_does_not_end_anothers_lease() {
 /// One renewal carries two claims on the same lock, and finds that a third one's lease is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_claims_on_one_lock_are_renewed_together() {
-    let (permit, short) = (Mode::Permits { n: 1, limit: 3 }, Duration::from_millis(300));
+    let (permit, short) = (Mode::Permits { n: 1, limit: 3 }, Duration::from_secs(2));
     let site = Site::new().await;
     let (engine, other) = (site.engine().await, site.engine().await);
     for dead_first in [true, false] {
@@ -199,7 +199,7 @@ async fn a_look_costs_the_same_however_many_wait() {
 /// Another program writes over one lock's key: that lock is lost, and the others that are renewed with it are not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spoilt_record_costs_nobody_else_a_lease() {
-    let ttl = Duration::from_millis(1500);
+    let ttl = Duration::from_secs(6);
     let site = Site::new().await;
     let locks = site.locks(ttl).await;
     let mut held = Vec::new();

@@ -13,7 +13,7 @@ use crate::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_scripts_between_any_two_operations() {
     let site = Site::new().await;
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(6);
     let (locks, other) = (site.locks(ttl).await, site.locks(LONG).await);
     let flush = || async { assert_eq!(site.text(&["SCRIPT", "FLUSH"]).await, "OK") };
     flush().await;

@@ -64,7 +64,7 @@ impl Site {
     pub(crate) async fn proxied_with(&self, ttl: Duration, options: &str) -> (Locks, Proxy) {
         let proxy = Proxy::start(self.server.addr()).await.expect("a proxy");
         let url = format!("redis://{}/{options}", proxy.addr());
-        (Locks::builder().ttl(ttl).open(&url).await.expect("a client"), proxy)
+        (eventually(SOON, || Locks::builder().ttl(ttl).open(&url)).await, proxy)
     }
 
     /// An engine without a keeper: nothing is asked but what the test asks.

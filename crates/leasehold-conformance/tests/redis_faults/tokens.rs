@@ -60,7 +60,7 @@ async fn an_owner_that_enters_again_keeps_its_token() {
 async fn tokens_rise_after_a_lease_that_ended_by_itself() {
     let site = Site::new().await;
     let locks = site.locks(LONG).await;
-    let mut player = site.player(Duration::from_millis(500)).await;
+    let mut player = site.player(Duration::from_secs(2)).await;
     let (token, _) = player.lock(Ask::exclusive("a")).await;
     player.process().sigkill().expect("a killed process");
     assert!(take(&locks).await.token().0 > token);
@@ -69,7 +69,7 @@ async fn tokens_rise_after_a_lease_that_ended_by_itself() {
 /// The record is removed by hand, while the lock is free and while it is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_after_the_record_is_gone() {
-    let ttl = Duration::from_millis(1500);
+    let ttl = Duration::from_secs(4);
     let site = Site::new().await;
     let (locks, other) = (site.locks(ttl).await, site.locks(LONG).await);
     let mut last = Token(0);

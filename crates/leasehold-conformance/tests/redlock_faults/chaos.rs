@@ -238,7 +238,7 @@ async fn nobody_meets_anybody_while_servers_die_and_come_back_with_their_data() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_meets_anybody_while_servers_forget_and_abstain() {
-    chaos(Site::new().await, TTL, "strict=1s", Data::Wipe, 300).await;
+    chaos(Site::new().await, LONG_TTL, "strict=3s", Data::Wipe, 300).await;
 }
 
 /// Up to two lines of each client go bad, of each other ones.

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::site::{Site, give_back, held_beyond, lock};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(5);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_put_out_with_two_servers_down_stays_out() {
@@ -36,7 +36,7 @@ async fn who_is_put_out_with_two_servers_down_stays_out() {
         // The two have missed all that, and still have the old claim on record.
         site.restart(&down, Data::Keep).await;
         assert_eq!(held.release().await.expect("an outcome"), Outcome::WasLost(LostReason::Taken));
-        held_beyond(&next, locks.clock().now().after(TTL * 2)).await;
+        held_beyond(&next, locks.clock().now().after(TTL * 4 / 3)).await;
         site.until_claims("held", 1, SOON).await;
         assert!(beside.is_held(), "nobody else is touched");
         let again = other.evict("held", view.holders[0].claim).await.expect("an eviction");
@@ -63,7 +63,7 @@ async fn renewals_of_who_was_put_out_bring_nothing_back() {
     // What it sends from here on arrives after the eviction.
     proxies.iter().for_each(|line| line.freeze(true));
     other.evict("a", claim).await.expect("an eviction");
-    assert_eq!(site.all_claims("a").await, [0; 5]);
+    site.until_claims("a", 0, SOON).await;
     let sent = |at: usize| proxies[at].counts().request_bytes;
     let before: Vec<_> = (0..5).map(sent).collect();
     timeout(SOON, held.lost()).await.expect("it hears nothing, and so it is lost");
@@ -74,7 +74,7 @@ async fn renewals_of_who_was_put_out_bring_nothing_back() {
     })
     .await;
     eventually(SOON, || locks.settle()).await;
-    site.until_claims("a", 0, Duration::from_millis(500)).await;
+    site.until_claims("a", 0, SOON).await;
     let next = other.mutex("a").try_lock().await.expect("an answer").expect("free");
     site.until_claims("a", 1, SOON).await;
     assert!(next.is_held());

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
 use leasehold::logic::fence::{Seen, admits};
-use leasehold_conformance::world::LONG;
+use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::{Data, eventually};
 
 use crate::site::{Site, attempt, claim, until_granted};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(5);
 
 fn now() -> Moment {
     Clock::system().now()
@@ -21,12 +21,12 @@ fn now() -> Moment {
 async fn without_strict_there_are_two_holders_and_the_fence_tells_them_apart() {
     let mut site = Site::new().await;
     site.kill(&[3, 4]);
-    let a = site.engine("").await;
+    let a = site.engine("node-timeout=2s").await;
     let (first, end) = attempt(&a, &claim("a", None, LONG)).await.expect("an answer").expect("the lock");
     assert_eq!(site.all_claims("a").await, [1, 1, 1]);
     site.kill(&[2]);
     site.restart(&[2, 3, 4], Data::Wipe).await;
-    let b = site.engine("").await;
+    let b = site.engine("node-timeout=2s").await;
     let (second, second_end) = until_granted(&b, &claim("a", None, LONG)).await;
     assert!(second_end < end, "the violation: both hold it");
     assert_eq!(site.all_claims("a").await, [1, 1, 1, 1, 1], "A on two, B on three");
@@ -41,7 +41,11 @@ async fn one_after_the_other(site: &mut Site, options: &str, data: Data) {
     let (a, _proxies) = site.engine_without(&[3, 4], options).await;
     let (first, _) = until_granted(&a, &claim("a", None, TTL)).await;
     // Again, on a fresh name, so that all of its time is left.
-    let (token, end) = attempt(&a, &claim("b", None, TTL)).await.expect("an answer").expect("the lock");
+    let claim_b = claim("b", None, TTL);
+    let (token, end) = eventually(SOON, || async {
+        attempt(&a, &claim_b).await.map_err(|error| error.to_string())?.ok_or("it is not free".to_owned())
+    })
+    .await;
     assert!(token > first);
     site.kill(&[2]);
     site.restart(&[2], data).await;
@@ -70,7 +74,7 @@ async fn one_after_the_other(site: &mut Site, options: &str, data: Data) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strict_lets_nobody_in_before_the_forgotten_lease_is_over() {
-    one_after_the_other(&mut Site::new().await, "strict=2s", Data::Wipe).await;
+    one_after_the_other(&mut Site::new().await, "strict=5s", Data::Wipe).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,10 +86,10 @@ async fn what_is_on_disk_first_is_not_forgotten() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strict_refuses_leases_that_last_longer_than_a_restarted_server_waits() {
     let site = Site::new().await;
-    let locks = site.locks_with(TTL * 2, "strict=2s").await;
+    let locks = site.locks_with(TTL * 2, "strict=5s").await;
     let error = locks.mutex("a").try_lock().await.expect_err("too long");
-    assert!(error.to_string().contains("2s"), "{error}");
-    let short = site.locks_with(TTL, "strict=2s").await;
+    assert!(error.to_string().contains("5s"), "{error}");
+    let short = site.locks_with(TTL, "strict=5s").await;
     eventually(TTL * 4, || async {
         match short.mutex("a").try_lock().await {
             Ok(Some(_)) => Ok(()),

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::site::{Site, give_back, guard, held_beyond, lock, spawn_lock};
 
-const TTL: Duration = Duration::from_secs(2);
+const TTL: Duration = Duration::from_secs(5);
 /// With a TTL of ten seconds, a node's answer is waited for so long.
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 const CYCLES: u32 = 12;
@@ -25,7 +25,7 @@ async fn costs_one_node_timeout(hang: &[usize]) {
     assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
     give_back(first).await;
     give_back(lock(&other, "a").await).await;
-    assert!(start.elapsed() < NODE_TIMEOUT * 4, "{:?}", start.elapsed());
+    assert!(start.elapsed() < NODE_TIMEOUT * 8, "{:?}", start.elapsed());
     // By now both clients know.
     site.until_claims("a", 0, SOON).await;
     let start = Instant::now();
@@ -61,7 +61,7 @@ async fn holds_through(hang: &[usize]) {
     let held = lock(&locks, "a").await;
     let waits = spawn_lock(&other, "a");
     site.pause(hang);
-    held_beyond(&held, locks.clock().now().after(TTL * 2)).await;
+    held_beyond(&held, locks.clock().now().after(TTL * 4 / 3)).await;
     // Taken while they hang.
     let late = lock(&locks, "late").await;
     assert!(!waits.is_finished(), "somebody else got it");
@@ -98,14 +98,14 @@ async fn a_holder_goes_on_while_two_hang() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_who_hang_end_the_wait_in_time_and_keep_nothing() {
     let mut site = Site::new().await;
-    let ttl = TTL * 30;
+    let ttl = TTL * 12;
     let locks = site.locks_with(ttl, "node-timeout=100ms").await;
     give_back(lock(&locks, "a").await).await;
     site.pause(&[0, 1, 2]);
     for _ in 0..3 {
         let start = Instant::now();
         let error = locks.mutex("a").try_lock().await.expect_err("no majority");
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
         let text = error.to_string();
         assert!(text.contains("3 of 5 nodes must answer, and 3 did not"), "{text}");
     }

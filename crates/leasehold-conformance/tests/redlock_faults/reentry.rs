@@ -8,7 +8,7 @@ use leasehold_testbed::Data;
 
 use crate::site::{NODES, Site, give_back, held_beyond, lock};
 
-const TTL: Duration = Duration::from_secs(1);
+const TTL: Duration = Duration::from_secs(4);
 
 async fn enter(locks: &Locks, owner: &Owner) -> Guard {
     locks.mutex("a").owner(owner).wait(SOON).lock().await.expect("the lock")
@@ -82,13 +82,13 @@ async fn a_server_that_was_away_learns_of_the_claim_that_goes_on() {
         assert_eq!(first.token(), second.token());
         site.restart(&[away], Data::Keep).await;
         give_back(first).await;
-        held_beyond(&second, other.clock().now().after(TTL * 2)).await;
+        held_beyond(&second, other.clock().now().after(TTL * 4 / 3)).await;
         is_taken(&locks).await;
         site.until_claims("a", 1, SOON).await;
         // Its two others may die now.
         let two = [(away + 1) % NODES, (away + 2) % NODES];
         site.kill(&two);
-        held_beyond(&second, other.clock().now().after(TTL * 2)).await;
+        held_beyond(&second, other.clock().now().after(TTL * 4 / 3)).await;
         let token = second.token();
         give_back(second).await;
         let next = lock(&locks, "a").await;

@@ -46,7 +46,9 @@ impl Site {
     }
 
     pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
-        self.locks_with(ttl, "").await
+        // A busy machine may take longer for an answer than a small part of a TTL.
+        let patient = if ttl >= Duration::from_secs(60) { "node-timeout=2s" } else { "" };
+        self.locks_with(ttl, patient).await
     }
 
     pub(crate) async fn locks_with(&self, ttl: Duration, options: &str) -> Locks {
@@ -71,7 +73,7 @@ impl Site {
     /// A client whose lines can be tampered with.
     pub(crate) async fn proxied(&self, ttl: Duration, options: &str) -> (Locks, Vec<Proxy>) {
         let (proxies, url) = self.proxies(options).await;
-        (Locks::builder().ttl(ttl).open(&url).await.expect("a client"), proxies)
+        (eventually(SOON, || Locks::builder().ttl(ttl).open(&url)).await, proxies)
     }
 
     /// An engine that never reaches these servers.

@@ -38,7 +38,7 @@ async fn tokens_rise_over_nodes_that_forgot_everything() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_expires() {
     let servers = Independent::start(3).await.expect("servers");
-    let url = servers.url();
+    let url = format!("{}?node-timeout=2s", servers.url());
     let locks = Locks::open(&url).await.expect("locks");
     let first = locks.mutex("given back").lock().await.expect("a lock");
     let _ = first.release().await.expect("a release");
@@ -50,11 +50,11 @@ async fn every_key_expires() {
     // One whose time is over, and whose late renewal is refused.
     let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
     let name = LockName::new("over").expect("a name");
-    let terms =
-        Terms::new(name.clone(), Mode::Exclusive, None, Duration::from_millis(100), Holder::this_process().into());
+    let terms = Terms::new(name.clone(), Mode::Exclusive, None, Duration::from_secs(2), Holder::this_process().into());
     let claim = std::sync::Arc::new(Claim::new(terms.into()));
-    let _ = std::sync::Arc::clone(&engine).attempt(std::sync::Arc::clone(&claim), false).await.expect("an answer");
-    eventually(Duration::from_secs(5), || async {
+    let attempt = || std::sync::Arc::clone(&engine).attempt(std::sync::Arc::clone(&claim), false);
+    let _ = eventually(Duration::from_secs(20), attempt).await;
+    eventually(Duration::from_secs(20), || async {
         let view = std::sync::Arc::clone(&engine).inspect(name.clone()).await.map_err(|error| error.to_string())?;
         if view.holders.is_empty() { Ok(()) } else { Err(format!("{view:?}")) }
     })

@@ -1,11 +1,13 @@
 //! Everything at once: clients that take and give back, while connections are killed and the server dies and comes back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::Token;
 use leasehold::clock::{Clock, Moment};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
 use tokio::task::JoinSet;
 
 use crate::site::{BOTH, Site, lock, locks};
@@ -17,8 +19,8 @@ struct Held {
     to: Moment,
 }
 
-async fn client(url: String, stop: Arc<AtomicBool>) -> Vec<Held> {
-    let locks = locks(&url, Duration::from_secs(1)).await;
+async fn client(url: String, stop: Arc<AtomicBool>, grants: Arc<AtomicUsize>) -> Vec<Held> {
+    let locks = locks(&url, Duration::from_secs(2)).await;
     let clock = Clock::system();
     let mut held = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -27,6 +29,7 @@ async fn client(url: String, stop: Arc<AtomicBool>) -> Vec<Held> {
         let _ = guard.protect(clock.sleep_until(from.after(Duration::from_millis(10)))).await;
         let to = if guard.is_held() { clock.now() } else { clock.now().min(guard.deadline()) };
         held.push(Held { token: guard.token(), from, to });
+        grants.fetch_add(1, Ordering::Relaxed);
         let _ = guard.release().await;
     }
     held
@@ -38,10 +41,10 @@ async fn nobody_holds_beside_another_whatever_dies() {
     for kind in BOTH {
         let mut site = Site::new(kind).await;
         let _ = lock(&site.locks(Duration::from_secs(1)).await, "a").await.release().await.expect("a release");
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let mut clients = JoinSet::new();
         for _ in 0..5 {
-            clients.spawn(client(site.url(), Arc::clone(&stop)));
+            clients.spawn(client(site.url(), Arc::clone(&stop), Arc::clone(&grants)));
         }
         let clock = Clock::system();
         for round in 0..12 {
@@ -51,7 +54,11 @@ async fn nobody_holds_beside_another_whatever_dies() {
                 _ => site.kill_connections().await,
             }
         }
-        clock.sleep_until(clock.now().after(Duration::from_secs(1))).await;
+        eventually(SOON * 2, || async {
+            let grants = grants.load(Ordering::Relaxed);
+            if grants > 30 { Ok(()) } else { Err(format!("{kind:?}: {grants} grants")) }
+        })
+        .await;
         stop.store(true, Ordering::Relaxed);
         let mut held: Vec<Held> = clients.join_all().await.into_iter().flatten().collect();
         held.sort_by_key(|held| held.from);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{Proxy, WallClock, eventually};
 
-use crate::site::{BOTH, Kind, SHORT, Site, is_free, lock, locks};
+use crate::site::{BOTH, Kind, MIDDLE, SHORT, Site, is_free, lock, locks};
 
 /// The database's clock goes back by an hour while a lock is held: nobody else gets in while it is renewed, the token still
 /// rises, and a holder that is gone then is gone after its TTL, not after an hour.
@@ -14,8 +14,8 @@ async fn a_clock_set_back_neither_lets_two_in_nor_keeps_a_lock_for_an_hour() {
     for kind in BOTH {
         let clock = WallClock::new().expect("a clock");
         let site = Site::with_clock(kind, &clock).await;
-        let (one, proxy) = site.proxied(SHORT).await;
-        let two = site.locks(SHORT).await;
+        let (one, proxy) = site.proxied(MIDDLE).await;
+        let two = site.locks(MIDDLE).await;
         let guard = lock(&one, "a").await;
         let token = guard.token();
         clock.move_to(-3600).expect("a moved clock");

@@ -5,14 +5,14 @@ use std::time::Duration;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{eventually, mariadb};
 
-use crate::site::{BOTH, Kind, LONG, SHORT, Site, is_free, lock, queued, stay_held};
+use crate::site::{BOTH, Kind, LONG, MIDDLE, SHORT, Site, is_free, lock, queued, stay_held};
 
 /// Killed connections cost a holder nothing: the lease is in the table, and the next statement goes over a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_outlives_its_connections() {
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let (one, two) = (site.locks(SHORT).await, site.locks(SHORT).await);
+        let (one, two) = (site.locks(MIDDLE).await, site.locks(MIDDLE).await);
         let guard = lock(&one, "a").await;
         let first = guard.deadline();
         for _ in 0..3 {
@@ -81,7 +81,7 @@ async fn a_holder_behind_a_frozen_line_knows_in_time() {
     for kind in BOTH {
         let site = Site::new(kind).await;
         let (one, proxy) = site.proxied(SHORT).await;
-        let two = site.locks(SHORT).await;
+        let two = site.locks(LONG).await;
         let guard = lock(&one, "a").await;
         proxy.freeze(true);
         let next = lock(&two, "a").await;

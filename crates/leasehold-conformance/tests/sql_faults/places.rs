@@ -8,7 +8,7 @@ use leasehold_testbed::mariadb::{Galera, MariaDb};
 use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
 use leasehold_testbed::{eventually, mariadb, postgres};
 
-use crate::site::{LONG, SHORT, is_free, lock, locks, queued};
+use crate::site::{LONG, MIDDLE, is_free, lock, locks, queued};
 
 /// Through a pooler that gives each transaction another session: everything works, by looking now and then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -16,7 +16,7 @@ async fn a_pooler_in_transaction_mode() {
     let server = postgres::start().await.expect("a server");
     let pooler = PgBouncer::new(&server, PoolMode::Transaction).pool_size(3).start().await.expect("a pooler");
     let url = format!("{}?pooler=transaction", pooler.url());
-    let (one, two) = (locks(&url, SHORT).await, locks(&url, SHORT).await);
+    let (one, two) = (locks(&url, MIDDLE).await, locks(&url, MIDDLE).await);
     let mut last = lock(&one, "a").await;
     for round in 0..10 {
         let (from, to) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };

@@ -11,6 +11,8 @@ use mysql_async::prelude::Queryable;
 
 /// A TTL that a test outlives.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
+/// One that outlives a stall of the machine.
+pub(crate) const MIDDLE: Duration = Duration::from_secs(4);
 /// A TTL that no test outlives.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -159,7 +161,7 @@ pub(crate) async fn stay_held(guards: &[Guard], time: Duration) {
 }
 
 pub(crate) async fn is_free(locks: &Locks, name: &str) -> bool {
-    locks.mutex(name).try_lock().await.expect("an answer").is_some()
+    eventually(SOON, || async { locks.mutex(name).try_lock().await }).await.is_some()
 }
 
 /// Waits until somebody waits for a lock.

@@ -1,11 +1,13 @@
 //! Everything at once: clients that take and give back, while connections are killed at random.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
 use leasehold::{Locks, Outcome, Token};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
 use tokio::task::JoinSet;
 
 use crate::site::{Kind, LONG, Site};
@@ -20,7 +22,7 @@ struct Held {
     lost: bool,
 }
 
-async fn client(locks: Locks, stop: Arc<AtomicBool>) -> Vec<Held> {
+async fn client(locks: Locks, stop: Arc<AtomicBool>, grants: Arc<AtomicUsize>) -> Vec<Held> {
     let clock = Clock::system();
     let mut held = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -30,6 +32,7 @@ async fn client(locks: Locks, stop: Arc<AtomicBool>) -> Vec<Held> {
         let to = clock.now();
         let lost = !guard.is_held() || guard.release().await.ok() != Some(Outcome::Released);
         held.push(Held { token, from, to, lost });
+        grants.fetch_add(1, Ordering::Relaxed);
     }
     held
 }
@@ -37,10 +40,10 @@ async fn client(locks: Locks, stop: Arc<AtomicBool>) -> Vec<Held> {
 /// Tokens rise with the grants, each is given once, and two are in at the same time only where the server had ended the first one's session.
 async fn tokens_rise_whatever_is_killed(kind: Kind) {
     for table in Site::new(kind).await.tables() {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, grants) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let mut clients = JoinSet::new();
         for _ in 0..4 {
-            clients.spawn(client(table.locks(LONG).await, Arc::clone(&stop)));
+            clients.spawn(client(table.locks(LONG).await, Arc::clone(&stop), Arc::clone(&grants)));
         }
         let clock = Clock::system();
         let (mut dice, mut killed) = (leasehold::ClaimId::random().bits() as u64, 0);
@@ -54,6 +57,11 @@ async fn tokens_rise_whatever_is_killed(kind: Kind) {
                 })
                 .await;
         }
+        eventually(SOON, || async {
+            let grants = grants.load(Ordering::Relaxed);
+            if grants > 20 { Ok(()) } else { Err(format!("{grants} grants")) }
+        })
+        .await;
         stop.store(true, Ordering::Relaxed);
         let mut held: Vec<Held> = clients.join_all().await.into_iter().flatten().collect();
         held.sort_by_key(|held| held.token);

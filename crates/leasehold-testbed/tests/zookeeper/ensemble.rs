@@ -15,7 +15,7 @@ const BOUND: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(30);
 
 /// How long a server that is cut off bears the silence.
-const SILENCE: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(6);
 
 /// Writes through one server what can then be read from another.
 async fn write(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Result<(), Refused>> {

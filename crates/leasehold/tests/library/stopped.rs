@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::time::BOUND;
 
-const TTL: Duration = Duration::from_millis(400);
+const TTL: Duration = Duration::from_secs(2);
 const ROLE: &str = "LEASEHOLD_TEST_STOPPED";
 
 /// The process that is stopped. Does nothing when it runs as a test.
