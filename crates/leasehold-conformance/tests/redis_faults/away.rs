@@ -32,13 +32,13 @@ async fn all_end_in_time(locks: &Locks, address: &str) {
     for name in ["free", "held"] {
         let start = Instant::now();
         let error = locks.mutex(name).wait(WAIT).lock().await.expect_err("nobody answers");
-        check(&error, start.elapsed(), WAIT + Duration::from_secs(3), address);
+        check(&error, start.elapsed(), WAIT + Duration::from_secs(1), address);
         let start = Instant::now();
         let error = locks.mutex(name).try_lock().await.expect_err("nobody answers");
-        check(&error, start.elapsed(), TTL / 3 + Duration::from_secs(5), address);
+        check(&error, start.elapsed(), TTL / 3 + Duration::from_secs(1), address);
         let start = Instant::now();
         let error = locks.inspect(name).await.expect_err("nobody answers");
-        check(&error, start.elapsed(), TTL / 3 + Duration::from_secs(5), address);
+        check(&error, start.elapsed(), TTL / 3 + Duration::from_secs(1), address);
     }
 }
 
@@ -107,7 +107,7 @@ async fn who_waits_for_ever_outlasts_an_absence_shorter_than_its_ttl() {
     let hasty = locks.mutex("a").ttl(Duration::from_secs(1));
     let start = Instant::now();
     let error = hasty.lock().await.expect_err("nobody answers for a whole TTL");
-    check(&error, start.elapsed(), Duration::from_secs(10), &site.server.addr().to_string());
+    check(&error, start.elapsed(), Duration::from_secs(3), &site.server.addr().to_string());
     assert_eq!(error.kind(), ErrorKind::Unavailable);
     site.server.restart(Data::Wipe).await.expect("a restarted server");
     give_back(patient.await.expect("no panic").expect("the lock")).await;
@@ -130,7 +130,7 @@ async fn opening_says_what_is_wrong_without_the_password() {
     site.server.pause().expect("a paused server");
     let start = Instant::now();
     let silent = open(format!("redis://:{SECRET}@{address}/?connect-timeout=500ms")).await;
-    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     site.server.kill().expect("a killed server");
     let refused = open(format!("redis://:{SECRET}@{address}/")).await;
     for away in [&silent, &refused] {

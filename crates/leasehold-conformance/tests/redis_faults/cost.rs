@@ -200,7 +200,7 @@ async fn only_heartbeats_are_sent() {
     let each = |beats: u64| 4 * beats;
     let (calls, taken) = eventually(SOON, || async {
         let calls = site.calls().await.scripts();
-        if calls >= each(2) { Ok((calls, start.elapsed())) } else { Err(format!("{calls} scripts so far")) }
+        if calls >= each(4) { Ok((calls, start.elapsed())) } else { Err(format!("{calls} scripts so far")) }
     })
     .await;
     let beats = (taken.as_secs_f64() / (ttl.as_secs_f64() / 3.0) * 7.0 / 6.0).ceil() as u64 + 1;

@@ -25,7 +25,7 @@ async fn costs_one_node_timeout(hang: &[usize]) {
     assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
     give_back(first).await;
     give_back(lock(&other, "a").await).await;
-    assert!(start.elapsed() < NODE_TIMEOUT * 8, "{:?}", start.elapsed());
+    assert!(start.elapsed() < NODE_TIMEOUT * 4, "{:?}", start.elapsed());
     // By now both clients know.
     site.until_claims("a", 0, SOON).await;
     let start = Instant::now();
@@ -105,7 +105,7 @@ async fn three_who_hang_end_the_wait_in_time_and_keep_nothing() {
     for _ in 0..3 {
         let start = Instant::now();
         let error = locks.mutex("a").try_lock().await.expect_err("no majority");
-        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
         let text = error.to_string();
         assert!(text.contains("3 of 5 nodes must answer, and 3 did not"), "{text}");
     }

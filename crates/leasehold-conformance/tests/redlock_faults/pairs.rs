@@ -47,7 +47,7 @@ async fn two_die(site: &mut Site, pair: [usize; 2]) {
     give_back(held).await;
     give_back(taken).await;
     for name in ["held", "taken", "given"] {
-        site.until_claims(name, 0, SOON).await;
+        site.until_claims(name, 0, TTL / 2).await;
     }
 }
 

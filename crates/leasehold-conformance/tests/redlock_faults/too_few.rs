@@ -13,7 +13,7 @@ use crate::site::{Site, give_back, lock};
 const TTL: Duration = Duration::from_secs(2);
 const WAIT: Duration = Duration::from_millis(400);
 /// What a busy machine may add.
-const MORE: Duration = Duration::from_secs(5);
+const MORE: Duration = Duration::from_secs(1);
 const DEAD: [usize; 3] = [0, 2, 4];
 
 /// The error says how many are needed, and who is missing.

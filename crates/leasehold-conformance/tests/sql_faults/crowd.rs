@@ -4,8 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use leasehold_conformance::world::SOON;
-use leasehold_testbed::eventually;
 use tokio::task::JoinSet;
 
 use crate::site::{BOTH, Kind, LONG, Site, lock, locks, queued};
@@ -29,15 +27,11 @@ async fn five_hundred_waiters_on_ten_connections() {
             });
         }
         queued(&other, "a", 500).await;
-        // Ten of the crowd's, two of the one who looks. One that has said good-bye may be there for a moment yet.
-        let few = || async {
-            let all = site.connections().await;
-            if all.len() <= 12 { Ok(()) } else { Err(format!("{kind:?}: {} connections: {all:?}", all.len())) }
-        };
-        eventually(SOON, few).await;
+        // Ten of the crowd's, two of the one who looks.
+        site.at_most(12, 12).await;
         let _ = guard.release().await.expect("a release");
         while served.load(Ordering::SeqCst) < 500 {
-            eventually(SOON, few).await;
+            site.at_most(12, 12).await;
             tokio::task::yield_now().await;
         }
         waiters.join_all().await;

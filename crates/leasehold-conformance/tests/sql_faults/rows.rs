@@ -59,16 +59,8 @@ async fn rows_that_stay_locked_cost_no_more_connections() {
             if let Some(ended) = tries.try_join_next() {
                 ended.expect("no panic");
             }
-            let all = site.connections().await;
-            let at_work = all.iter().filter(|one| ["active", "Query", "Execute"].contains(&one.state.as_str())).count();
-            assert!(at_work <= 4, "{kind:?}: {all:?}");
-            most = most.max(at_work);
-            // Ours, and the one by hand. One of ours that has said good-bye may be there for a moment yet, beside the one in its place.
-            eventually(SOON, || async {
-                let all = site.connections().await;
-                if all.len() <= 4 + 1 { Ok(()) } else { Err(format!("{kind:?}: {all:?}")) }
-            })
-            .await;
+            // Ours, and the one by hand.
+            most = most.max(site.at_most(4, 4 + 1).await);
         }
         assert!(most > 0, "{kind:?}: no statement was seen");
         hand.commit().await;

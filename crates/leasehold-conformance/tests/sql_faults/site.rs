@@ -92,6 +92,19 @@ impl Site {
         all.expect("a list")
     }
 
+    /// No more than so many statements are under way, and no more connections are there; but one that has said good-bye may be seen for a moment
+    /// yet, beside the one in its place. How many are under way.
+    pub(crate) async fn at_most(&self, at_work: usize, connections: usize) -> usize {
+        let busy = |one: &&Connection| ["active", "Query", "Execute"].contains(&one.state.as_str());
+        eventually(Duration::from_secs(2), || async {
+            let all = self.connections().await;
+            let busy = all.iter().filter(busy).count();
+            assert!(busy <= at_work, "{:?}: {all:?}", self.kind);
+            if all.len() <= connections { Ok(busy) } else { Err(format!("{:?}: {all:?}", self.kind)) }
+        })
+        .await
+    }
+
     /// Ends all our connections from the server's side.
     pub(crate) async fn kill_connections(&self) {
         for connection in self.connections().await {
@@ -161,7 +174,7 @@ pub(crate) async fn stay_held(guards: &[Guard], time: Duration) {
 }
 
 pub(crate) async fn is_free(locks: &Locks, name: &str) -> bool {
-    eventually(SOON, || async { locks.mutex(name).try_lock().await }).await.is_some()
+    locks.mutex(name).try_lock().await.expect("an answer").is_some()
 }
 
 /// Waits until somebody waits for a lock.

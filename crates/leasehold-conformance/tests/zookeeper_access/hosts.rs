@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::site::{client, refused, refused_within, says, works};
 
 /// More than the connect timeout, for a busy machine.
-const MARGIN: Duration = Duration::from_secs(5);
+const MARGIN: Duration = Duration::from_secs(2);
 
 /// An address at which nobody listens.
 fn nobody() -> String {

@@ -56,22 +56,12 @@ async fn a_session_of_ones_own_ends_with_the_claim() {
         // The one who asks is one of them.
         facts["zk_num_alive_connections"].parse::<usize>().expect("a number")
     };
-    // Those who asked whether it is there may be leaving.
-    let before = eventually(SOON, || async {
-        let first = connections().await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        if connections().await == first { Ok(first) } else { Err("they change") }
-    })
-    .await;
+    let before = connections().await;
     let mut held = Vec::new();
     for number in 0..5 {
         held.push(own.mutex(format!("n{number}")).lock().await.expect("a lock"));
     }
-    eventually(SOON, || async {
-        let now = connections().await;
-        if now == before + 5 { Ok(()) } else { Err(format!("{now} connections, and {before} before")) }
-    })
-    .await;
+    assert_eq!(connections().await, before + 5);
     drop(held);
     own.settle().await.expect("all is given back");
     eventually(SOON, || async {
@@ -117,7 +107,7 @@ async fn a_ttl_longer_than_any_session_is_held_all_the_same() {
     eventually(SOON, || async {
         assert!(held.is_held(), "{:?} after {:?}", held.lost_reason(), start.elapsed());
         assert!(held.remaining() <= SESSION, "nobody is sure for longer than the session lasts: {held:?}");
-        if start.elapsed() > SESSION * 3 / 2 { Ok(()) } else { Err("not yet long enough".to_owned()) }
+        if start.elapsed() > SESSION * 9 / 4 { Ok(()) } else { Err("not yet long enough".to_owned()) }
     })
     .await;
     for name in ["a", "dies"] {

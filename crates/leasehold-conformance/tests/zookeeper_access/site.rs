@@ -11,7 +11,7 @@ use zookeeper_client::Client;
 /// The TTL where nothing depends on it.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 /// How long a refusal may take on a busy machine; less than the ten seconds that a connection may.
-pub(crate) const AT_ONCE: Duration = Duration::from_secs(8);
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(4);
 
 /// What must never be seen again.
 pub(crate) const SECRET: &str = "opensesame";

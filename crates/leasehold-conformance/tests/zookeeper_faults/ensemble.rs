@@ -16,7 +16,7 @@ async fn a_killed_leader_takes_no_lock_away() {
     let (mut servers, _turn) = ensemble(&ZooKeeper::new()).await;
     let url = format!("zookeeper://{}/e", servers.url());
     // Long enough for an election on a busy machine.
-    let ttl = Duration::from_secs(16);
+    let ttl = Duration::from_secs(12);
     let (one, other) = (locks(&url, ttl).await, locks(&url, ttl).await);
     let guard = one.mutex("a").lock().await.expect("a lock");
     let waiter = contender(&other, "a");
@@ -24,9 +24,9 @@ async fn a_killed_leader_takes_no_lock_away() {
     servers.server_mut(leader).kill().expect("a killed leader");
     let next = servers.leader().await.expect("another leader");
     assert_ne!(next, leader);
-    // Longer than a session.
+    // Over two whole sessions.
     let clock = Clock::system();
-    let end = clock.now().after(ttl * 3 / 2);
+    let end = clock.now().after(ttl * 2);
     while clock.now() < end {
         assert!(guard.is_held(), "lost: {:?}", guard.lost_reason());
         assert!(!waiter.is_finished(), "two at once");
@@ -64,8 +64,6 @@ async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
     let (granted_at, second) =
         tokio::time::timeout(SOON, granted).await.expect("a grant in time").expect("a contender");
     println!("lost ({reason:?}) {:?} before another was let in", granted_at.since(lost_at));
-    // It knew at its deadline, however late it was told.
-    let lost_at = lost_at.min(guard.deadline());
     assert!(lost_at < granted_at, "two at once for {:?}", lost_at.since(granted_at));
     assert!(second.token() > guard.token());
     // The mistake, shown: the leader has ended that session, and the follower still says that all is well.
@@ -93,8 +91,6 @@ async fn a_holder_at_a_cut_off_leader_stops_before_another_is_let_in() {
     servers.cut_off(leader);
     let (lost_at, _) = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
     let (granted_at, second) = tokio::time::timeout(SOON * 2, granted).await.expect("a grant").expect("a contender");
-    // It knew at its deadline, however late it was told.
-    let lost_at = lost_at.min(guard.deadline());
     assert!(lost_at < granted_at, "two at once for {:?}", lost_at.since(granted_at));
     assert!(second.token() > guard.token());
 }
