@@ -1,0 +1,186 @@
+//! Each exit code, and each kind of bad input with what is said about it.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::common::Place;
+
+#[test]
+fn the_commands_own_code_and_signals() {
+    let place = Place::new();
+    assert_eq!(place.run(["run", "a", "--", "true"]).code(), 0);
+    assert_eq!(place.run(["run", "a", "--", "sh", "-c", "exit 3"]).code(), 3);
+    assert_eq!(place.run(["run", "a", "-c", "exit 255"]).code(), 255);
+    assert_eq!(place.run(["run", "a", "--", "sh", "-c", "kill -9 $$"]).code(), 137);
+    assert_eq!(place.run(["run", "a", "-c", "kill $$"]).code(), 143);
+    // As with flock, the double dash may be left out, and options after the command are the command's.
+    assert_eq!(place.run(["run", "a", "sh", "-c", "exit 4"]).code(), 4);
+}
+
+#[test]
+fn a_command_that_cannot_be_run_gives_the_lock_back() {
+    let place = Place::new();
+    place.run(["run", "a", "--", "no-such-command"]).failed(127, "cannot run no-such-command");
+    std::fs::write(place.path("plain"), "text").unwrap();
+    place.run(["run", "a", "--", "./plain"]).failed(126, "cannot run ./plain");
+    assert_eq!(place.holders("a"), 0);
+    place.run(["run", "-n", "a", "--", "true"]).ok();
+}
+
+#[test]
+fn conflict_timeout_and_their_code() {
+    let place = Place::new();
+    let holder = place.hold(&[], "a");
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).failed(1, "").err(), "", "silent, as flock");
+    place.run(["run", "-n", "-E", "42", "a", "--", "true"]).failed(42, "");
+    place.run(["run", "--nonblock", "--verbose", "a", "--", "true"]).failed(1, "somebody else holds it");
+    place.run(["run", "-w", "2", "a", "--", "true"]).failed(1, "");
+    place.run(["run", "--timeout", "2s", "-E", "43", "--verbose", "a", "--", "true"]).failed(43, "not granted");
+    place.run(["run", "--wait", "0", "a", "--", "true"]).failed(1, "");
+    assert_eq!(place.waiters("a"), 0, "who gave up has left the queue");
+    holder.finish().ok();
+    place.run(["run", "-n", "a", "--", "true"]).ok();
+}
+
+#[test]
+fn wrong_usage_says_what_is_wrong() {
+    let place = Place::new();
+    for (args, says) in [
+        (vec!["run", "a"], "no command to run"),
+        (vec!["run", "-w", "soon", "a", "--", "true"], "a duration is seconds"),
+        (vec!["run", "--ttl", "0", "a", "--", "true"], "longer than nothing"),
+        (vec!["run", "--ttl", "1us", "a", "--", "true"], "a duration is seconds"),
+        (vec!["run", "--ttl", "1ms", "a", "--", "true"], "the TTL is between"),
+        (vec!["run", "--grace", "20s", "a", "--", "true"], "below half of the TTL"),
+        (vec!["run", "--min-hold", "5", "--max-hold", "5", "a", "--", "true"], "longer than --min-hold"),
+        (vec!["run", "--slots", "0", "a", "--", "true"], "--slots"),
+        (vec!["run", "--slots", "2", "-s", "a", "--", "true"], "cannot be used with"),
+        (vec!["run", "-n", "-w", "1", "a", "--", "true"], "cannot be used with"),
+        (vec!["run", "-E", "256", "a", "--", "true"], "256"),
+        (vec!["run", "-c", "true", "a", "--", "true"], "cannot be used with"),
+        (vec!["run", "--on-lost", "pray", "a", "--", "true"], "term, kill, ignore"),
+        (vec!["run", "", "--", "true"], "at least one character"),
+        (vec!["run", "--engine", "", "a", "--", "true"], "no engine is named"),
+        (vec!["run", "a\nb", "--", "true"], "U+000A"),
+        (vec!["run", "--describe", "a\u{1b}[2J", "a", "--", "true"], "description"),
+        (vec!["show", ""], "at least one character"),
+        (vec!["frobnicate"], "unrecognized subcommand"),
+        (vec![], "Usage"),
+    ] {
+        place.run(&args).failed(64, says);
+    }
+    let long = "x".repeat(513);
+    place.run(["run", &long, "--", "true"]).failed(64, "at most 512 bytes");
+    place.run(["run", &"x".repeat(512), "--", "true"]).ok();
+    place.run(["run", "../../etc/passwd", "--", "true"]).ok();
+}
+
+#[test]
+fn a_bad_engine_says_which_there_are() {
+    let place = Place::new();
+    for (url, says) in [
+        ("nothing", "no scheme"),
+        ("gopher://x", "there are memory:, file:"),
+        ("file:///%zz", "two hexadecimal"),
+        ("file:///tmp?colour=red", "colour"),
+    ] {
+        place.run(["ls", "--engine", url]).failed(64, says);
+        place.run(["run", "--engine", url, "a", "--", "true"]).failed(64, says);
+    }
+    let failed = place.run(["run", "--json", "--engine", "gopher://x", "a", "--", "true"]).failed(64, "");
+    let events = failed.events();
+    assert_eq!((&events[0]["event"], &events[0]["kind"]), (&"error".into(), &"unknown-scheme".into()));
+    assert_eq!((&events[1]["event"], &events[1]["code"]), (&"exit".into(), &64.into()));
+}
+
+#[test]
+fn a_file_is_no_folder() {
+    let place = Place::new();
+    std::fs::write(place.path("not-a-folder"), "").unwrap();
+    let url = format!("file://{}/not-a-folder/locks", place.dir.path().display());
+    place.run(["run", "--engine", &url, "a", "--", "touch", "ran"]).failed(64, "name a folder");
+    assert!(!place.path("ran").exists());
+}
+
+#[test]
+fn an_engine_that_cannot_be_used_is_69() {
+    let place = Place::new();
+    let url = format!("file://{}/open", place.dir.path().display());
+    std::fs::create_dir(place.path("open")).unwrap();
+    std::fs::set_permissions(place.path("open"), std::fs::Permissions::from_mode(0o777)).unwrap();
+    place.run(["run", "--engine", &url, "a", "--", "touch", "ran"]).failed(69, "open");
+    place.run(["run", "--engine", "file:///proc/leasehold", "a", "--", "touch", "ran"]).failed(69, "/proc");
+    assert!(!place.path("ran").exists());
+}
+
+#[test]
+fn a_folder_that_is_not_ours_is_refused() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("theirs")).unwrap();
+    let url = format!("file://{}/theirs", place.dir.path().display());
+    let mut command = if rustix::process::geteuid().is_root() {
+        // As somebody else, who can run this but not use the folder.
+        std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o700)).unwrap();
+        std::fs::copy(crate::common::LEASEHOLD, place.path("leasehold")).unwrap();
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(place.path("leasehold"));
+        command
+    } else {
+        std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o000)).unwrap();
+        Command::new(crate::common::LEASEHOLD)
+    };
+    command.args(["run", "--engine", &url, "a", "--", "echo", "ran"]);
+    let ran = crate::common::Ran(command.output().unwrap()).failed(69, "theirs");
+    assert_eq!(ran.out(), "");
+    std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+#[test]
+fn a_damaged_lock_file_is_69_and_left_as_it_is() {
+    let place = Place::new();
+    place.run(["run", "a", "--", "true"]).ok();
+    let files: Vec<_> =
+        std::fs::read_dir(place.path("locks/locks")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 1);
+    std::fs::write(&files[0], "garbage").unwrap();
+    place.run(["run", "a", "--", "touch", "ran"]).failed(69, "is damaged");
+    place.run(["show", "a"]).failed(69, "is damaged");
+    assert_eq!(std::fs::read(&files[0]).unwrap(), b"garbage");
+    assert!(!place.path("ran").exists());
+    place.run(["run", "b", "--", "true"]).ok();
+}
+
+#[test]
+fn a_full_disk_is_69_and_nothing_is_lost() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("small")).unwrap();
+    // A mount that only this shell sees.
+    let script = "mount -t tmpfs -o size=256k tmpfs small || exit 99
+        export LEASEHOLD_ENGINE=file://$PWD/small/locks
+        \"$L\" run a -c 'echo token $LEASEHOLD_TOKEN' || exit 98
+        cat /dev/zero > small/fill 2> /dev/null
+        \"$L\" run new -- echo ran; echo code $?
+        rm small/fill
+        \"$L\" run a -c 'echo token $LEASEHOLD_TOKEN'";
+    let mut command = Command::new("unshare");
+    if !rustix::process::geteuid().is_root() {
+        command.arg("--map-root-user");
+    }
+    command.args(["--mount", "sh", "-c", script]).env("L", crate::common::LEASEHOLD).env_remove("LEASEHOLD_OWNER");
+    let ran = crate::common::Ran(command.current_dir(place.dir.path()).output().unwrap()).ok();
+    assert_eq!(ran.out(), "token 1\ncode 69\ntoken 2\n", "{}", ran.err());
+    assert!(ran.err().contains("make room"), "{}", ran.err());
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let place = Place::new();
+    assert!(place.run(["--version"]).ok().out().starts_with("leasehold "));
+    for args in [&["--help"][..], &["run", "--help"], &["help", "run"]] {
+        let help = place.run(args).ok().out();
+        for part in ["Examples:", "Exit codes", "LEASEHOLD_ENGINE"] {
+            assert!(help.contains(part), "{args:?} lacks {part}");
+        }
+    }
+}

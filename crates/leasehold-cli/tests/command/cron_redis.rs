@@ -1,0 +1,179 @@
+//! `leasehold cron` on a real Redis that restarts, between processes that share nothing else.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use crate::common::{Place, Running, wait_for};
+use leasehold_testbed::redis::Redis;
+use leasehold_testbed::{Data, Proxy, WallClock, redis};
+use rustix::process::Signal;
+use serde_json::Value;
+
+fn host(place: &Place, url: &str, file: &str) -> Running {
+    let mut command = place.leasehold(["cron", "--engine", url, "--ttl", "2s", "--json", file]);
+    let said = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
+    command.stdout(Stdio::null()).stderr(said);
+    Running(Some(command.spawn().unwrap()))
+}
+
+/// What was run, from the jobs' own words: tick -> tokens.
+fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
+    let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for line in place.read("log").lines() {
+        let (tick, token) = line.split_once(' ').unwrap();
+        ran.entry(tick.to_owned()).or_default().push(token.parse().unwrap());
+    }
+    ran
+}
+
+/// A host that dies in mid-run and a server that restarts with its data: no tick runs twice, or only with a higher token.
+#[tokio::test]
+async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
+    let mut server = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]).start().await.unwrap();
+    let url = server.url();
+    let place = Place::new();
+    let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log; sleep 0.2";
+    let text = format!("CRON_SECONDS=yes\nonce: * * * * * * {say}\n");
+    std::fs::write(place.path("jobs.cron"), text).unwrap();
+    let mut hosts: Vec<_> = (0..4).map(|_| host(&place, &url, "jobs.cron")).collect();
+    let ticks = |count: usize| wait_for("more ticks", || (ran(&place).len() >= count).then_some(()));
+    let running = || {
+        let status = place.run(["cron", "status", "--engine", &url, "--json"]).ok().out();
+        let status: Value = serde_json::from_str(&status).unwrap();
+        Some(status[0]["running"][0]["node"].as_str()?.to_owned())
+    };
+    ticks(2);
+    let node = wait_for("a run", running);
+    let at = hosts.iter().position(|host| node.ends_with(&format!(":{}", host.pid().as_raw_nonzero())));
+    hosts.remove(at.unwrap()).signal(Signal::KILL);
+    ticks(5);
+    server.kill().unwrap();
+    server.restart(Data::Keep).await.unwrap();
+    let before = ran(&place).len();
+    ticks(before + 3);
+    for host in hosts {
+        host.signal(Signal::TERM);
+        assert_eq!(host.end().code(), 0, "{}", place.read("hosts.log"));
+    }
+    let ran = ran(&place);
+    assert!(ran.values().all(|tokens| tokens.len() == 1), "{ran:?}");
+    assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
+}
+
+/// The server's clock goes an hour ahead, jobs run there, and it is set right again: nothing is due until the job is reset, and then each tick is.
+#[tokio::test]
+async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
+    let clock = WallClock::new().unwrap();
+    let server = Redis::new().clock(&clock).start().await.unwrap();
+    let (place, url) = (Place::new(), server.url());
+    let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
+    std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
+    let host = host(&place, &url, "jobs.cron");
+    let newest = || ran(&place).into_keys().next_back();
+    let first = wait_for("a tick", newest);
+    clock.move_to(3600).unwrap();
+    // Far enough ahead that nobody could take it for a tick of the right time.
+    let hour = first.parse::<jiff::Timestamp>().unwrap() + jiff::SignedDuration::from_mins(55);
+    wait_for("a tick by the wrong clock", || newest().filter(|tick| *tick > hour.to_string()));
+    clock.move_to(0).unwrap();
+    let status = || {
+        let status = place.run(["cron", "status", "--engine", &url, "--json"]).ok().out();
+        serde_json::from_str::<Value>(&status).unwrap()[0].clone()
+    };
+    wait_for("no run, and a clock that is behind", || {
+        let status = status();
+        (status["ahead_seconds"].is_i64() && status["running"].as_array()?.is_empty()).then_some(())
+    });
+    let before = ran(&place).len();
+    place.run(["cron", "reset", "--engine", &url, "beat"]).ok();
+    wait_for("ticks by the right clock", || (ran(&place).len() >= before + 2).then_some(()));
+    assert!(status()["ahead_seconds"].is_null());
+    host.signal(Signal::TERM);
+    assert_eq!(host.end().code(), 0, "{}", place.read("hosts.log"));
+    assert!(ran(&place).values().all(|tokens| tokens.len() == 1));
+}
+
+/// A host that starts before the engine does, as after a power cut, waits for it: whoever starts hosts may give up on one that ends.
+#[tokio::test]
+async fn a_host_that_starts_before_its_engine_waits_for_it() {
+    let mut server = redis::start().await.unwrap();
+    let (place, url) = (Place::new(), server.url());
+    server.kill().unwrap();
+    let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
+    std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
+    let mut waits = host(&place, &url, "jobs.cron");
+    let said = |event: &str| place.read("hosts.log").matches(&format!("\"event\":\"{event}\"")).count();
+    wait_for("a host that waits", || (said("unreachable") == 1).then_some(()));
+    // Nothing to read again yet.
+    waits.signal(Signal::HUP);
+    let stopped = host(&place, &url, "jobs.cron");
+    wait_for("another", || (said("unreachable") == 2).then_some(()));
+    stopped.signal(Signal::TERM);
+    assert_eq!(stopped.end().code(), 0);
+    assert!(waits.ended().is_none(), "{}", place.read("hosts.log"));
+    server.restart(Data::Keep).await.unwrap();
+    wait_for("two ticks", || (ran(&place).len() >= 2).then_some(()));
+    waits.signal(Signal::TERM);
+    assert_eq!(waits.end().code(), 0, "{}", place.read("hosts.log"));
+    assert_eq!((said("unreachable"), said("reached")), (2, 1), "each says it once");
+    // What no waiting makes right ends it at once.
+    place.run(["cron", "--engine", "redis://[", "jobs.cron"]).failed(64, "");
+    place.run(["cron", "--engine", "nonsense:", "jobs.cron"]).failed(64, "nonsense");
+}
+
+/// The system's cron on hosts whose clocks are minutes apart: a fast one waits for its tick, a slow one finds that it has run.
+#[tokio::test]
+async fn once_per_tick_on_the_servers_clock_whatever_the_hosts_show() {
+    let server = redis::start().await.unwrap();
+    let url = server.url();
+    let place = Place::new();
+    // A tick every four seconds; eight calls at once, by clocks that differ, until three ticks have run.
+    let work = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
+    let call = |skew: i64| {
+        let clock = WallClock::new().unwrap();
+        clock.move_to(skew).unwrap();
+        let mut command = place.leasehold(["run", "--engine", &url, "--once-per", "@every 4s", "mail", "-c", work]);
+        (command.envs(clock.environment()).spawn().unwrap(), clock)
+    };
+    wait_for("three ticks", || {
+        let calls: Vec<_> = [-300, -120, -7, 0, 3, 60, 200, 300].map(call).into();
+        for (mut call, _clock) in calls {
+            assert!(call.wait().unwrap().success());
+        }
+        (ran(&place).len() >= 3).then_some(())
+    });
+    let ran = ran(&place);
+    assert!(ran.values().all(|tokens| tokens.len() == 1), "{ran:?}");
+    assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
+}
+
+/// Between the end of the command and its entry: whoever is told to stop there enters it first, or another host would run it again.
+#[tokio::test]
+async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
+    let server = redis::start().await.unwrap();
+    let proxy = Proxy::start(server.addr()).await.unwrap();
+    let (place, url) = (Place::new(), format!("redis://{}/", proxy.addr()));
+    let once =
+        ["run", "--engine", &url, "--once-per", "@yearly", "--missed", "once", "--crash", "retry:3", "mail", "-c"];
+    let work = "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
+    let first = place.start([&once[..], &[work]].concat());
+    let pid = place.wait_for_file("pid");
+    // The command ends, and the server does not answer to that.
+    proxy.drop_replies(true);
+    let before = proxy.counts().swallowed_bytes;
+    std::fs::write(place.path("go"), "").unwrap();
+    wait_for("the end of the command", || (!crate::common::is_alive(&pid)).then_some(()));
+    wait_for("an answer that is lost", || (proxy.counts().swallowed_bytes > before).then_some(()));
+    first.signal(Signal::TERM);
+    proxy.drop_replies(false);
+    proxy.cut();
+    let ended = first.end();
+    assert_eq!(ended.code(), 0, "{}", ended.err());
+    place.run([&once[..], &[work]].concat()).ok();
+    let ran = ran(&place);
+    assert!(ran.len() == 1 && ran.values().all(|tokens| tokens.len() == 1), "{ran:?}");
+    let history = place.run(["cron", "history", "--engine", &url, "--json", "mail"]).ok().out();
+    let history: Value = serde_json::from_str(&history).unwrap();
+    assert_eq!((history.as_array().unwrap().len(), &history[0]["outcome"]), (1, &Value::from("done")));
+}

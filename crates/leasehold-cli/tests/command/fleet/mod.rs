@@ -1,0 +1,217 @@
+//! A fleet of eight hosts whose clocks are up to five minutes apart, each with the same timetable: one of them is killed in the middle of
+//! a run, the engine is restarted, and a host joins after each of the two; before that an operator pauses a job, and runs it by hand. What has run is read from what the jobs themselves wrote.
+//!
+//! Beside it the naive fleets ([`naive`]), in which each host goes by its own clock.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod account;
+mod host;
+mod naive;
+
+use account::{Bound, Going, Ledger, going, has_ended, left_out, most_at_once, ran};
+use crate::common::{Place, wait_for, wait_for_within};
+use host::{Host, JOBS, said};
+use leasehold_testbed::redis::Redis;
+use leasehold_testbed::{Data, Server, mariadb, postgres, zookeeper};
+use rustix::process::Signal;
+
+/// How far the hosts' clocks are off, in seconds.
+const SKEWS: [i64; 8] = [-300, -173, -41, -2, 0, 3, 77, 300];
+
+/// Those of the hosts that join after the kill, and after the restart.
+const LATE: [i64; 2] = [300, -300];
+
+/// How many seconds are waited for ticks: those of `long` come after a dead host's TTL, one after the other.
+const PATIENCE: u32 = 120;
+
+/// Waits for so many more ticks of a job.
+#[track_caller]
+fn more(place: &Place, file: &str, count: usize) {
+    let before = ran(place, file).len();
+    let mut looks = 0;
+    wait_for_within(PATIENCE, &format!("{count} more ticks of {file}"), || {
+        looks += 1;
+        assert!(looks < PATIENCE * 199, "no {count} more ticks of {file} after {before}: {}", said(place));
+        (ran(place, file).len() >= before + count).then_some(())
+    });
+}
+
+/// Kills a host in the middle of a run of `long`, and says which run that was, and how many hosts it took.
+fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> (Going, usize) {
+    for killed in 1.. {
+        // One that has just begun: it goes on for three seconds.
+        let old = ran(place, "long.log");
+        let is_new =
+            |run: &Going| !old.get(&run.tick).is_some_and(|runs| runs.iter().any(|(token, _)| *token == run.token));
+        let run = wait_for("a long run that has just begun", || {
+            going(place, url, "long").filter(is_new).filter(|run| hosts.iter().any(|host| host.pid() == run.pid))
+        });
+        let at = hosts.iter().position(|host| host.pid() == run.pid).unwrap();
+        hosts.remove(at).kill();
+        // On a machine that stood still meanwhile it may have ended by itself.
+        if !has_ended(place, url, "long", run.token) {
+            return (run, killed);
+        }
+    }
+    unreachable!("there are no more hosts than numbers")
+}
+
+/// An operator pauses a job, runs it by hand meanwhile, and lets it go on.
+fn pause_and_run_by_hand(place: &Place, url: &str) {
+    let operate = |what: &str| place.run(["cron", what, "--engine", url, "hand"]).ok();
+    more(place, "hand.log", 1);
+    operate("pause");
+    // What has begun goes on to its end.
+    wait_for("no run", || going(place, url, "hand").is_none().then_some(()));
+    let before = ran(place, "hand.log");
+    more(place, "all.log", 4);
+    assert_eq!(ran(place, "hand.log"), before, "the pause holds");
+    operate("run-now");
+    more(place, "hand.log", 1);
+    more(place, "all.log", 4);
+    let after = ran(place, "hand.log");
+    assert_eq!(after.len(), before.len() + 1, "once, and the pause holds: {after:?}");
+    operate("resume");
+    more(place, "hand.log", 2);
+    let runs = ran(place, "hand.log");
+    assert!(runs.values().all(|runs| runs.len() == 1), "{runs:?}");
+    assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
+}
+
+/// The story, on any engine. `restart` restarts it, or what stands for that.
+async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host>)) {
+    std::fs::write(place.path("jobs.cron"), JOBS).unwrap();
+    let mut hosts: Vec<Host> = SKEWS.iter().map(|skew| Host::start(place, url, *skew)).collect();
+    // The clocks are wrong indeed, and by so much.
+    assert!((590..=610).contains(&(hosts[7].shows() - hosts[0].shows())));
+    hosts.iter().for_each(Host::goes_by_its_own_clock);
+    // And how many runs there may be at the same time.
+    let mut ledgers = [("once", 1, Ledger::default()), ("beside", 3, Ledger::default())];
+    let mut look = || ledgers.iter_mut().for_each(|(job, _, ledger)| ledger.look(place, url, job));
+    more(place, "all.log", 3);
+    pause_and_run_by_hand(place, url);
+    look();
+    let (killed, kills) = kill_in_mid_run(place, url, &mut hosts);
+    hosts.push(Host::start(place, url, LATE[0]).joined());
+    more(place, "all.log", 5);
+    taken_over(place, &killed);
+    look();
+    let gone = jiff::Timestamp::now();
+    restart(&mut hosts).await;
+    hosts.push(Host::start(place, url, LATE[1]).joined());
+    more(place, "all.log", 3);
+    // The grace is a minute, of which a dead host's locks take a part.
+    let late = jiff::Timestamp::now().duration_since(gone).as_secs() > 45;
+    look();
+    for file in ["once.log", "beside.log", "long.log"] {
+        more(place, file, 3);
+    }
+    for host in &hosts {
+        host.signal(Signal::TERM);
+    }
+    for host in hosts {
+        assert_eq!(host.end(), 0, "{}", said(place));
+    }
+    look();
+    each_tick_ran(place);
+    for (job, at_once, mut ledger) in ledgers {
+        ledger.hear(place, job);
+        let bound = Bound { cut_off: at_once * (kills + 1), late };
+        begun_at_most_once(place, job, &ledger, bound);
+    }
+    let most = most_at_once(place, "beside.log");
+    assert!((2..=3).contains(&most), "{most} at once: {}", place.read("beside.log"));
+}
+
+/// The run of the host that was killed is begun once more, elsewhere, for the same tick and with a higher token.
+fn taken_over(place: &Place, killed: &Going) {
+    let again = wait_for_within(PATIENCE, "the run of the killed host to be taken over", || {
+        let runs = ran(place, "long.log").remove(&killed.tick)?;
+        runs.into_iter().find(|(_, attempt)| *attempt > killed.attempt)
+    });
+    assert!(again.0 > killed.token, "{killed:?} {again:?}");
+}
+
+/// Of jobs that are tried again: every tick from the first to the last; again only after a crash, with a higher token and attempt.
+fn each_tick_ran(place: &Place) {
+    let all = ran(place, "all.log");
+    assert!(left_out(&all).is_empty(), "a tick was left out: {all:?}");
+    for file in ["all.log", "long.log"] {
+        let runs = ran(place, file);
+        assert!(runs.values().all(|runs| runs.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1)), "{file}: {runs:?}");
+        // Only what ran at the kill and at the restart has run again.
+        let again = runs.values().filter(|runs| runs.len() > 1).count();
+        assert!(again <= 4, "{file}: {again} ticks ran again: {runs:?}");
+    }
+    // Each run ended at most once, and each tick but the last ended: also what was stopped with its lock while the engine was away.
+    let (long, ends) = (ran(place, "long.log"), place.read("long.end"));
+    let ended = |tick: &str| ends.lines().filter(|line| *line == tick).count();
+    assert!(ends.lines().all(|tick| long.contains_key(tick)), "{ends} {long:?}");
+    assert!(long.iter().all(|(tick, runs)| ended(tick) <= runs.len()), "{ends} {long:?}");
+    assert!(long.keys().rev().skip(2).all(|tick| ended(tick) >= 1), "{ends} {long:?}; {}", said(place));
+}
+
+/// At most once means that; and no tick is left out but for a reason that somebody has told.
+fn begun_at_most_once(place: &Place, job: &str, ledger: &Ledger, bound: Bound) {
+    let runs = ran(place, &format!("{job}.log"));
+    assert!(runs.values().all(|runs| runs.len() == 1), "{job}: {runs:?}");
+    assert!(runs.values().flatten().all(|(_, attempt)| *attempt == 1), "{job}: {runs:?}");
+    if job == "once" {
+        assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
+    }
+    ledger.explains(job, &runs, bound, place);
+}
+
+/// With a server that is killed with `kill -9` and comes back with its data.
+async fn with_server(server: Server) {
+    let url = server.url();
+    at(&url, server).await;
+}
+
+async fn at(url: &str, mut server: Server) {
+    fleet(&Place::new(), url, async |_| {
+        server.kill().unwrap();
+        server.restart(Data::Keep).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn on_redis() {
+    let durable = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]);
+    with_server(durable.start().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn on_zookeeper() {
+    let server = zookeeper::start().await.unwrap();
+    at(&format!("zookeeper://{}", server.addr()), server).await;
+}
+
+#[tokio::test]
+async fn on_mariadb() {
+    with_server(mariadb::start().await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn on_postgres() {
+    with_server(postgres::start().await.unwrap()).await;
+}
+
+/// A folder has no server: all hosts are killed at once, and started anew. They are stopped first, so that none of them takes over what
+/// the one before it ran, and is killed in its turn.
+#[tokio::test]
+async fn on_a_folder() {
+    let place = Place::new();
+    let url = place.engine();
+    fleet(&place, &url, async |hosts| {
+        for host in &*hosts {
+            host.signal(Signal::STOP);
+        }
+        for host in hosts.drain(..) {
+            host.kill();
+        }
+        hosts.extend(SKEWS.iter().map(|skew| Host::start(&place, &url, *skew)));
+    })
+    .await;
+}

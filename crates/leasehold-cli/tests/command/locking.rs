@@ -1,0 +1,170 @@
+//! The lock itself, between real processes.
+
+use crate::common::{Place, wait_for};
+use serde_json::json;
+
+#[test]
+fn eight_processes_run_one_at_a_time_with_rising_tokens() {
+    Place::new().eight_take_turns("");
+}
+
+#[test]
+fn shared_ones_enter_together_and_an_exclusive_one_alone() {
+    let place = Place::new();
+    let first = place.hold(&["-s"], "a");
+    let second = place.hold(&["--shared"], "a");
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);
+    assert_eq!(place.run(["run", "-nx", "a", "--", "true"]).code(), 1);
+    place.run(["run", "-n", "-x", "-s", "a", "--", "true"]).ok();
+    first.finish().ok();
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);
+    second.finish().ok();
+    let alone = place.hold(&["-e"], "a");
+    assert_eq!(place.run(["run", "-ns", "a", "--", "true"]).code(), 1);
+    alone.finish().ok();
+}
+
+#[test]
+fn slots_admit_so_many_and_the_next_in_turn() {
+    let place = Place::new();
+    let mut all: Vec<_> = (0..3).map(|_| place.hold(&["--slots", "3"], "a")).collect();
+    all.extend((0..3).map(|_| place.start(["run", "--slots", "3", "a", "--", "cat"])));
+    place.wait_for_waiters("a", 3);
+    assert_eq!(place.holders("a"), 3);
+    place.run(["run", "-n", "--slots", "4", "a", "--", "true"]).failed(1, "semaphore of 3");
+    all.remove(0).finish().ok();
+    place.wait_for_waiters("a", 2);
+    assert_eq!(place.holders("a"), 3);
+    for running in all {
+        running.finish().ok();
+    }
+    assert_eq!(place.holders("a"), 0);
+}
+
+#[test]
+fn the_command_learns_what_it_holds() {
+    let place = Place::new();
+    let out = place.run(["run", "täst", "-c", "env | grep ^LEASEHOLD_ | sort"]).ok().out();
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(lines.len(), 5, "{out}");
+    assert_eq!(lines[0], format!("LEASEHOLD_ENGINE={}", place.engine()));
+    assert!(lines[1].starts_with("LEASEHOLD_HELD=") && lines[1].ends_with(":t%C3%A4st"), "{out}");
+    assert_eq!(lines[2], "LEASEHOLD_NAME=täst");
+    assert_eq!(lines[3].strip_prefix("LEASEHOLD_OWNER=").map(str::len), Some(32));
+    assert_eq!(lines[4], "LEASEHOLD_TOKEN=1");
+}
+
+#[test]
+fn the_engine_on_the_command_line_reaches_the_command() {
+    let place = Place::new();
+    let url = format!("file://{}/elsewhere", place.dir.path().display());
+    let out = place.run(["run", "--engine", &url, "a", "-c", "\"$L\" show --json a"]).ok().out();
+    let view: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(view["holders"].as_array().unwrap().len(), 1);
+    // Also if it was named from here, and the command goes elsewhere.
+    let out = place.run(["run", "--engine", "file:here", "a", "-c", "cd / && \"$L\" run -n a -- echo same"]).ok().out();
+    assert_eq!(out, "same\n");
+}
+
+#[test]
+fn a_run_inside_the_command_enters_again() {
+    let place = Place::new();
+    let inner = "\"$L\" run -n a -c 'echo $LEASEHOLD_TOKEN; \"$L\" run b -c \"\\\"$L\\\" run -n a -- echo deep\"'";
+    let out = place.run(["run", "a", "-c", &format!("echo $LEASEHOLD_TOKEN; {inner}; \"$L\" ls --json")]).ok().out();
+    let lines: Vec<_> = out.lines().collect();
+    assert_eq!(&lines[..3], ["1", "1", "deep"], "{out}");
+    let list: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
+    assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner one gave its part back: {list}");
+    assert_eq!(place.holders("a"), 0);
+    // However the engine's URL is written, it is the same engine.
+    let other =
+        format!("\"$L\" run -n --engine file:{}/. a -- echo same", place.engine().trim_start_matches("file://"));
+    assert_eq!(place.run(["run", "a", "-c", &other]).ok().out(), "same\n");
+    // Two commands inside one lock are not one on another.
+    let hold = "\"$L\" run b -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
+    let script =
+        format!("{hold} until [ -e in ]; do sleep 0.01; done; \"$L\" run -n b -- true; echo $?; touch out; wait");
+    assert_eq!(place.run(["run", "a", "-c", &script]).ok().out(), "1\n");
+    // Without the owner it is a stranger.
+    let out = place.run(["run", "a", "-c", "env -u LEASEHOLD_OWNER \"$L\" run -n a -- true; echo $?"]).ok().out();
+    assert_eq!(out, "1\n");
+    // What would wait for itself is refused instead.
+    let ran = place.run(["run", "-s", "a", "-c", "\"$L\" run -x -E 9 a -- true"]);
+    ran.failed(9, "it would wait for itself");
+}
+
+#[test]
+fn waiters_are_served_in_order() {
+    let place = Place::new();
+    let holder = place.hold(&[], "a");
+    let mut waiters = Vec::new();
+    for n in 1..=4 {
+        waiters.push(place.start(["run", "a", "-c", &format!("echo {n} >> order")]));
+        place.wait_for_waiters("a", n);
+    }
+    holder.finish().ok();
+    waiters.into_iter().for_each(|waiter| drop(waiter.end().ok()));
+    assert_eq!(place.read("order"), "1\n2\n3\n4\n");
+}
+
+#[test]
+fn min_hold_keeps_the_lock_after_a_short_command() {
+    let place = Place::new();
+    let running = place.start(["run", "--min-hold", "1h", "a", "-c", "echo done > done; exit 7"]);
+    place.wait_for_file("done");
+    let status = |pid: rustix::process::Pid| {
+        std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children", pid = pid.as_raw_nonzero())).unwrap()
+    };
+    wait_for("the end of command and warden", || status(running.pid()).trim().is_empty().then_some(()));
+    assert_eq!(place.holders("a"), 1);
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);
+    running.signal(rustix::process::Signal::TERM);
+    assert_eq!(running.end().code(), 143);
+    assert_eq!(place.holders("a"), 0);
+    assert_eq!(place.run(["run", "--min-hold", "50ms", "a", "-c", "exit 7"]).code(), 7);
+}
+
+#[test]
+fn json_tells_the_whole_story_on_standard_error() {
+    let place = Place::new();
+    let holder = place.hold(&["--describe", "the holder"], "a");
+    let running = place.start(["run", "--json", "a", "-c", "echo out; exit 5"]);
+    place.wait_for_waiters("a", 1);
+    let mut told = String::new();
+    let mut running = running;
+    let mut stderr = running.0.as_mut().unwrap().stderr.take().unwrap();
+    let mut byte = [0];
+    // It says that it waits before it is let in.
+    while !told.ends_with('\n') {
+        std::io::Read::read_exact(&mut stderr, &mut byte).unwrap();
+        told.push(char::from(byte[0]));
+    }
+    holder.finish().ok();
+    let ran = running.end();
+    std::io::Read::read_to_string(&mut stderr, &mut told).unwrap();
+    let events: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let kinds: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["waiting", "acquired", "started", "ended", "released", "exit"], "{told}");
+    assert_eq!(events[0]["holders"][0]["text"], json!("the holder"));
+    assert_eq!(events[1]["token"], json!(2));
+    assert_eq!(events[3]["code"], json!(5));
+    assert_eq!(events[5]["code"], json!(5));
+    assert_eq!((ran.code(), ran.out().as_str()), (5, "out\n"));
+}
+
+#[test]
+fn verbose_says_it_to_people() {
+    let place = Place::new();
+    let said = place.run(["run", "--verbose", "a", "--", "true"]).ok().err();
+    assert!(said.contains("leasehold: acquired token 1 after "), "{said}");
+    assert!(said.contains("leasehold: released"), "{said}");
+    assert_eq!(place.run(["run", "a", "--", "true"]).ok().err(), "");
+}
+
+#[test]
+fn the_description_is_the_command_line_without_passwords() {
+    let place = Place::new();
+    let _holder = place.start(["run", "a", "--", "sh", "-c", "read x", "redis://u:hunter2@h"]);
+    let text = wait_for("a holder", || place.show("a")["holders"][0]["text"].as_str().map(str::to_owned));
+    assert_eq!(text, "sh -c read x redis://u:***@h");
+}

@@ -1,0 +1,115 @@
+//! What happens to the command when the lock is lost.
+
+use crate::common::{Place, is_alive};
+use serde_json::json;
+
+/// A command that does not heed TERM, with a child that does not either.
+const STUBBORN: &str = "trap 'echo term >> heard' TERM; sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' \
+    > /dev/null 2>&1 & echo $$ > child; while :; do wait; done";
+
+fn family(place: &Place) -> [String; 2] {
+    [place.wait_for_file("child"), place.wait_for_file("grandchild")]
+}
+
+#[test]
+fn who_is_evicted_gets_term_then_kill_and_75() {
+    let place = Place::new();
+    let running = place.start(["run", "--grace", "3s", "a", "-c", STUBBORN]);
+    let family = family(&place);
+    let evicted = place.run(["evict", "--yes", "--reason", "drill", "a"]).ok().out();
+    assert!(evicted.contains("token raised to 2") && evicted.contains("reason: drill"), "{evicted}");
+    running.end().failed(75, "the lock a is lost");
+    assert_eq!(place.read("heard"), "term\n");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+}
+
+#[test]
+fn who_heeds_term_is_not_waited_for() {
+    let place = Place::new();
+    let child = "trap 'echo bye; exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
+    let running = place.start(["run", "--ttl", "1h", "--grace", "20m", "a", "-c", child]);
+    place.wait_for_file("ready");
+    place.run(["evict", "--yes", "a"]).ok();
+    let ran = running.end();
+    assert_eq!((ran.code(), ran.out().as_str()), (75, "bye\n"));
+}
+
+#[test]
+fn a_grandchild_has_its_grace_when_the_command_has_ended() {
+    let place = Place::new();
+    let child = "sh -c 'trap \"sleep 0.1; echo clean > clean; exit\" TERM; echo > ready; while :; do sleep 0.01; done' \
+        > /dev/null 2>&1 & wait";
+    let running = place.start(["run", "--ttl", "1m", "--grace", "20s", "a", "-c", child]);
+    place.wait_for_file("ready");
+    place.run(["evict", "--yes", "a"]).ok();
+    running.end().failed(75, "");
+    assert_eq!(place.read("clean"), "clean\n", "leasehold waited for it");
+}
+
+#[test]
+fn on_lost_kill_does_not_ask() {
+    let place = Place::new();
+    let running = place.start(["run", "--on-lost", "kill", "--json", "a", "-c", STUBBORN]);
+    let family = family(&place);
+    place.run(["evict", "--yes", "a"]).ok();
+    let ran = running.end().failed(75, "");
+    assert_eq!(place.read("heard"), "");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let lost = ran.events().into_iter().find(|event| event["event"] == json!("lost")).unwrap();
+    assert_eq!(lost["reason"], json!("taken"));
+}
+
+#[test]
+fn on_lost_ignore_only_warns() {
+    let place = Place::new();
+    let running = place.start(["run", "--on-lost", "ignore", "a", "-c", "echo > ready; read x; exit 6"]);
+    place.wait_for_file("ready");
+    place.run(["evict", "--yes", "a"]).ok();
+    place.run(["run", "a", "--", "true"]).ok();
+    running.finish().failed(6, "runs on without it");
+}
+
+#[test]
+fn max_hold_ends_the_command_before_it_is_over() {
+    let place = Place::new();
+    let running = place.start(["run", "--max-hold", "8s", "--grace", "4s", "a", "-c", STUBBORN]);
+    let family = family(&place);
+    let waiter = place.start(["run", "a", "-c", "cat child grandchild"]);
+    let out = waiter.end().ok().out();
+    assert!(out.split_whitespace().all(|pid| !is_alive(pid)), "{out}");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    running.end().failed(75, "--max-hold is over");
+    assert_eq!(place.read("heard"), "term\n");
+    place.run(["run", "--max-hold", "1h", "a", "--", "true"]).ok();
+}
+
+#[test]
+fn when_renewals_fail_the_command_is_gone_before_the_lease_ends() {
+    let place = Place::new();
+    let running = place.start(["run", "--ttl", "10s", "--grace", "4s", "--json", "a", "-c", STUBBORN]);
+    let family = family(&place);
+    // Whoever holds the lock's file keeps everybody from every step on it, also from renewals.
+    let file = std::fs::read_dir(place.path("locks/locks")).unwrap().next().unwrap().unwrap().path();
+    let latch = std::fs::File::options().read(true).write(true).open(file).unwrap();
+    latch.lock().unwrap();
+    let ran = running.end().failed(75, "");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    assert_eq!(place.read("heard"), "term\n");
+    let events = ran.events();
+    let lost: Vec<_> = events.iter().filter(|event| event["event"] == json!("lost")).collect();
+    assert_eq!((lost.len(), &lost[0]["reason"]), (1, &json!("expired")), "{events:?}");
+    drop(latch);
+    place.run(["run", "a", "--", "true"]).ok();
+}
+
+#[test]
+fn a_lock_is_kept_far_beyond_its_ttl() {
+    let place = Place::new();
+    let child = "sleep 9; exit 4";
+    let running = place.start(["run", "--ttl", "4s", "--grace", "100ms", "a", "-c", child]);
+    crate::common::wait_for("a holder", || (place.holders("a") == 1).then_some(()));
+    let waiter = place.start(["run", "a", "--", "true"]);
+    let ran = running.end();
+    assert_eq!((ran.code(), ran.err().as_str()), (4, ""));
+    waiter.end().ok();
+}

@@ -1,0 +1,20 @@
+//! The command `leasehold`, as a user runs it.
+
+mod codes;
+mod common;
+mod cron;
+mod cron_redis;
+mod doctor;
+mod doctor_redlock;
+mod doctor_sql;
+mod doctor_zookeeper;
+mod fleet;
+mod locking;
+mod lost;
+mod others;
+mod redis;
+mod redlock;
+mod signals;
+mod sql;
+mod terminal;
+mod zookeeper;

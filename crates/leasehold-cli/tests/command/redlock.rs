@@ -1,0 +1,106 @@
+//! The command on five servers: what it took is gone from all of them when it has ended.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use crate::common::Place;
+use leasehold_testbed::redis::{Independent, Reply, Resp};
+
+/// Counts the claims in a lock's record.
+const COUNT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 49, 0
+while text and at < #text do at, count = at + 68 + string.sub(text, at + 64, at + 67), count + 1 end
+return count";
+
+/// How many claims each server has for a lock.
+async fn claims(servers: &Independent, name: &str) -> Vec<i64> {
+    let mut counts = Vec::new();
+    for server in servers.servers() {
+        let mut hand = Resp::connect(server.addr()).await.unwrap();
+        match hand.command(&["EVAL", COUNT, "1", &format!("leasehold:q{name}")]).await.unwrap() {
+            Reply::Integer(count) => counts.push(count),
+            other => panic!("{other:?}"),
+        }
+    }
+    counts
+}
+
+/// Runs it to its end; its exit code.
+async fn run(url: &str, arguments: &[&str]) -> i32 {
+    let arguments: Vec<_> = ["run", "--engine", url].iter().chain(arguments).map(ToString::to_string).collect();
+    tokio::task::spawn_blocking(move || Place::new().run(arguments).code()).await.unwrap()
+}
+
+#[tokio::test]
+async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
+    let servers = Independent::start(5).await.unwrap();
+    let url = servers.url();
+    for round in 0..20 {
+        assert_eq!(run(&url, &["job", "--", "true"]).await, 0);
+        // Not a moment later: whoever reads this may be the next one.
+        assert_eq!(claims(&servers, "job").await, [0; 5], "round {round}");
+        assert_eq!(run(&url, &["job", "--", "sh", "-c", "exit 7"]).await, 7);
+        assert_eq!(claims(&servers, "job").await, [0; 5], "round {round}");
+    }
+}
+
+#[tokio::test]
+async fn one_who_did_not_get_it_leaves_nothing_and_takes_nothing_away() {
+    let servers = Independent::start(5).await.unwrap();
+    let url = format!("{}?node-timeout=3s", servers.url());
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
+    leasehold_testbed::eventually(Duration::from_secs(20), || async {
+        let seen = claims(&servers, "job").await;
+        if seen == [1; 5] { Ok(()) } else { Err(format!("{seen:?}")) }
+    })
+    .await;
+    for round in 0..10 {
+        assert_eq!(run(&url, &["-n", "job", "--", "true"]).await, 1, "round {round}");
+        assert_eq!(claims(&servers, "job").await, [1; 5], "round {round}: only the holder's");
+        assert_ne!(run(&url, &["-w", "300ms", "job", "--", "true"]).await, 0, "round {round}");
+        assert_eq!(claims(&servers, "job").await, [1; 5], "round {round}: only the holder's");
+    }
+    tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
+    assert_eq!(claims(&servers, "job").await, [0; 5]);
+    assert_eq!(run(&url, &["-n", "job", "--", "true"]).await, 0);
+    assert_eq!(claims(&servers, "job").await, [0; 5]);
+}
+
+/// Servers that hang are waited for no longer than the lock itself.
+#[tokio::test]
+async fn the_wait_bounds_the_connecting_too() {
+    let mut servers = Independent::start(3).await.unwrap();
+    for at in [0, 1] {
+        servers.server_mut(at).pause().unwrap();
+    }
+    let url = format!("{}?connect-timeout=60s", servers.url());
+    let run = move || {
+        let ran = Place::new().run(["run", "--engine", &url, "-w", "1", "job", "--", "true"]);
+        (ran.code(), ran.err())
+    };
+    let ended = tokio::time::timeout(Duration::from_secs(20), tokio::task::spawn_blocking(run)).await;
+    let (code, said) = ended.expect("long before the servers are given up").unwrap();
+    assert_eq!(code, 69, "{said}");
+    assert!(said.contains("could not be reached within 1s"), "{said}");
+}
+
+/// Too few servers to survive a failure: it says so, and works. An even number must be asked for.
+#[tokio::test]
+async fn few_servers_are_warned_of() {
+    let servers = Independent::start(2).await.unwrap();
+    let both = servers.url();
+    let one = both.split(',').next().unwrap().to_owned();
+    for (url, code, says) in [
+        (one, 0, "warning: fewer than three nodes"),
+        (format!("{both}?even=allowed"), 0, "warning: fewer than three nodes"),
+        (both, 64, "even=allowed"),
+    ] {
+        let run = move || {
+            let ran = Place::new().run(["run", "--engine", &url, "job", "--", "true"]);
+            (ran.code(), ran.err())
+        };
+        let (ended, said) = tokio::task::spawn_blocking(run).await.unwrap();
+        assert_eq!(ended, code, "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+}

@@ -1,0 +1,232 @@
+//! Signals to leasehold, and the end of leasehold itself.
+
+use crate::common::{Place, Running, is_alive, wait_for};
+use rustix::process::{Pid, Signal};
+
+/// A command with a child of its own in the same group, which both say who they are and write down the time, again and again.
+const BEATING: &str = "beat() { while :; do date +%s%N >> beats; done; }
+    sh -c 'echo $$ > grandchild; exec sleep 1000' & beat & echo $$ > child; wait";
+
+/// The commands of both processes, once they run.
+fn family(place: &Place) -> [String; 2] {
+    place.wait_for_file("beats");
+    [place.wait_for_file("child"), place.wait_for_file("grandchild")]
+}
+
+#[test]
+fn signals_reach_the_whole_group() {
+    let place = Place::new();
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
+        // Both have a trap: the shell's runs when its child has ended.
+        let child = "trap 'exit 9' TERM INT HUP QUIT
+            sh -c 'trap \"echo got >> grand; exit\" TERM INT HUP QUIT; echo > ready; while :; do sleep 0.01; done'; exit 8";
+        let running = place.start(["run", "a", "-c", child]);
+        place.wait_for_file("ready");
+        running.signal(signal);
+        assert_eq!((running.end().code(), place.read("grand").as_str()), (9, "got\n"), "{signal:?}");
+        std::fs::remove_file(place.path("grand")).unwrap();
+        std::fs::remove_file(place.path("ready")).unwrap();
+        let running = place.start(["run", "--verbose", "a", "--", "sleep", "1000"]);
+        wait_for("a holder", || (place.holders("a") == 1).then_some(()));
+        running.signal(signal);
+        assert_eq!(running.end().code(), code);
+    }
+    for signal in [Signal::USR1, Signal::USR2, Signal::WINCH] {
+        let child = "trap 'echo got; exit 5' USR1 USR2 WINCH; echo > ready; while :; do sleep 0.01; done";
+        let running = place.start(["run", "a", "-c", child]);
+        place.wait_for_file("ready");
+        running.signal(signal);
+        let ran = running.end();
+        assert_eq!((ran.code(), ran.out().as_str()), (5, "got\n"), "{signal:?}");
+        std::fs::remove_file(place.path("ready")).unwrap();
+    }
+}
+
+#[test]
+fn a_stopped_command_hears_that_it_shall_end() {
+    let place = Place::new();
+    let running = place.start(["run", "a", "-c", "echo $$ > child; while :; do sleep 0.01; done"]);
+    let child = place.wait_for_file("child");
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
+    rustix::process::kill_process(Pid::from_raw(child.trim().parse().unwrap()).unwrap(), Signal::STOP).unwrap();
+    wait_for("a stopped command", || state().contains(") T ").then_some(()));
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code(), 143);
+}
+
+#[test]
+fn what_a_signal_leaves_of_the_group_ends_before_the_lock_is_free() {
+    let place = Place::new();
+    let slow = "sh -c 'trap \"sleep 0.2; echo clean > clean; exit\" TERM; echo > ready; while :; do sleep 0.01; done' \
+        > /dev/null 2>&1 & wait";
+    let running = place.start(["run", "--grace", "10s", "a", "-c", slow]);
+    place.wait_for_file("ready");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code(), 143);
+    assert_eq!(place.read("clean"), "clean\n", "leasehold waited for it");
+    let stubborn = "sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' > /dev/null 2>&1 & wait";
+    let running = place.start(["run", "--grace", "200ms", "a", "-c", stubborn]);
+    let grandchild = place.wait_for_file("grandchild");
+    running.signal(Signal::TERM);
+    assert_eq!(running.end().code(), 143);
+    assert!(!is_alive(&grandchild));
+}
+
+#[test]
+fn what_a_command_leaves_behind_by_itself_runs_on() {
+    let place = Place::new();
+    let command = "sh -c 'echo $$ > left; exec sleep 1000' >&- 2>&- & while [ ! -s left ]; do sleep 0.01; done";
+    place.run(["run", "a", "-c", command]).ok();
+    let left = place.read("left");
+    assert!(is_alive(&left));
+    assert_eq!(place.holders("a"), 0);
+    let left = Pid::from_raw(left.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(left, Signal::KILL).unwrap();
+}
+
+#[test]
+fn a_signal_while_waiting_leaves_the_queue() {
+    let place = Place::new();
+    let holder = place.hold(&[], "a");
+    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
+        let waiter = place.start(["run", "a", "--", "touch", "ran"]);
+        place.wait_for_waiters("a", 1);
+        waiter.signal(signal);
+        assert_eq!(waiter.end().code(), code);
+        assert_eq!(place.waiters("a"), 0, "at once, not after a TTL");
+    }
+    holder.finish().ok();
+    assert!(!place.path("ran").exists());
+}
+
+#[test]
+fn what_was_ignored_at_the_start_stays_ignored() {
+    let place = Place::new();
+    let script = "trap '' HUP; exec \"$L\" run a -c 'echo > ready; while [ ! -e stop ]; do sleep 0.01; done; exit 6'";
+    let mut command = place.leasehold(["x"]);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script]).envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    shell.current_dir(command.current_dir(place.dir.path()).get_current_dir().unwrap());
+    let running = Running(Some(shell.spawn().unwrap()));
+    place.wait_for_file("ready");
+    running.signal(Signal::HUP);
+    // TERM would be next to arrive; so HUP has arrived by the time this is answered.
+    std::fs::write(place.path("stop"), "").unwrap();
+    assert_eq!(running.end().code(), 6);
+}
+
+#[test]
+fn a_killed_leasehold_takes_the_group_along_and_frees_the_lock() {
+    let place = Place::new();
+    let running = place.start(["run", "a", "-c", BEATING]);
+    let family = family(&place);
+    assert!(family.iter().all(|pid| is_alive(pid)));
+    let waiter = place.start(["run", "a", "-c", "date +%s%N > start"]);
+    place.wait_for_waiters("a", 1);
+    running.signal(Signal::KILL);
+    waiter.end().ok();
+    // When the waiter was let in, the group was gone: nothing was written after its start.
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let start: u128 = place.read("start").trim().parse().unwrap();
+    let beats = place.read("beats");
+    let last: u128 = beats.lines().filter(|line| line.len() == 19).map(|line| line.parse().unwrap()).max().unwrap();
+    assert!(last < start, "the group still ran {} ns after the lock was another's", last - start);
+}
+
+#[test]
+fn a_killed_leasehold_takes_the_group_along_time_after_time() {
+    let place = Place::new();
+    for round in 0..10 {
+        let child = format!("sleep 1000 & echo $! $$ > family{round}; wait");
+        let running = place.start(["run", "a", "-c", &child]);
+        let family = place.wait_for_file(&format!("family{round}"));
+        running.signal(Signal::KILL);
+        place.run(["run", "a", "--", "true"]).ok();
+        for pid in family.split_whitespace() {
+            assert!(!is_alive(pid), "round {round}: {pid} lives");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_leasehold_is_stood_in_for_before_the_lease_ends() {
+    let place = Place::new();
+    let child = format!("trap 'date +%s%N > termed' TERM; {BEATING}; wait; wait");
+    let running = place.start(["run", "--ttl", "10s", "--grace", "4s", "a", "-c", &child]);
+    let family = family(&place);
+    let waiter = place.start(["run", "a", "-c", "date +%s%N > start"]);
+    place.wait_for_waiters("a", 1);
+    running.signal(Signal::STOP);
+    waiter.end().ok();
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let start: u128 = place.read("start").trim().parse().unwrap();
+    let termed: u128 = place.read("termed").trim().parse().expect("TERM came first");
+    let beats = place.read("beats");
+    let last: u128 = beats.lines().filter(|line| line.len() == 19).map(|line| line.parse().unwrap()).max().unwrap();
+    assert!(termed < start && last < start, "termed {termed}, last beat {last}, start {start}");
+    running.signal(Signal::CONT);
+    running.end().failed(75, "is lost");
+}
+
+/// The processes that `leasehold` has started, but for `command`: its warden.
+fn wardens(running: &Running, command: &str) -> Vec<String> {
+    let own = running.pid().as_raw_nonzero();
+    let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
+    children.split_whitespace().filter(|pid| *pid != command.trim() && is_alive(pid)).map(str::to_owned).collect()
+}
+
+#[test]
+fn a_killed_warden_is_replaced() {
+    let place = Place::new();
+    let running = place.start(["run", "a", "-c", BEATING]);
+    let family = family(&place);
+    let first = wardens(&running, &family[0]);
+    assert_eq!(first.len(), 1);
+    rustix::process::kill_process(Pid::from_raw(first[0].parse().unwrap()).unwrap(), Signal::KILL).unwrap();
+    wait_for("another warden", || wardens(&running, &family[0]).iter().any(|pid| *pid != first[0]).then_some(()));
+    assert!(is_alive(&family[0]));
+    running.signal(Signal::KILL);
+    place.run(["run", "a", "--", "true"]).ok();
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+}
+
+#[test]
+fn the_lock_is_not_free_before_the_warden_has_done_its_work() {
+    let place = Place::new();
+    let mut running = place.start(["run", "--ttl", "1h", "a", "-c", BEATING]);
+    let family = family(&place);
+    let warden = wardens(&running, &family[0]).remove(0);
+    // As long as we have the other end of its pipe, the warden does not notice.
+    let pipe = std::fs::File::options().write(true).open(format!("/proc/{warden}/fd/0")).unwrap();
+    running.signal(Signal::KILL);
+    wait_for("the end of leasehold", || running.ended());
+    // It is gone, and the group is not: nobody else gets the lock.
+    wait_for("the end of the command, by its parent-death signal", || (!is_alive(&family[0])).then_some(()));
+    assert!(is_alive(&family[1]));
+    assert_eq!(place.run(["run", "-w", "2s", "a", "--", "true"]).code(), 1);
+    drop(pipe);
+    place.run(["run", "a", "--", "true"]).ok();
+    assert!(!is_alive(&family[1]) && !is_alive(&warden));
+}
+
+#[test]
+fn a_warden_takes_no_signal_but_kill() {
+    let place = Place::new();
+    let running = place.start(["run", "a", "-c", "echo $$ > child; cat"]);
+    let child = place.wait_for_file("child");
+    let warden = wardens(&running, &child).remove(0);
+    let pid = Pid::from_raw(warden.parse().unwrap()).unwrap();
+    let blocked = || {
+        let status = std::fs::read_to_string(format!("/proc/{warden}/status")).unwrap_or_default();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:"))?.trim();
+        let bit = 1 << (Signal::TERM.as_raw() - 1);
+        (u64::from_str_radix(mask, 16).unwrap() & bit != 0).then_some(())
+    };
+    wait_for("a warden that blocks all signals", blocked);
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::USR1] {
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+    assert!(is_alive(&warden));
+    running.finish().ok();
+    assert!(!is_alive(&warden), "it goes when the command has ended");
+}

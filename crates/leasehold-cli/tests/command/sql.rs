@@ -1,0 +1,189 @@
+//! The command on a database: MariaDB and PostgreSQL, each with the tables that it makes or that somebody made for it.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use crate::common::Place;
+use leasehold_testbed::mariadb::{self, MariaDb};
+use leasehold_testbed::{eventually, postgres};
+use rustix::process::Signal;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Runs it to its end: its exit code, and what it printed.
+async fn run(arguments: &[&str]) -> (i32, String) {
+    let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+    let done = tokio::task::spawn_blocking(move || Place::new().run(arguments)).await.unwrap();
+    (done.code(), format!("{}{}", done.out(), done.err()))
+}
+
+/// Waits until `show` says something.
+async fn shown(url: &str, says: &str) {
+    eventually(SOON, || async {
+        let shown = run(&["show", "--engine", url, "job", "--json"]).await.1;
+        if shown.contains(says) { Ok(()) } else { Err(shown) }
+    })
+    .await;
+}
+
+async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
+    let (code, said) = run(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await;
+    assert_eq!(code, 7, "{said}");
+    let place = Place::new();
+    let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
+    shown(url, "\"token\"").await;
+    for impatient in [&["-n"][..], &["-w", "5"]] {
+        let (code, said) = run(&[&["run", "--engine", url], impatient, &["job", "--", "true"]].concat()).await;
+        assert_eq!(code, 1, "{impatient:?}: {said}");
+    }
+    shown(url, "\"waiters\":[]").await;
+    let (code, listed) = run(&["ls", "--engine", url]).await;
+    assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
+    let (code, listed) = run(&["ls", "--engine", url, "other"]).await;
+    assert!(code == 0 && !listed.contains("job"), "{listed}");
+    let (code, said) = run(&["evict", "--engine", url, "job", "--yes"]).await;
+    assert!(code == 0 && said.contains("token raised to"), "{said}");
+    let ended = tokio::task::spawn_blocking(move || held.end()).await.unwrap();
+    assert!(ended.err().contains("lost"), "{}", ended.err());
+    let inner = format!("{} run --engine '{url}' -n job -- echo inside", env!("CARGO_BIN_EXE_leasehold"));
+    let (code, said) = run(&["run", "--engine", url, "job", "-c", &inner]).await;
+    assert!(code == 0 && said.contains("inside"), "{said}");
+}
+
+async fn a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(url: &str) {
+    let place = Place::new();
+    let held = place.start(["run", "--engine", url, "--ttl", "12s", "job", "--", "sleep", "60"]);
+    shown(url, "\"token\"").await;
+    let waiter = place.start(["run", "--engine", url, "--ttl", "12s", "job", "--", "true"]);
+    shown(url, "\"mode\":\"exclusive\"").await;
+    eventually(SOON, || async {
+        let shown = run(&["show", "--engine", url, "job", "--json"]).await.1;
+        if shown.contains("\"waiters\":[]") { Err(shown) } else { Ok(()) }
+    })
+    .await;
+    waiter.signal(Signal::INT);
+    let interrupted = tokio::task::spawn_blocking(move || waiter.finish()).await.unwrap();
+    assert_eq!(interrupted.code(), 130, "{}", interrupted.err());
+    shown(url, "\"waiters\":[]").await;
+    held.signal(Signal::KILL);
+    let (code, said) = run(&["run", "--engine", url, "--ttl", "12s", "-w", "60", "job", "--", "true"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+    tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
+}
+
+async fn eight_take_turns(url: &str) {
+    let options = format!("--engine '{url}'");
+    tokio::task::spawn_blocking(move || Place::new().eight_take_turns(&options)).await.unwrap();
+}
+
+#[tokio::test]
+async fn on_mariadb() {
+    let server = mariadb::start().await.unwrap();
+    it_waits_gives_up_shows_evicts_and_enters_again(&server.url()).await;
+    a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(&server.url()).await;
+    eight_take_turns(&server.url()).await;
+    eventually(SOON, || async {
+        let left = mariadb::connections(&server).await.unwrap();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn on_postgres() {
+    let server = postgres::start().await.unwrap();
+    it_waits_gives_up_shows_evicts_and_enters_again(&server.url()).await;
+    a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(&server.url()).await;
+    eight_take_turns(&server.url()).await;
+    eventually(SOON, || async {
+        let left = postgres::connections(&server).await.unwrap();
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+}
+
+/// What a command line comes to, with words that help and no password in them.
+async fn fails(url: &str, code: i32, says: &str) {
+    let (ended, said) = run(&["run", "--engine", url, "job", "--", "true"]).await;
+    assert!(ended == code && said.contains(says) && !said.contains("opensesame"), "{url}: {ended}: {said}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_in_words_that_help() {
+    let (my, pg) = (MariaDb::new().read_only().start().await.unwrap(), postgres::start().await.unwrap());
+    fails("mysql://u:opensesame@127.0.0.1:1/d", 69, "127.0.0.1:1").await;
+    fails("postgres://u:opensesame@127.0.0.1:1/d", 69, "127.0.0.1:1").await;
+    fails(&my.url().replace(":password@", ":opensesame@"), 69, "1045").await;
+    fails(&pg.url().replace(":password@", ":opensesame@"), 69, "28P01").await;
+    fails(&pg.url().replace("/test", "/nowhere"), 64, "no such database").await;
+    fails(&my.url(), 69, "takes no writes").await;
+    fails("postgres://u:opensesame@h/d?tecnique=row", 64, "technique").await;
+    fails("mysql://h/d", 64, "user:password@host").await;
+}
+
+/// The statements that `--ddl` prints, and the rights that stand there as comments, for `user`.
+fn statements(printed: &str, user: &str) -> Vec<String> {
+    let plain: Vec<&str> = printed.lines().filter(|line| !line.starts_with("--")).collect();
+    let made = plain.join("\n");
+    let made = made.split(';').map(|one| one.trim().to_owned()).filter(|one| !one.is_empty());
+    let rights = printed.lines().filter_map(|line| line.strip_prefix("-- GRANT"));
+    let rights = rights.map(|line| {
+        let (what, _) = line.split_once(" TO ").unwrap();
+        format!("GRANT{what} TO {user}")
+    });
+    made.chain(rights).collect()
+}
+
+#[tokio::test]
+async fn whoever_may_not_make_the_table_is_told_how_it_is_made_on_mariadb() {
+    let server = mariadb::start().await.unwrap();
+    for statement in ["CREATE TABLE shop (id INT)", "CREATE USER poor@'%' IDENTIFIED BY 'password'"] {
+        mariadb::ask(&server, statement).await.unwrap();
+    }
+    mariadb::ask(&server, "GRANT SELECT ON test.shop TO poor@'%'").await.unwrap();
+    let url = format!("{}?table=locks", server.url().replace("leasehold:", "poor:"));
+    fails(&url, 69, "leasehold engines --ddl mysql --table locks").await;
+    // The same for one who may look, and not make.
+    mariadb::ask(&server, "GRANT SELECT ON test.* TO poor@'%'").await.unwrap();
+    fails(&url, 69, "leasehold engines --ddl mysql --table locks").await;
+    mariadb::ask(&server, "REVOKE SELECT ON test.* FROM poor@'%'").await.unwrap();
+    let (code, printed) = run(&["engines", "--ddl", "mysql", "--table", "locks"]).await;
+    assert_eq!(code, 0);
+    for statement in statements(&printed, "poor@'%'") {
+        mariadb::ask(&server, &statement).await.unwrap();
+    }
+    assert_eq!(run(&["run", "--engine", &url, "job", "--", "true"]).await, (0, String::new()));
+    it_waits_gives_up_shows_evicts_and_enters_again(&url).await;
+}
+
+#[tokio::test]
+async fn whoever_may_not_make_the_table_is_told_how_it_is_made_on_postgres() {
+    let server = postgres::start().await.unwrap();
+    postgres::ask(&server, "CREATE USER poor PASSWORD 'password'").await.unwrap();
+    let poor = server.url().replace("leasehold:", "poor:");
+    fails(&poor, 69, "leasehold engines --ddl postgres`").await;
+    let url = format!("{poor}?table=locks&schema=ops");
+    fails(&url, 69, "leasehold engines --ddl postgres").await;
+    let (code, printed) = run(&["engines", "--ddl", "postgres", "--table", "locks", "--schema", "ops"]).await;
+    assert_eq!(code, 0);
+    // As psql would: comments and all.
+    postgres::ask(&server, &printed).await.unwrap();
+    for statement in statements(&printed, "poor") {
+        postgres::ask(&server, &statement).await.unwrap();
+    }
+    assert_eq!(run(&["run", "--engine", &url, "job", "--", "true"]).await, (0, String::new()));
+    it_waits_gives_up_shows_evicts_and_enters_again(&url).await;
+}
+
+#[tokio::test]
+async fn the_tables_of_what_is_no_database_are_not_asked_for() {
+    let (code, said) = run(&["engines", "--ddl", "redis"]).await;
+    assert!(code == 64 && said.contains("mysql"), "{said}");
+    let (code, said) = run(&["engines", "--ddl", "mysql", "--schema", "ops"]).await;
+    assert!(code == 64 && said.contains("database itself"), "{said}");
+    assert_eq!(run(&["engines", "--table", "locks"]).await.0, 64);
+    let (code, said) = run(&["engines", "--help"]).await;
+    assert!(code == 0 && said.contains("--ddl postgres --schema ops | psql"), "{said}");
+    let (code, said) = run(&["engines"]).await;
+    assert!(code == 0 && said.contains("mysql:") && !said.contains("not in this build"), "{said}");
+}

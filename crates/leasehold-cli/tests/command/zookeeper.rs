@@ -1,0 +1,148 @@
+//! The command on a ZooKeeper server: what it took, and its sessions, are gone when it has ended.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::time::Duration;
+
+use crate::common::Place;
+use leasehold_testbed::{Server, eventually, zookeeper};
+use rustix::process::Signal;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A figure of the server's.
+async fn figure(server: &Server, key: &str) -> u64 {
+    zookeeper::facts(server.addr()).await.unwrap()[key].parse().unwrap()
+}
+
+/// Runs it to its end: its exit code, and what it printed.
+async fn run(arguments: &[&str]) -> (i32, String) {
+    let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+    let done = tokio::task::spawn_blocking(move || Place::new().run(arguments)).await.unwrap();
+    (done.code(), format!("{}{}", done.out(), done.err()))
+}
+
+fn url(server: &Server) -> String {
+    format!("zookeeper://{}/cli", server.url())
+}
+
+#[tokio::test]
+async fn nothing_is_left_when_the_command_has_ended() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    for _ in 0..5 {
+        assert_eq!(run(&["run", "--engine", &url, "job", "--", "true"]).await.0, 0);
+        assert_eq!(figure(&server, "zk_ephemerals_count").await, 0);
+        assert_eq!(run(&["run", "--engine", &url, "job", "--", "sh", "-c", "exit 7"]).await.0, 7);
+        assert_eq!(figure(&server, "zk_ephemerals_count").await, 0);
+        assert_eq!(run(&["ls", "--engine", &url]).await.0, 0);
+    }
+    // The sessions, too: they are not left to their timeout.
+    eventually(Duration::from_secs(5), || async {
+        let sessions = figure(&server, "zk_global_sessions").await;
+        if sessions == 0 { Ok(()) } else { Err(format!("{sessions} sessions are left")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn it_waits_gives_up_shows_evicts_and_enters_again() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
+    eventually(SOON, || async {
+        let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
+        if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    assert_eq!(run(&["run", "--engine", &url, "-n", "job", "--", "true"]).await.0, 1);
+    assert_eq!(run(&["run", "--engine", &url, "-w", "5", "job", "--", "true"]).await.0, 1);
+    assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
+    let (code, listed) = run(&["ls", "--engine", &url]).await;
+    assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
+    let (code, said) = run(&["evict", "--engine", &url, "job", "--yes"]).await;
+    assert!(code == 0 && said.contains("token raised to"), "{said}");
+    let ended = tokio::task::spawn_blocking(move || held.end()).await.unwrap();
+    assert!(ended.err().contains("lost"), "{}", ended.err());
+    let inner = format!("{} run --engine {url} -n job -- echo inside", env!("CARGO_BIN_EXE_leasehold"));
+    let (code, said) = run(&["run", "--engine", &url, "job", "-c", &inner]).await;
+    assert!(code == 0 && said.contains("inside"), "{said}");
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_said_in_words_that_help() {
+    let server =
+        zookeeper::ZooKeeper::new().sessions(Duration::from_secs(4), Duration::from_secs(40)).start().await.unwrap();
+    let url = url(&server);
+    let (code, said) = run(&["run", "--engine", &url, "--ttl", "2s", "job", "--", "true"]).await;
+    assert!(code != 0 && said.contains("4s"), "{code}: {said}");
+    let (code, said) = run(&["run", "--engine", "zookeeper://127.0.0.1:1", "job", "--", "true"]).await;
+    assert!(code == 69 && said.contains("127.0.0.1:1"), "{code}: {said}");
+    let secret = |login: &str| format!("zookeeper://{login}{}/secret", server.url());
+    assert_eq!(run(&["run", "--engine", &secret("ann:right@"), "job", "--", "true"]).await.0, 0);
+    let (code, said) = run(&["run", "--engine", &secret("ann:wrong@"), "job", "--", "true"]).await;
+    assert!(code == 69 && said.contains("another user or password") && !said.contains("wrong@"), "{code}: {said}");
+    let (code, said) = run(&["run", "--engine", &secret(""), "job", "--", "true"]).await;
+    assert!(code == 69 && said.contains("log in as user:password@"), "{code}: {said}");
+    let (code, said) = run(&["run", "--engine", "zookeeper://h?sesion=own", "job", "--", "true"]).await;
+    assert!(code == 64 && said.contains("session-timeout"), "{code}: {said}");
+}
+
+#[tokio::test]
+async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
+    let sessions = (Duration::from_secs(2), Duration::from_secs(30));
+    let server = zookeeper::ZooKeeper::new().sessions(sessions.0, sessions.1).start().await.unwrap();
+    let url = url(&server);
+    // Its grace alone would be longer than a lease.
+    let one = ["run", "--engine", &url, "--ttl", "300s", "--grace", "140s", "job", "--", "sleep", "12"];
+    let two = ["run", "--engine", &url, "--ttl", "60s", "--grace", "29s", "other", "--", "sleep", "12"];
+    for (code, said) in <[_; 2]>::from(tokio::join!(run(&one), run(&two))) {
+        assert_eq!((code, said.as_str()), (0, ""));
+    }
+}
+
+/// Waits until so many claims are there.
+async fn claims(server: &Server, count: u64) {
+    eventually(SOON, || async {
+        let there = figure(server, "zk_ephemerals_count").await;
+        if there == count { Ok(()) } else { Err(format!("{there} claims")) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_the_lock() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "--ttl", "12s", "--grace", "100ms", "job", "--", "sleep", "60"]);
+    claims(&server, 1).await;
+    let waiter = place.start(["run", "--engine", &url, "--ttl", "12s", "--grace", "100ms", "job", "--", "true"]);
+    claims(&server, 2).await;
+    waiter.signal(Signal::INT);
+    let interrupted = tokio::task::spawn_blocking(move || waiter.finish()).await.unwrap();
+    assert_eq!(interrupted.code(), 130, "{}", interrupted.err());
+    assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "only the holder's node is left");
+    held.signal(Signal::KILL);
+    // Nobody gives it back: it is free when the session ends.
+    let (code, said) = run(&["run", "--engine", &url, "--ttl", "12s", "-w", "60", "job", "--", "true"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+    tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
+}
+
+#[tokio::test]
+async fn whoever_has_waited_for_longer_than_a_ttl_keeps_the_lock() {
+    let server = zookeeper::start().await.unwrap();
+    let url = url(&server);
+    let place = Place::new();
+    let held = place.start(["run", "--engine", &url, "--ttl", "10s", "--grace", "100ms", "job", "--", "sleep", "12"]);
+    eventually(SOON, || async {
+        let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
+        if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
+    })
+    .await;
+    let (code, said) =
+        run(&["run", "--engine", &url, "--ttl", "10s", "--grace", "100ms", "job", "--", "sleep", "7"]).await;
+    assert_eq!((code, said.as_str()), (0, ""));
+    tokio::task::spawn_blocking(move || held.end()).await.unwrap();
+}

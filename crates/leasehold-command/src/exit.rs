@@ -1,0 +1,101 @@
+//! Exit codes, and what a command that failed says.
+
+use leasehold::{Error, ErrorKind};
+
+/// The lock is another's, or did not come in time (unless `-E` says otherwise).
+pub const CONFLICT: u8 = 1;
+/// The command line, a name, a URL or a duration is wrong (`EX_USAGE`).
+pub const USAGE: u8 = 64;
+/// The engine cannot be used (`EX_UNAVAILABLE`).
+pub const UNAVAILABLE: u8 = 69;
+/// The system refused something that we need ourselves (`EX_OSERR`).
+pub const SYSTEM: u8 = 71;
+/// Our own output could not be written (`EX_IOERR`).
+pub const OUTPUT: u8 = 74;
+/// The lock was lost (`EX_TEMPFAIL`).
+pub const LOST: u8 = 75;
+/// The command was found but could not be run.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// The command was not found.
+pub const NOT_FOUND: u8 = 127;
+
+/// What a shell says of a process that a signal ended.
+pub fn by_signal(number: i32) -> u8 {
+    u8::try_from(128 + number).unwrap_or(u8::MAX)
+}
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub struct Failure {
+    /// The exit code.
+    pub code: u8,
+    /// A short stable word for `--json`.
+    pub kind: &'static str,
+    /// For people; empty where nothing is to be said.
+    pub message: String,
+}
+
+impl Failure {
+    pub fn new(code: u8, kind: &'static str, message: impl Into<String>) -> Self {
+        Self { code, kind, message: message.into() }
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(USAGE, "usage", message)
+    }
+
+    pub fn system(what: &str, error: impl std::fmt::Display) -> Self {
+        Self::new(SYSTEM, "system", format!("{what}: {error}"))
+    }
+
+    /// The exit code for an error of the library.
+    pub fn code_of(kind: ErrorKind) -> u8 {
+        match kind {
+            ErrorKind::InvalidUrl
+            | ErrorKind::UnknownScheme
+            | ErrorKind::FeatureDisabled
+            | ErrorKind::InvalidName
+            | ErrorKind::InvalidOption
+            | ErrorKind::Unsupported => USAGE,
+            ErrorKind::Timeout | ErrorKind::Conflict => CONFLICT,
+            ErrorKind::Lost => LOST,
+            // Away, denied, corrupt, full, and whatever the library may add: the engine cannot be used as it is.
+            _ => UNAVAILABLE,
+        }
+    }
+
+    /// Whoever read our output has gone: no more to say, and nothing wrong.
+    pub fn nobody_reads() -> Self {
+        Self::new(0, "closed-pipe", "")
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(Self::code_of(error.kind()), error.kind().as_str(), error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_of_error_has_the_code_that_the_help_promises() {
+        for (kind, code) in [
+            (ErrorKind::InvalidName, 64),
+            (ErrorKind::UnknownScheme, 64),
+            (ErrorKind::FeatureDisabled, 64),
+            (ErrorKind::Timeout, 1),
+            (ErrorKind::Conflict, 1),
+            (ErrorKind::Unavailable, 69),
+            (ErrorKind::Denied, 69),
+            (ErrorKind::Corrupt, 69),
+            (ErrorKind::Full, 69),
+            (ErrorKind::Lost, 75),
+        ] {
+            assert_eq!(Failure::from(Error::new(kind, "x")).code, code, "{kind:?}");
+        }
+        assert_eq!((by_signal(15), by_signal(9)), (143, 137));
+    }
+}

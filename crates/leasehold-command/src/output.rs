@@ -1,0 +1,233 @@
+//! Writing to the outside: a closed pipe is no panic, and nobody else's text steers the terminal.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use comfy_table::{ContentArrangement, Row, Table, presets};
+use rustix::termios;
+use serde::Serialize;
+
+use crate::exit::{self, Failure};
+
+/// Writes to standard output.
+///
+/// # Errors
+/// Quietly if the reader has gone; `EX_IOERR` if it cannot be written.
+pub fn out(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::nobody_reads()),
+        Err(error) => Err(Failure::new(exit::OUTPUT, "output", format!("cannot write the output: {error}"))),
+    }
+}
+
+/// Writes to standard error; if that is closed, there is nobody to tell.
+pub fn err(text: &str) {
+    let mut stderr = io::stderr().lock();
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+/// One line about ourselves on standard error, in the manner of other commands.
+pub fn say(message: &str) {
+    err(&format!("leasehold: {}\n", clean(message)));
+}
+
+/// Says words of our own, of which each line is one.
+pub fn say_lines(message: &str) {
+    message.lines().for_each(say);
+}
+
+/// A value as one line of JSON, with whatever could steer a terminal escaped.
+pub fn json(value: &impl Serialize) -> String {
+    let text = serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"));
+    let mut safe = String::with_capacity(text.len() + 1);
+    for c in text.chars() {
+        // These stand inside strings only, where the escape means the same.
+        if steers(c) { safe.push_str(&format!("\\u{:04x}", u32::from(c))) } else { safe.push(c) }
+    }
+    safe.push('\n');
+    safe
+}
+
+/// Text of others, made harmless: control characters and those that turn the writing direction are shown, not obeyed.
+pub fn clean(text: &str) -> Cow<'_, str> {
+    if !text.contains(steers) {
+        return Cow::Borrowed(text);
+    }
+    let mut safe = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if steers(c) { safe.extend(c.escape_unicode()) } else { safe.push(c) }
+    }
+    Cow::Owned(safe)
+}
+
+fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// An empty table as wide as the terminal; as wide as it likes if nobody looks.
+pub fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(header.to_vec());
+    table.column_iter_mut().for_each(|column| {
+        column.set_padding((0, 2));
+    });
+    if let Some(width) = width() {
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
+    }
+    table
+}
+
+/// A table as text, without the blanks at the ends of its lines.
+pub fn table_text(table: &Table) -> String {
+    table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// The same for a table of many columns: where its words would be torn apart, a block of lines for each row instead.
+pub fn wide_table_text(table: &Table) -> String {
+    match width() {
+        Some(width) if least_width(table) > usize::from(width) => blocks(table),
+        _ => table_text(table),
+    }
+}
+
+fn cells(row: &Row) -> impl Iterator<Item = String> {
+    row.cell_iter().map(|cell| cell.content())
+}
+
+/// How wide it must be to have every word whole.
+fn least_width(table: &Table) -> usize {
+    let longest = |text: String| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
+    let mut widths: Vec<usize> = Vec::new();
+    for row in table.header().into_iter().chain(table.row_iter()) {
+        for (at, text) in cells(row).enumerate() {
+            let least = longest(text) + 2;
+            match widths.get_mut(at) {
+                Some(width) => *width = (*width).max(least),
+                None => widths.push(least),
+            }
+        }
+    }
+    widths.iter().sum::<usize>().saturating_sub(2)
+}
+
+/// A block for each row: what its first column says, and below it what stands in the others.
+fn blocks(table: &Table) -> String {
+    let heads: Vec<String> = table.header().map(|row| cells(row).collect()).unwrap_or_default();
+    let widest = heads.iter().map(|head| head.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for row in table.row_iter() {
+        for (at, (head, value)) in heads.iter().zip(cells(row)).enumerate() {
+            match (at, value.as_str()) {
+                (0, value) => text.push_str(&format!("{value}\n")),
+                (_, "" | "-") => {}
+                (_, value) => text.push_str(&format!("    {:<widest$}  {value}\n", head.to_lowercase())),
+            }
+        }
+    }
+    text
+}
+
+/// How wide the terminal on standard output is.
+pub fn width() -> Option<u16> {
+    let size = termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then(|| size.ws_col.max(60))
+}
+
+/// `text`, cut to `most` bytes at a character, with an ellipsis where something is missing.
+pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
+    if text.len() <= most {
+        return Cow::Borrowed(text);
+    }
+    let room = most.saturating_sub('…'.len_utf8());
+    let end = (0..=room).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    Cow::Owned(format!("{}…", &text[..end]))
+}
+
+/// Hides the secrets of every URL in `text`: `scheme://user:secret@host?password=secret` becomes
+/// `scheme://user:***@host?password=***`. Rather hides too much than too little.
+pub fn hide_passwords(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        let end = after.find(|c: char| c.is_whitespace() || "'\"`".contains(c)).unwrap_or(after.len());
+        let (address, options) = after[..end].split_once('?').unwrap_or((&after[..end], ""));
+        shown.push_str(before);
+        shown.push_str(&hide_login(address));
+        for (index, pair) in options.split('&').filter(|pair| !pair.is_empty()).enumerate() {
+            shown.push(if index == 0 { '?' } else { '&' });
+            shown.push_str(&hide_value(pair));
+        }
+        rest = &after[end..];
+    }
+    shown.push_str(rest);
+    shown
+}
+
+fn hide_login(address: &str) -> Cow<'_, str> {
+    // A path has no login: `file:///home/a:b@c`.
+    match address.rsplit_once('@').and_then(|(login, host)| Some((login.split_once(':')?.0, host))) {
+        Some((user, host)) if !address.starts_with('/') => Cow::Owned(format!("{user}:***@{host}")),
+        _ => Cow::Borrowed(address),
+    }
+}
+
+fn hide_value(pair: &str) -> Cow<'_, str> {
+    match pair.split_once('=') {
+        Some((key, _)) if ["pass", "secret", "token", "key"].iter().any(|word| key.contains(word)) => {
+            Cow::Owned(format!("{key}=***"))
+        }
+        _ => Cow::Borrowed(pair),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_that_does_not_fit_becomes_blocks() {
+        let mut made = table(&["JOB", "LAST", "STATE"]);
+        made.add_row(["nightly", "2026-11-18T03:00:00Z", "waits for its turn"]);
+        made.add_row(["report", "-", "paused"]);
+        assert_eq!(least_width(&made), "nightly  2026-11-18T03:00:00Z  paused".len());
+        let expected =
+            "nightly\n    last   2026-11-18T03:00:00Z\n    state  waits for its turn\nreport\n    state  paused\n";
+        assert_eq!(blocks(&made), expected);
+    }
+
+    #[test]
+    fn text_of_others_does_not_steer_the_terminal() {
+        assert_eq!(clean("plain ключ 🔑"), "plain ключ 🔑");
+        assert_eq!(clean("a\u{1b}[2Jb\u{9b}c\u{202e}d"), "a\\u{1b}[2Jb\\u{9b}c\\u{202e}d");
+        let line = json(&"a\u{1b}\u{9b}\u{7f}\u{202e}\n");
+        assert_eq!(line, "\"a\\u001b\\u009b\\u007f\\u202e\\n\"\n");
+        assert_eq!(serde_json::from_str::<String>(&line).unwrap(), "a\u{1b}\u{9b}\u{7f}\u{202e}\n");
+    }
+
+    #[test]
+    fn passwords_in_urls_are_hidden_wherever_they_stand() {
+        for (text, shown) in [
+            ("redis://u:hunter2@h:1/0?x=1", "redis://u:***@h:1/0?x=1"),
+            ("redis://:hunter2@h", "redis://:***@h"),
+            ("run --engine=redis://u:hunt@er2@h1,h2 x", "run --engine=redis://u:***@h1,h2 x"),
+            ("a://u:p1@h b://u:p2@h", "a://u:***@h b://u:***@h"),
+            ("'x://u:p@h'", "'x://u:***@h'"),
+            ("file:///tmp/a@b:c", "file:///tmp/a@b:c"),
+            ("redis://u:a/b@h/0", "redis://u:***@h/0"),
+            ("mysql://h/?password=x&db=1", "mysql://h/?password=***&db=1"),
+            ("no url: at@all", "no url: at@all"),
+        ] {
+            assert_eq!(hide_passwords(text), shown);
+        }
+    }
+
+    #[test]
+    fn long_text_is_cut_at_a_character() {
+        assert_eq!(shorten("short", 10), "short");
+        assert_eq!(shorten("ééééé", 8), "éé…");
+        assert!(shorten(&"é".repeat(300), 256).len() <= 256);
+    }
+}

@@ -1,0 +1,135 @@
+//! The same on a cluster, behind Sentinels, and as a user who may do little.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::cache::ReadThrough;
+use leasehold::cache::strategy::{Invalidating, Strategy, WritingThrough};
+use leasehold::{Locks, Token};
+use leasehold_testbed::redis::{Cluster, Redis, Reply, Resp, SentinelSet};
+use leasehold_testbed::{Server, eventually};
+
+use crate::cache::site::{Db, LONG, Point, read, spawn_read, text, write};
+
+/// Every step there is, by two clients of this deployment.
+async fn everything(url: &str) {
+    let open = async || {
+        let builder = ReadThrough::builder().ttl(LONG).negative_ttl(LONG).lease(LONG).longest_load(LONG).early(0.0);
+        builder.timeout(Duration::from_secs(20)).open(url).await.expect("a cache")
+    };
+    let (db, one, two) = (Db::new().await, open().await, open().await);
+    let [a, b] = [one.clone(), two.clone()].map(|cache| Arc::new(Invalidating(cache)) as Arc<dyn Strategy>);
+    let gate = db.hold(Point::Loaded);
+    let loads = spawn_read(&a, &db);
+    gate.reached().await;
+    let waits = spawn_read(&b, &db);
+    eventually(Duration::from_secs(30), || async { if two.stats().waits == 1 { Ok(()) } else { Err("not yet") } })
+        .await;
+    gate.open();
+    for reader in [loads, waits] {
+        assert_eq!(reader.await.expect("a reader"), "v1");
+    }
+    assert_eq!(one.stats().loads + two.stats().loads, 1);
+    write(&a, &db, "v2").await;
+    assert_eq!(read(&b, &db).await, "v2");
+    two.write_with("k", Token(1), |_| async {
+        db.set("v3").await;
+        assert_eq!(text(Ok(Some(read(&a, &db).await.into_bytes()))), "v3");
+        Ok::<_, std::io::Error>(())
+    })
+    .await
+    .expect("written");
+    // One that fails is told to nobody, and the next one loads.
+    let failed = one.get_or_load("k", || async { Err::<Option<String>, _>("down") }).await;
+    assert!(failed.is_err());
+    assert_eq!(read(&b, &db).await, "v3");
+    // That there is nothing is known to both afterwards.
+    let before = one.stats().loads + two.stats().loads;
+    for cache in [&two, &one, &two] {
+        let nothing = || async { Ok::<Option<String>, &str>(None) };
+        assert_eq!(cache.get_or_load("nobody", nothing).await.expect("an answer"), None);
+    }
+    assert_eq!(one.stats().loads + two.stats().loads - before, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_a_cluster() {
+    let cluster = Cluster::start(3, 0).await.expect("a cluster");
+    everything(&cluster.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_sentinels() {
+    let set = SentinelSet::start(1).await.expect("Sentinels");
+    everything(&set.url()).await;
+    let locks = Locks::open(&set.url()).await.expect("locks");
+    let through = WritingThrough { cache: ReadThrough::open(&set.url()).await.expect("a cache"), locks };
+    let db = Db::new().await;
+    through.write(&db, "k", b"v2".to_vec()).await.expect("written");
+    assert_eq!(text(through.read(&db, "k").await), "v2");
+}
+
+/// Makes a user with these rules.
+async fn user(server: &Server, rules: &str) {
+    let words = ["ACL", "SETUSER", "app", "reset", "on", ">secret"].into_iter();
+    let words: Vec<&str> = words.chain(rules.split(' ')).collect();
+    assert_eq!(ask(server, &words).await, Reply::Simple("OK".to_owned()));
+}
+
+async fn ask(server: &Server, words: &[&str]) -> Reply {
+    let mut hand = Resp::connect(server.addr()).await.expect("a connection");
+    hand.command(words).await.expect("an answer")
+}
+
+/// The line of docs/cache.md is enough, and each word of it is needed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn as_a_user_who_may_only_do_what_the_page_says() {
+    let page = include_str!("../../../../docs/cache.md");
+    let (_, rest) = page.split_once("The user in Redis needs `").expect("a line");
+    let (rules, _) = rest.split_once('`').expect("its end");
+    let server = Redis::new().start().await.expect("a server");
+    let url = format!("redis://app:secret@127.0.0.1:{}/", server.addr().port());
+    user(&server, rules).await;
+    everything(&url).await;
+    for left_out in rules.split(' ') {
+        let fewer: Vec<&str> = rules.split(' ').filter(|word| *word != left_out).collect();
+        user(&server, &fewer.join(" ")).await;
+        // As after a restart.
+        ask(&server, &["SCRIPT", "FLUSH"]).await;
+        ask(&server, &["ACL", "LOG", "RESET"]).await;
+        let went = everything_quickly(&url).await;
+        // What was refused inside a script may have been after its answer was clear.
+        let refused = format!("{:?}", ask(&server, &["ACL", "LOG"]).await);
+        let missed = refused.contains(&format!("{:?}", left_out.trim_start_matches('+')));
+        assert!(went.is_err() || missed, "without {left_out} all went well");
+    }
+}
+
+/// Whether the steps that ask for each permission go well.
+async fn everything_quickly(url: &str) -> Result<(), String> {
+    let say = |error: &dyn std::error::Error| error.to_string();
+    let closed = ReadThrough::builder().outage(leasehold::cache::Outage::Closed).timeout(Duration::from_secs(20));
+    let key = format!("k{}", leasehold::ClaimId::random().bits());
+    let cache = closed.open(url).await.map_err(|error| say(&error))?;
+    let gate = tokio::sync::Semaphore::new(0);
+    let slow = || async {
+        gate.acquire().await.expect("a gate").forget();
+        Ok::<_, std::io::Error>(Some("v"))
+    };
+    let read = async || cache.get_or_load(&key, slow).await.map(drop).map_err(|error| say(&error));
+    let open = async {
+        // One waits by then, unless it may not; then the other is let go, too.
+        for _ in 0..1000 {
+            if cache.stats().waits > 0 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        gate.add_permits(2);
+        Ok(())
+    };
+    tokio::try_join!(read(), read(), open)?;
+    let before = cache.stats();
+    cache.invalidate(&key).await.map_err(|error| say(&error))?;
+    if before.waits == 1 && before.loads == 1 { Ok(()) } else { Err(format!("{before:?}")) }
+}

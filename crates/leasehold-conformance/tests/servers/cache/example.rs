@@ -1,0 +1,33 @@
+//! The example, in memory and on a real Redis: ours shows no wrong price, and only its strong modes are sure not to.
+
+use std::time::Duration;
+
+use crate::cache::shop::{NAMES, Shop, is_strong};
+use crate::cache::site::redis_server;
+
+async fn watch(url: String) {
+    let shop = Shop { url, time: Duration::from_millis(1500) };
+    let mut wrong = 0;
+    for name in NAMES {
+        let shown = shop.open_with(name).await.unwrap_or_else(|why| panic!("{name}: {why}"));
+        println!("{name}: {shown:?}");
+        assert!(shown.reads > 0 && shown.writes > 0 && shown.loads > 0, "{name}: {shown:?}");
+        if is_strong(name) {
+            assert_eq!(shown.stale, 0, "{name}: {shown:?}");
+        } else {
+            wrong += shown.stale;
+        }
+    }
+    assert!(wrong > 0, "the controls are never stale: the load shows nothing");
+    assert_eq!(shop.crowd(1000).await.expect("a crowd"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_memory() {
+    watch("memory:".to_owned()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_redis() {
+    watch(redis_server().await.url()).await;
+}

@@ -1,0 +1,15 @@
+//! The cache beside its database, on a real MariaDB and a real Redis: each race by itself, in an order that gates decide, with what the
+//! textbook's strategies make of it beside ours.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+mod crashes;
+mod deployments;
+mod example;
+mod outage;
+mod races;
+mod scripts;
+#[path = "../../../../leasehold/examples/cache/shop.rs"]
+mod shop;
+mod site;
+mod stampede;
+mod writers;

@@ -1,0 +1,366 @@
+//! Readers against writers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::cache::strategy::{Answer, Aside, DelayedDoubleDelete, Invalidating, Source, Strategy};
+use leasehold::cache::{Mode, Store};
+use leasehold::logic::cache::Data;
+use leasehold_testbed::eventually;
+use leasehold_testbed::redis::Reply;
+use tokio::sync::OnceCell;
+
+use crate::cache::site::{
+    Db, LONG, Point, by_hand, fresh, lock_protected, ours, read, spawn_read, spawn_write, text, textbook, write,
+};
+
+/// A reader has read v1; a writer commits v2 and is done; the reader stores what it has. What does the next one get?
+async fn a_set_that_comes_late(strategy: &Arc<dyn Strategy>) -> String {
+    let db = Db::new().await;
+    let gate = db.hold(Point::Loaded);
+    let slow = spawn_read(strategy, &db);
+    gate.reached().await;
+    write(strategy, &db, "v2").await;
+    gate.open();
+    slow.await.expect("a reader");
+    read(strategy, &db).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_set_is_refused() {
+    for strategy in ours().await {
+        assert_eq!(a_set_that_comes_late(&strategy).await, "v2", "{}", strategy.name());
+    }
+    for strategy in textbook().await {
+        assert_eq!(a_set_that_comes_late(&strategy).await, "v1", "{} is the control", strategy.name());
+    }
+}
+
+/// A writer has begun and not committed; a reader reads; the writer goes on. What does the next one get?
+async fn a_read_before_the_commit(strategy: &Arc<dyn Strategy>) -> String {
+    let db = Db::new().await;
+    read(strategy, &db).await;
+    let gate = db.hold(Point::Committing);
+    let writer = spawn_write(strategy, &db, "v2");
+    gate.reached().await;
+    assert_eq!(read(strategy, &db).await, "v1", "it is not written yet");
+    gate.open();
+    writer.await.expect("a writer").expect("written");
+    read(strategy, &db).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_was_read_before_the_commit_does_not_stay() {
+    for strategy in ours().await {
+        assert_eq!(a_read_before_the_commit(&strategy).await, "v2", "{}", strategy.name());
+    }
+    for strategy in textbook().await {
+        let right = if strategy.name() == "delete-after" { "v2" } else { "v1" };
+        assert_eq!(a_read_before_the_commit(&strategy).await, right, "{} is the control", strategy.name());
+    }
+}
+
+/// The lock of a reader that stands still is taken away, and nobody checks its token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_was_lost_stops_nobody_from_storing() {
+    let (db, locked) = (Db::new().await, lock_protected().await);
+    let locks = locked.locks.clone();
+    let strategy: Arc<dyn Strategy> = Arc::new(locked);
+    let gate = db.hold(Point::Loaded);
+    let slow = spawn_read(&strategy, &db);
+    gate.reached().await;
+    let view = locks.inspect("k").await.expect("a view");
+    locks.evict("k", view.holders[0].claim).await.expect("evicted");
+    write(&strategy, &db, "v2").await;
+    gate.open();
+    slow.await.expect("a reader");
+    assert_eq!(read(&strategy, &db).await, "v1", "the control: it was stored all the same");
+}
+
+/// Two processes with a cache each, and the same keys.
+async fn pair(mode: Mode, lease: Duration) -> [Arc<dyn Strategy>; 2] {
+    let url = crate::cache::site::redis_server().await.url();
+    let prefix = format!("pair{}", leasehold::ClaimId::random().bits() as u32);
+    let open = async || {
+        let builder = leasehold::cache::ReadThrough::builder().ttl(LONG).longest_load(LONG).early(0.0).stale_for(LONG);
+        let cache = builder.mode(mode).lease(lease).timeout(Duration::from_secs(20));
+        Arc::new(Invalidating(cache.open(&format!("{url}?prefix={prefix}:")).await.expect("a cache")))
+    };
+    [open().await, open().await]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_loader_that_outlives_its_lease_is_overtaken_and_its_caller_is_served() {
+    for mode in [Mode::Strong, Mode::ServeStale] {
+        let (db, [slow, quick]) = (Db::new().await, pair(mode, Duration::from_millis(100)).await);
+        let gate = db.hold(Point::Loaded);
+        let late = spawn_read(&slow, &db);
+        gate.reached().await;
+        // It waits until the lease is over, and takes over.
+        assert_eq!(read(&quick, &db).await, "v1");
+        gate.open();
+        assert_eq!(late.await.expect("a reader"), "v1", "nothing was invalidated: what it loaded is right");
+        // And with a write in between.
+        write(&quick, &db, "v2").await;
+        let gate = db.hold(Point::Loaded);
+        let late = spawn_read(&slow, &db);
+        gate.reached().await;
+        write(&quick, &db, "v3").await;
+        assert_eq!(read(&quick, &db).await, "v3", "{mode:?}");
+        gate.open();
+        let (late, next) = (late.await.expect("a reader"), read(&slow, &db).await);
+        assert_eq!((late.as_str(), next.as_str()), (if mode == Mode::Strong { "v3" } else { "v2" }, "v3"), "{mode:?}");
+    }
+}
+
+/// The control: whoever has the key `lease`, which ends by itself, loads and stores, without a look whether it is still its own.
+struct Naive {
+    lease: String,
+    value: String,
+}
+
+impl Naive {
+    fn new() -> Self {
+        let name = fresh("naive");
+        Self { lease: format!("{name}:lease"), value: format!("{name}:value") }
+    }
+}
+
+impl Strategy for Naive {
+    fn name(&self) -> &'static str {
+        "a lease that nobody checks"
+    }
+
+    fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data> {
+        Box::pin(async move {
+            loop {
+                if let Reply::Bulk(value) = by_hand(&["GET", &self.value]).await {
+                    return Ok(Some(value.into_bytes()));
+                }
+                // As long as that of ours.
+                if by_hand(&["SET", &self.lease, "x", "NX", "PX", "100"]).await != Reply::Nil {
+                    let Some(row) = source.load(key).await? else { return Ok(None) };
+                    let value = String::from_utf8(row.value.clone()).expect("a text");
+                    by_hand(&["SET", &self.value, &value]).await;
+                    by_hand(&["DEL", &self.lease]).await;
+                    return Ok(Some(row.value));
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+    }
+
+    fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()> {
+        Box::pin(async move {
+            source.store(key, value, None).await?;
+            by_hand(&["DEL", &self.value]).await;
+            Ok(())
+        })
+    }
+}
+
+/// A loader stands still for longer than its lease. Another takes over, a writer writes, and only then does the first one go on. What does it give, and
+/// what does the next one get?
+async fn a_loader_that_outlives_its_lease([slow, quick]: &[Arc<dyn Strategy>; 2]) -> (String, String) {
+    let db = Db::new().await;
+    let gate = db.hold(Point::Loaded);
+    let late = spawn_read(slow, &db);
+    gate.reached().await;
+    assert_eq!(read(quick, &db).await, "v1", "it waits until the lease is over");
+    write(quick, &db, "v2").await;
+    assert_eq!(read(quick, &db).await, "v2");
+    gate.open();
+    (late.await.expect("a reader"), read(slow, &db).await)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_loader_brings_after_its_lease_and_a_write_is_refused() {
+    let texts = |(late, next): (String, String)| [late, next];
+    for (mode, late) in [(Mode::Strong, "v2"), (Mode::ServeStale, "v1")] {
+        let ours = pair(mode, Duration::from_millis(100)).await;
+        assert_eq!(texts(a_loader_that_outlives_its_lease(&ours).await), [late, "v2"], "{mode:?}");
+    }
+    let naive: Arc<dyn Strategy> = Arc::new(Naive::new());
+    let control = [Arc::clone(&naive), naive];
+    assert_eq!(texts(a_loader_that_outlives_its_lease(&control).await), ["v1", "v1"], "the control");
+}
+
+/// The control: a load is shared by key alone, so that one that began before an invalidation is joined after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_that_began_before_an_invalidation_is_not_joined_after_it() {
+    for strategy in ours().await {
+        let db = Db::new().await;
+        let gate = db.hold(Point::Loaded);
+        let early = spawn_read(&strategy, &db);
+        gate.reached().await;
+        write(&strategy, &db, "v2").await;
+        // The first one is still at it.
+        assert_eq!(read(&strategy, &db).await, "v2", "{}", strategy.name());
+        gate.open();
+        assert_eq!(early.await.expect("a reader"), "v2", "{}: it began before, and loads again", strategy.name());
+    }
+    let (db, flights) = (Db::new().await, Flights::default());
+    let gate = db.hold(Point::Loaded);
+    let early = tokio::spawn(flights.clone().read(db.clone()));
+    gate.reached().await;
+    db.set("v2").await;
+    let late = tokio::spawn(flights.clone().read(db.clone()));
+    // It has joined before the first one goes on.
+    eventually(Duration::from_secs(20), || async {
+        if flights.aboard() == 2 { Ok(()) } else { Err(flights.aboard()) }
+    })
+    .await;
+    gate.open();
+    assert_eq!([early.await.expect("one"), late.await.expect("two")], ["v1", "v1"], "the control");
+    // It is no worse than that: whoever comes when the load has ended loads anew.
+    assert_eq!((flights.aboard(), flights.read(db).await.as_str()), (0, "v2"));
+}
+
+/// Loads that are under way, by key: whoever comes meanwhile joins, and when a load ends it is forgotten.
+#[derive(Clone, Default)]
+struct Flights(Arc<Mutex<HashMap<&'static str, Flight>>>);
+
+/// A load, and how many wait for it.
+type Flight = (Arc<OnceCell<String>>, usize);
+
+impl Flights {
+    fn aboard(&self) -> usize {
+        self.0.lock().expect("a list").get("k").map_or(0, |(_, count)| *count)
+    }
+
+    fn join(&self) -> Arc<OnceCell<String>> {
+        let mut flights = self.0.lock().expect("a list");
+        let (cell, count) = flights.entry("k").or_default();
+        *count += 1;
+        Arc::clone(cell)
+    }
+
+    async fn read(self, db: Db) -> String {
+        let load = async || {
+            let value = text(Ok(db.load("k").await.expect("a row").map(|row| row.value)));
+            self.0.lock().expect("a list").remove("k");
+            value
+        };
+        self.join().get_or_init(load).await.clone()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_evicted_tombstone_lets_no_late_value_in() {
+    let server = leasehold_testbed::redis::start().await.expect("a server");
+    let (db, cache) = (Db::new().await, crate::cache::site::cache_at(&server.url(), |builder| builder.reloads(0)).await);
+    let ours: Arc<dyn Strategy> = Arc::new(Invalidating(cache.clone()));
+    let gate = db.hold(Point::Loaded);
+    let late = spawn_read(&ours, &db);
+    gate.reached().await;
+    write(&ours, &db, "v2").await;
+    let mut hand = leasehold_testbed::redis::Resp::connect(server.addr()).await.expect("a connection");
+    hand.command(&["FLUSHDB"]).await.expect("an answer");
+    gate.open();
+    late.await.expect("a reader");
+    assert_eq!((read(&ours, &db).await.as_str(), cache.stats().refused), ("v2", 1));
+    // Without the eviction the control is right.
+    assert_eq!(a_value_let_in_by_a_counter(false).await, "v2");
+    assert_eq!(a_value_let_in_by_a_counter(true).await, "v1", "the control");
+}
+
+/// A counter beside the value, which writers raise: a value is stored if the counter is as it was before the load.
+#[derive(Clone)]
+struct Counter {
+    count: String,
+    value: String,
+}
+
+impl Counter {
+    async fn read(self, db: Db) -> String {
+        if let Reply::Bulk(value) = by_hand(&["GET", &self.value]).await {
+            return value;
+        }
+        let before = by_hand(&["GET", &self.count]).await;
+        let value = text(Ok(db.load("k").await.expect("a row").map(|row| row.value)));
+        if by_hand(&["GET", &self.count]).await == before {
+            by_hand(&["SET", &self.value, &value]).await;
+        }
+        value
+    }
+}
+
+/// A counter that was evicted is as it was before anybody wrote. What does the next reader get?
+async fn a_value_let_in_by_a_counter(evicted: bool) -> String {
+    let (name, db) = (fresh("counter"), Db::new().await);
+    let counter = Counter { count: format!("{name}:count"), value: format!("{name}:value") };
+    let gate = db.hold(Point::Loaded);
+    let late = tokio::spawn(counter.clone().read(db.clone()));
+    gate.reached().await;
+    db.set("v2").await;
+    by_hand(&["INCR", &counter.count]).await;
+    by_hand(&["DEL", &counter.value]).await;
+    if evicted {
+        by_hand(&["DEL", &counter.count]).await;
+    }
+    gate.open();
+    assert_eq!(late.await.expect("a reader"), "v1", "it read before the write");
+    counter.read(db).await
+}
+
+/// The same with an eviction by the server itself, which has no room left.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_room_costs_loads_and_nothing_else() {
+    let small = ["--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random"];
+    let server = leasehold_testbed::redis::Redis::new().args(&small).start().await.expect("a server");
+    let cache = crate::cache::site::cache_at(&server.url(), |builder| builder).await;
+    let (db, large) = (Db::new().await, "x".repeat(20_000));
+    let ours: Arc<dyn Strategy> = Arc::new(Invalidating(cache.clone()));
+    for round in 2..6 {
+        let gate = db.hold(Point::Loaded);
+        let late = spawn_read(&ours, &db);
+        gate.reached().await;
+        let value = format!("v{round}");
+        write(&ours, &db, &value).await;
+        // Enough to push everything else out, whatever is chosen.
+        for other in 0..400 {
+            let key = format!("other {round} {other}");
+            cache.get_or_load(&key, || async { Ok::<_, std::io::Error>(Some(large.clone())) }).await.expect("a value");
+        }
+        gate.open();
+        late.await.expect("a reader");
+        assert_eq!(read(&ours, &db).await, value);
+        // So that the next round begins with a miss.
+        cache.invalidate("k").await.expect("invalidated");
+    }
+    let stats = async || {
+        let mut hand = leasehold_testbed::redis::Resp::connect(server.addr()).await.expect("a connection");
+        match hand.command(&["INFO", "stats"]).await.expect("an answer") {
+            leasehold_testbed::redis::Reply::Bulk(text) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(!stats().await.contains("evicted_keys:0\r"), "nothing was evicted: the test shows nothing");
+}
+
+/// Delayed double delete mends itself when the delay is over; but one that is slower than the delay comes after that, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_delete_only_comes_later() {
+    let url = format!("{}?prefix=twice:", crate::cache::site::redis_server().await.url());
+    let aside = Aside::new(&Store::open(&url, Duration::from_secs(20)).await.expect("a store"), LONG);
+    let twice: Arc<dyn Strategy> = Arc::new(DelayedDoubleDelete { aside, delay: Duration::from_secs(5) });
+    let db = Db::new().await;
+    let gate = db.hold(Point::Loaded);
+    let slow = spawn_read(&twice, &db);
+    gate.reached().await;
+    write(&twice, &db, "v2").await;
+    read(&twice, &db).await;
+    assert_eq!(by_hand(&["EXISTS", "twice:t{k}"]).await, Reply::Integer(1), "the second delete is still to come");
+    // What was read just now is deleted once more.
+    eventually(Duration::from_secs(20), || async {
+        match by_hand(&["EXISTS", "twice:t{k}"]).await {
+            Reply::Integer(0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+    gate.open();
+    slow.await.expect("a reader");
+    assert_eq!(read(&twice, &db).await, "v1", "the control: too late for the second delete");
+}

@@ -1,0 +1,188 @@
+//! Transactions of two and more holders at the same time, at each isolation level: no stale write is committed after a newer one.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use leasehold::Token;
+use leasehold::fence::{AdmitError, Table};
+
+use crate::own_tables::fence::fence;
+use crate::own_tables::on_both;
+use crate::own_tables::site::{LEVELS, Level, Site, fresh};
+
+/// A journal: each write is a line, in the order of the writes.
+async fn journal<S: Site>(conn: &mut S::Conn) -> String {
+    let name = fresh("journal");
+    S::run(conn, &format!("CREATE TABLE {name} (place BIGINT PRIMARY KEY, token BIGINT NOT NULL)")).await;
+    name
+}
+
+/// Writes a line in a transaction of its own, again if another was in the way. Whether it was let in.
+async fn write<S: Site>(
+    conn: &mut S::Conn,
+    fence: &Table,
+    resource: &str,
+    journal: &str,
+    token: u64,
+    level: Level,
+) -> bool {
+    loop {
+        let mut tx = S::begin(conn, level).await;
+        match fence.admit(&mut tx, resource, Token(token)).await {
+            Ok(()) => {}
+            Err(error) if error.is_retryable() => {
+                S::rollback(tx).await;
+                continue;
+            }
+            Err(AdmitError::Stale(_)) => {
+                S::rollback(tx).await;
+                return false;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        let line = format!("INSERT INTO {journal} SELECT COALESCE(MAX(place), 0) + 1, {token} FROM {journal}");
+        if S::write(&mut tx, &line).await.is_err() {
+            S::rollback(tx).await;
+        } else if S::commit(tx).await.is_ok() {
+            return true;
+        }
+    }
+}
+
+/// Its transaction began, and even read, before the newer holder's; it asks after that was committed.
+async fn whoever_began_earlier_is_stale_all_the_same<S: Site>(site: S) {
+    let (mut old, mut new) = (site.connect().await, site.connect().await);
+    let (fence, aside) = (fence::<S>(&mut old).await, journal::<S>(&mut old).await);
+    for level in LEVELS {
+        let (resource, journal) = (fresh("r"), journal::<S>(&mut old).await);
+        assert!(write::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
+        let mut tx = S::begin(&mut old, level).await;
+        // The snapshot is taken here; of a table that the other does not write, so that it need not wait.
+        S::write(&mut tx, &format!("SELECT COUNT(*) FROM {aside}")).await.expect("read");
+        assert!(write::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
+        let error = fence.admit(&mut tx, &resource, Token(1)).await.expect_err("not let in");
+        assert!(error.stale().is_some() || error.is_retryable(), "{level:?}: {error}");
+        S::rollback(tx).await;
+        assert!(!write::<S>(&mut old, &fence, &resource, &journal, 1, level).await, "{level:?}");
+        let lines = S::numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
+        assert_eq!(lines, [1, 2], "{level:?}");
+    }
+}
+
+/// The old holder was let in before; the new one waits until its transaction has ended.
+async fn whoever_is_newer_waits_for_the_end_of_the_older<S: Site>(site: S) {
+    let (mut old, mut new, mut look) = (site.connect().await, site.connect().await, site.connect().await);
+    let fence = fence::<S>(&mut old).await;
+    for level in LEVELS {
+        let (resource, journal) = (fresh("r"), journal::<S>(&mut old).await);
+        let ended = Arc::new(AtomicBool::new(false));
+        let mut tx = S::begin(&mut old, level).await;
+        fence.admit(&mut tx, &resource, Token(1)).await.expect("admitted");
+        let newer = tokio::spawn({
+            let (fence, resource, ended) = (fence.clone(), resource.clone(), Arc::clone(&ended));
+            async move {
+                let mut tx = S::begin(&mut new, level).await;
+                let answer = fence.admit(&mut tx, &resource, Token(2)).await;
+                assert!(ended.load(Ordering::SeqCst), "{level:?}: let in beside the older one");
+                match answer {
+                    Ok(()) => S::commit(tx).await.expect("committed"),
+                    Err(error) => {
+                        assert!(error.is_retryable(), "{error}");
+                        S::rollback(tx).await;
+                    }
+                }
+                new
+            }
+        });
+        let start = fence.statements(<S::Conn as leasehold::database::Session>::DIALECT)[0]
+            .chars()
+            .take(30)
+            .collect::<String>();
+        while !S::waiting(&mut look, &start).await {
+            tokio::task::yield_now().await;
+        }
+        S::write(&mut tx, &format!("INSERT INTO {journal} VALUES (1, 1)")).await.expect("written");
+        ended.store(true, Ordering::SeqCst);
+        S::commit(tx).await.expect("committed");
+        new = newer.await.expect("no panic");
+        assert!(write::<S>(&mut new, &fence, &resource, &journal, 2, level).await);
+        assert!(!write::<S>(&mut old, &fence, &resource, &journal, 1, level).await);
+        let lines = S::numbers(&mut new, &format!("SELECT token FROM {journal} ORDER BY place")).await;
+        assert_eq!(lines, [1, 2], "{level:?}");
+    }
+}
+
+/// Eight clients with all tokens in all orders: in the journal they only rise.
+async fn in_a_crowd_the_tokens_only_rise<S: Site>(site: S) {
+    let mut conn = site.connect().await;
+    let fence = fence::<S>(&mut conn).await;
+    for level in LEVELS {
+        let (resource, journal) = (fresh("r"), journal::<S>(&mut conn).await);
+        let clients = (0..8u64).map(|client| {
+            let (site, fence, resource, journal) = (site.clone(), fence.clone(), resource.clone(), journal.clone());
+            tokio::spawn(async move {
+                let mut conn = site.connect().await;
+                for round in 0..20u64 {
+                    // Most rise with time, every third one is late.
+                    let token = (round * 8 + client + 1).saturating_sub(if (round + client) % 3 == 0 { 24 } else { 0 });
+                    write::<S>(&mut conn, &fence, &resource, &journal, token, level).await;
+                }
+            })
+        });
+        for client in clients.collect::<Vec<_>>() {
+            client.await.expect("no panic");
+        }
+        let lines = S::numbers(&mut conn, &format!("SELECT token FROM {journal} ORDER BY place")).await;
+        assert!(lines.is_sorted(), "{level:?}: {lines:?}");
+        assert!(lines.len() >= 8, "{level:?}: {lines:?}");
+    }
+}
+
+/// What the fence is there for: without it the old holder's write is the last.
+async fn without_a_fence_the_stale_write_wins<S: Site>(site: S) {
+    let (mut old, mut new) = (site.connect().await, site.connect().await);
+    let journal = journal::<S>(&mut old).await;
+    let mut tx = S::begin(&mut old, Level::ReadCommitted).await;
+    S::write(&mut tx, "SELECT 1").await.expect("paused after this");
+    S::run(&mut new, &format!("INSERT INTO {journal} VALUES (1, 2)")).await;
+    S::write(&mut tx, &format!("UPDATE {journal} SET token = 1 WHERE place = 1")).await.expect("written");
+    S::commit(tx).await.expect("committed");
+    assert_eq!(S::number(&mut new, &format!("SELECT token FROM {journal}")).await, 1);
+}
+
+/// Two resources in two orders: one of the transactions is told to run again.
+async fn a_deadlock_is_told_as_one_to_run_again<S: Site>(site: S) {
+    let (mut one, mut other) = (site.connect().await, site.connect().await);
+    let fence = fence::<S>(&mut one).await;
+    for resource in ["a", "b"] {
+        let mut tx = S::begin(&mut one, Level::ReadCommitted).await;
+        fence.admit(&mut tx, resource, Token(1)).await.expect("admitted");
+        S::commit(tx).await.expect("committed");
+    }
+    let mut first = S::begin(&mut one, Level::ReadCommitted).await;
+    let mut second = S::begin(&mut other, Level::ReadCommitted).await;
+    fence.admit(&mut first, "a", Token(2)).await.expect("admitted");
+    fence.admit(&mut second, "b", Token(2)).await.expect("admitted");
+    let half = |mut tx, resource| {
+        let fence = &fence;
+        async move {
+            let answer = fence.admit(&mut tx, resource, Token(2)).await;
+            match &answer {
+                Ok(()) => S::commit(tx).await.expect("committed"),
+                Err(_) => S::rollback(tx).await,
+            }
+            answer
+        }
+    };
+    let (first, second) = tokio::join!(half(first, "b"), half(second, "a"));
+    let failed = [first, second].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    assert!(failed.len() == 1 && failed[0].is_retryable(), "{failed:?}");
+}
+
+on_both!(
+    whoever_began_earlier_is_stale_all_the_same,
+    whoever_is_newer_waits_for_the_end_of_the_older,
+    in_a_crowd_the_tokens_only_rise,
+    without_a_fence_the_stale_write_wins,
+    a_deadlock_is_told_as_one_to_run_again,
+);

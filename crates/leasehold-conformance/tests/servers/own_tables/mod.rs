@@ -1,0 +1,28 @@
+//! The user's own tables and transactions, on real servers: the fence inside them, and updates by a version column.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
+
+mod fence;
+mod fence_races;
+mod redis;
+mod site;
+mod versioned;
+mod versioned_races;
+
+/// Runs each of these on both databases.
+#[macro_export]
+macro_rules! on_both {
+    ($($case:ident),* $(,)?) => {
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case($crate::own_tables::site::Postgres::start().await).await;
+            })*
+        }
+        mod mariadb {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                super::$case($crate::own_tables::site::Mariadb::start().await).await;
+            })*
+        }
+    };
+}

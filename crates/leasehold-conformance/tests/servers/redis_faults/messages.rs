@@ -1,0 +1,203 @@
+//! A message does not arrive: it is made good long before the lease that it was about is over.
+
+use std::time::Duration;
+
+use leasehold::LostReason;
+use leasehold_conformance::world::{LONG, SOON};
+use leasehold_testbed::eventually;
+use tokio::time::{Instant, timeout};
+
+use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
+
+/// How long a client takes to find out that its connection is mute: it asks after five seconds, and waits a little for an answer.
+const MUTE: Duration = Duration::from_secs(5 + 3);
+
+/// The message of the hand-off is swallowed, and everything after it on that connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_swallowed_message_is_made_good() {
+    let site = Site::new().await;
+    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+    let (deaf, proxy) = site.proxied_with(LONG, "?connect-timeout=500ms").await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let waits = spawn_lock(&deaf, "a");
+    until_waiting(&locks, "a", 1).await;
+    let behind = spawn_lock(&other, "a");
+    until_waiting(&locks, "a", 2).await;
+    proxy.drop_replies(true);
+    give_back(held).await;
+    eventually(SOON, || async {
+        let swallowed = proxy.counts().swallowed_bytes;
+        if swallowed > 0 { Ok(()) } else { Err("nothing was swallowed yet") }
+    })
+    .await;
+    proxy.drop_replies(false);
+    let start = Instant::now();
+    let got = guard(waits).await;
+    assert!(start.elapsed() < MUTE, "{:?}", start.elapsed());
+    assert!(got.is_held());
+    let seen = view(&locks, "a").await;
+    assert_eq!(seen.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(got.token())], "{seen:?}");
+    assert!(!behind.is_finished(), "one holds it");
+    give_back(got).await;
+    give_back(guard(behind).await).await;
+    until_empty(&locks, SOON).await;
+}
+
+/// The network is silent during the hand-off, and then breaks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_on_a_line_that_breaks_is_made_good() {
+    let site = Site::new().await;
+    let locks = site.locks(LONG).await;
+    let (far, proxy) = site.proxied(LONG).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let waits = spawn_lock(&far, "a");
+    until_waiting(&locks, "a", 1).await;
+    proxy.freeze(true);
+    give_back(held).await;
+    let granted = view(&locks, "a").await;
+    assert_eq!((granted.holders.len(), granted.waiters.len()), (1, 0), "{granted:?}");
+    proxy.cut();
+    proxy.freeze(false);
+    let start = Instant::now();
+    let got = guard(waits).await;
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
+    assert_eq!(granted.holders[0].token, Some(got.token()), "the grant that it was not told of");
+    give_back(got).await;
+}
+
+/// The network is silent during the hand-off, and then goes on: the message is only late.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_message_is_as_good() {
+    let site = Site::new().await;
+    let locks = site.locks(LONG).await;
+    let (far, proxy) = site.proxied(LONG).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let waits = spawn_lock(&far, "a");
+    until_waiting(&locks, "a", 1).await;
+    proxy.freeze(true);
+    give_back(held).await;
+    let granted = view(&locks, "a").await;
+    site.reset().await;
+    proxy.freeze(false);
+    let got = guard(waits).await;
+    assert_eq!(granted.holders[0].token, Some(got.token()));
+    assert_eq!(site.calls().await.scripts(), 0, "the message was enough");
+    give_back(got).await;
+}
+
+/// A message that comes when the grant of which it tells has lapsed is worth nothing: the waiter asks again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_comes_too_late_grants_nothing() {
+    let ttl = Duration::from_secs(2);
+    let site = Site::new().await;
+    let locks = site.locks(LONG).await;
+    let (far, proxy) = site.proxied(ttl).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let waits = spawn_lock(&far, "a");
+    until_waiting(&locks, "a", 1).await;
+    let behind = spawn_lock(&locks, "a");
+    until_waiting(&locks, "a", 2).await;
+    proxy.freeze(true);
+    give_back(held).await;
+    let next = guard(behind).await;
+    proxy.freeze(false);
+    until_waiting(&locks, "a", 1).await;
+    assert!(next.is_held() && !waits.is_finished());
+    let before = next.token();
+    give_back(next).await;
+    let got = guard(waits).await;
+    assert!(got.token() > before);
+    give_back(got).await;
+    until_empty(&locks, SOON).await;
+}
+
+/// The server ends the waiter's connection in the moment of the hand-off, before it and after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_ends_at_the_hand_off_loses_nothing() {
+    let site = Site::new().await;
+    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+    for round in 0..20 {
+        let held = locks.mutex("a").lock().await.expect("a lock");
+        let waits = spawn_lock(&other, "a");
+        until_waiting(&locks, "a", 1).await;
+        let start = Instant::now();
+        if round % 2 == 0 {
+            let (killed, ()) = tokio::join!(site.kill_connections(), give_back(held));
+            assert_eq!(killed, 2);
+        } else {
+            let ((), killed) = tokio::join!(give_back(held), site.kill_connections());
+            assert_eq!(killed, 2);
+        }
+        let got = guard(waits).await;
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?} in round {round}", start.elapsed());
+        eventually(SOON, || async {
+            let seen = locks.inspect("a").await.map_err(|error| error.to_string())?;
+            let holds: Vec<_> = seen.holders.iter().map(|holder| holder.token).collect();
+            if holds == [Some(got.token())] { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
+        give_back(got).await;
+    }
+    until_empty(&locks, SOON).await;
+}
+
+/// An evicted holder is told by a message, not by its next renewal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_evicted_holder_is_told_at_once() {
+    let ttl = Duration::from_secs(60);
+    let site = Site::new().await;
+    let (locks, other) = (site.locks(ttl).await, site.locks(ttl).await);
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let bystander = locks.mutex("b").lock().await.expect("a lock");
+    let waits = spawn_lock(&other, "a");
+    until_waiting(&other, "a", 1).await;
+    let claim = view(&other, "a").await.holders[0].claim;
+    site.reset().await;
+    let evicted = other.evict("a", claim).await.expect("an eviction");
+    let told = timeout(ttl / 20, held.lost()).await.expect("it is told long before its next renewal");
+    assert_eq!(told, LostReason::Taken);
+    let next = guard(waits).await;
+    assert!(held.token() < evicted.token && evicted.token < next.token());
+    assert_eq!(site.calls().await.scripts(), 1, "the eviction told both");
+    assert!(bystander.is_held(), "nobody else is touched");
+    assert_eq!(held.release().await.expect("an outcome"), leasehold::Outcome::WasLost(LostReason::Taken));
+    give_back(next).await;
+    give_back(bystander).await;
+}
+
+/// Somebody follows an election. The lock changes in the very moment when the server was asked to tell of changes, and the two
+/// answers come together; the change after that is heard of, too. One thread, so that both are read before anything is done.
+#[tokio::test]
+async fn an_observer_hears_of_the_change_after_one_that_came_with_the_answer() {
+    let site = Site::new().await;
+    let other = site.locks(LONG).await;
+    let (locks, proxy) = site.proxied(LONG).await;
+    let mut observer = locks.election("a").observe().expect("an observer");
+    assert!(observer.next().await.expect("an answer").is_none());
+    site.reset().await;
+    // Slow enough to step in between a request and its answer.
+    proxy.delay(Duration::from_millis(300));
+    let following = tokio::spawn(async move {
+        let first = observer.next().await.expect("an answer");
+        (observer, first)
+    });
+    eventually(SOON, || async { if site.calls().await.of("exists") > 0 { Ok(()) } else { Err("not asked so far") } })
+        .await;
+    proxy.freeze(true);
+    let leads = other.election("a").campaign().await.expect("a leader");
+    site.text(&["PING"]).await;
+    proxy.delay(Duration::ZERO);
+    proxy.freeze(false);
+    let (mut observer, seen) = timeout(SOON, following).await.expect("it hears").expect("no panic");
+    assert_eq!(seen.map(|leader| leader.token), Some(leads.token()));
+    site.reset().await;
+    let following = tokio::spawn(async move { observer.next().await.expect("an answer") });
+    // It is at rest when it has looked again.
+    eventually(SOON, || async {
+        if site.calls().await.scripts() > 0 { Ok(()) } else { Err("it has not looked again") }
+    })
+    .await;
+    let _ = leads.resign().await.expect("a release");
+    let seen = timeout(LONG / 9, following).await.expect("it hears of the next change").expect("no panic");
+    assert!(seen.is_none());
+}

@@ -1,0 +1,252 @@
+//! Connections break, servers restart and stand still: what is held stays held, and what is lost is told.
+
+use std::time::Duration;
+
+use leasehold::clock::Moment;
+use leasehold::{Guard, Locks, LostReason, Outcome};
+use leasehold_conformance::world::{LONG, SOON};
+use leasehold_testbed::redis::Redis;
+use leasehold_testbed::{Data, eventually};
+use tokio::time::{Instant, timeout};
+
+use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
+
+/// A holder, two who wait, and a holder of many.
+struct Scene {
+    held: Guard,
+    many: Vec<Guard>,
+    waiters: Vec<tokio::task::JoinHandle<leasehold::Result<Guard>>>,
+}
+
+async fn scene(locks: &Locks, watcher: &Locks) -> Scene {
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let mut many = Vec::new();
+    for number in 0..40 {
+        many.push(locks.mutex(format!("many {number}")).lock().await.expect("a lock"));
+    }
+    let mut waiters = Vec::new();
+    for number in 0..2 {
+        waiters.push(spawn_lock(locks, "a"));
+        until_waiting(watcher, "a", number + 1).await;
+    }
+    Scene { held, many, waiters }
+}
+
+impl Scene {
+    fn guards(&self) -> impl Iterator<Item = &Guard> {
+        self.many.iter().chain([&self.held])
+    }
+
+    /// Until when each is valid.
+    fn deadlines(&self) -> Vec<Moment> {
+        self.guards().map(Guard::deadline).collect()
+    }
+
+    /// Each was renewed since it was valid until then: much sooner than by its turn.
+    async fn until_renewed(&self, before: &[Moment]) {
+        eventually(LONG / 10, || async {
+            let renewed = |(guard, old): &(&Guard, &Moment)| guard.is_held() && guard.deadline() > **old;
+            let old = self.guards().zip(before).filter(|pair| !renewed(pair)).count();
+            if old == 0 { Ok(()) } else { Err(format!("{old} were not renewed")) }
+        })
+        .await;
+    }
+}
+
+async fn served_in_order(scene: Scene) {
+    let mut token = scene.held.token();
+    give_back(scene.held).await;
+    for waiter in scene.waiters {
+        let next = guard(waiter).await;
+        assert!(next.token() > token);
+        token = next.token();
+        give_back(next).await;
+    }
+    for guard in scene.many {
+        give_back(guard).await;
+    }
+}
+
+fn places(view: &leasehold::engine::LockView) -> Vec<leasehold::ClaimId> {
+    view.waiters.iter().map(|waiter| waiter.claim).collect()
+}
+
+/// The server ends all connections: holders renew at once, waiters keep their places.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_and_waiters_survive_the_end_of_their_connection() {
+    let site = Site::new().await;
+    let (locks, watcher) = (site.locks(LONG).await, site.locks(LONG).await);
+    let scene = scene(&locks, &watcher).await;
+    let before = places(&view(&watcher, "a").await);
+    for _ in 0..3 {
+        let valid = scene.deadlines();
+        assert_eq!(site.kill_connections().await, 2);
+        scene.until_renewed(&valid).await;
+        // The watcher's own connection was ended, too.
+        eventually(SOON, || async { watcher.inspect("a").await.map(drop) }).await;
+        assert_eq!(places(&view(&watcher, "a").await), before);
+    }
+    served_in_order(scene).await;
+    until_empty(&watcher, SOON).await;
+}
+
+/// As above, where the line is cut and cannot be had back for a while.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_and_waiters_survive_a_cut_line() {
+    let site = Site::new().await;
+    let watcher = site.locks(LONG).await;
+    let (locks, proxy) = site.proxied(LONG).await;
+    let scene = scene(&locks, &watcher).await;
+    let before = places(&view(&watcher, "a").await);
+    let valid = scene.deadlines();
+    proxy.refuse(true);
+    proxy.cut();
+    eventually(SOON, || async { if proxy.counts().refused > 3 { Ok(()) } else { Err("no tries so far") } }).await;
+    assert!(scene.held.is_held());
+    proxy.refuse(false);
+    scene.until_renewed(&valid).await;
+    assert_eq!(places(&view(&watcher, "a").await), before);
+    served_in_order(scene).await;
+    until_empty(&watcher, SOON).await;
+}
+
+/// A server that keeps its data restarts: nobody loses anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_and_waiters_survive_a_restart_with_data() {
+    let mut site = Site::of(Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"])).await;
+    let (locks, watcher) = (site.locks(LONG).await, site.locks(LONG).await);
+    let scene = scene(&locks, &watcher).await;
+    let before = places(&view(&watcher, "a").await);
+    let valid = scene.deadlines();
+    site.server.kill().expect("a killed server");
+    site.server.restart(Data::Keep).await.expect("a restarted server");
+    scene.until_renewed(&valid).await;
+    eventually(SOON, || async { watcher.inspect("a").await.map(drop) }).await;
+    assert_eq!(places(&view(&watcher, "a").await), before);
+    served_in_order(scene).await;
+    until_empty(&watcher, SOON).await;
+}
+
+/// A server that has forgotten everything: each holder is told soon, whoever waits is let in, and tokens go on rising.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_are_told_when_the_server_has_forgotten_them() {
+    let mut site = Site::new().await;
+    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+    let scene = scene(&locks, &other).await;
+    site.server.kill().expect("a killed server");
+    site.server.restart(Data::Wipe).await.expect("a restarted server");
+    for guard in scene.many.iter().chain([&scene.held]) {
+        // A third of the TTL is when they would have renewed anyway.
+        let reason = timeout(LONG / 9, guard.lost()).await.expect("it is told soon");
+        assert_eq!(reason, LostReason::Taken);
+    }
+    // The other's own connection was ended, too.
+    eventually(SOON, || async { other.inspect("a").await.map(drop) }).await;
+    for lost in scene.many {
+        let next = other.mutex(lost.name().as_str()).try_lock().await.expect("an answer").expect("it is free");
+        assert!(next.token() > lost.token(), "the new token is higher");
+        assert_eq!(lost.release().await.expect("an outcome"), Outcome::WasLost(LostReason::Taken));
+        assert!(next.is_held(), "the late release does not touch the next holder");
+        give_back(next).await;
+    }
+    // Both waiters are let in, one after the other; in which order they come back is not promised.
+    let old = scene.held.token();
+    assert_eq!(scene.held.release().await.expect("an outcome"), Outcome::WasLost(LostReason::Taken));
+    let mut tokens = Vec::new();
+    for waiter in scene.waiters {
+        let (sender, taken) = tokio::sync::oneshot::channel();
+        tokio::spawn(async move {
+            let guard = guard(waiter).await;
+            sender.send(guard.token()).expect("somebody listens");
+            give_back(guard).await;
+        });
+        tokens.push(taken);
+    }
+    for token in tokens {
+        assert!(timeout(SOON, token).await.expect("it is let in").expect("a token") > old);
+    }
+    until_empty(&other, SOON).await;
+}
+
+/// The server stands still for longer than a client waits for an answer, and shorter than the TTL. Nothing is lost, those who
+/// gave up meanwhile leave nothing behind, and waiters are served afterwards.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stands_still_for_a_while_loses_nothing() {
+    let ttl = Duration::from_secs(30);
+    let mut site = Site::new().await;
+    let (locks, other) = (site.locks(ttl).await, site.locks(ttl).await);
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let also = other.mutex("b").lock().await.expect("a lock");
+    let waits = spawn_lock(&other, "a");
+    until_waiting(&locks, "a", 1).await;
+    site.server.pause().expect("a paused server");
+    let paused = Instant::now();
+    // Some ask meanwhile and give up: for locks that are free, and for one that is held.
+    let mut gave_up = Vec::new();
+    for number in 0..10 {
+        let mutex = locks.mutex(if number == 0 { "b".to_owned() } else { format!("c {number}") });
+        let mutex = mutex.wait(Duration::from_millis(200 * (number % 4)));
+        gave_up.push(tokio::spawn(async move { mutex.lock().await.map(drop) }));
+    }
+    let dropped = spawn_lock(&locks, "d");
+    for task in gave_up {
+        let error = task.await.expect("no panic").expect_err("nobody answers");
+        assert!(["unavailable", "timeout"].contains(&error.kind().as_str()), "{error}");
+    }
+    dropped.abort();
+    let clock = locks.clock();
+    clock.sleep_until(clock.now().after(Duration::from_secs(3).saturating_sub(paused.elapsed()))).await;
+    site.server.resume().expect("a running server");
+
+    assert!(held.is_held() && also.is_held());
+    let start = Instant::now();
+    give_back(held).await;
+    let next = guard(waits).await;
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    // Whatever was asked for before is gone long before a TTL is over: it was given back, not left to lapse.
+    eventually(ttl / 2, || async {
+        let left = other.list("").await.map_err(|error| error.to_string())?;
+        let names: Vec<_> = left.iter().map(|view| view.name.as_str()).collect();
+        if names == ["a", "b"] { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+    assert!(also.is_held() && next.is_held());
+    give_back(also).await;
+    give_back(next).await;
+    until_empty(&locks, SOON).await;
+    let open = site.connections().await;
+    assert_eq!(open, 2, "the broken connections were closed");
+}
+
+/// The network is silent for a while, and then delivers everything that was asked for meanwhile, late and at once: whatever that
+/// leaves behind is gone with a TTL at the latest, and no guard is held by two.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_requests_leave_nothing_for_longer_than_a_ttl() {
+    let ttl = Duration::from_secs(3);
+    let site = Site::new().await;
+    let other = site.locks(LONG).await;
+    let (locks, proxy) = site.proxied_with(ttl, "?connect-timeout=1s").await;
+    proxy.freeze(true);
+    let asked = Instant::now();
+    let names: Vec<String> = (0..8).map(|number| format!("late {number}")).collect();
+    let tries = names.iter().map(|name| {
+        let mutex = locks.mutex(name).wait(Duration::from_millis(300));
+        tokio::spawn(async move { mutex.lock().await.map(drop) })
+    });
+    for task in tries.collect::<Vec<_>>() {
+        assert!(task.await.expect("no panic").is_err(), "nobody answers");
+    }
+    // Long enough for the client to have given the connection up and to have tried others.
+    eventually(SOON, || async {
+        let tries = proxy.counts().accepted;
+        if tries >= 3 { Ok(()) } else { Err(format!("{tries} connections")) }
+    })
+    .await;
+    proxy.freeze(false);
+    assert!(asked.elapsed() < SOON);
+    until_empty(&other, ttl * 2).await;
+    for name in &names {
+        give_back(other.mutex(name).try_lock().await.expect("an answer").expect("it is free")).await;
+        give_back(locks.mutex(name).lock().await.expect("it works again")).await;
+    }
+}

@@ -1,0 +1,230 @@
+//! What a lock's record must stand: short retention, several claims of one client in one renewal, a server that refuses writes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::engine::{Answer, Engine, Released, Renewal};
+use leasehold::logic::lease::Validity;
+use leasehold::{Claim, LockName, Mode, Token};
+use leasehold_conformance::world::{LONG, SOON};
+use leasehold_testbed::eventually;
+
+use crate::redis_faults::site::{Site, claim, give_back, guard, spawn_lock, until_waiting, view};
+
+/// Asks and is granted.
+async fn take(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Token {
+    match Arc::clone(engine).attempt(Arc::clone(claim), true).await.expect("an answer") {
+        Answer::Granted(grant) => grant.token,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whoever tries, looks or leaves does not shorten the life of another's record: it outlives every lease in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_outlives_its_longest_lease() {
+    let site = Site::new().await;
+    let engine = site.engine_with("retention=1s").await;
+    let holder = claim("a", Mode::Shared, LONG);
+    take(&engine, &holder).await;
+    let lives = |what: &'static str| {
+        let site = &site;
+        async move {
+            let key = &site.keys().await[0];
+            let left = site.number(&["PTTL", key]).await;
+            assert!(left > LONG.as_millis() as i64 - 20_000, "{what}: the record ends in {left} ms");
+        }
+    };
+    lives("taken").await;
+    // Longer than half the retention after the last time that its end was set.
+    let clock = leasehold::clock::Clock::system();
+    for what in ["tried", "left", "waited", "evicted"] {
+        clock.sleep_until(clock.now().after(Duration::from_millis(1100))).await;
+        let short = claim("a", if what == "left" { Mode::Shared } else { Mode::Exclusive }, Duration::from_secs(5));
+        match what {
+            "tried" => drop(Arc::clone(&engine).attempt(short, false).await.expect("an answer")),
+            "left" => {
+                take(&engine, &short).await;
+                assert_eq!(Arc::clone(&engine).release(short).await.expect("an answer"), Released::Released);
+            }
+            "waited" => {
+                let answer = Arc::clone(&engine).attempt(Arc::clone(&short), true).await.expect("an answer");
+                assert!(matches!(answer, Answer::Queued { .. }), "{answer:?}");
+                assert_eq!(Arc::clone(&engine).release(short).await.expect("an answer"), Released::LeftQueue);
+            }
+            _ => {
+                let name = LockName::new("a").expect("a name");
+                let evicted = Arc::clone(&engine).evict(name, short.id, String::new()).await.expect("an answer");
+                assert!(evicted.party.is_none());
+            }
+        }
+        lives(what).await;
+    }
+}
+
+/// The same as its users see it: somebody tries a lock, and its holder keeps it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_try_does_not_end_anothers_lease() {
+    let site = Site::new().await;
+    let (locks, other) = (site.locks_with(LONG, "retention=1s").await, site.locks_with(LONG, "retention=1s").await);
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let clock = locks.clock();
+    for _ in 0..2 {
+        clock.sleep_until(clock.now().after(Duration::from_millis(1100))).await;
+        assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "it is held");
+    }
+    assert!(held.is_held());
+    give_back(held).await;
+}
+
+/// One renewal carries two claims on the same lock, and finds that a third one's lease is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_claims_on_one_lock_are_renewed_together() {
+    let (permit, short) = (Mode::Permits { n: 1, limit: 3 }, Duration::from_secs(2));
+    let site = Site::new().await;
+    let (engine, other) = (site.engine().await, site.engine().await);
+    for dead_first in [true, false] {
+        let name = format!("the dead one was first: {dead_first}");
+        let (one, two, dead) = (claim(&name, permit, LONG), claim(&name, permit, LONG), claim(&name, permit, short));
+        let order = if dead_first { [&dead, &one, &two] } else { [&one, &two, &dead] };
+        for claim in order {
+            take(if Arc::ptr_eq(claim, &dead) { &other } else { &engine }, claim).await;
+        }
+        let waits = claim(&name, permit, LONG);
+        let answer = Arc::clone(&other).attempt(Arc::clone(&waits), true).await.expect("an answer");
+        assert!(matches!(answer, Answer::Queued { .. }), "{answer:?}");
+        let clock = leasehold::clock::Clock::system();
+        clock.sleep_until(clock.now().after(short)).await;
+
+        let renewed = Arc::clone(&engine).renew(vec![Arc::clone(&one), Arc::clone(&two)]).await.expect("an answer");
+        assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Renewed(_))), "{renewed:?}");
+        let view = Arc::clone(&engine).inspect(LockName::new(&name).expect("a name")).await.expect("a view");
+        assert_eq!((view.holders.len(), view.waiters.len()), (3, 0), "{name}: {view:?}");
+        // Everything can be given back, and taken again: the record is whole.
+        for claim in [&waits, &one, &two] {
+            let released = Arc::clone(&other).release(Arc::clone(claim)).await.expect("an answer");
+            assert_eq!(released, Released::Released, "{name}");
+        }
+        let alone = claim(&name, Mode::Exclusive, LONG);
+        take(&other, &alone).await;
+        Arc::clone(&other).release(alone).await.expect("an answer");
+    }
+}
+
+/// A server that takes no writes for a while tells nobody of a grant that it has not written down.
+async fn nobody_is_told_of_what_is_not_written(setting: &str, off: &str, on: &str) {
+    let site = Site::new().await;
+    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let waits = spawn_lock(&other, "a");
+    until_waiting(&locks, "a", 1).await;
+    site.reset().await;
+    site.text(&["CONFIG", "SET", setting, off]).await;
+    let release = tokio::spawn(held.release());
+    // The release has been tried, and was either refused or done as a whole.
+    eventually(SOON, || async {
+        let scripts = site.calls().await.scripts();
+        if scripts >= 1 { Ok(()) } else { Err("no release so far") }
+    })
+    .await;
+    let told = site.calls().await.of("publish") > 0;
+    let seen = view(&locks, "a").await;
+    if told {
+        assert!(
+            seen.waiters.is_empty(),
+            "the waiter was told that it holds, and the record says that it waits: {seen:?}"
+        );
+    }
+    site.text(&["CONFIG", "SET", setting, on]).await;
+    let got = guard(waits).await;
+    let seen = view(&locks, "a").await;
+    assert_eq!(seen.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(got.token())], "{seen:?}");
+    let _ = release.await.expect("no panic").expect("a release");
+    give_back(got).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_enough_replicas_tells_nobody_of_a_grant() {
+    nobody_is_told_of_what_is_not_written("min-replicas-to-write", "1", "0").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_memory_tells_nobody_of_a_grant() {
+    nobody_is_told_of_what_is_not_written("maxmemory", "1", "0").await;
+}
+
+/// Leases that are renewed together by one write: the record of each outlives its lease, however short it is kept otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_record_of_a_bundled_lease_outlives_it() {
+    let ttl = Duration::from_secs(4);
+    let site = Site::new().await;
+    let engine = site.engine_with("retention=1s").await;
+    let claims: Vec<_> = (0..40).map(|number| claim(&format!("many {number}"), Mode::Exclusive, ttl)).collect();
+    for claim in &claims {
+        take(&engine, claim).await;
+    }
+    let clock = leasehold::clock::Clock::system();
+    // As a keeper does it; the last round before each is asked for by itself again.
+    for round in 0..3 {
+        let renewed = Arc::clone(&engine).renew(claims.clone()).await.expect("an answer");
+        for (claim, renewal) in claims.iter().zip(renewed) {
+            let Renewal::Renewed(Validity::Until(end)) = renewal else { panic!("{renewal:?}") };
+            let key = format!("leasehold:l{{{}}}", claim.name());
+            let record = Duration::from_millis(site.number(&["PTTL", &key]).await.try_into().expect("it ends"));
+            let lease = end.since(clock.now());
+            assert!(record > lease, "round {round}: the record ends in {record:?}, the lease in {lease:?}");
+        }
+        clock.sleep_until(clock.now().after(ttl * 3 / 10)).await;
+    }
+}
+
+/// A heartbeat costs the server the same, however many wait: or else a long queue would cost it all its time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_costs_the_same_however_many_wait() {
+    let site = Site::new().await;
+    let engine = site.engine().await;
+    take(&engine, &claim("a", Mode::Exclusive, LONG)).await;
+    let mut last = claim("a", Mode::Exclusive, LONG);
+    for _ in 0..2000 {
+        last = claim("a", Mode::Exclusive, LONG);
+        let answer = Arc::clone(&engine).attempt(Arc::clone(&last), true).await.expect("an answer");
+        assert!(matches!(answer, Answer::Queued { .. }), "{answer:?}");
+    }
+    site.reset().await;
+    let answer = Arc::clone(&engine).wait(last, Duration::ZERO).await.expect("an answer");
+    assert!(matches!(answer, Answer::Queued { ahead: 1.., .. }), "{answer:?}");
+    let reads = site.calls().await.of("hget");
+    assert!(reads < 200, "{reads} waiters were read");
+}
+
+/// Another program writes over one lock's key: that lock is lost, and the others that are renewed with it are not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_spoilt_record_costs_nobody_else_a_lease() {
+    let ttl = Duration::from_secs(6);
+    let site = Site::new().await;
+    let locks = site.locks(ttl).await;
+    let mut held = Vec::new();
+    for number in 0..24 {
+        held.push(locks.mutex(format!("alone {number}")).lock().await.expect("a lock"));
+        held.push(locks.rwlock(format!("together {number}")).read().await.expect("a lock"));
+    }
+    for name in ["alone 7", "together 9"] {
+        site.ask(&["SET", &format!("leasehold:l{{{name}}}"), "something else", "EX", "60"]).await;
+    }
+    let (spoilt, whole): (Vec<_>, Vec<_>) =
+        held.into_iter().partition(|guard| ["alone 7", "together 9"].contains(&guard.name().as_str()));
+    for guard in &spoilt {
+        tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    }
+    // They have been renewed since.
+    let since = locks.clock().now();
+    eventually(ttl, || async {
+        let old = whole.iter().filter(|guard| guard.deadline() < since.after(ttl * 4 / 5)).count();
+        if old == 0 { Ok(()) } else { Err(format!("{old} of {} were not renewed", whole.len())) }
+    })
+    .await;
+    assert!(whole.iter().all(leasehold::Guard::is_held));
+    drop(spoilt);
+    for guard in whole {
+        give_back(guard).await;
+    }
+}

@@ -1,0 +1,94 @@
+//! The server forgets its scripts, again and again: nobody notices.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold::Owner;
+use leasehold_conformance::probe::Room;
+use leasehold_conformance::world::{LONG, SOON};
+
+use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_scripts_between_any_two_operations() {
+    let site = Site::new().await;
+    let ttl = Duration::from_secs(6);
+    let (locks, other) = (site.locks(ttl).await, site.locks(LONG).await);
+    let flush = || async { assert_eq!(site.text(&["SCRIPT", "FLUSH"]).await, "OK") };
+    flush().await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    flush().await;
+    assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
+    flush().await;
+    let waits = spawn_lock(&other, "a");
+    until_waiting(&other, "a", 1).await;
+    flush().await;
+    // A renewal, and a look of the first in line.
+    let before = held.deadline();
+    leasehold_testbed::eventually(SOON, || async {
+        if held.deadline() > before { Ok(()) } else { Err("not renewed so far") }
+    })
+    .await;
+    flush().await;
+    let claim = view(&other, "a").await.holders[0].claim;
+    flush().await;
+    assert!(other.evict("a", claim).await.expect("an eviction").party.is_some());
+    held.lost().await;
+    flush().await;
+    let next = guard(waits).await;
+    give_back(next).await;
+    flush().await;
+    let all = locks.all(["x", "y", "z"]).lock().await.expect("all of them");
+    flush().await;
+    drop(all);
+    locks.settle().await.expect("all given back");
+    flush().await;
+    let owner = Owner::new();
+    let read = locks.rwlock("r").owner(&owner).read().await.expect("a lock");
+    flush().await;
+    let again = locks.rwlock("r").owner(&owner).read().await.expect("the same owner");
+    assert_eq!(read.token(), again.token());
+    flush().await;
+    give_back(read).await;
+    flush().await;
+    give_back(again).await;
+    flush().await;
+    give_back(locks.semaphore("s", 2).acquire(2).await.expect("permits")).await;
+    until_empty(&other, SOON).await;
+    assert!(site.calls().await.of("eval") > 10, "scripts were sent as text");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_scripts_while_twenty_work() {
+    const ROUNDS: u32 = 25;
+    let site = Arc::new(Site::new().await);
+    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+    let (room, over) = (Arc::new(Room::default()), Arc::new(AtomicBool::new(false)));
+    let flusher = tokio::spawn({
+        let (site, over) = (Arc::clone(&site), Arc::clone(&over));
+        async move {
+            while !over.load(Ordering::SeqCst) {
+                site.text(&["SCRIPT", "FLUSH"]).await;
+            }
+        }
+    });
+    let work = |number: usize| {
+        let (mutex, room) = (if number.is_multiple_of(2) { &locks } else { &other }.mutex("a"), Arc::clone(&room));
+        tokio::spawn(async move {
+            for _ in 0..ROUNDS {
+                let guard = mutex.lock().await.expect("the lock");
+                room.visit(1).await;
+                give_back(guard).await;
+            }
+        })
+    };
+    for task in (0..20).map(work).collect::<Vec<_>>() {
+        task.await.expect("no panic");
+    }
+    over.store(true, Ordering::SeqCst);
+    flusher.await.expect("no panic");
+    assert_eq!((room.most(), room.entered()), (1, 20 * ROUNDS), "one at a time");
+    until_empty(&locks, SOON).await;
+    assert!(site.calls().await.of("eval") > 0, "scripts were forgotten in between");
+}

@@ -1,0 +1,142 @@
+//! What is opened and what is refused, on real servers: modes, numbers of nodes, one server twice, passwords, TLS.
+
+use std::time::Duration;
+
+use leasehold::{Error, ErrorKind, Locks};
+use leasehold_conformance::world::LONG;
+use leasehold_testbed::Server;
+use leasehold_testbed::redis::{Independent, Redis};
+
+use crate::redlock_faults::site::{Site, give_back, lock};
+
+const SECRETS: [&str; 2] = ["hunter2secret", "swordfish99"];
+
+async fn open(url: &str) -> Locks {
+    Locks::builder().ttl(LONG).open(url).await.unwrap_or_else(|error| panic!("{error}"))
+}
+
+async fn refused(url: &str) -> Error {
+    let answer = tokio::time::timeout(Duration::from_secs(10), Locks::open(url)).await.expect("an answer in time");
+    answer.expect_err("it should be refused")
+}
+
+fn no_secret(shown: &str) {
+    for secret in SECRETS {
+        assert!(!shown.contains(secret) && !shown.contains(&secret[..6]), "{shown}");
+    }
+}
+
+fn says(error: &Error, kind: ErrorKind, what: &[&str]) {
+    assert_eq!(error.kind(), kind, "{error}");
+    for what in what {
+        assert!(error.to_string().contains(what), "{what:?}: {error}");
+    }
+    no_secret(&format!("{error} {error:?} {error:#?}"));
+}
+
+fn host(server: &Server) -> String {
+    server.addr().to_string()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn modes_that_majorities_cannot_keep_are_refused() {
+    let site = Site::new().await;
+    let locks = site.locks(LONG).await;
+    for (error, mode) in [
+        (locks.rwlock("a").read().await.expect_err("no read locks"), "has no shared locks"),
+        (locks.rwlock("a").try_read().await.expect_err("no read locks"), "has no shared locks"),
+        (locks.semaphore("a", 3).acquire(1).await.expect_err("no permits"), "has no semaphores"),
+        (locks.semaphore("a", 3).try_acquire(2).await.expect_err("no permits"), "has no semaphores"),
+    ] {
+        says(&error, ErrorKind::Unsupported, &["redlock engine", mode]);
+    }
+    assert_eq!(site.all_claims("a").await, [0; 5]);
+    // To write is to be alone.
+    give_back(lock(&locks, "a").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_of_nodes() {
+    let servers = Independent::start(4).await.expect("servers");
+    let hosts: Vec<_> = servers.servers().iter().map(host).collect();
+    let four = format!("redlock://{}", hosts.join(","));
+    says(&refused(&four).await, ErrorKind::InvalidUrl, &["4 nodes survive no more failures than 3", "even=allowed"]);
+    let locks = open(&format!("{four}?even=allowed")).await;
+    assert_eq!(locks.capabilities().caution, "");
+    give_back(lock(&locks, "a").await).await;
+    let one = open(&format!("redlock://{}", hosts[0])).await;
+    assert!(one.capabilities().caution.contains("fewer than three nodes"), "{}", one.capabilities().caution);
+    give_back(lock(&one, "b").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_server_does_not_vote_twice() {
+    let servers = Independent::start(2).await.expect("servers");
+    let ports: Vec<_> = servers.servers().iter().map(Server::port).collect();
+    for url in [
+        format!("redlock://127.0.0.1:{0},localhost:{0},127.0.0.1:{1}", ports[0], ports[1]),
+        format!("redlock://127.0.0.1:{0},127.0.0.1:{1},localhost:{0}", ports[0], ports[1]),
+        format!("redlock://127.0.0.1:{0}/1,127.0.0.1:{1},localhost:{0}/2", ports[0], ports[1]),
+    ] {
+        let error = refused(&url).await;
+        let (one, two) = (format!("127.0.0.1:{}", ports[0]), format!("localhost:{}", ports[0]));
+        says(&error, ErrorKind::InvalidUrl, &[&one, &two, "are one server, which would vote twice"]);
+    }
+    let error = refused(&format!("redlock://127.0.0.1:{0},127.0.0.1:{0},127.0.0.1:{1}", ports[0], ports[1])).await;
+    says(&error, ErrorKind::InvalidUrl, &["is named twice"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn passwords_of_each_and_of_all() {
+    let with = |password: &'static str| Redis::new().password(password).start();
+    let (a, b) = tokio::try_join!(with(SECRETS[0]), with(SECRETS[0])).expect("servers");
+    let (c, open_to_all) = tokio::try_join!(with(SECRETS[1]), Redis::new().start()).expect("servers");
+    let (a, b, c, d) = (host(&a), host(&b), host(&c), host(&open_to_all));
+    let [first, second] = SECRETS;
+    for url in [
+        format!("redlock://:{first}@{a},:{first}@{b},:{second}@{c}"),
+        format!("redlock://redis://default:{first}@{a},:{second}@{c},{d}"),
+        // One for all: the last one has another, and two are a majority.
+        format!("redlock://:{first}@{a},{b},{c}"),
+    ] {
+        let locks = open(&url).await;
+        no_secret(&format!("{} {locks:?} {locks:#?}", locks.url()));
+        assert!(locks.url().contains("***@"), "{}", locks.url());
+        give_back(lock(&locks, "a").await).await;
+        assert!(locks.inspect("a").await.expect("a view").last_token.is_some());
+    }
+    // Two refuse: no majority.
+    let error = refused(&format!("redlock://:{second}@{a},{b},{c}")).await;
+    says(&error, ErrorKind::Denied, &["2 of 3 nodes must answer", "refuses the user or the password", &a]);
+    let comma = format!("redlock://u:{},{}@{a},{b},{c}", &first[..6], &first[6..]);
+    let error = refused(&comma).await;
+    says(&error, ErrorKind::InvalidUrl, &["%2C"]);
+    assert!(!error.to_string().contains(&first[6..]), "{error}");
+    for url in [
+        format!("redlock://{first},{second}@{a},{b},{c}"),
+        format!("redlock://:{first},{second}@{a},{b}"),
+        format!("redlock://{a},:{first},x{second}@{b}"),
+        format!("redlock://{a},:{first}/{second}@{b},{c}"),
+    ] {
+        let error = refused(&url).await;
+        no_secret(&format!("{error} {error:?}"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_three_speaks_tls() {
+    let plain = Independent::start(2).await.expect("servers");
+    let tls = Redis::new().tls().start().await.expect("a server");
+    let hosts: Vec<_> = plain.servers().iter().map(host).collect();
+    let secure = format!("rediss://{}", host(&tls.server));
+    let url = format!("redlock://{},{},{secure}?ca={}", hosts[0], hosts[1], tls.ca.display());
+    let mut plain = plain;
+    let locks = open(&url).await;
+    give_back(lock(&locks, "a").await).await;
+    // It takes part: without it, there is no majority.
+    plain.server_mut(0).kill().expect("a killed server");
+    give_back(lock(&locks, "a").await).await;
+    drop(tls);
+    let error = locks.mutex("a").try_lock().await.expect_err("no majority");
+    says(&error, ErrorKind::Unavailable, &["2 of 3 nodes must answer", &hosts[0]]);
+}

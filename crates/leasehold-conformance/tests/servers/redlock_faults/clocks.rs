@@ -1,0 +1,153 @@
+//! Servers whose clocks are minutes apart, and majorities that change: tokens rise all the same.
+
+use std::time::Duration;
+
+use leasehold::logic::fence::{Seen, admits};
+use leasehold::{Locks, Token};
+use leasehold_conformance::world::{LONG, SOON};
+use leasehold_testbed::process::{Binary, Place, Probe, Recipe};
+use leasehold_testbed::redis::{Redis, Reply, Resp};
+use leasehold_testbed::{Data, Server, eventually};
+
+use crate::redlock_faults::site::{give_back, lock};
+
+/// By how many seconds each server's clock is wrong.
+const SKEWS: [i64; 5] = [600, -420, 0, 180, -60];
+/// Who is alive, one set after the other: each shares a server with the one before, and the fastest is not in all of them.
+const ALIVE: [[usize; 3]; 8] = [[0, 1, 2], [2, 3, 4], [0, 1, 4], [1, 3, 4], [1, 2, 3], [0, 3, 4], [1, 2, 4], [0, 2, 4]];
+
+/// A Redis under a wrong clock, which has on disk whatever it acknowledged.
+struct Skewed {
+    redis: Redis,
+    skew: i64,
+}
+
+impl Recipe for Skewed {
+    fn binary(&self) -> Binary {
+        Binary::new("env", "coreutils")
+    }
+
+    fn arguments(&self, place: &Place) -> Vec<String> {
+        // The loader puts the machine's own folder in place of $LIB. Memory comes from libc: Redis' own allocator asks for the
+        // time before the library that fakes it is ready.
+        let env = [
+            "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1:libc.so.6".to_owned(),
+            format!("FAKETIME={:+}", self.skew),
+            "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
+            "redis-server".to_owned(),
+        ];
+        env.into_iter().chain(self.redis.arguments(place)).collect()
+    }
+
+    fn url(&self, place: &Place) -> String {
+        self.redis.url(place)
+    }
+
+    fn probe<'a>(&'a self, place: &'a Place) -> Probe<'a> {
+        self.redis.probe(place)
+    }
+}
+
+async fn seconds(server: &Server) -> i64 {
+    let mut hand = Resp::connect(server.addr()).await.expect("a connection");
+    let Reply::Array(time) = hand.command(&["TIME"]).await.expect("an answer") else { panic!("no time") };
+    let Reply::Bulk(text) = &time[0] else { panic!("no seconds") };
+    text.parse().expect("a number")
+}
+
+async fn servers() -> Vec<Server> {
+    let mut servers = Vec::new();
+    for skew in SKEWS {
+        let redis = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]);
+        servers.push(Server::start(Skewed { redis, skew }).await.expect("a server"));
+    }
+    let right = seconds(&servers[2]).await;
+    for (server, skew) in servers.iter().zip(SKEWS) {
+        let wrong = seconds(server).await - right;
+        assert!((wrong - skew).abs() < 30, "no wrong clock: is the Debian package `faketime` installed?");
+    }
+    servers
+}
+
+fn url(servers: &[Server], options: &str) -> String {
+    let hosts: Vec<_> = servers.iter().map(|server| server.addr().to_string()).collect();
+    format!("redlock://{}?{options}", hosts.join(","))
+}
+
+/// Has these be alive, and no others.
+async fn only(servers: &mut [Server], alive: &[usize]) {
+    for (at, server) in servers.iter_mut().enumerate() {
+        match (alive.contains(&at), server.pid().is_some()) {
+            (true, false) => server.restart(Data::Keep).await.expect("a server that is back"),
+            (false, true) => server.kill().expect("a killed server"),
+            _ => {}
+        }
+    }
+}
+
+async fn rises(locks: &Locks, last: &mut Token, when: &str) {
+    let guard = lock(locks, "a").await;
+    assert!(guard.token() > *last, "{when}: {} after {last}", guard.token());
+    assert!(!admits(Seen { token: guard.token(), owner: None }, *last, None) || *last == Token(0), "{when}");
+    *last = guard.token();
+    give_back(guard).await;
+}
+
+async fn tokens_rise(options: &str) {
+    let mut servers = servers().await;
+    let url = url(&servers, options);
+    let old = Locks::builder().ttl(LONG).open(&url).await.expect("a client");
+    let mut last = Token(0);
+    rises(&old, &mut last, "all alive").await;
+    for alive in ALIVE {
+        only(&mut servers, &alive).await;
+        let when = format!("{alive:?} alive");
+        // A new client knows only the clocks of those who are alive: its guess is too low where the fastest is missing.
+        let new = Locks::builder().ttl(LONG).open(&url).await.expect("a client");
+        for _ in 0..3 {
+            rises(&new, &mut last, &when).await;
+            rises(&old, &mut last, &when).await;
+        }
+        let held = lock(&new, "a").await;
+        assert!(held.token() > last);
+        last = held.token();
+        let evicted =
+            new.evict("a", new.inspect("a").await.expect("a view").holders[0].claim).await.expect("an eviction");
+        assert!(evicted.token > last, "{when}: {} after {last}", evicted.token);
+        last = evicted.token;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_over_any_majorities() {
+    tokens_rise("node-timeout=2s").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_over_any_majorities_with_two_rounds_always() {
+    tokens_rise("second-round=always&node-timeout=2s").await;
+}
+
+/// Each server measures a lease by its own clock: by how much they differ does not matter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_end_by_durations_not_by_clocks() {
+    let servers = servers().await;
+    let url = url(&servers, "");
+    let ttl = Duration::from_secs(2);
+    let (locks, other) = (
+        leasehold::engine::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine"),
+        Locks::builder().ttl(ttl).open(&url).await.expect("a client"),
+    );
+    let claim = crate::redlock_faults::site::claim("a", None, ttl);
+    let (token, end) = eventually(SOON, || async {
+        let answer = crate::redlock_faults::site::attempt(&locks, &claim).await.map_err(|error| error.to_string())?;
+        answer.ok_or("it is not free".to_owned())
+    })
+    .await;
+    let next = other.mutex("a").wait(SOON).lock().await.expect("the lock, when its time is over");
+    let now = other.clock().now();
+    assert!(now >= end, "{:?} before its time was over", end.since(now));
+    assert!(now.since(end) < ttl * 2, "{:?} after its time was over", now.since(end));
+    assert!(next.token() > token);
+    give_back(next).await;
+}

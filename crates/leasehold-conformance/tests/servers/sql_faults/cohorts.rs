@@ -1,0 +1,212 @@
+//! Claims of one client that have a lock one after the other without a statement in between.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::Locks;
+use leasehold_conformance::world::SOON;
+
+use crate::sql_faults::site::{BOTH, LONG, Site, lock, queued};
+
+/// Who had the lock, in order, with its token.
+#[derive(Default)]
+struct Log {
+    inside: AtomicU32,
+    highest: AtomicU64,
+    seen: Mutex<Vec<(usize, u64)>>,
+}
+
+impl Log {
+    /// Holds the lock once: alone, and with a token above all before.
+    async fn once(&self, locks: &Locks, who: usize) {
+        let guard = lock(locks, "a").await;
+        assert_eq!(self.inside.fetch_add(1, Ordering::SeqCst), 0, "two at once");
+        let before = self.highest.swap(guard.token().0, Ordering::SeqCst);
+        assert!(before < guard.token().0, "{before} and then {}", guard.token());
+        self.seen.lock().expect("no panic").push((who, guard.token().0));
+        tokio::task::yield_now().await;
+        self.inside.fetch_sub(1, Ordering::SeqCst);
+        let _ = guard.release().await.expect("a release");
+    }
+}
+
+/// One after the other, in the order of their coming, and with far fewer writes than there are holders.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_goes_down_the_line_with_few_writes() {
+    const MANY: usize = 40;
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let locks = site.locks(LONG).await;
+        let first = lock(&locks, "a").await;
+        let log = Arc::new(Log::default());
+        let mut tasks = tokio::task::JoinSet::new();
+        for who in 0..MANY {
+            let (log, its) = (Arc::clone(&log), locks.clone());
+            tasks.spawn(async move { log.once(&its, who).await });
+            queued(&locks, "a", who + 1).await;
+        }
+        let version = async || {
+            let rows = site.ask(&format!("SELECT version FROM {} WHERE name = 'a'", site.table())).await;
+            rows[0][0].as_ref().expect("a version").parse::<i64>().expect("a number")
+        };
+        let before = version().await;
+        let token = first.token().0;
+        let _ = first.release().await.expect("a release");
+        tasks.join_all().await;
+        let seen = log.seen.lock().expect("no panic").clone();
+        assert!(seen.iter().map(|(who, _)| *who).eq(0..MANY), "{kind:?}: {seen:?}");
+        assert!(seen[0].1 > token, "{kind:?}");
+        // All is written down in the end, and the next one's token is above all.
+        let writes = version().await - before;
+        assert!(writes < MANY as i64 / 2, "{kind:?}: {writes} writes for {MANY} holders");
+        let other = site.locks(LONG).await;
+        assert!(lock(&other, "a").await.token().0 > log.highest.load(Ordering::SeqCst), "{kind:?}");
+    }
+}
+
+/// Two clients, each with many waiters: nobody of one comes in beside one of the other, and all tokens rise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cohorts_of_two_clients_take_turns() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let log = Arc::new(Log::default());
+        let mut tasks = tokio::task::JoinSet::new();
+        for client in 0..2 {
+            let locks = site.locks(LONG).await;
+            for _ in 0..16 {
+                let (log, locks) = (Arc::clone(&log), locks.clone());
+                tasks.spawn(async move {
+                    for _ in 0..8 {
+                        log.once(&locks, client).await;
+                    }
+                });
+            }
+        }
+        tasks.join_all().await;
+        assert_eq!(log.seen.lock().expect("no panic").len(), 256, "{kind:?}");
+    }
+}
+
+/// Another client sees who has the lock now, can put it out, and it is told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_of_a_cohort_can_be_seen_and_put_out() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+        let first = lock(&locks, "a").await;
+        let waiting = |locks: &Locks| {
+            let locks = locks.clone();
+            tokio::spawn(async move { lock(&locks, "a").await })
+        };
+        let second = waiting(&locks);
+        queued(&locks, "a", 1).await;
+        let third = waiting(&locks);
+        queued(&locks, "a", 2).await;
+        let theirs = waiting(&other);
+        queued(&locks, "a", 3).await;
+        let _ = first.release().await.expect("a release");
+        let _ = second.await.expect("no panic").release().await.expect("a release");
+        let third = third.await.expect("no panic");
+        // It is written down a moment later.
+        let holder = leasehold_testbed::eventually(SOON, || async {
+            let view = other.inspect("a").await.map_err(|error| error.to_string())?;
+            let held = view.holders.first().filter(|held| held.token == Some(third.token()));
+            held.map(|held| held.claim).ok_or_else(|| format!("{view:?}"))
+        })
+        .await;
+        let evicted = other.evict("a", holder).await.expect("an eviction");
+        assert!(evicted.party.is_some() && evicted.token > third.token(), "{kind:?}");
+        assert!(theirs.await.expect("no panic").token() > evicted.token, "{kind:?}");
+        tokio::time::timeout(SOON, third.lost()).await.expect("it is told");
+    }
+}
+
+/// A claim's longest hold counts from when it got the lock, not from when its predecessor did.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_longest_hold_begins_with_the_holder() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let locks = site.locks(LONG).await;
+        let first = lock(&locks, "a").await;
+        let most = Duration::from_millis(300);
+        let its = locks.clone();
+        let second = tokio::spawn(async move {
+            let guard = its.mutex("a").wait(SOON).max_hold(most).lock().await.expect("a lock");
+            let left = guard.deadline().since(leasehold::clock::Clock::system().now());
+            let _ = guard.release().await.expect("a release");
+            left
+        });
+        queued(&locks, "a", 1).await;
+        // Longer than the second one may hold it.
+        let clock = leasehold::clock::Clock::system();
+        clock.sleep_until(clock.now().after(most * 2)).await;
+        let _ = first.release().await.expect("a release");
+        assert!(!second.await.expect("it was let in").is_zero(), "{kind:?}");
+    }
+}
+
+/// Another client puts out one of ours who waits: whoever of ours has the lock by then has an older token, and goes on only as long as it is not told.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_token_below_an_evictions_is_held_on_to() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+        let first = lock(&locks, "a").await;
+        let mut waiting = tokio::task::JoinSet::new();
+        for place in 1..=3 {
+            let its = locks.clone();
+            waiting.spawn(async move { its.mutex("a").wait(SOON).lock().await });
+            queued(&locks, "a", place).await;
+        }
+        let second = other.inspect("a").await.expect("a view").waiters[1].claim;
+        let evicted = other.evict("a", second).await.expect("an eviction");
+        let _ = first.release().await.expect("a release");
+        // In whatever order: the evicted one asks anew, and may be let in last.
+        while let Some(waiter) = waiting.join_next().await {
+            let guard = waiter.expect("no panic").expect("a lock");
+            let token = guard.token();
+            if token < evicted.token {
+                tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+            }
+            drop(guard);
+        }
+        assert!(lock(&locks, "a").await.token() > evicted.token, "{kind:?}");
+    }
+}
+
+/// The server is killed while a cohort has the lock: nobody else comes in, and tokens go on from above all that were given.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_of_the_server_forgets_no_token_of_a_cohort() {
+    for kind in BOTH {
+        let mut site = Site::new(kind).await;
+        let log = Arc::new(Log::default());
+        let mut tasks = tokio::task::JoinSet::new();
+        let locks = site.locks(LONG).await;
+        for who in 0..32 {
+            let (log, locks) = (Arc::clone(&log), locks.clone());
+            tasks.spawn(async move {
+                for _ in 0..20 {
+                    log.once(&locks, who).await;
+                }
+            });
+        }
+        leasehold_testbed::eventually(SOON, || async {
+            let seen = log.seen.lock().expect("no panic").len();
+            if seen > 100 { Ok(()) } else { Err(format!("{seen} had it")) }
+        })
+        .await;
+        site.crash().await;
+        // Those whose call failed have left; the others go on.
+        while let Some(ended) = tasks.join_next().await {
+            if let Err(error) = ended {
+                assert!(!format!("{error:?}").contains("two at once"), "{kind:?}: {error:?}");
+            }
+        }
+        let other = site.locks(LONG).await;
+        let row = site.ask(&format!("SELECT token FROM {} WHERE name = 'a'", site.table())).await;
+        let written: u64 = row[0][0].as_ref().expect("a token").parse().expect("a number");
+        assert!(written >= log.highest.load(Ordering::SeqCst), "{kind:?}: a token was given that was not written");
+        drop((other, locks));
+    }
+}

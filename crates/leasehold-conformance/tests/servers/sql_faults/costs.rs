@@ -1,0 +1,149 @@
+//! What the server is asked, by its own count: one statement to take a free lock and one to give it back, and nothing that a pooler or a cluster cannot do.
+
+use leasehold::Locks;
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::mariadb::Galera;
+use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
+use leasehold_testbed::{Server, eventually, mariadb, postgres};
+
+use crate::sql_faults::site::{Kind, LONG, Site, lock, locks, queued};
+
+/// How many times a lock is taken and given back.
+const CYCLES: u64 = 40;
+
+async fn cycles(locks: &Locks, count: u64) {
+    for _ in 0..count {
+        let _ = lock(locks, "a").await.release().await.expect("a release");
+    }
+}
+
+/// What MariaDB has counted of these.
+async fn counted(server: &Server, which: &str) -> u64 {
+    let sql = format!(
+        "SELECT CAST(SUM(variable_value) AS UNSIGNED) FROM information_schema.global_status WHERE variable_name {which}"
+    );
+    let rows = mariadb::ask(server, &sql).await.expect("an answer");
+    rows[0][0].as_ref().expect("a value").parse().expect("a number")
+}
+
+/// All statements of whatever kind, a prepared one as what it is.
+async fn statements(server: &Server) -> u64 {
+    counted(server, "LIKE 'Com\\_%' AND variable_name NOT LIKE 'Com\\_stmt%' AND variable_name NOT LIKE 'Com\\_admin%'")
+        .await
+}
+
+/// MariaDB: as many inserts as takes, as many updates as releases; and without bells, which a claim gets that is there for long, nothing else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_statements_a_cycle_on_mariadb() {
+    let server = mariadb::start().await.expect("a server");
+    let plain = locks(&server.url(), LONG).await;
+    cycles(&plain, 1).await;
+    let before = (counted(&server, "= 'Com_insert'").await, counted(&server, "= 'Com_update'").await);
+    cycles(&plain, CYCLES).await;
+    let after = (counted(&server, "= 'Com_insert'").await, counted(&server, "= 'Com_update'").await);
+    assert_eq!((after.0 - before.0, after.1 - before.1), (CYCLES, CYCLES));
+    drop(plain);
+    eventually(SOON, || async {
+        let left = mariadb::connections(&server).await.expect("a list");
+        if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
+    })
+    .await;
+    let silent = locks(&format!("{}?wake=poll", server.url()), LONG).await;
+    cycles(&silent, 1).await;
+    let before = statements(&server).await;
+    cycles(&silent, CYCLES).await;
+    // To ask is counted, too.
+    assert_eq!(statements(&server).await - before - 1, 2 * CYCLES);
+}
+
+/// PostgreSQL: every statement is a transaction. A client that takes its lock so much oftener than another makes two more each time. (Without the
+/// connection that listens: what is held when it begins to is renewed at once.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_statements_a_cycle_on_postgres() {
+    let server = Postgres::new().setting("autovacuum", "off").start().await.expect("a server");
+    // From another database: what is asked there does not count.
+    let elsewhere = server.url().replace("leasehold:", "postgres:").replace("/test", "/postgres");
+    let (hand, line) = tokio_postgres::connect(&elsewhere, tokio_postgres::NoTls).await.expect("a connection");
+    tokio::spawn(line);
+    let number = async |sql: &str| hand.query_one(sql, &[]).await.expect("a row").get::<_, i64>(0);
+    let client = async |count: u64| {
+        let locks = locks(&format!("{}?wake=poll", server.url()), LONG).await;
+        cycles(&locks, count).await;
+        locks.close().await.expect("an end");
+        // A session tells what it did at its end, if not before.
+        let left = "SELECT count(*) FROM pg_stat_activity WHERE datname = 'test'";
+        eventually(SOON, || async { if number(left).await == 0 { Ok(()) } else { Err("not over") } }).await;
+        number("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = 'test'").await
+    };
+    // The first makes the table.
+    let before = client(1).await;
+    let once = client(1).await - before;
+    let often = client(1 + CYCLES).await - before - once;
+    assert_eq!(often - once, 2 * CYCLES as i64);
+}
+
+/// Somebody waits, and is let in: `LISTEN` is sent by a plain client, and by none that must not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_listens_where_it_must_not() {
+    let site = Site::new(Kind::Postgres).await;
+    let pooler = PgBouncer::new(&site.server, PoolMode::Transaction).pool_size(3).start().await.expect("a pooler");
+    let listens = async || {
+        let all = postgres::connections(&site.server).await.expect("a list");
+        all.iter().any(|one| one.query.as_ref().is_some_and(|query| query.contains("LISTEN")))
+    };
+    for url in [
+        format!("{}?pooler=transaction", pooler.url()),
+        format!("{}?pooler=transaction", site.url()),
+        format!("{}?wake=poll", site.url()),
+    ] {
+        let (one, two) = (locks(&url, LONG).await, locks(&url, LONG).await);
+        let guard = lock(&one, "a").await;
+        let waiting = tokio::spawn(async move { lock(&two, "a").await });
+        queued(&one, "a", 1).await;
+        assert!(!listens().await, "{url}");
+        let _ = guard.release().await.expect("a release");
+        assert!(waiting.await.expect("no panic").is_held());
+        assert!(!listens().await, "{url}");
+    }
+    let _plain = site.locks(LONG).await;
+    eventually(SOON, || async { if listens().await { Ok(()) } else { Err("a plain one should") } }).await;
+}
+
+/// How often `GET_LOCK` was sent while one client waits for another and is let in.
+async fn bells(server: &Server, options: &str) -> u64 {
+    let ask = async |sql: &str| mariadb::ask(server, sql).await.expect("an answer");
+    ask("SET GLOBAL log_output = 'TABLE'").await;
+    ask("TRUNCATE TABLE mysql.general_log").await;
+    let url = format!("{}{options}", server.url());
+    let (one, two) = (locks(&url, LONG).await, locks(&url, LONG).await);
+    ask("SET GLOBAL general_log = ON").await;
+    let guard = lock(&one, "a").await;
+    let waiting = tokio::spawn(async move { lock(&two, "a").await });
+    queued(&one, "a", 1).await;
+    // It looks, or listens: whatever it does, it has begun to.
+    let sql = "SELECT count(*) FROM mysql.general_log WHERE argument LIKE";
+    let count = async |like: &str| {
+        let rows = ask(&format!("{sql} '{like}' AND argument NOT LIKE '%general_log%'")).await;
+        rows[0][0].as_ref().expect("a value").parse::<u64>().expect("a number")
+    };
+    let looks = count("SELECT%FROM%leasehold%").await;
+    eventually(SOON, || async {
+        let begun = count("SELECT%FROM%leasehold%").await > looks + 3 || count("%GET_LOCK%").await > 1;
+        if begun { Ok(()) } else { Err("nothing is done yet") }
+    })
+    .await;
+    let _ = guard.release().await.expect("a release");
+    assert!(waiting.await.expect("no panic").is_held());
+    ask("SET GLOBAL general_log = OFF").await;
+    count("%GET_LOCK%").await
+}
+
+/// Bells are rung by plain clients of one server, and by none of a cluster, nor by those who shall look by themselves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_rings_where_it_must_not() {
+    let server = mariadb::start().await.expect("a server");
+    assert!(bells(&server, "").await > 0, "a plain one has bells");
+    assert_eq!(bells(&server, "?wake=poll").await, 0);
+    let cluster = Galera::start(1).await.expect("a cluster");
+    assert_eq!(bells(cluster.server(0), "").await, 0);
+}

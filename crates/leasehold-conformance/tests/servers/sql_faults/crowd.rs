@@ -1,0 +1,106 @@
+//! Many waiters, few connections; and what wakes them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::sql_faults::site::{BOTH, Kind, LONG, Site, lock, locks, queued};
+
+/// 500 waiters on ten connections all get their turn, and there are never more than ten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_waiters_on_ten_connections() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let crowd = site.locks(LONG).await;
+        let other = locks(&format!("{}?connections=2&wake=poll", site.url()), LONG).await;
+        let guard = lock(&crowd, "a").await;
+        let served = Arc::new(AtomicUsize::new(0));
+        let mut waiters = JoinSet::new();
+        for _ in 0..500 {
+            let (crowd, served) = (crowd.clone(), Arc::clone(&served));
+            waiters.spawn(async move {
+                let guard = crowd.mutex("a").wait(Duration::from_secs(120)).lock().await.expect("a lock");
+                served.fetch_add(1, Ordering::SeqCst);
+                let _ = guard.release().await.expect("a release");
+            });
+        }
+        queued(&other, "a", 500).await;
+        // Ten of the crowd's, two of the one who looks.
+        site.at_most(12, 12).await;
+        let _ = guard.release().await.expect("a release");
+        while served.load(Ordering::SeqCst) < 500 {
+            site.at_most(12, 12).await;
+            tokio::task::yield_now().await;
+        }
+        waiters.join_all().await;
+    }
+}
+
+/// A waiter in another client is woken by the release, not by its own look: it would look only after an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_wakes_the_next_in_another_client() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let url = format!("{}?poll=1h", site.url());
+        let (one, two) = (locks(&url, LONG).await, locks(&url, LONG).await);
+        let looker = locks(&format!("{}?wake=poll", site.url()), LONG).await;
+        for round in 0..5 {
+            let guard = lock(&one, "a").await;
+            let two = two.clone();
+            let waiting = tokio::spawn(async move { lock(&two, "a").await });
+            queued(&looker, "a", 1).await;
+            if kind == Kind::MariaDb {
+                heard(&site).await;
+            }
+            let _ = guard.release().await.expect("a release");
+            let next = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+            let next = next.unwrap_or_else(|_| panic!("{kind:?}, round {round}: nobody woke it")).expect("no panic");
+            let _ = next.release().await.expect("a release");
+        }
+    }
+}
+
+/// Waits until somebody listens for a bell.
+async fn heard(site: &Site) {
+    leasehold_testbed::eventually(Duration::from_secs(10), || async {
+        let all = site.connections().await;
+        let listens = all.iter().any(|one| one.query.as_ref().is_some_and(|query| query.contains("GET_LOCK")));
+        if listens { Ok(()) } else { Err(format!("{all:?}")) }
+    })
+    .await;
+}
+
+/// A waiter that sleeps asks next to nothing: it is woken.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_at_rest_ask_for_nothing() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let (one, two) = (site.locks(LONG).await, site.locks(LONG).await);
+        let guard = lock(&one, "a").await;
+        let mut waiters = JoinSet::new();
+        for _ in 0..50 {
+            let two = two.clone();
+            waiters
+                .spawn(async move { drop(two.mutex("a").wait(Duration::from_secs(60)).lock().await.expect("a lock")) });
+        }
+        queued(&one, "a", 50).await;
+        if kind == Kind::MariaDb {
+            heard(&site).await;
+        }
+        let before = written(&site).await;
+        let clock = leasehold::clock::Clock::system();
+        clock.sleep_until(clock.now().after(Duration::from_secs(2))).await;
+        let after = written(&site).await;
+        assert!(after - before <= 2, "{kind:?}: {} writes while nothing happened", after - before);
+        let _ = guard.release().await.expect("a release");
+        waiters.join_all().await;
+    }
+}
+
+/// How often the row was written: its version rises by one each time.
+async fn written(site: &Site) -> i64 {
+    let rows = site.ask(&format!("SELECT version FROM {}", site.table())).await;
+    rows[0][0].as_ref().expect("a version").parse().expect("a number")
+}

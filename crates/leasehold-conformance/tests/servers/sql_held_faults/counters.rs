@@ -1,0 +1,142 @@
+//! What befalls the counter that tokens come from: others in its way, and a clock that is set back.
+
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::{WallClock, eventually};
+
+use crate::sql_held_faults::site::{Hand, Kind, LONG, Site, Table};
+
+fn number(rows: &[Vec<Option<String>>]) -> u64 {
+    rows[0][0].as_ref().expect("a value").parse().expect("a number")
+}
+
+/// A deadlock that the server reports (1213, 40P01), here through a trigger: raised again, while the lock stays where it is.
+async fn meets_a_deadlock(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let first = locks.mutex("a").lock().await.expect("a lock");
+        let before = first.token();
+        let _ = first.release().await.expect("a release");
+        trip(&table).await;
+        let guard = locks.mutex("a").try_lock().await.expect("nobody notices").expect("it is free");
+        assert!(guard.token() > before, "{}", table.technique);
+        let met = match kind {
+            Kind::MariaDb => table.site.ask(&format!("SELECT times FROM {}_met", table.name)).await,
+            Kind::Postgres => table.site.ask(&format!("SELECT last_value FROM {}_met", table.name)).await,
+        };
+        assert!(number(&met) > 2, "{}: it was met", table.technique);
+        assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "{}", table.technique);
+        assert!(guard.is_held());
+    }
+}
+
+/// Has the next two who raise the counter meet a deadlock.
+async fn trip(table: &Table) {
+    let name = &table.name;
+    let statements = match table.site.kind {
+        // What is counted there stays when the statement is undone.
+        Kind::MariaDb => vec![
+            format!("CREATE TABLE {name}_met (times INT) ENGINE = MyISAM"),
+            format!("INSERT INTO {name}_met VALUES (0)"),
+            format!(
+                "CREATE TRIGGER {name}_deadlock BEFORE INSERT ON {name}_tokens FOR EACH ROW BEGIN \
+                 UPDATE {name}_met SET times = times + 1; IF (SELECT times FROM {name}_met) <= 2 THEN \
+                 SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'; END IF; END"
+            ),
+        ],
+        Kind::Postgres => vec![
+            format!("CREATE SEQUENCE {name}_met"),
+            format!("GRANT ALL ON SEQUENCE {name}_met TO PUBLIC"),
+            format!(
+                "CREATE FUNCTION {name}_deadlock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                 IF nextval('{name}_met') <= 2 THEN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01'; END IF; \
+                 RETURN NEW; END $$"
+            ),
+            format!(
+                "CREATE TRIGGER {name}_deadlock BEFORE INSERT ON {name}_tokens FOR EACH ROW \
+                 EXECUTE FUNCTION {name}_deadlock()"
+            ),
+        ],
+    };
+    for statement in statements {
+        table.site.ask(&statement).await;
+    }
+}
+
+/// What tells one wait for a row from the next; `None`: there is none.
+async fn wait(table: &Table) -> Option<String> {
+    let sql = match table.site.kind {
+        Kind::MariaDb => {
+            "SELECT variable_value FROM information_schema.global_status \
+            WHERE variable_name = 'Innodb_row_lock_waits'"
+        }
+        Kind::Postgres => {
+            "SELECT pid || ' ' || query_start FROM pg_stat_activity \
+             WHERE wait_event_type = 'Lock' AND query LIKE '%_tokens%'"
+        }
+    };
+    table.site.ask(sql).await.first().and_then(|row| row[0].clone())
+}
+
+/// Waits until there is another than this.
+async fn another(table: &Table, than: Option<String>) -> Option<String> {
+    eventually(SOON, || async {
+        let now = wait(table).await;
+        if now.is_some() && now != than { Ok(now) } else { Err(format!("{now:?}")) }
+    })
+    .await
+}
+
+/// Somebody keeps the counter locked until the server says so (1205, 55P03): raised again, and one who only tries has its lock.
+async fn is_kept_locked(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        if (kind, table.technique) == (Kind::Postgres, "session") {
+            // A session that waits for locks without a bound has none for this, either.
+            continue;
+        }
+        let locks = table.locks(LONG).await;
+        let first = locks.mutex("a").lock().await.expect("a lock");
+        let before = first.token();
+        let _ = first.release().await.expect("a release");
+        let before_all = wait(&table).await;
+        let hand = Hand::lock(&table.site, &format!("SELECT * FROM {}_tokens FOR UPDATE", table.name)).await;
+        let trying = tokio::spawn({
+            let mutex = locks.mutex("a");
+            async move { mutex.try_lock().await }
+        });
+        let first = another(&table, before_all).await;
+        // The server has given up the first, and it was asked again.
+        another(&table, first).await;
+        assert!(!trying.is_finished(), "{}", table.technique);
+        hand.commit().await;
+        let guard = trying.await.expect("no panic").expect("nobody notices").expect("it is free");
+        assert!(guard.token() > before && guard.is_held(), "{}", table.technique);
+    }
+}
+
+/// The database's clock goes back by an hour: who holds still holds, and the next token is higher.
+async fn outlives_a_clock_set_back(kind: Kind) {
+    let clock = WallClock::new().expect("a clock");
+    for table in Site::with_clock(kind, &clock).await.tables() {
+        clock.move_to(0).expect("the right time");
+        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let guard = locks.mutex("a").lock().await.expect("a lock");
+        let token = guard.token();
+        clock.move_to(-3600).expect("a moved clock");
+        let now = match kind {
+            Kind::MariaDb => "SELECT UNIX_TIMESTAMP()",
+            Kind::Postgres => "SELECT extract(epoch FROM clock_timestamp())::bigint",
+        };
+        eventually(SOON, || async {
+            let now = number(&table.site.ask(now).await);
+            if now + 3000 < token.0 / 1_000_000 { Ok(()) } else { Err(format!("{now}: not set back")) }
+        })
+        .await;
+        assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "{}", table.technique);
+        assert!(guard.is_held());
+        let _ = guard.release().await.expect("a release");
+        let next = other.mutex("a").wait(SOON).lock().await.expect("a lock");
+        assert!(next.token() > token, "{}: {} after {token}", table.technique, next.token());
+    }
+}
+
+crate::sql_held_faults::on_both! { meets_a_deadlock is_kept_locked outlives_a_clock_set_back }

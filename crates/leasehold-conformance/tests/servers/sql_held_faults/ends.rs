@@ -1,0 +1,128 @@
+//! A connection is ended by the server, in each state.
+
+use std::collections::HashSet;
+
+use leasehold_conformance::world::SOON;
+
+use crate::sql_held_faults::site::{Kind, LONG, Site, told, waits};
+
+/// Holding: the holder is told long before its TTL, and the lock is the next one's, with a higher token.
+async fn of_a_holder(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let guard = locks.mutex("a").lock().await.expect("a lock");
+        assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
+        assert!(table.site.end(|_| true).await > 0);
+        told(&guard).await;
+        let next = other.mutex("a").wait(SOON).lock().await.expect("it is free");
+        assert!(next.token() > guard.token(), "{}", table.technique);
+        let outcome = guard.release().await.expect("an outcome");
+        assert_ne!(outcome, leasehold::Outcome::Released);
+        assert!(next.is_held());
+        // The one who lost it can have it again.
+        let _ = next.release().await.expect("a release");
+        drop(locks.mutex("a").wait(SOON).lock().await.expect("a lock"));
+    }
+}
+
+/// Holding, while another waits: that one has the lock at once, and the holder may not have been told yet. The token tells them apart.
+async fn of_a_holder_for_whom_another_waits(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let guard = locks.mutex("a").lock().await.expect("a lock");
+        let waiter = tokio::spawn(async move { other.mutex("a").wait(SOON).lock().await });
+        table.site.until("waits", waits).await;
+        assert!(table.site.end(|connection| !waits(connection)).await > 0);
+        let next = waiter.await.expect("no panic").expect("the lock");
+        assert!(next.token() > guard.token(), "{}", table.technique);
+        let fence = leasehold::fence::Fence::default();
+        fence.admit("a", next.token()).expect("the newest");
+        assert!(fence.admit("a", guard.token()).is_err(), "{}: the old one is refused", table.technique);
+        told(&guard).await;
+        assert!(next.is_held());
+    }
+}
+
+/// Waiting: the place is lost, and nothing else.
+async fn of_a_waiter(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let guard = locks.mutex("a").lock().await.expect("a lock");
+        let waiter = tokio::spawn(async move { other.mutex("a").wait(SOON).lock().await });
+        // One that is told to end may be seen for a while yet.
+        let mut ended = HashSet::new();
+        for _ in 0..3 {
+            table.site.until("waits", |one| waits(one) && !ended.contains(&one.id)).await;
+            assert_eq!(table.site.end(|one| waits(one) && ended.insert(one.id)).await, 1, "{}", table.technique);
+        }
+        table.site.until("waits", |one| waits(one) && !ended.contains(&one.id)).await;
+        assert!(guard.is_held() && !waiter.is_finished());
+        let token = guard.token();
+        let _ = guard.release().await.expect("a release");
+        let next = waiter.await.expect("no panic").expect("the lock");
+        assert!(next.token() > token);
+    }
+}
+
+/// Between the lock and its counter: there was no grant, and the claim asks again.
+async fn between_lock_and_token(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let locks = table.locks(LONG).await;
+        let first = locks.mutex("a").lock().await.expect("a lock");
+        let before = first.token();
+        let _ = first.release().await.expect("a release");
+        // Somebody keeps the counter for a while.
+        let tokens = format!("{}_tokens", table.name);
+        let keep = match kind {
+            Kind::MariaDb => format!("UPDATE {tokens} SET token = token + SLEEP(2)"),
+            Kind::Postgres => format!("BEGIN; UPDATE {tokens} SET token = token; SELECT pg_sleep(2); COMMIT"),
+        };
+        let site = std::sync::Arc::clone(&table.site);
+        let keeping = tokio::spawn(async move { site.ask(&keep).await });
+        let kept = |text: &str| text.contains("SLEEP") || text.contains("pg_sleep");
+        let list = match kind {
+            Kind::MariaDb => "SELECT info FROM information_schema.processlist WHERE user = 'root'",
+            Kind::Postgres => "SELECT query FROM pg_stat_activity WHERE usename = 'postgres' AND state = 'active'",
+        };
+        leasehold_testbed::eventually(SOON, || async {
+            let rows = table.site.ask(list).await;
+            let keeps = rows.iter().flatten().flatten().any(|text| kept(text) && text.contains(&tokens));
+            if keeps { Ok(()) } else { Err("the counter is not kept yet") }
+        })
+        .await;
+        let asking = tokio::spawn({
+            let mutex = locks.mutex("a").wait(SOON);
+            async move { mutex.lock().await }
+        });
+        let counts = |connection: &leasehold_testbed::mariadb::Connection| {
+            connection.query.as_deref().is_some_and(|query| query.contains(&tokens) && query.contains("INSERT"))
+                && connection.state != "idle"
+                && connection.state != "Sleep"
+        };
+        table.site.until("raises the counter", counts).await;
+        assert!(!asking.is_finished());
+        assert!(table.site.end(|_| true).await > 0);
+        let guard = asking.await.expect("no panic").expect("a lock, after all");
+        assert!(guard.token() > before && guard.is_held(), "{}", table.technique);
+        let other = table.locks(LONG).await;
+        assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
+        keeping.await.expect("no panic");
+    }
+}
+
+/// Idle, between two locks: nobody notices.
+async fn of_one_that_rests(kind: Kind) {
+    for table in Site::new(kind).await.tables() {
+        let locks = table.locks(LONG).await;
+        let mut last = 0;
+        for _ in 0..3 {
+            let guard = locks.mutex("a").try_lock().await.expect("an answer").expect("a free lock");
+            assert!(guard.token().0 > last);
+            last = guard.token().0;
+            let _ = guard.release().await.expect("a release");
+            table.site.end(|_| true).await;
+        }
+    }
+}
+
+crate::sql_held_faults::on_both! { of_a_holder of_a_holder_for_whom_another_waits of_a_waiter between_lock_and_token of_one_that_rests }

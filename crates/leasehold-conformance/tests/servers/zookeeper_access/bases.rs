@@ -1,0 +1,67 @@
+//! Where our nodes are.
+
+use leasehold::ErrorKind;
+use leasehold_testbed::zookeeper::ZooKeeper;
+use zookeeper_client::{Acls, CreateMode};
+
+use crate::zookeeper_access::site::{client, hand, nodes, refused, says, works};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parents_are_made_and_the_root_will_do() {
+    let server = ZooKeeper::new().start().await.expect("a server");
+    let looks = hand(&server, None).await;
+    for (path, folder) in [
+        ("", "/leasehold/a"),
+        ("/", "/a"),
+        ("/one", "/one/a"),
+        ("/one/two/three/four/", "/one/two/three/four/a"),
+        ("/with%20space/%C3%A9", "/with space/é/a"),
+    ] {
+        let locks = client(&format!("zookeeper://{}{path}", server.url())).await;
+        let held = locks.mutex("a").lock().await.expect("a lock");
+        assert_eq!(nodes(&looks, folder).await.len(), 1, "{path}");
+        assert_eq!(locks.list("").await.expect("a list").len(), 1, "{path}");
+        drop(held);
+        locks.settle().await.expect("it is given back");
+        works(&locks).await;
+    }
+    assert_eq!(refused(&format!("zookeeper://{}/zookeeper/a", server.url())).await.kind(), ErrorKind::InvalidUrl);
+}
+
+/// Two bases are two worlds, also if one is below the other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bases_do_not_meet() {
+    let server = ZooKeeper::new().start().await.expect("a server");
+    let (one, below) = (
+        client(&format!("zookeeper://{}/one", server.url())).await,
+        client(&format!("zookeeper://{}/one/two", server.url())).await,
+    );
+    let held = one.mutex("a").lock().await.expect("a lock");
+    let other = below.mutex("a").lock().await.expect("another lock");
+    // The folder of one lock is the other's base.
+    let both = one.mutex("two").lock().await.expect("a third lock");
+    assert_eq!(one.list("").await.expect("a list").len(), 2);
+    assert_eq!(below.list("").await.expect("a list").len(), 1);
+    assert_eq!(one.inspect("two").await.expect("a view").waiters.len(), 0);
+    drop((held, other, both));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_base_that_cannot_be_made_is_denied() {
+    let server = ZooKeeper::new().start().await.expect("a server");
+    let admin = hand(&server, Some("admin:word")).await;
+    for (path, acls) in [("/closed", Acls::creator_all()), ("/looked-at", Acls::anyone_read())] {
+        admin.create(path, b"", &CreateMode::Persistent.with_acls(acls)).await.expect("a node");
+        for base in [path.to_owned(), format!("{path}/below"), format!("{path}/far/below")] {
+            let locks = client(&format!("zookeeper://bob:word@{}{base}", server.url())).await;
+            let error = locks.mutex("a").lock().await.expect_err("denied");
+            says(&error, ErrorKind::Denied, &[&base, "ACL"]);
+        }
+    }
+    // What is in the way is not a folder: it ends with somebody's session, and has no children.
+    let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    admin.create("/passing", b"", &ephemeral).await.expect("a node");
+    let locks = client(&format!("zookeeper://{}/passing", server.url())).await;
+    let error = locks.mutex("a").wait(crate::zookeeper_access::site::AT_ONCE).lock().await.expect_err("it has no children");
+    assert!(error.to_string().contains("ephemeral"), "{error}");
+}

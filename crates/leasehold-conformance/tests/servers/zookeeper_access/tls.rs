@@ -1,0 +1,107 @@
+//! Whom we trust, and who we are.
+
+use std::fs;
+
+use leasehold::ErrorKind;
+use leasehold_testbed::zookeeper::{TlsZooKeeper, ZooKeeper};
+
+use crate::zookeeper_access::site::{client, nodes, refused, says, works};
+
+async fn server() -> TlsZooKeeper {
+    ZooKeeper::new().tls().start().await.expect("a server")
+}
+
+fn url(zookeeper: &TlsZooKeeper, options: &str) -> String {
+    format!("zookeeper://{}/base?{options}", zookeeper.server.url())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_trusted_by_its_authority() {
+    let (one, other) = tokio::join!(server(), server());
+    let trusting = url(&one, &format!("tls=on&ca={}", one.ca.display()));
+    works(&client(&trusting).await).await;
+    // The authority alone says it, and the certificate is good for this name, too.
+    works(&client(&url(&one, &format!("ca={}", one.ca.display())).replace("127.0.0.1", "localhost")).await).await;
+
+    let wrong = refused(&url(&one, &format!("tls=on&ca={}", other.ca.display()))).await;
+    says(&wrong, ErrorKind::Unavailable, &["ca=", "TLS", &one.server.url()]);
+    let plain = refused(&format!("zookeeper://{}/base", one.server.url())).await;
+    says(&plain, ErrorKind::Unavailable, &["tls=on", &one.server.url()]);
+    let no_tls = refused(&trusting.replace(&one.server.url(), &one.plain.to_string())).await;
+    says(&no_tls, ErrorKind::Unavailable, &["TLS", &one.plain.to_string()]);
+    works(&client(&format!("zookeeper://{}/base", one.plain)).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_may_demand_a_certificate() {
+    let zookeeper = ZooKeeper::new().tls().demand_certificates().start().await.expect("a server");
+    let nobody = url(&zookeeper, &format!("tls=on&ca={}", zookeeper.ca.display()));
+    let error = refused(&nobody).await;
+    says(&error, ErrorKind::Unavailable, &["cert=", "cert-key="]);
+    let (cert, key) = (zookeeper.client_certificate.display(), zookeeper.client_key.display());
+    let somebody = client(&format!("{nobody}&cert={cert}&cert-key={key}&acl=open")).await;
+    works(&somebody).await;
+    let reversed = refused(&format!("{nobody}&cert={key}&cert-key={cert}")).await;
+    says(&reversed, ErrorKind::InvalidUrl, &[".pem"]);
+}
+
+/// Who shows a certificate is known by it: the nodes are his, unless he says otherwise.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_is_a_login() {
+    let provider = "org.apache.zookeeper.server.auth.X509AuthenticationProvider";
+    let zookeeper = ZooKeeper::new().setting("authProvider.x509", provider).setting("ssl.authProvider", "x509");
+    let zookeeper = zookeeper.tls().demand_certificates().start().await.expect("a server");
+    let (ca, cert, key) =
+        (zookeeper.ca.display(), zookeeper.client_certificate.display(), zookeeper.client_key.display());
+    let mine = client(&url(&zookeeper, &format!("ca={ca}&cert={cert}&cert-key={key}&acl=readable"))).await;
+    let held = mine.mutex("a").lock().await.expect("a lock");
+    let looks = hand_of_plain(&zookeeper).await;
+    for path in nodes(&looks, "/base/a").await {
+        let (acl, _) = looks.get_acl(&path).await.expect("an ACL");
+        assert!(acl.iter().any(|acl| acl.scheme() == "x509" && acl.id().contains("leasehold tests")), "{acl:?}");
+    }
+    let nobody = client(&format!("zookeeper://{}/base", zookeeper.plain)).await;
+    let error = nobody.mutex("a").try_lock().await.expect_err("it is not his");
+    says(&error, ErrorKind::Denied, &["/base"]);
+    drop(held);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn files_that_are_missing_or_garbage_are_named() {
+    let zookeeper = server().await;
+    let (good, key) = (zookeeper.ca.display(), zookeeper.client_key.display());
+    let garbage = zookeeper.server.dir().join("garbage.pem");
+    fs::write(&garbage, "-----BEGIN CERTIFICATE-----\nnot base64 at all!\n").expect("a file");
+    let binary = zookeeper.server.dir().join("binary.der");
+    fs::write(&binary, [0x30, 0x82, 0xff, 0x00]).expect("a file");
+    let (empty, garbage, binary) = (zookeeper.server.dir().join("empty.pem"), garbage.display(), binary.display());
+    fs::write(&empty, "").expect("a file");
+    let empty = empty.display();
+    let folder = zookeeper.server.dir().display();
+    for (options, file) in [
+        ("ca=/no/such/file".to_owned(), "/no/such/file".to_owned()),
+        (format!("ca={garbage}"), garbage.to_string()),
+        (format!("ca={binary}"), binary.to_string()),
+        (format!("ca={empty}"), empty.to_string()),
+        (format!("ca={folder}"), folder.to_string()),
+        (format!("ca={key}"), key.to_string()),
+        (format!("ca={good}&cert=/no/cert&cert-key={key}"), "/no/cert".to_owned()),
+        (format!("ca={good}&cert={good}&cert-key=/no/key"), "/no/key".to_owned()),
+        (format!("ca={good}&cert={garbage}&cert-key={key}"), garbage.to_string()),
+        (format!("ca={good}&cert={empty}&cert-key={key}"), empty.to_string()),
+        (format!("ca={good}&cert={good}&cert-key={garbage}"), garbage.to_string()),
+        (format!("ca={good}&cert={good}&cert-key={empty}"), empty.to_string()),
+        // Both are good, but they do not belong together.
+        (format!("ca={good}&cert={good}&cert-key={key}"), key.to_string()),
+    ] {
+        let error = refused(&url(&zookeeper, &format!("tls=on&{options}"))).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidUrl, "{options}: {error}");
+        assert!(error.to_string().contains(&file), "{options}: {error}");
+    }
+    let looks = hand_of_plain(&zookeeper).await;
+    assert!(looks.check_stat("/base").await.expect("an answer").is_none(), "nobody came through");
+}
+
+async fn hand_of_plain(zookeeper: &TlsZooKeeper) -> zookeeper_client::Client {
+    zookeeper_client::Client::connect(&zookeeper.plain.to_string()).await.expect("a session")
+}

@@ -1,0 +1,111 @@
+//! What a lock costs, counted by the server: this is a promise, and no matter of speed.
+
+use std::time::Duration;
+
+use leasehold::clock::Clock;
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::{eventually, zookeeper};
+
+use crate::zookeeper_faults::site::{LONG, Site, contender};
+
+/// How often the figures are asked for until they count what has happened.
+const MOST: i64 = 20;
+
+/// A server of the test's own: nobody else's requests are counted.
+async fn alone() -> (leasehold_testbed::Server, Site) {
+    let server = zookeeper::start().await.expect("a server");
+    let site = Site::at(server.addr(), "/r").await;
+    (server, site)
+}
+
+/// Taking a free lock is one request, and giving it back is another.
+#[tokio::test]
+async fn a_free_lock_costs_two_requests() {
+    let (_server, site) = alone().await;
+    let locks = site.locks(LONG).await;
+    drop(locks.mutex("a").lock().await.expect("a lock"));
+    site.until_nodes("a", 0).await;
+    let before = site.packets().await.0;
+    for _ in 0..100 {
+        let guard = locks.mutex("a").lock().await.expect("a lock");
+        let _ = guard.release().await.expect("a release");
+    }
+    let cost = site.packets().await.0 - before;
+    // A few pings and beats of the two clients may have come between.
+    assert!((200..=210).contains(&cost), "{cost} requests for 100 locks");
+}
+
+/// A give-back wakes one waiter, which needs no further request: however many wait.
+#[tokio::test]
+async fn a_hand_off_costs_one_request_and_wakes_one() {
+    let (_server, site) = alone().await;
+    let locks = site.locks(LONG).await;
+    let mut guard = locks.mutex("a").lock().await.expect("a lock");
+    let mut waiters = Vec::new();
+    for count in 2..=17 {
+        waiters.push(contender(&locks, "a"));
+        site.until_nodes("a", count).await;
+    }
+    let asking = asking(&site).await;
+    let (mut requests, mut events) = (0i64, 0i64);
+    for (round, waiter) in waiters.into_iter().enumerate() {
+        if round > 0 {
+            // Who has waited tells the one behind.
+            eventually(SOON, || async {
+                let holder = site.client.check_stat(&site.nodes("a").await[0]).await.expect("an answer");
+                if holder.is_some_and(|stat| stat.version == 1) { Ok(()) } else { Err("not told yet".to_owned()) }
+            })
+            .await;
+        }
+        quiet(&site).await;
+        let before = site.packets().await;
+        let _ = guard.release().await.expect("a release");
+        let (_, next) = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("a contender");
+        // A packet is counted a moment after it was sent: the waiter may hear of it before.
+        let mut asked = 0;
+        let (received, told) = loop {
+            let after = site.packets().await;
+            asked += 1;
+            let received = (after.0 - before.0) - asked * asking.0;
+            let told = (after.1 - before.1) - asked * asking.1 - received;
+            if told > 0 || asked == MOST {
+                break (received, told);
+            }
+        };
+        requests += received;
+        events += told;
+        guard = next;
+    }
+    // The give-backs themselves, and a few pings. With a list for each there would be twice as many.
+    assert!((16..=26).contains(&requests), "{requests} requests for 16 hand-offs");
+    // The next one hears of each, and the one who left, of itself. A herd of 16 would make 136.
+    assert!((16..=34).contains(&events), "{events} events for 16 hand-offs");
+}
+
+/// What asking for the figures itself costs: they count it, too. Now and then a ping comes in between, or a reply is counted a moment later: mostly not.
+async fn asking(site: &Site) -> (i64, i64) {
+    quiet(site).await;
+    let (mut received, mut sent) = (Vec::new(), Vec::new());
+    for _ in 0..9 {
+        let (before, after) = (site.packets().await, site.packets().await);
+        received.push(after.0 - before.0);
+        sent.push(after.1 - before.1);
+    }
+    let middle = |mut of: Vec<i64>| {
+        of.sort_unstable();
+        of[of.len() / 2]
+    };
+    (middle(received), middle(sent))
+}
+
+/// Waits until the holder has told the one behind it, and that one has looked: nobody asks anything any more.
+async fn quiet(site: &Site) {
+    eventually(SOON, || async {
+        let before = site.packets().await.0;
+        Clock::system().sleep_until(Clock::system().now().after(Duration::from_millis(150))).await;
+        let after = site.packets().await.0;
+        // A ping may come between.
+        if after <= before + 1 { Ok(()) } else { Err(format!("{} requests", after - before)) }
+    })
+    .await;
+}

@@ -1,0 +1,74 @@
+//! Changes a server's memory on disk: 2³¹ nodes are too many to make.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use leasehold_testbed::zookeeper::ZooKeeper;
+use leasehold_testbed::{Data, Server};
+use zookeeper_client::CreateMode;
+
+use crate::zookeeper_folders::site::{Site, make};
+
+/// A server whose folders stay while they are empty, with a folder in which `next` is the next number.
+pub(crate) async fn counted(name: &str, next: i32) -> Site {
+    // Without the digest of its nodes the snapshot has one checksum, at its end.
+    let zookeeper = ZooKeeper::new()
+        .container_check(std::time::Duration::from_secs(3600))
+        .property("zookeeper.digest.enabled", "false");
+    let mut site = Site::of(&zookeeper, "/n").await;
+    let hand = site.hand().await;
+    make(&hand, site.base, CreateMode::Persistent).await;
+    make(&hand, &site.folder(name), CreateMode::Container).await;
+    drop(hand);
+    // It writes what it has when it starts.
+    site.server.restart(Data::Keep).await.expect("a server with a snapshot");
+    site.server.stop().await.expect("a stopped server");
+    let snapshot = newest(&site.server);
+    let mut bytes = fs::read(&snapshot).expect("a snapshot");
+    set_children_version(&mut bytes, &site.folder(name), next);
+    seal(&mut bytes);
+    fs::write(&snapshot, bytes).expect("a changed snapshot");
+    site.server.restart(Data::Keep).await.expect("a server that takes it");
+    site
+}
+
+/// The snapshot with the highest transaction.
+fn newest(server: &Server) -> PathBuf {
+    let files = fs::read_dir(server.dir().join("version-2")).expect("its data");
+    let files = files.map(|file| file.expect("a file").path());
+    let transaction = |path: &Path| {
+        let name = path.file_name()?.to_str()?;
+        u64::from_str_radix(name.strip_prefix("snapshot.")?, 16).ok()
+    };
+    files.filter(|path| transaction(path).is_some()).max_by_key(|path| transaction(path)).expect("a snapshot")
+}
+
+/// A node is its path, its data, a number for its ACL, and its state: four long numbers, the version of its data, and then
+/// the number of children that it ever had, which is the next one's number. Lengths come before text and data.
+fn set_children_version(bytes: &mut [u8], path: &str, next: i32) {
+    let mut start = u32::try_from(path.len()).expect("a short path").to_be_bytes().to_vec();
+    start.extend_from_slice(path.as_bytes());
+    let at = bytes.windows(start.len()).position(|window| window == start).expect("the folder") + start.len();
+    let data = i32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    // No data is -1.
+    let state = at + 4 + usize::try_from(data).unwrap_or_default() + 8;
+    let version = state + 4 * 8 + 4;
+    bytes[version..version + 4].copy_from_slice(&next.to_be_bytes());
+}
+
+/// At the end are the checksum of all before it, and a slash.
+fn seal(bytes: &mut [u8]) {
+    let end = bytes.len() - 8 - 5;
+    assert_eq!(bytes[end + 8..], [0, 0, 0, 1, b'/'], "no snapshot ends like this");
+    let sum = checksum(&bytes[..end]);
+    bytes[end..end + 8].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Adler-32.
+fn checksum(bytes: &[u8]) -> u64 {
+    let (low, high) = bytes.iter().fold((1u32, 0u32), |(low, high), byte| {
+        let low = (low + u32::from(*byte)) % 65521;
+        (low, (high + low) % 65521)
+    });
+    u64::from(high << 16 | low)
+}

@@ -1,0 +1,137 @@
+//! The driver of child processes, with a shell that speaks JSON lines as the child.
+
+use std::{fs, path::Path, time::Duration};
+
+use leasehold_testbed::{Actor, Error};
+use serde_json::json;
+
+use crate::common::alive;
+
+const BOUND: Duration = Duration::from_secs(30);
+const SILENCE: Duration = Duration::from_millis(200);
+
+fn shell(script: &str) -> Actor {
+    Actor::spawn(Path::new("/bin/sh"), &["-c", script], &[("GREETING", "hello")])
+        .unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Sends back what it is sent.
+fn echo() -> Actor {
+    Actor::spawn(Path::new("/bin/cat"), &[], &[]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+#[tokio::test]
+async fn lines_go_both_ways_and_the_environment_arrives() {
+    let mut actor = shell(r#"echo "{\"say\":\"$GREETING\"}"; read line; echo "[$line]"; exit 3"#);
+    assert_eq!(actor.recv(BOUND).await.unwrap(), json!({"say": "hello"}));
+    actor.send(&json!({"op": "go"})).await.unwrap();
+    assert_eq!(actor.recv(BOUND).await.unwrap(), json!([{"op": "go"}]));
+    let status = actor.wait_exit(BOUND).await.unwrap();
+    assert_eq!(status.code(), Some(3));
+    let after = actor.recv(BOUND).await.unwrap_err().to_string();
+    assert!(after.contains("its output ended"), "{after}");
+}
+
+#[tokio::test]
+async fn expect_passes_over_other_lines_and_leaves_later_ones() {
+    let mut actor = echo();
+    for n in 1..=4 {
+        actor.send(&json!({"n": n})).await.unwrap();
+    }
+    let third = actor.expect(|line| line["n"] == 3, BOUND).await.unwrap();
+    assert_eq!(third, json!({"n": 3}));
+    assert_eq!(actor.recv(BOUND).await.unwrap(), json!({"n": 4}));
+}
+
+#[tokio::test]
+async fn a_failed_expect_shows_all_that_was_seen() {
+    let mut actor = shell(r#"echo went wrong >&2; echo '{"a":1}'; echo '{"b":2}'; read line"#);
+    // The line on standard error comes on a way of its own: be sure that it is there.
+    let told = || {
+        let story = actor.story();
+        async move { if story.contains("went wrong") { Ok(()) } else { Err(story) } }
+    };
+    leasehold_testbed::eventually(BOUND, told).await;
+    let error = actor.expect(|line| line["c"] == 3, SILENCE).await.unwrap_err();
+    assert!(matches!(error, Error::TimedOut { .. }), "{error}");
+    for part in [r#"{"a":1}"#, r#"{"b":2}"#, "went wrong"] {
+        assert!(error.to_string().contains(part), "{part} is not in: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_line_that_is_no_json_is_an_error_that_shows_it() {
+    let mut actor = shell("echo oops; read line");
+    let error = actor.expect(|_| true, BOUND).await.unwrap_err();
+    assert!(matches!(error, Error::Protocol { .. }), "{error}");
+    assert!(error.to_string().contains("oops"), "{error}");
+}
+
+#[tokio::test]
+async fn a_stopped_actor_is_silent_until_it_goes_on() {
+    let mut actor = echo();
+    actor.send(&json!(1)).await.unwrap();
+    assert_eq!(actor.recv(BOUND).await.unwrap(), json!(1));
+    actor.sigstop().unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", actor.pid())).unwrap();
+    assert!(stat.contains(") T "), "stopped when sigstop returns: {stat}");
+    actor.send(&json!(2)).await.unwrap();
+    let silence = actor.recv(SILENCE).await;
+    assert!(matches!(silence, Err(Error::TimedOut { .. })), "{silence:?}");
+    actor.sigcont().unwrap();
+    assert_eq!(actor.recv(BOUND).await.unwrap(), json!(2));
+}
+
+#[tokio::test]
+async fn a_busy_actor_is_stopped_when_sigstop_returns() {
+    let mut actor = shell("while :; do :; done");
+    let stat = format!("/proc/{}/stat", actor.pid());
+    // A signal that is only sent, and not waited for, loses this race sooner or later.
+    for _ in 0..200 {
+        actor.sigstop().unwrap();
+        let stat = fs::read_to_string(&stat).unwrap();
+        assert!(stat.contains(") T "), "{stat}");
+        actor.sigcont().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_killed_actor_is_gone_when_sigkill_returns() {
+    let mut actor = echo();
+    actor.sigstop().unwrap();
+    actor.sigkill().unwrap();
+    assert!(!alive(actor.pid()));
+    assert!(matches!(actor.sigstop(), Err(Error::NotRunning { .. })));
+    assert!(actor.send(&json!(1)).await.is_err());
+    let status = actor.wait_exit(BOUND).await.unwrap();
+    assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+    actor.sigkill().unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_actor_leaves_no_survivor() {
+    let mut actor = shell("sleep 600 & echo $!; wait");
+    let child = actor.recv(BOUND).await.unwrap().as_u64().unwrap();
+    let child = u32::try_from(child).unwrap();
+    let pid = actor.pid();
+    assert!(alive(child) && alive(pid));
+    drop(actor);
+    assert!(!alive(pid));
+    assert!(!alive(child));
+}
+
+#[tokio::test]
+async fn a_mark_comes_after_all_that_a_stopped_one_has_said() {
+    let mut actor = shell(r#"n=0; while :; do n=$((n+1)); echo "$n"; done"#);
+    for _ in 0..3 {
+        actor.recv(BOUND).await.unwrap();
+        actor.sigstop().unwrap();
+        actor.mark(&json!("mark")).await.unwrap();
+        actor.expect(|line| line == "mark", BOUND).await.unwrap();
+        let after = actor.recv(SILENCE).await.unwrap_err();
+        assert!(matches!(after, Error::TimedOut { .. }), "{after}");
+        actor.sigcont().unwrap();
+    }
+    actor.sigkill().unwrap();
+    assert!(actor.mark(&json!("mark")).await.is_err(), "it has ended");
+}

@@ -1,0 +1,19 @@
+//! The testbed itself: real servers that start, die, pause and are cut off as asked.
+
+mod actor;
+mod actor_clock;
+mod common;
+mod disk;
+mod mariadb;
+mod port_theft;
+mod postgres;
+mod proxy;
+mod proxy_quiet;
+mod redis_clock;
+mod redis_cluster;
+mod redis_sentinel;
+mod redis_tls;
+mod server;
+mod survivors;
+mod waiting;
+mod zookeeper;

@@ -1,0 +1,52 @@
+//! PostgreSQL in all the shapes that the testbed gives it.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+mod alone;
+mod bouncer;
+mod clock;
+mod killed;
+mod standby;
+mod tls;
+
+use leasehold_testbed::{Server, postgres};
+use tokio_postgres::{Client, NoTls};
+
+/// An ordinary client, by a URL.
+async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+    tokio::spawn(connection);
+    Ok(client)
+}
+
+/// An ordinary client of `server`.
+async fn client(server: &Server) -> Result<Client, tokio_postgres::Error> {
+    connect(&server.url()).await
+}
+
+/// The server's own words.
+fn words(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map(|answer| answer.message().to_owned()).unwrap_or_else(|| format!("{error:?}"))
+}
+
+/// The server process at the other end.
+async fn backend(client: &Client) -> u64 {
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await.unwrap().get(0);
+    pid.try_into().unwrap()
+}
+
+async fn fill(server: &Server) {
+    let client = client(server).await.unwrap();
+    client.batch_execute("CREATE TABLE t (n INT PRIMARY KEY); INSERT INTO t VALUES (7)").await.unwrap();
+}
+
+async fn numbers(server: &Server) -> Result<Vec<i32>, tokio_postgres::Error> {
+    let rows = client(server).await?.query("SELECT n FROM t ORDER BY n", &[]).await?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
+/// The one cell that comes back.
+async fn cell(server: &Server, statement: &str) -> String {
+    let rows = postgres::ask(server, statement).await.unwrap();
+    assert!(rows.len() == 1 && rows[0].len() == 1, "{rows:?}");
+    rows[0][0].clone().unwrap()
+}

@@ -1,0 +1,169 @@
+//! Servers that elect a leader, lose it, come back, and are cut off.
+
+use std::{io, time::Duration};
+
+use leasehold_testbed::{
+    Data, eventually,
+    zookeeper::{Ensemble, Role, ZooKeeper},
+};
+use tokio::time::Instant;
+
+use crate::zookeeper::session::{Kind, NO_NODE, Refused, Session};
+
+/// Only a failing test waits this long.
+const BOUND: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(30);
+
+/// How long a server that is cut off bears the silence.
+const SILENCE: Duration = Duration::from_secs(6);
+
+/// Writes through one server what can then be read from another.
+async fn write(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Result<(), Refused>> {
+    let mut client = Session::open(ensemble.addr(at), LONG).await?;
+    client.create(path, "v", Kind::Persistent).await
+}
+
+async fn read(ensemble: &Ensemble, at: usize, path: &str) -> io::Result<Result<String, Refused>> {
+    Session::open(ensemble.addr(at), LONG).await?.get(path).await
+}
+
+/// Waits until one server has what was written through another.
+async fn arrives(ensemble: &Ensemble, at: usize, path: &str) {
+    eventually(BOUND, || async {
+        match read(ensemble, at, path).await {
+            Ok(Ok(_)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+async fn becomes(ensemble: &Ensemble, at: usize, wanted: Role) {
+    eventually(BOUND, || async {
+        match ensemble.role(at).await {
+            Ok(role) if role == wanted => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_ensemble_outlives_its_leader_which_comes_back_with_its_files_or_without() {
+    let mut ensemble = Ensemble::start(3).await.unwrap();
+    let hosts: Vec<_> = (0..3).map(|at| format!("127.0.0.1:{}", ensemble.addr(at).port())).collect();
+    assert_eq!(ensemble.url(), hosts.join(","));
+    let old = ensemble.leader().await.unwrap();
+    let others: Vec<_> = (0..3).filter(|&at| at != old).collect();
+    assert_eq!(ensemble.followers().await.unwrap(), others);
+    write(&ensemble, others[0], "/first").await.unwrap().unwrap();
+
+    ensemble.server_mut(old).kill().unwrap();
+    let new = ensemble.leader().await.unwrap();
+    assert_ne!(new, old);
+    ensemble.settled(BOUND).await.unwrap();
+    write(&ensemble, new, "/second").await.unwrap().unwrap();
+
+    for data in [Data::Keep, Data::Wipe] {
+        ensemble.server_mut(old).restart(data).await.unwrap();
+        ensemble.settled(BOUND).await.unwrap();
+        assert_eq!(ensemble.role(old).await.unwrap(), Role::Follower);
+        assert_eq!(read(&ensemble, old, "/first").await.unwrap().unwrap(), "v");
+        assert_eq!(read(&ensemble, old, "/second").await.unwrap().unwrap(), "v");
+    }
+
+    // One that stands still keeps its connections, and its place is taken all the same.
+    ensemble.server_mut(new).pause().unwrap();
+    assert_ne!(ensemble.leader().await.unwrap(), new);
+    ensemble.server_mut(new).resume().unwrap();
+    becomes(&ensemble, new, Role::Follower).await;
+}
+
+#[tokio::test]
+async fn a_follower_that_is_cut_off_goes_on_answering_for_a_while_and_knows_nothing_new() {
+    let mut ensemble = Ensemble::of(3, &ZooKeeper::new().peer_silence(SILENCE)).await.unwrap();
+    let leader = ensemble.leader().await.unwrap();
+    let follower = ensemble.followers().await.unwrap()[0];
+    write(&ensemble, leader, "/before").await.unwrap().unwrap();
+    arrives(&ensemble, follower, "/before").await;
+
+    let mut client = Session::open(ensemble.addr(follower), LONG).await.unwrap();
+    ensemble.cut_off(follower);
+    let cut = Instant::now();
+    write(&ensemble, leader, "/behind-its-back").await.unwrap().unwrap();
+    // Its clients are served as if nothing had happened, with what is not true any more.
+    assert_eq!(client.get("/before").await.unwrap().unwrap(), "v");
+    assert_eq!(client.get("/behind-its-back").await.unwrap().unwrap_err(), NO_NODE);
+    let answered = loop {
+        match client.get("/behind-its-back").await {
+            Ok(answer) => assert_eq!(answer.unwrap_err(), NO_NODE),
+            Err(_) => break cut.elapsed(),
+        }
+    };
+    assert!(answered > SILENCE / 2, "it stopped after {answered:?}");
+    becomes(&ensemble, follower, Role::Looking).await;
+    assert!(read(&ensemble, follower, "/before").await.is_err());
+    assert_eq!(ensemble.leader().await.unwrap(), leader, "the others go on");
+
+    ensemble.heal(follower);
+    ensemble.settled(BOUND).await.unwrap();
+    assert_eq!(read(&ensemble, follower, "/behind-its-back").await.unwrap().unwrap(), "v");
+}
+
+#[tokio::test]
+async fn a_leader_that_is_cut_off_is_replaced_and_what_it_was_told_meanwhile_is_lost() {
+    let mut ensemble = Ensemble::of(3, &ZooKeeper::new().peer_silence(SILENCE)).await.unwrap();
+    let old = ensemble.leader().await.unwrap();
+    write(&ensemble, old, "/before").await.unwrap().unwrap();
+    let mut reader = Session::open(ensemble.addr(old), LONG).await.unwrap();
+    let mut writer = Session::open(ensemble.addr(old), LONG).await.unwrap();
+    ensemble.cut_off(old);
+    // It takes the write, and cannot promise it.
+    let written = writer.create("/lost", "v", Kind::Persistent);
+    let read = reader.get("/before");
+    let (written, read) = tokio::join!(written, read);
+    assert!(written.is_err(), "{written:?}");
+    assert_eq!(read.unwrap().unwrap(), "v");
+
+    let new = ensemble.leader().await.unwrap();
+    assert_ne!(new, old);
+    ensemble.settled(BOUND).await.unwrap();
+    write(&ensemble, new, "/after").await.unwrap().unwrap();
+    becomes(&ensemble, old, Role::Looking).await;
+
+    ensemble.heal(old);
+    ensemble.settled(BOUND).await.unwrap();
+    let mut client = Session::open(ensemble.addr(old), LONG).await.unwrap();
+    assert_eq!(client.get("/after").await.unwrap().unwrap(), "v");
+    assert_eq!(client.get("/lost").await.unwrap().unwrap_err(), NO_NODE);
+}
+
+/// A cut and a heal before anybody has noticed, and what a server says of itself meanwhile.
+#[tokio::test]
+async fn a_short_cut_is_healed_and_a_delay_is_felt() {
+    let mut ensemble = Ensemble::start(3).await.unwrap();
+    for at in 0..3 {
+        ensemble.cut_off(at);
+        ensemble.heal(at);
+        ensemble.settled(BOUND).await.unwrap();
+        write(&ensemble, at, &format!("/{at}")).await.unwrap().unwrap();
+    }
+    let leader = ensemble.leader().await.unwrap();
+    let delay = Duration::from_millis(100);
+    for at in ensemble.followers().await.unwrap() {
+        ensemble.delay(leader, at, delay);
+    }
+    let mut client = Session::open(ensemble.addr(leader), LONG).await.unwrap();
+    let started = Instant::now();
+    client.create("/far", "v", Kind::Persistent).await.unwrap().unwrap();
+    assert!(started.elapsed() >= delay * 2, "proposal and vote took {:?}", started.elapsed());
+    // A read asks nobody else.
+    let client = tokio::sync::Mutex::new(client);
+    eventually(BOUND, || async {
+        let started = Instant::now();
+        assert_eq!(client.lock().await.get("/far").await.unwrap().unwrap(), "v");
+        let taken = started.elapsed();
+        if taken < delay { Ok(()) } else { Err(format!("it took {taken:?}")) }
+    })
+    .await;
+}

@@ -1,0 +1,449 @@
+//! `leasehold verify`: load, faults, a recorded history, a checker and a report.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, ValueEnum};
+use leasehold_command::duration::parse_positive;
+use leasehold_command::exit::{self, Failure};
+use leasehold_command::output;
+use leasehold_verify::conduct::{Control, Length, Progress, Run, Scene, Stage, Target, Trouble};
+use leasehold_verify::deploy::{Local, faults_at};
+use leasehold_verify::history::{self, Event, FaultKind, Workload};
+use leasehold_verify::verdict::Verdict;
+use leasehold_verify::{check, report};
+use rustix::termios::isatty;
+use serde::Serialize;
+use tokio::signal::unix::{self, SignalKind};
+
+
+/// A promise was broken; or a control was not found out.
+const BROKEN: u8 = 1;
+
+// Lines of at most 79 characters, so that no terminal breaks them.
+const AFTER: &str = "\
+Examples:
+  leasehold verify --local redis                 all it can, for a minute
+  leasehold verify --local redlock --workload counter --faults partition,clock
+  leasehold verify --local postgres --faults crash,disk-full --for 2m --seed 7
+  leasehold verify --engine redis://db1 --faults kill,stop,cut --for 30s
+  leasehold verify --local redis --workload unfenced --faults stop --guard off
+  leasehold verify --check verify-redis-fenced-1.jsonl
+
+Workloads:
+  mutex       take, hold, give back
+  reentrant   take twice as one owner, give back twice
+  rwlock      readers and writers
+  semaphore   some of a number of permits
+  fenced      holders write to a register that refuses old tokens (default)
+  unfenced    the same, and it refuses nothing: what fencing is for
+  counter     holders read a number and write the next one, with their tokens
+  queue       all wait in line: who was there first is served first
+  election    candidates and one leader
+  ticks       a scheduled job on every worker, due every second
+
+Faults of the workers and of their connections (with --engine and --local):
+  kill        a holder is killed (SIGKILL)
+  stop        a holder is stopped (SIGSTOP) for longer than its TTL, goes on
+  cut         connections are cut
+  lost-reply  a request arrives and its reply does not
+  delay       everything takes long
+  duplicate   requests arrive twice
+  partition   the workers cannot reach the servers, or some of them
+
+Faults of the servers (with --local only):
+  crash       a server is killed and comes back with its data
+  wipe        a server is killed and comes back without its data
+  failover    the master dies, its replicas behind, and one takes its place
+  leader      the leader is killed
+  clock       a server's wall clock is set back
+  ahead       a server's wall clock jumps ahead; only tokens are promised then
+  evict       the server runs out of memory
+  disk-full   the server's disk is full (as root)
+
+What it does there:
+  With --engine: processes of its own take and give back locks whose names
+  begin with `verify:`; proxies of its own stand before the servers if
+  connections are to be disturbed. Nothing is done to a server that it did not
+  start. With --local: it starts the real servers, from Debian's packages, in
+  temporary folders on free ports, and ends them.
+
+Files, in the folder of --out:
+  verify-ENGINE-WORKLOAD-SEED.jsonl   the history, written while it runs
+  verify-ENGINE-WORKLOAD-SEED.html    the report: open it in a browser
+  The next run with the same words writes over both; --out keeps them apart.
+
+Exit codes:
+    0   every promise was kept; with --guard off: the checker found out
+    1   a promise was broken; with --guard off: the checker found nothing;
+        also if nothing was shown, the checker came to no end, or a history
+        that is checked again has no end
+   64   wrong usage
+   69   it could not be run: a server is missing, or cannot be reached
+   74   a file or the output cannot be written
+  128+  ended by a signal; what was seen until then is checked and reported";
+
+/// Prove, with a picture, what an engine's locks hold under faults
+///
+/// Runs workers against an engine, makes things go wrong, writes down everything that happened, checks that history, and makes a
+/// report that a person can look at.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("where").required(true))]
+#[command(after_long_help = AFTER, after_help = "`leasehold verify --help` lists the workloads and the faults.")]
+pub(crate) struct VerifyArgs {
+    /// The engine to be put to the test, by its URL; LEASEHOLD_ENGINE does not count here
+    #[arg(long, value_name = "URL", group = "where")]
+    engine: Option<String>,
+    /// Start the real servers here: memory, file, redis, redlock, zookeeper, mysql or postgres
+    #[arg(long, value_name = "ENGINE", value_parser = parse::<Local>, group = "where")]
+    local: Option<Local>,
+    /// Check a history again, and make its report anew
+    #[arg(long, value_name = "FILE", group = "where", conflicts_with_all = ["workload", "faults", "lasts", "ops", "times", "seed", "workers", "ttl", "guard"])]
+    check: Option<PathBuf>,
+    /// What the workers do
+    #[arg(long, value_name = "NAME", default_value = "fenced", value_parser = parse::<Workload>)]
+    workload: Workload,
+    /// What goes wrong: names with commas between them, `all` or `none`
+    ///
+    /// `all`: all that can be caused there but `ahead`, with which exclusion is not promised; with --engine, those of the workers, and those of
+    /// their connections where a proxy can stand before the servers. Without it the same, but no
+    /// `clock` where servers forget: with both, tokens are not promised.
+    #[arg(long, value_name = "NAMES")]
+    faults: Option<String>,
+    /// For how long
+    #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = parse_positive)]
+    lasts: Duration,
+    /// For how many calls, at least, instead
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "lasts")]
+    ops: Option<u64>,
+    /// How many faults; without it one of each kind, and with --for about one every four seconds
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    times: Option<usize>,
+    /// Everything random comes from this number
+    #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
+    seed: u64,
+    /// How many workers
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=64))]
+    workers: u32,
+    /// The TTL of all leases; without it one that suits the engine
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
+    ttl: Option<Duration>,
+    /// `off`: a negative control. What should guard is turned off, and the checker must find out
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    guard: Switch,
+    /// The folder for the history and the report; without it this one, or with --check that of the history
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Write the timeline alone to this file, too, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// JSON for programs instead of text for people
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+fn parse<T: std::str::FromStr<Err = String>>(text: &str) -> Result<T, String> {
+    text.parse()
+}
+
+pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
+    if let Some(file) = &options.check {
+        return check_again(file, &options);
+    }
+    let target = match (&options.local, &options.engine) {
+        (Some(local), _) => Target::Local(*local),
+        (None, Some(url)) => Target::Engine(url.clone()),
+        (None, None) => return Err(Failure::usage("say where the engine is: --engine URL, or --local ENGINE")),
+    };
+    let faults = faults(options.faults.as_deref(), &target)?;
+    let control = match options.guard {
+        Switch::On => None,
+        Switch::Off => Some(control(&target, options.workload, &faults)?),
+    };
+    let history = history_of(&options, &target, control.is_some())?;
+    let worker = std::env::current_exe().map_err(|error| Failure::system("where am I", error))?;
+    let scene = Scene { target, faults: faults.clone(), control, ttl: options.ttl, worker };
+    let mut ticker = Ticker::new();
+    ticker.say("starting");
+    let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
+    let opened = tokio::select! {
+        opened = Stage::open(scene) => opened,
+        number = signals.next() => {
+            ticker.end();
+            return Ok(exit::by_signal(number));
+        }
+    };
+    let mut stage = opened.map_err(|problem| ticker.trouble(problem))?;
+    let run = Run {
+        workload: options.workload,
+        faults,
+        // Whether one fault shows a control is up to chance.
+        times: options.times.or(control.filter(|_| options.ops.is_some()).map(|control| control.extent().1)),
+        workers: options.workers,
+        length: options.ops.map_or(Length::Time(options.lasts), Length::Calls),
+        seed: options.seed,
+        history: Some(history.clone()),
+    };
+    let begun = fs::metadata(&history).and_then(|old| old.modified()).ok();
+    let performed = tokio::select! {
+        performed = stage.perform(&run, |progress| ticker.show(progress)) => performed.map_err(Cut::Trouble),
+        number = signals.next() => Err(Cut::Signal(number)),
+    };
+    // Whatever was started here ends before anything else is said.
+    drop(stage);
+    ticker.say("checking");
+    let (events, cut) = match performed {
+        Ok(events) => (events, None),
+        Err(cut) => match so_far(&history, begun) {
+            Some(events) => (events, Some(cut)),
+            None => return cut.ends(&ticker),
+        },
+    };
+    let checking = tokio::task::spawn_blocking(move || (check::check(&events), events));
+    let (verdict, events) = tokio::select! {
+        checked = checking => checked.map_err(|error| Failure::system("the check ended", error))?,
+        number = signals.next() => return Cut::Signal(number).ends(&ticker),
+    };
+    ticker.end();
+    let told = tell(&events, &verdict, &history, &options)?;
+    match cut {
+        // What is broken is broken, however it ended.
+        Some(Cut::Trouble(problem)) if control.is_none() && !verdict.holds() => {
+            output::say(&problem.to_string());
+            Ok(BROKEN)
+        }
+        Some(cut) => cut.ends(&ticker),
+        None => Ok(told),
+    }
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("at least one; `--faults none` is for none".to_owned()),
+        Ok(times) => Ok(times),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+/// What there is to turn off.
+fn control(target: &Target, workload: Workload, faults: &[FaultKind]) -> Result<Control, Failure> {
+    Control::of(target, workload, faults).map_err(|choice| {
+        // In one piece: what there is stands below.
+        Failure::usage(choice)
+    })
+}
+
+/// Where the history goes, in a folder that is there.
+fn history_of(options: &VerifyArgs, target: &Target, is_control: bool) -> Result<PathBuf, Failure> {
+    let out = options.out.clone().unwrap_or_else(|| PathBuf::from("."));
+    fs::create_dir_all(&out).map_err(|error| written(&out, &error))?;
+    let name = match target {
+        Target::Local(local) => local.to_string(),
+        Target::Engine(url) => url.split([':', '+']).next().unwrap_or("engine").to_owned(),
+    };
+    let suffix = if is_control { "-guard-off" } else { "" };
+    Ok(out.join(format!("verify-{name}-{}-{}{suffix}.jsonl", options.workload, options.seed)))
+}
+
+/// Why a run did not come to its end.
+enum Cut {
+    Trouble(Trouble),
+    Signal(i32),
+}
+
+impl Cut {
+    fn ends(self, ticker: &Ticker) -> Result<u8, Failure> {
+        match self {
+            Self::Trouble(problem) => Err(ticker.trouble(problem)),
+            Self::Signal(number) => {
+                ticker.end();
+                Ok(exit::by_signal(number))
+            }
+        }
+    }
+}
+
+/// What was written of a run that was cut short; `None` if it had not begun to write.
+fn so_far(history: &Path, before: Option<std::time::SystemTime>) -> Option<Vec<Event>> {
+    let now = fs::metadata(history).and_then(|new| new.modified()).ok()?;
+    if before == Some(now) {
+        return None;
+    }
+    history::read(&history::load(history).ok()?).ok().filter(|events| !events.is_empty())
+}
+
+/// What ends a run early.
+struct Signals([(i32, unix::Signal); 3]);
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        let listen = |kind: SignalKind| unix::signal(kind).map(|signal| (kind.as_raw_value(), signal));
+        let all = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
+        let [a, b, c] = all.map(listen);
+        Ok(Self([a?, b?, c?]))
+    }
+
+    async fn next(&mut self) -> i32 {
+        let [a, b, c] = &mut self.0;
+        tokio::select! {
+            _ = a.1.recv() => a.0,
+            _ = b.1.recv() => b.0,
+            _ = c.1.recv() => c.0,
+        }
+    }
+}
+
+fn check_again(file: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
+    let text =
+        history::load(file).map_err(|error| Failure::usage(format!("{} cannot be read: {error}", file.display())))?;
+    let events = history::read(&text).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
+    let verdict = check::check(&events);
+    tell(&events, &verdict, file, options)
+}
+
+/// The verdict as JSON.
+#[derive(Serialize)]
+struct Told<'a> {
+    passed: bool,
+    history: String,
+    report: String,
+    #[serde(flatten)]
+    verdict: &'a Verdict,
+}
+
+/// The report beside the history, and the verdict on standard output.
+fn tell(events: &[Event], verdict: &Verdict, history: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
+    let mut page = history.with_extension("html");
+    if let (Some(out), Some(name)) = (&options.out, page.file_name()) {
+        page = out.join(name);
+    }
+    let drawn = draw(events, verdict, &page, options);
+    let passed = verdict.as_expected();
+    if options.json {
+        let (history, report) = (history.display().to_string(), page.display().to_string());
+        output::out(&output::json(&Told { passed, history, report, verdict }))?;
+    } else {
+        let colour = isatty(io::stdout()) && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let width = usize::from(output::width().unwrap_or(100)).min(120);
+        output::out(&report::text::verdict(verdict, width, colour))?;
+        let report = if drawn.is_ok() { format!("report   {}\n", page.display()) } else { String::new() };
+        output::out(&format!("\nhistory  {}\n{report}", history.display()))?;
+    }
+    // The verdict is told in any case.
+    drawn?;
+    Ok(if passed { 0 } else { BROKEN })
+}
+
+/// The report, and the picture if it is wanted.
+fn draw(events: &[Event], verdict: &Verdict, page: &Path, options: &VerifyArgs) -> Result<(), Failure> {
+    let folder = page.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.map_or(Ok(()), fs::create_dir_all).map_err(|error| written(page, &error))?;
+    fs::write(page, report::html::page(events, verdict)).map_err(|error| written(page, &error))?;
+    if let Some(picture) = &options.svg {
+        let drawn = report::svg::timeline(events, verdict, report::svg::Size::default());
+        fs::write(picture, drawn).map_err(|error| written(picture, &error))?;
+    }
+    Ok(())
+}
+
+fn faults(wanted: Option<&str>, target: &Target) -> Result<Vec<FaultKind>, Failure> {
+    let possible = || match target {
+        Target::Local(local) => Ok(local.faults()),
+        Target::Engine(_) if target.is_in_memory() => Ok(vec![FaultKind::Stop]),
+        Target::Engine(url) => faults_at(url).map_err(|problem| Failure::usage(problem.to_string())),
+    };
+    match wanted {
+        // With a clock that jumps ahead there is no exclusion to judge: only where that is asked for by name.
+        Some("all") => Ok(possible()?.into_iter().filter(|kind| *kind != FaultKind::Ahead).collect()),
+        None => {
+            let mut kinds = possible()?;
+            kinds.retain(|kind| *kind != FaultKind::Ahead);
+            let forgets = [FaultKind::Wipe, FaultKind::Failover, FaultKind::Evict];
+            if kinds.iter().any(|kind| forgets.contains(kind)) {
+                kinds.retain(|kind| *kind != FaultKind::Clock);
+            }
+            Ok(kinds)
+        }
+        Some("none") => Ok(Vec::new()),
+        Some(names) => {
+            let named = || names.split(',').map(str::trim);
+            if let Some(alone) = named().find(|name| ["all", "none"].contains(name)) {
+                return Err(Failure::usage(format!("--faults: {alone} stands alone, without other names")));
+            }
+            let kinds: Result<Vec<FaultKind>, String> = named().map(str::parse).collect();
+            let kinds = kinds.map_err(|problem| Failure::usage(format!("--faults: {problem}")))?;
+            for kind in &kinds {
+                match target {
+                    Target::Local(local) => local.can(*kind).map_err(Failure::usage)?,
+                    // In one process with all workers: nothing else is there to be disturbed.
+                    Target::Engine(_) if target.is_in_memory() => Local::Memory.can(*kind).map_err(Failure::usage)?,
+                    Target::Engine(_) if kind.hits_servers() => {
+                        return Err(Failure::usage(format!(
+                            "{kind} is done to servers, and only to those that are started here: use --local ENGINE instead of --engine"
+                        )));
+                    }
+                    Target::Engine(_) => {}
+                }
+            }
+            Ok(kinds)
+        }
+    }
+}
+
+fn written(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(exit::OUTPUT, "output", format!("{} cannot be written: {error}", path.display()))
+}
+
+/// How far it is, on one line of standard error, if somebody looks.
+struct Ticker {
+    looked_at: bool,
+    last: Duration,
+}
+
+impl Ticker {
+    fn new() -> Self {
+        Self { looked_at: isatty(io::stderr()), last: Duration::ZERO }
+    }
+
+    fn say(&self, text: &str) {
+        if self.looked_at {
+            output::err(&format!("\r\u{1b}[K{text}"));
+        }
+    }
+
+    fn show(&mut self, progress: &Progress) {
+        let elapsed = Duration::from_nanos(progress.elapsed);
+        if elapsed.saturating_sub(self.last) < Duration::from_millis(100) {
+            return;
+        }
+        self.last = elapsed;
+        self.say(&format!(
+            "{:6.1} s  {} calls  {} grants  {} lost  {}",
+            elapsed.as_secs_f64(),
+            progress.calls,
+            progress.grants,
+            progress.losses,
+            progress.now
+        ));
+    }
+
+    fn end(&self) {
+        self.say("");
+    }
+
+    fn trouble(&self, trouble: Trouble) -> Failure {
+        self.end();
+        if trouble.is_usage() {
+            return Failure::usage(trouble.to_string());
+        }
+        Failure::new(exit::UNAVAILABLE, "unavailable", trouble.to_string())
+    }
+}

@@ -1,0 +1,163 @@
+//! Our decision on registers against two others: porcupine, and trying all orders.
+
+use leasehold_verify::history::{Call, Outcome, Workload};
+use leasehold_verify::verdict::{Promise, SecondOpinion, State};
+use proptest::prelude::*;
+
+use crate::check::build::{History, finding};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Did {
+    Wrote,
+    Read(Option<u64>),
+    Refused(u64),
+    Unknown,
+    Open,
+    Failed,
+}
+
+#[derive(Clone, Debug)]
+struct Op {
+    begin: u64,
+    end: u64,
+    hold: u64,
+    token: u64,
+    write: Option<u64>,
+    did: Did,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Register {
+    seen: Option<(u64, u64)>,
+    value: Option<u64>,
+}
+
+impl Register {
+    /// What it answers.
+    fn apply(&mut self, op: &Op) -> Did {
+        let mine = (op.token, op.hold);
+        match self.seen {
+            Some(seen) if op.token < seen.0 || (op.token == seen.0 && seen != mine) => return Did::Refused(seen.0),
+            _ => self.seen = Some(mine),
+        }
+        match op.write {
+            Some(value) => {
+                self.value = Some(value);
+                Did::Wrote
+            }
+            None => Did::Read(self.value),
+        }
+    }
+}
+
+/// Whether any order of these fits, by trying all of them.
+fn fits(ops: &[Op], register: Register) -> bool {
+    let sure = |op: &&Op| !matches!(op.did, Did::Unknown | Did::Open);
+    let Some(first_end) = ops.iter().filter(sure).map(|op| op.end).min() else { return true };
+    (0..ops.len()).any(|at| {
+        let op = &ops[at];
+        let mut rest = ops.to_vec();
+        rest.remove(at);
+        let mut after = register;
+        let answer = after.apply(op);
+        op.begin <= first_end && (!sure(&op) || answer == op.did) && fits(&rest, after)
+    })
+}
+
+fn history(ops: &[Op]) -> History {
+    let mut history = History::of(Workload::Fenced);
+    for op in ops {
+        let (hold, register, token) = (op.hold, "r".to_owned(), Some(op.token));
+        let call = match op.write {
+            Some(value) => Call::Write { hold, register, token, value },
+            None => Call::Read { hold, register, token },
+        };
+        let id = history.begin(op.begin, 1, call);
+        let outcome = match op.did {
+            Did::Wrote => Outcome::Accepted,
+            Did::Read(value) => Outcome::Value { value },
+            Did::Refused(seen) => Outcome::Refused { seen },
+            Did::Unknown => crate::check::build::unknown(),
+            Did::Failed => crate::check::build::failed(),
+            Did::Open => continue,
+        };
+        history.end(op.end, id, outcome);
+    }
+    history
+}
+
+/// Random operations. They answer what a register would that does them one after the other, but for some that are made to lie.
+fn ops(most: usize, values: u64) -> impl Strategy<Value = Vec<Op>> {
+    let one = (0..14_u64, 0..7_u64, 1..4_u64, 1..4_u64, 0..values, any::<bool>(), 0..12_u8, 0..4_u64);
+    (proptest::collection::vec(one, 1..=most), any::<bool>(), 0..6_u8).prop_map(move |(all, by_token, lies)| {
+        let mut register = Register::default();
+        let mut ops = Vec::new();
+        for (at, (begin, len, hold, token, value, writes, fate, lie)) in all.into_iter().enumerate() {
+            // Mostly each hold has its own token, in the order of time.
+            let token = if by_token { hold } else { token };
+            let value = if values > 50 { at as u64 } else { value };
+            let write = writes.then_some(value);
+            ops.push((Op { begin, end: begin + len, hold, token, write, did: Did::Open }, fate, lie));
+        }
+        ops.sort_by_key(|(op, fate, _)| op.begin + u64::from(*fate) * (op.end - op.begin) / 12);
+        for (op, fate, lie) in &mut ops {
+            let mut done = register;
+            let answer = done.apply(op);
+            op.did = match *fate {
+                0 => Did::Unknown,
+                1 => Did::Open,
+                2 => Did::Failed,
+                _ => answer,
+            };
+            if *fate > 2 || (*fate < 2 && *lie > 1) {
+                register = done;
+            }
+            if *fate > 11 - lies {
+                op.did = match (*lie, op.write) {
+                    (0, _) => Did::Refused(op.token + 1),
+                    (1, _) => Did::Refused(op.token),
+                    (_, Some(_)) => Did::Wrote,
+                    (lie, None) => Did::Read(lie.checked_sub(2)),
+                };
+            }
+        }
+        ops.into_iter().map(|(op, ..)| op).collect()
+    })
+}
+
+fn compare(ops: &[Op]) -> Result<bool, TestCaseError> {
+    let verdict = history(ops).check();
+    let known: Vec<Op> = ops.iter().filter(|op| op.did != Did::Failed).cloned().collect();
+    let right = fits(&known, Register::default());
+    let ours = finding(&verdict, Promise::Fencing).state != State::Broken;
+    prop_assert_eq!(ours, right, "ours says {}, all orders say {}: {:#?}", ours, right, verdict.violations);
+    let expected = if known.is_empty() { SecondOpinion::None } else { SecondOpinion::Agrees };
+    prop_assert_eq!(verdict.second_opinion, expected);
+    Ok(right)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(3_000) })]
+
+    #[test]
+    fn three_checkers_agree_on_unique_values(ops in ops(7, 100)) {
+        compare(&ops)?;
+    }
+
+    #[test]
+    fn three_checkers_agree_on_values_that_repeat(ops in ops(7, 3)) {
+        compare(&ops)?;
+    }
+}
+
+#[test]
+fn right_and_wrong_histories_are_both_among_them() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut right = 0;
+    for _ in 0..600 {
+        let ops = ops(7, 100).new_tree(&mut runner).expect("a history").current();
+        right += u32::from(compare(&ops).expect("they agree"));
+    }
+    assert!((150..450).contains(&right), "{right} of 600 are right");
+}

@@ -1,0 +1,259 @@
+//! Random histories of a service that keeps its promises have no violation; with one thing changed they have.
+
+use std::collections::HashMap;
+
+use leasehold_verify::check::check;
+use leasehold_verify::history::{Call, Event, Mode, OpId, Outcome, Workload};
+use leasehold_verify::verdict::{Promise, SecondOpinion, State};
+use proptest::prelude::*;
+
+use crate::check::build::{MS, finding, header};
+use crate::check::simulate::{Plan, simulate};
+
+fn run(seed: u64, workload: Workload) -> Vec<Event> {
+    simulate(header(workload), &Plan { seed, workers: 5, calls: 120, faults: true }).events
+}
+
+/// The beginning and the end of each call.
+fn spans(events: &[Event]) -> HashMap<OpId, (u64, u64)> {
+    let mut spans = HashMap::new();
+    for event in events {
+        match event {
+            Event::Begin { t, op, .. } => {
+                spans.insert(*op, (*t, u64::MAX));
+            }
+            Event::End { t, op, .. } => {
+                spans.entry(*op).and_modify(|span| span.1 = *t);
+            }
+            _ => {}
+        }
+    }
+    spans
+}
+
+fn broken(events: &[Event], promise: Promise) -> bool {
+    finding(&check(events), promise).state == State::Broken
+}
+
+/// Grants: where the line is, when asked, when granted, the call.
+fn grants(events: &[Event]) -> Vec<(usize, u64, u64, OpId)> {
+    let spans = spans(events);
+    let grant = |(at, event): (usize, &Event)| match event {
+        Event::End { t, op, outcome: Outcome::Granted { .. } } => Some((at, spans[op].0, *t, *op)),
+        _ => None,
+    };
+    events.iter().enumerate().filter_map(grant).collect()
+}
+
+fn set_token(event: &mut Event, new: u64) -> Option<u64> {
+    if let Event::End { outcome: Outcome::Granted { token, .. }, .. } = event {
+        return Some(std::mem::replace(token, new));
+    }
+    None
+}
+
+/// Answers whether there was anything to change.
+fn swap_tokens(events: &mut [Event]) -> bool {
+    let grants = grants(events);
+    let pair = grants
+        .iter()
+        .find_map(|first| grants.iter().find(|second| second.1 > first.2).map(|second| (first.0, second.0)));
+    let Some((first, second)) = pair else { return false };
+    let token = set_token(&mut events[first], 0).expect("a grant");
+    let other = set_token(&mut events[second], token).expect("a grant");
+    set_token(&mut events[first], other);
+    true
+}
+
+fn grant_earlier(events: &mut [Event]) -> bool {
+    let grants = grants(events);
+    let last_held = |op: OpId| {
+        events
+            .iter()
+            .filter_map(
+                |event| if let Event::Held { t, op: of, .. } = event { (*of == op).then_some(*t) } else { None },
+            )
+            .max()
+    };
+    let mut held = grants.iter().filter(|grant| last_held(grant.3).is_some_and(|t| t > grant.2));
+    let (Some(first), Some(second)) = (held.next(), held.next()) else { return false };
+    let (granted, moved) = (first.2, second.3);
+    for event in events {
+        match event {
+            Event::Begin { t, op, .. } if *op == moved => *t = (*t).min(granted),
+            Event::End { t, op, .. } if *op == moved => *t = granted,
+            _ => {}
+        }
+    }
+    true
+}
+
+/// Of two that hold at once, the second says that it is alone, or has all permits.
+fn widen(events: &mut [Event]) -> bool {
+    let last_held = |of: OpId| {
+        let held = events.iter().filter_map(|event| match event {
+            Event::Held { t, op, .. } if *op == of => Some(*t),
+            _ => None,
+        });
+        held.max()
+    };
+    let held: Vec<(u64, u64, OpId)> = grants(events)
+        .into_iter()
+        .filter_map(|(_, _, granted, op)| last_held(op).filter(|held| *held > granted).map(|held| (granted, held, op)))
+        .collect();
+    let pairs = held.iter().flat_map(|first| held.iter().map(move |second| (first, second)));
+    let met = |(first, second): &(&(u64, u64, OpId), &(u64, u64, OpId))| first.0 < second.0 && second.0 < first.1;
+    let mut second = pairs.filter(met).map(|(_, second)| second.2);
+    let Some(second) = second.next() else { return false };
+    for event in events {
+        let Event::Begin { op, call: Call::Lock { mode, .. }, .. } = event else { continue };
+        if *op == second {
+            *mode = match *mode {
+                Mode::Permits { limit, .. } => Mode::Permits { n: limit, limit },
+                _ => Mode::Exclusive,
+            };
+        }
+    }
+    true
+}
+
+fn accept_stale(events: &mut [Event]) -> bool {
+    let spans = spans(events);
+    let mut calls: HashMap<OpId, (u64, bool)> = HashMap::new();
+    for event in events.iter() {
+        if let Event::Begin { op, call: Call::Write { token: Some(token), .. }, .. } = event {
+            calls.insert(*op, (*token, true));
+        } else if let Event::Begin { op, call: Call::Read { token: Some(token), .. }, .. } = event {
+            calls.insert(*op, (*token, false));
+        }
+    }
+    let mut accepted = Vec::new();
+    for event in events.iter() {
+        if let Event::End { t, op, outcome: Outcome::Accepted | Outcome::Value { .. } } = event {
+            accepted.push((*t, calls[op].0));
+        }
+    }
+    for event in events {
+        let Event::End { op, outcome, .. } = event else { continue };
+        let (Outcome::Refused { .. }, Some(&(token, true))) = (&*outcome, calls.get(op)) else { continue };
+        if accepted.iter().any(|&(t, other)| t < spans[op].0 && other > token) {
+            *outcome = Outcome::Accepted;
+            return true;
+        }
+    }
+    false
+}
+
+fn change_read(events: &mut [Event]) -> bool {
+    let read = events.iter_mut().rev().find_map(|event| match event {
+        Event::End { outcome: Outcome::Value { value }, .. } => Some(value),
+        _ => None,
+    });
+    read.map(|value| *value = Some(999_999)).is_some()
+}
+
+fn repeat_increment(events: &mut [Event]) -> bool {
+    let accepted: Vec<OpId> = events
+        .iter()
+        .filter_map(
+            |event| if let Event::End { op, outcome: Outcome::Accepted, .. } = event { Some(*op) } else { None },
+        )
+        .collect();
+    let [first, second, ..] = accepted[..] else { return false };
+    let written = |events: &[Event], of| {
+        events.iter().find_map(|event| match event {
+            Event::Begin { op, call: Call::Write { value, .. }, .. } if *op == of => Some(*value),
+            _ => None,
+        })
+    };
+    let same = written(events, first).expect("a write");
+    for event in events {
+        if let Event::Begin { op, call: Call::Write { value, .. }, .. } = event
+            && *op == second
+        {
+            *value = same;
+        }
+    }
+    true
+}
+
+fn changed(
+    seed: u64,
+    workload: Workload,
+    promise: Promise,
+    change: fn(&mut [Event]) -> bool,
+) -> Result<(), TestCaseError> {
+    let mut events = run(seed, workload);
+    prop_assume!(change(&mut events));
+    prop_assert!(broken(&events, promise), "{promise:?} is not broken");
+    prop_assert!(check(&events).second_opinion != SecondOpinion::Differs);
+    Ok(())
+}
+
+/// A history in which a worker's read and write are at one moment.
+#[test]
+fn a_right_service_has_no_violation_where_calls_meet() {
+    assert_eq!(check(&run(13_815_036_892_180_609_344, Workload::Counter)).violations, []);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, max_global_rejects: 20_000, ..ProptestConfig::with_cases(200) })]
+
+    #[test]
+    fn a_right_service_has_no_violation(seed in any::<u64>(), which in 0..4_usize) {
+        let workload = [Workload::Counter, Workload::Fenced, Workload::Rwlock, Workload::Semaphore][which];
+        let verdict = check(&run(seed, workload));
+        prop_assert_eq!(&verdict.violations, &Vec::new());
+        prop_assert!(matches!(verdict.second_opinion, SecondOpinion::Agrees | SecondOpinion::None));
+    }
+
+    #[test]
+    fn swapped_tokens_are_found(seed in any::<u64>()) {
+        changed(seed, Workload::Fenced, Promise::Tokens, swap_tokens)?;
+    }
+
+    #[test]
+    fn a_grant_moved_earlier_is_found(seed in any::<u64>()) {
+        changed(seed, Workload::Fenced, Promise::Exclusion, grant_earlier)?;
+    }
+
+    #[test]
+    fn a_reader_that_is_alone_beside_others_is_found(seed in any::<u64>()) {
+        changed(seed, Workload::Rwlock, Promise::Exclusion, widen)?;
+    }
+
+    #[test]
+    fn more_permits_than_there_are_are_found(seed in any::<u64>()) {
+        changed(seed, Workload::Semaphore, Promise::Permits, widen)?;
+    }
+
+    #[test]
+    fn an_accepted_stale_write_is_found(seed in any::<u64>()) {
+        changed(seed, Workload::Fenced, Promise::Fencing, accept_stale)?;
+    }
+
+    #[test]
+    fn a_changed_read_is_found(seed in any::<u64>()) {
+        changed(seed, Workload::Fenced, Promise::Fencing, change_read)?;
+    }
+
+    #[test]
+    fn a_repeated_increment_is_found(seed in any::<u64>()) {
+        changed(seed, Workload::Counter, Promise::Counter, repeat_increment)?;
+    }
+}
+
+#[test]
+fn the_random_histories_have_what_they_should() {
+    let mut all = [0_u64; 5];
+    for seed in 0..50 {
+        let verdict = check(&run(seed, Workload::Fenced));
+        let counts = verdict.counts;
+        for (sum, n) in all.iter_mut().zip([counts.grants, counts.losses, counts.refused, counts.unknown, counts.open])
+        {
+            *sum += n;
+        }
+        assert!(counts.lasted > MS);
+    }
+    assert!(all.iter().all(|&n| n > 10), "grants, losses, refused, unknown, open: {all:?}");
+}

@@ -1,0 +1,195 @@
+//! Ticks of a schedule.
+
+use leasehold_verify::history::{Call, FaultKind, OpId, Outcome, State, Workload};
+use leasehold_verify::verdict::Promise::Ticks;
+
+use crate::check::build::{History, MS, failed};
+
+fn run(
+    history: &mut History,
+    span: (u64, u64),
+    worker: u32,
+    (tick, attempt): (i64, u32),
+    outcome: Option<Outcome>,
+) -> OpId {
+    let token = span.0;
+    let op = history.begin(span.0, worker, Call::Tick { job: "j".to_owned(), tick, attempt, token });
+    if let Some(outcome) = outcome {
+        history.end(span.1, op, outcome);
+    }
+    op
+}
+
+#[test]
+fn each_tick_once() {
+    let mut history = History::of(Workload::Ticks);
+    run(&mut history, (10, 20), 1, (60, 1), Some(Outcome::Done));
+    run(&mut history, (20, 30), 2, (120, 1), Some(Outcome::Done));
+    assert_eq!(history.keeps(Ticks).figure, "2 ticks, 2 runs, 0 of them again");
+}
+
+#[test]
+fn a_lost_run_is_run_again() {
+    for outcome in [None, Some(failed())] {
+        let mut history = History::of(Workload::Ticks);
+        run(&mut history, (10, 20), 1, (60, 1), outcome);
+        history.worker(21, 1, State::Killed);
+        run(&mut history, (1_020, 1_030), 2, (60, 2), Some(Outcome::Done));
+        assert_eq!(history.keeps(Ticks).figure, "1 tick, 2 runs, 1 of them again");
+    }
+}
+
+#[test]
+fn done_twice_breaks_it() {
+    let mut history = History::of(Workload::Ticks);
+    run(&mut history, (10, 20), 1, (60, 1), Some(Outcome::Done));
+    run(&mut history, (1_020, 1_030), 2, (60, 2), Some(Outcome::Done));
+    history.breaks(Ticks, 1);
+}
+
+#[test]
+fn again_after_done_breaks_it_also_if_that_run_fails() {
+    let mut history = History::of(Workload::Ticks);
+    run(&mut history, (10, 20), 1, (60, 1), Some(Outcome::Done));
+    run(&mut history, (30, 40), 2, (60, 2), Some(failed()));
+    history.breaks(Ticks, 1);
+}
+
+#[test]
+fn who_was_killed_right_after_may_not_have_said_that_it_was_done() {
+    let mut history = History::of(Workload::Ticks);
+    run(&mut history, (10, 20), 1, (60, 1), Some(Outcome::Done));
+    history.worker(25, 1, State::Killed);
+    run(&mut history, (1_020, 1_030), 2, (60, 2), Some(Outcome::Done));
+    history.keeps(Ticks);
+}
+
+#[test]
+fn the_same_try_twice_breaks_it() {
+    let mut history = History::of(Workload::Ticks);
+    run(&mut history, (10, 20), 1, (60, 1), Some(failed()));
+    run(&mut history, (30, 40), 2, (60, 1), Some(failed()));
+    history.breaks(Ticks, 1);
+}
+
+#[test]
+fn two_runs_at_once_break_it() {
+    let mut history = History::of(Workload::Ticks);
+    run(&mut history, (10, 50), 1, (60, 1), Some(Outcome::Done));
+    run(&mut history, (49, 70), 2, (120, 1), Some(Outcome::Done));
+    history.breaks(Ticks, 1);
+}
+
+#[test]
+fn a_run_counts_until_its_worker_was_stopped() {
+    let mut history = History::of(Workload::Ticks);
+    run(&mut history, (10, 3_000), 1, (60, 1), Some(Outcome::Done));
+    history.worker(20, 1, State::Stopped);
+    history.worker(2_900, 1, State::Resumed);
+    run(&mut history, (1_100, 1_200), 2, (60, 2), Some(Outcome::Done));
+    history.keeps(Ticks);
+}
+
+#[test]
+fn no_ticks() {
+    History::of(Workload::Ticks).leaves(Ticks);
+}
+
+#[test]
+fn whose_line_was_disturbed_may_not_have_said_that_it_was_done() {
+    let history = |kind: FaultKind, span: (u64, u64)| {
+        let mut history = History::of(Workload::Ticks);
+        run(&mut history, (5_000, 5_010), 1, (59, 1), Some(Outcome::Done));
+        run(&mut history, (10_010, 10_020), 1, (60, 1), Some(Outcome::Done));
+        history.fault(span, 1, kind, &[]);
+        run(&mut history, (13_020, 13_030), 2, (60, 2), Some(Outcome::Done));
+        history
+    };
+    history(FaultKind::Partition, (10_000, 12_000)).keeps(Ticks);
+    history(FaultKind::Crash, (10_900, 12_000)).keeps(Ticks);
+    // Over for longer than a TTL; later than that; and another worker that was stopped.
+    history(FaultKind::Partition, (8_000, 9_000)).breaks(Ticks, 1);
+    history(FaultKind::Partition, (11_100, 12_000)).breaks(Ticks, 1);
+    history(FaultKind::Stop, (10_000, 12_000)).breaks(Ticks, 1);
+}
+
+/// Three runs, with these ticks and tokens.
+fn three(runs: [(i64, u64); 3]) -> History {
+    let mut history = History::of(Workload::Ticks);
+    for (at, (tick, token)) in (0..).zip(runs) {
+        let call = Call::Tick { job: "j".to_owned(), tick, attempt: 1, token };
+        let op = history.begin(at * 1_000, 1 + at as u32 % 2, call);
+        history.end(at * 1_000 + 10, op, Outcome::Done);
+    }
+    history
+}
+
+#[test]
+fn tokens_and_ticks_of_runs_rise() {
+    three([(1, 5), (2, 6), (3, 9)]).keeps(Ticks);
+    three([(1, 5), (2, 5), (3, 9)]).breaks(Ticks, 1);
+    three([(1, 5), (2, 9), (3, 6)]).breaks(Ticks, 1);
+    three([(1, 5), (3, 6), (2, 9)]).breaks(Ticks, 1);
+    // One that slept may begin late.
+    for runs in [[(1, 5), (2, 9), (3, 6)], [(1, 5), (3, 6), (2, 9)]] {
+        let mut history = three(runs);
+        history.worker(1_990, 1, State::Stalled { from: 500 * MS });
+        history.keeps(Ticks);
+    }
+    // The same token is wrong however one slept.
+    let mut history = three([(1, 5), (2, 9), (3, 9)]);
+    history.worker(1_990, 1, State::Stalled { from: 500 * MS });
+    history.breaks(Ticks, 1);
+}
+
+/// A tick at 1,000, the next at `next`, and the end at `end`.
+fn paced(next: u64, end: u64) -> History {
+    let mut history = History::of(Workload::Ticks);
+    run(&mut history, (1_000, 1_010), 1, (60, 1), Some(Outcome::Done));
+    run(&mut history, (next, next + 10), 2, (61, 1), Some(Outcome::Done));
+    history.worker(end, 1, State::Ended);
+    history.worker(end, 2, State::Ended);
+    history.done(end + 20_000);
+    history
+}
+
+#[test]
+fn ticks_go_on() {
+    // Two TTLs, three seconds, and the second after which the next is due.
+    paced(7_000, 13_000).keeps(Ticks);
+    paced(7_001, 8_000).breaks(Ticks, 1);
+    paced(2_000, 8_001).breaks(Ticks, 1);
+    // After a fault there is as much time again.
+    for (next, kept) in [(13_500, true), (13_501, false)] {
+        let mut history = paced(next, 14_000);
+        history.fault((6_500, 7_500), 1, FaultKind::Crash, &[]);
+        if kept {
+            history.keeps(Ticks);
+        } else {
+            history.breaks(Ticks, 1);
+        }
+    }
+    // The first of all may take two TTLs and two seconds longer.
+    let first = |at: u64| {
+        let mut history = History::of(Workload::Ticks);
+        run(&mut history, (at, at + 10), 1, (60, 1), Some(Outcome::Done));
+        history.worker(at + 20, 1, State::Ended);
+        history
+    };
+    first(10_000).keeps(Ticks);
+    first(10_001).breaks(Ticks, 1);
+    // One that has ended is not there.
+    let mut history = paced(20_000, 21_000);
+    history.worker(5_000, 1, State::Ended);
+    history.worker(5_000, 2, State::Ended);
+    history.keeps(Ticks);
+    // Nobody ran all the time; a clock that was set back has to catch up.
+    let mut history = paced(20_000, 21_000);
+    for worker in [1, 2] {
+        history.worker(6_000, worker, State::Stalled { from: 5_000 * MS });
+    }
+    history.keeps(Ticks);
+    let mut history = paced(20_000, 21_000);
+    history.fault((1_500, 1_600), 1, FaultKind::Clock, &[]);
+    history.keeps(Ticks);
+}

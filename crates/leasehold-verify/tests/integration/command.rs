@@ -1,0 +1,270 @@
+//! `leasehold verify`, as a user runs it.
+#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use leasehold_testbed::{postgres, redis};
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold-verify");
+
+fn verify(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).current_dir(folder).env_remove("LEASEHOLD_ENGINE");
+    command.output().expect("it runs")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(output)))
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+#[test]
+fn a_run_leaves_a_history_and_a_report_and_can_be_checked_again() {
+    let folder = folder();
+    let run = verify(folder.path(), &["--local", "file", "--faults", "kill,stop", "--ops", "150", "--svg", "line.svg"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    assert!(text(&run).starts_with("holds: "), "{}", text(&run));
+    let history = folder.path().join("verify-file-fenced-1.jsonl");
+    let page = std::fs::read_to_string(history.with_extension("html")).expect("a report");
+    assert!(
+        page.contains("<svg") && page.contains("leasehold verify --local file"),
+        "a picture, and how to run it again"
+    );
+    assert!(std::fs::read_to_string(folder.path().join("line.svg")).expect("a picture").starts_with("<svg"));
+    std::fs::remove_file(history.with_extension("html")).expect("it is there");
+    let again = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--json"]);
+    assert_eq!(again.status.code(), Some(0), "{}", text(&again));
+    assert_eq!(json(&again)["violations_in_all"], 0);
+    assert_eq!(json(&again)["counts"]["faults"], 2);
+    assert!(history.with_extension("html").exists(), "the report is made anew");
+}
+
+#[test]
+fn what_is_wrong_in_a_history_is_found_and_said() {
+    let folder = folder();
+    let run = verify(folder.path(), &["--local", "memory", "--workload", "mutex", "--faults", "none", "--ops", "60"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let history = folder.path().join("verify-memory-mutex-1.jsonl");
+    let lines = std::fs::read_to_string(&history).expect("a history");
+    // Every grant gets the same token.
+    let forged: Vec<String> = lines
+        .lines()
+        .map(|line| {
+            let mut event: serde_json::Value = serde_json::from_str(line).expect("an event");
+            if event["outcome"]["is"] == "granted" {
+                event["outcome"]["token"] = 7.into();
+            }
+            format!("{event}\n")
+        })
+        .collect();
+    std::fs::write(&history, forged.concat()).expect("written");
+    let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
+    assert_eq!(check.status.code(), Some(1), "{}", text(&check));
+    assert!(text(&check).contains("BROKEN") && text(&check).contains("token 7"), "{}", text(&check));
+    // Cut off in the middle of a line, as a crash leaves it: what is there is checked.
+    let half = &lines[..lines.len() / 2];
+    std::fs::write(&history, half).expect("written");
+    let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
+    assert!(text(&check).starts_with("CUT SHORT"), "{}", text(&check));
+    assert_eq!(check.status.code(), Some(1), "half a history has not passed: {}", text(&check));
+}
+
+#[test]
+fn a_run_that_is_interrupted_is_checked_and_reported() {
+    let folder = folder();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--local", "file", "--faults", "kill", "--for", "10m"]).current_dir(folder.path());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let history = folder.path().join("verify-file-fenced-1.jsonl");
+    let granted = || std::fs::read_to_string(&history).is_ok_and(|lines| lines.matches("granted").count() > 3);
+    wait_for(granted);
+    let pid = Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::INT).expect("it runs");
+    let ended = child.wait_with_output().expect("its end");
+    assert_eq!(ended.status.code(), Some(130), "{}", text(&ended));
+    assert!(text(&ended).starts_with("CUT SHORT"), "{}", text(&ended));
+    assert!(history.with_extension("html").exists());
+    // The report may go elsewhere, and the verdict is told also if it cannot be written.
+    let elsewhere = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "reports/today"]);
+    assert!(text(&elsewhere).contains("reports/today/verify-file-fenced-1.html"), "{}", text(&elsewhere));
+    assert!(folder.path().join("reports/today/verify-file-fenced-1.html").exists());
+    std::fs::write(folder.path().join("file"), "").expect("written");
+    let nowhere = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "file"]);
+    assert_eq!(nowhere.status.code(), Some(74), "{}", text(&nowhere));
+    assert!(text(&nowhere).starts_with("CUT SHORT"), "{}", text(&nowhere));
+}
+
+/// What was heard by then is all in the file, whoever wrote it, and nobody goes on working without the one who leads.
+#[test]
+fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
+    let folder = folder();
+    let mut command = Command::new(PROGRAM);
+    command.args(["--local", "file", "--faults", "kill", "--for", "10m"]).current_dir(folder.path());
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
+    let history = folder.path().join("verify-file-fenced-1.jsonl");
+    let lines = || std::fs::read_to_string(&history).unwrap_or_default();
+    wait_for(|| lines().matches("granted").count() > 20);
+    let mut heard = lines();
+    heard.truncate(heard.rfind('\n').map_or(0, |at| at + 1));
+    child.kill().expect("it runs");
+    child.wait().expect("its end");
+    let pids: Vec<u64> = heard
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|event| event["state"]["pid"].as_u64().or_else(|| event["pid"].as_u64()))
+        .collect();
+    assert!(pids.len() >= 4, "the workers tell who they are: {pids:?}");
+    // One that nobody has asked for its end has ended, too.
+    let stat = |pid: &u64| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    wait_for(|| pids.iter().all(|pid| stat(pid).is_empty() || stat(pid).contains(") Z ")));
+    assert!(lines().starts_with(&heard), "what was written stays");
+    let check = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--json"]);
+    assert!(json(&check)["complete"] == false && json(&check)["violations_in_all"] == 0, "{}", text(&check));
+    let grants = json(&check)["counts"]["grants"].as_u64();
+    assert!(grants >= Some(heard.matches("granted").count() as u64), "{grants:?}");
+}
+
+fn wait_for(condition: impl Fn() -> bool) {
+    let looks = (0..3000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        condition()
+    });
+    assert!(looks, "nothing within a minute");
+}
+
+#[tokio::test]
+async fn a_deployment_of_somebody_is_never_broken() {
+    let (folder, server) = (folder(), redis::start().await.expect("a server"));
+    let url = server.url();
+    let faults = ["--faults", "kill,cut", "--ops", "150", "--ttl", "1s"];
+    let run = verify(folder.path(), &[&["--engine", &url], &faults[..]].concat());
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    for fault in ["crash", "wipe", "clock", "failover", "disk-full"] {
+        let run = verify(folder.path(), &["--engine", &url, "--faults", fault, "--ops", "10"]);
+        assert_ne!(run.status.code(), Some(0), "{fault}: {}", text(&run));
+        assert!(text(&run).contains("--local"), "it says where that can be done: {}", text(&run));
+    }
+    assert!(server.is_awake());
+}
+
+/// An engine whose holders and waiters cannot be looked at is put to the test, too; that nobody looked is said.
+#[tokio::test]
+async fn an_engine_without_inspection_is_put_to_the_test() {
+    let (folder, server) = (folder(), postgres::start().await.expect("a server"));
+    let url = format!("{}?technique=session", server.url());
+    let run = ["--engine", &url, "--workload", "mutex", "--faults", "kill", "--ops", "60", "--ttl", "2s", "--json"];
+    let run = verify(folder.path(), &run);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let findings = json(&run)["findings"].clone();
+    let of = |name: &str| findings.as_array().expect("a list").iter().find(|one| one["promise"] == name).cloned();
+    assert_eq!(of("exclusion").expect("a finding")["state"], "kept", "{findings}");
+    let leaks = of("leaks").expect("a finding");
+    assert!(leaks["state"] == "untested" && leaks["figure"] == "nobody looked", "{leaks}");
+}
+
+/// Without words all is done to a deployment that can be done from outside, and nothing else.
+#[tokio::test]
+async fn from_outside_connections_are_disturbed_too() {
+    let (folder, server) = (folder(), redis::start().await.expect("a server"));
+    let run =
+        verify(folder.path(), &["--engine", &server.url(), "--faults", "all", "--ops", "150", "--ttl", "1s", "--json"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let expected = ["kill", "stop", "cut", "lost-reply", "delay", "duplicate", "partition"];
+    assert_eq!(json(&run)["header"]["faults"], serde_json::json!(expected), "{}", text(&run));
+    assert!(server.is_awake());
+    // Four of one kind.
+    let run = verify(
+        folder.path(),
+        &["--engine", &server.url(), "--faults", "cut", "--times", "4", "--ops", "200", "--ttl", "1s", "--json"],
+    );
+    assert_eq!(json(&run)["counts"]["faults"], 4, "{}", text(&run));
+    assert!(json(&run)["header"]["notes"]["command"].as_str().is_some_and(|words| words.contains("--times 4")));
+}
+
+#[test]
+fn a_schedule_fires_each_tick_once_though_its_runners_are_killed() {
+    let folder = folder();
+    let run =
+        verify(folder.path(), &["--local", "file", "--workload", "ticks", "--faults", "kill", "--for", "6s", "--json"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let findings = json(&run)["findings"].clone();
+    let ticks = findings.as_array().expect("a list").iter().find(|finding| finding["promise"] == "ticks").cloned();
+    let ticks = ticks.expect("a finding");
+    assert!(ticks["state"] == "kept" && ticks["checked"].as_u64() >= Some(3), "{ticks}");
+}
+
+#[test]
+fn a_control_that_is_found_out_has_passed() {
+    let folder = folder();
+    let control = ["--local", "file", "--workload", "unfenced", "--faults", "stop", "--ops", "150", "--guard", "off"];
+    let run = verify(folder.path(), &control);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    assert!(text(&run).starts_with("found out: "), "{}", text(&run));
+}
+
+#[test]
+fn wrong_usage_is_said_before_anything_is_started() {
+    let folder = folder();
+    for (arguments, words) in [
+        (&["--local", "sqlite"][..], "redlock"),
+        (&["--local", "redis", "--workload", "sleep"], "counter"),
+        (&["--local", "redis", "--faults", "kill,rain"], "disk-full"),
+        (&["--local", "memory", "--faults", "crash"], "no server to kill"),
+        (&["--local", "redis", "--faults", "kill", "--guard", "off"], "--workload unfenced --faults stop"),
+        (&["--local", "redis", "--faults", "none,stop"], "none stands alone"),
+        (&["--local", "redis", "--seed", "-1"], "invalid value '-1'"),
+        (&["--local", "redis", "--faults", "kill", "--times", "0"], "`--faults none` is for none"),
+        // In one process: killed or stopped together, with all that was promised.
+        (&["--engine", "memory:", "--faults", "kill"], "lives in one process"),
+        (&["--engine", "MEMORY:", "--faults", "cut"], "lives in one process"),
+        (&["--engine", "memory:", "--faults", "crash"], "lives in one process"),
+        (
+            &["--local", "memory", "--workload", "unfenced", "--faults", "stop", "--guard", "off"],
+            "no guard to turn off",
+        ),
+        (&["--engine", "nothing://here"], "nothing"),
+        (&["--engine", "rediss://localhost", "--faults", "cut"], "rediss"),
+        (&["--check", "nowhere.jsonl"], "cannot be read"),
+        (&[], "--engine"),
+        (&["--local", "file", "--engine", "file:"], "cannot be used with"),
+    ] {
+        let run = verify(folder.path(), arguments);
+        assert_eq!(run.status.code(), Some(64), "{arguments:?}: {}", text(&run));
+        assert!(text(&run).contains(words), "{arguments:?}: {}", text(&run));
+    }
+    let run = verify(
+        folder.path(),
+        &["--local", "file", "--workload", "fenced", "--faults", "none", "--ops", "5", "--out", "/proc/nowhere"],
+    );
+    assert_eq!(run.status.code(), Some(74), "{}", text(&run));
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "and nothing is left behind");
+}
+
+/// Progress stands on one line, which is written over; the verdict takes its place at the end.
+#[test]
+fn progress_is_shown_on_a_terminal() {
+    let folder = folder();
+    let words = format!("{PROGRAM} --local file --faults stop --ops 400");
+    // `script` gives the program a terminal of its own.
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", &words, "/dev/null"]).current_dir(folder.path());
+    let ran = command.stdin(Stdio::null()).output().expect("script, of Debian's bsdutils, runs");
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+    let seen = text(&ran);
+    let mut rest = seen.as_str();
+    for part in ["\r\u{1b}[Kstarting", " grants", "fault 1 of 1", "\r\u{1b}[Kchecking", "holds: ", "report   "] {
+        let (before, after) = rest.split_once(part).unwrap_or_else(|| panic!("no {part:?} in order in {seen}"));
+        assert!(part == "report   " || !before.contains('\n'), "one line until the verdict: {seen}");
+        rest = after;
+    }
+}

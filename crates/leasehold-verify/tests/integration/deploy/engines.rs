@@ -1,0 +1,139 @@
+//! Every fault of every engine.
+
+use leasehold_testbed::eventually;
+use leasehold_testbed::redis::Resp;
+use leasehold_verify::deploy::{Deployment, Local, Setup};
+use leasehold_verify::dice::Dice;
+use leasehold_verify::history::FaultKind::{self, *};
+
+use crate::deploy::site::{BOUND, client, grants, start, survives};
+
+/// All faults of the engine but those of workers and these.
+fn faults(local: Local, but: &[FaultKind]) -> Vec<FaultKind> {
+    let all = local.faults().into_iter();
+    all.filter(|fault| ![Kill, Stop].contains(fault) && !but.contains(fault)).collect()
+}
+
+/// Each of these faults, one after the other, on one deployment.
+async fn survives_all(local: Local, faults: &[FaultKind], version: &str) -> Vec<String> {
+    // What is to be shown here does not need leases that outlive a fault.
+    let ttl = local.ttl();
+    let setup = Setup { faults: faults.to_vec(), guard: true, ttl, apart: false };
+    let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
+    assert_eq!(deployment.engine(), local.as_str());
+    let versions = deployment.versions().join(", ");
+    assert!(versions.starts_with(version) && versions.chars().any(|c| c.is_ascii_digit()), "{versions}");
+    let mut dice = Dice::new(7);
+    let mut notes = Vec::new();
+    for fault in faults {
+        notes.push(survives(&mut deployment, *fault, ttl, &mut dice).await);
+    }
+    let shown = format!("{deployment:?}");
+    assert!(!shown.contains("password"), "{shown}");
+    notes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_and_file_need_no_servers() {
+    let deployment = start(Local::Memory, &[Stop], true).await;
+    assert_eq!((deployment.url(), deployment.own_url()), ("memory:", "memory:"));
+    let faults = faults(Local::File, &[]);
+    let mut deployment = start(Local::File, &faults, true).await;
+    let ttl = Local::File.ttl();
+    let locks = client(deployment.url(), ttl).await;
+    grants(&locks, "at first").await;
+    if faults.contains(&DiskFull) {
+        let held = locks.mutex("held").lock().await.expect("a lock");
+        deployment.begin(DiskFull, &mut Dice::new(1)).await.expect("a full disk");
+        let refused = locks.mutex("a new one").try_lock().await;
+        assert!(refused.is_err(), "there is no room: {refused:?}");
+        let note = deployment.end(DiskFull).await.expect("room");
+        assert!(note.contains("room"), "{note}");
+        drop(held);
+        grants(&locks, "with room").await;
+        let folder = std::path::PathBuf::from(deployment.url().trim_start_matches("file://"));
+        assert!(folder.exists());
+        drop(deployment);
+        assert!(!folder.exists(), "the disk is gone");
+    }
+}
+
+async fn redis_alone() {
+    let faults = faults(Local::Redis, &[Failover]);
+    let notes = survives_all(Local::Redis, &faults, "redis-server 7").await;
+    assert!(notes.iter().any(|note| note.contains("0 keys were thrown away")), "noeviction: {notes:?}");
+    assert!(notes.iter().any(|note| note.contains("back: it stays")), "the clock: {notes:?}");
+}
+
+async fn redis_with_sentinels() {
+    let notes =
+        survives_all(Local::Redis, &[Failover, Crash, Cut, Wipe, Delay, Partition, Failover], "redis-server 7").await;
+    // Which of them was the master is up to the machine: a server that got no time was replaced before.
+    let replaced =
+        |(old, new)| notes[0].contains(&format!("server {old} of 2, the master: server {new} of 2 is the master now"));
+    assert!([(1, 2), (2, 1)].into_iter().any(replaced), "{notes:?}");
+    let settled = notes.iter().filter(|note| note.contains("is the master now")).count();
+    assert_eq!(settled, 4, "{notes:?}");
+}
+
+async fn redlock() {
+    let notes = survives_all(Local::Redlock, &faults(Local::Redlock, &[]), "redis-server 7").await;
+    assert!(notes.iter().any(|note| note.contains("they stay there")), "{notes:?}");
+}
+
+async fn zookeeper() {
+    let notes = survives_all(Local::Zookeeper, &faults(Local::Zookeeper, &[]), "zookeeper 3").await;
+    let led = notes.iter().filter(|note| note.contains("leads now")).count();
+    assert_eq!(led, 3, "crash, leader, partition: {notes:?}");
+}
+
+/// One server is enough where none is hit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn zookeeper_alone() {
+    let deployment = start(Local::Zookeeper, &[Kill, Cut], true).await;
+    assert!(!deployment.own_url().contains(','), "{}", deployment.own_url());
+    assert_ne!(deployment.url(), deployment.own_url(), "a proxy stands before it");
+}
+
+async fn mysql() {
+    survives_all(Local::Mysql, &faults(Local::Mysql, &[]), "mariadbd 1").await;
+}
+
+async fn postgres() {
+    survives_all(Local::Postgres, &faults(Local::Postgres, &[]), "postgres 1").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_of_one_server() {
+    tokio::join!(redis_alone(), mysql(), postgres());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn engines_of_several_servers() {
+    tokio::join!(redis_with_sentinels(), redlock(), zookeeper());
+}
+
+/// A fail-over that nobody had asked for is noticed, also if the master is the old one again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_that_act_by_themselves() {
+    let mut deployment = start(Local::Redis, &[Failover], true).await;
+    let sentinels = deployment.own_url().trim_start_matches("redis+sentinel://").split(['/', ',']).next();
+    let sentinel = sentinels.and_then(|addr| addr.parse().ok()).expect("an address");
+    for _ in 0..2 {
+        deployment.remember().await.expect("a master");
+        deployment.surprised().await.expect("nothing has happened");
+        eventually(BOUND, || async {
+            // They say no for some seconds after the last one.
+            let _ = Resp::connect(sentinel).await?.command(&["SENTINEL", "FAILOVER", "mymaster"]).await?;
+            match deployment.surprised().await {
+                Err(trouble) if trouble.to_string().contains("unasked") => Ok(()),
+                other => Err(leasehold_testbed::Error::NotRunning { program: format!("{other:?}") }),
+            }
+        })
+        .await;
+    }
+    // What is asked for is no surprise.
+    deployment.remember().await.expect("a master");
+    survives(&mut deployment, Failover, Local::Redis.ttl(), &mut Dice::new(3)).await;
+    deployment.surprised().await.expect("it was asked for");
+}

@@ -1,0 +1,86 @@
+//! What is left on servers of our own is seen, also where whoever looks at locks sees nothing.
+
+use std::time::Duration;
+
+use leasehold_testbed::eventually;
+use leasehold_testbed::redis::Resp;
+use leasehold_verify::deploy::{Deployment, Local};
+use leasehold_verify::history::FaultKind::*;
+
+use crate::deploy::site::{BOUND, client, start};
+
+/// No lease ends during a test.
+const TTL: Duration = Duration::from_secs(120);
+
+async fn left(deployment: &Deployment) -> Vec<(String, String)> {
+    deployment.left(&["a".to_owned()]).await.expect("a look")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_never_ends() {
+    let deployment = start(Local::Redis, &[Kill], true).await;
+    let locks = client(deployment.own_url(), TTL).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let records = locks.records().expect("records");
+    assert!(records.record("a", 0, "a record stays").await.expect("an answer").is_some());
+    assert!(left(&deployment).await.is_empty(), "all that is ours ends, or is a record");
+    let addr = deployment.own_url().trim_start_matches("redis://").trim_end_matches('/').parse().expect("an address");
+    let mut redis = Resp::connect(addr).await.expect("a connection");
+    redis.command(&["SET", "leasehold:lb", "x"]).await.expect("a key");
+    let found = left(&deployment).await;
+    assert!(
+        matches!(found.as_slice(), [(at, what)] if at.contains("server") && what.contains("leasehold:lb")),
+        "{found:?}"
+    );
+    assert!(held.release().await.is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_no_majority_has() {
+    let deployment = start(Local::Redlock, &[Kill], true).await;
+    let all = client(deployment.own_url(), TTL).await;
+    let third = deployment.own_url().trim_start_matches("redlock://").split(',').nth(2).expect("five of them");
+    let one = client(&format!("redlock://{third}"), TTL).await;
+    let held = one.mutex("a").lock().await.expect("a lock");
+    assert!(all.inspect("a").await.expect("a look").holders.is_empty(), "who asks all of them does not see it");
+    let found = left(&deployment).await;
+    assert!(matches!(found.as_slice(), [(at, _)] if at == "a on server 3 of 5"), "{found:?}");
+    assert!(held.release().await.is_ok());
+    assert!(left(&deployment).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_whose_session_goes_on() {
+    let deployment = start(Local::Zookeeper, &[Kill], true).await;
+    let locks = client(deployment.own_url(), Duration::from_secs(20)).await;
+    let held = locks.mutex("not one of those that are looked at").lock().await.expect("a lock");
+    let found = left(&deployment).await;
+    assert!(matches!(found.as_slice(), [(at, _)] if at.starts_with("/verify/")), "{found:?}");
+    assert!(held.release().await.is_ok());
+    eventually(BOUND, || async {
+        let found = left(&deployment).await;
+        if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
+/// The sessions of one who holds, and of nobody.
+async fn a_session(local: Local) {
+    let deployment = start(local, &[Kill], true).await;
+    let locks = client(deployment.own_url(), TTL).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let found = deployment.sessions().await.expect("a look");
+    assert!(!found.is_empty() && found.iter().all(|(at, _)| at.starts_with("session ")), "{found:?}");
+    assert!(held.release().await.is_ok());
+    locks.close().await.expect("its end");
+    eventually(BOUND, || async {
+        let found = deployment.sessions().await.map_err(|trouble| trouble.to_string())?;
+        if found.is_empty() { Ok(()) } else { Err(format!("{found:?}")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_at_a_database() {
+    tokio::join!(a_session(Local::Mysql), a_session(Local::Postgres));
+}

@@ -1,0 +1,65 @@
+//! Somebody else's servers: only the network before them is disturbed.
+
+use std::time::Duration;
+
+use leasehold_testbed::redis::{self, Independent, Redis};
+use leasehold_verify::deploy::{Deployment, Setup};
+use leasehold_verify::dice::Dice;
+use leasehold_verify::history::FaultKind::{self, *};
+
+use crate::deploy::site::{client, survives};
+
+const TTL: Duration = Duration::from_millis(1500);
+const NETWORK: [FaultKind; 5] = [Cut, LostReply, Delay, Duplicate, Partition];
+
+fn setup(faults: &[FaultKind]) -> Setup {
+    Setup { faults: faults.to_vec(), guard: true, ttl: TTL, apart: false }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_with_a_password() {
+    let server = Redis::new().password("hunter2").start().await.expect("a server");
+    // A name, which may mean more than one address.
+    let url = format!("redis://:hunter2@localhost:{}/1?prefix=mine:", server.port());
+    let mut deployment = Deployment::remote(&url, &setup(&NETWORK)).await.expect("a deployment");
+    assert_eq!((deployment.own_url(), deployment.engine()), (url.as_str(), "redis"));
+    let through = deployment.url();
+    assert!(through.starts_with("redis://:hunter2@127.0.0.1:") && through.ends_with("/1?prefix=mine:"), "{through}");
+    assert!(!through.contains(&server.port().to_string()), "{through}");
+    let mut dice = Dice::new(3);
+    // The others are the same here as before servers of our own.
+    for fault in [LostReply, Partition] {
+        survives(&mut deployment, fault, TTL, &mut dice).await;
+    }
+    assert!(!format!("{deployment:?}").contains("hunter2"));
+    assert!(server.pid().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redlock_loses_a_minority_at_most() {
+    let servers = Independent::start(3).await.expect("servers");
+    let mut deployment = Deployment::remote(&servers.url(), &setup(&[Partition])).await.expect("a deployment");
+    let locks = client(deployment.url(), TTL).await;
+    let mut dice = Dice::new(3);
+    for _ in 0..2 {
+        let strike = deployment.begin(Partition, &mut dice).await.expect("a fault");
+        assert!(
+            strike.target.starts_with("the lines to server ") && strike.target.contains(" of 3: silent"),
+            "{strike:?}"
+        );
+        let guard = locks.mutex("a").wait(TTL * 4).lock().await.expect("two of three are enough");
+        assert_eq!(guard.release().await.expect("an answer"), leasehold::Outcome::Released);
+        deployment.end(Partition).await.expect("its end");
+    }
+}
+
+/// Without faults of the network the URL is used as it is, whatever it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_disturbed_is_used_as_it_is() {
+    let server = redis::start().await.expect("a server");
+    for url in [server.url(), "redis+cluster://h1,h2".to_owned(), "file:///tmp/leasehold-verify-nowhere".to_owned()] {
+        let deployment = Deployment::remote(&url, &setup(&[Kill, Stop])).await.expect("a deployment");
+        assert_eq!((deployment.url(), deployment.own_url()), (url.as_str(), url.as_str()));
+        assert!(deployment.enter().is_empty() && deployment.fencing());
+    }
+}

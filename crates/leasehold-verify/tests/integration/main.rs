@@ -1,0 +1,6 @@
+//! The checker, the report and the deployments of `leasehold-verify`.
+
+mod check;
+mod command;
+mod deploy;
+mod report;

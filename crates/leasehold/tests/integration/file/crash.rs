@@ -1,0 +1,103 @@
+//! A process is killed on entering each system call that changes something, one run for each. No token may come twice, and
+//! the lock must be free again.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use leasehold::Locks;
+
+use crate::file::{TASK, URL, again, lines};
+
+/// Takes and gives back three times, and says each token as soon as it has it.
+pub(crate) async fn cycle(url: &str) {
+    let locks = Locks::open(url).await.unwrap();
+    for _ in 0..3 {
+        let guard = locks.mutex("a").wait(Duration::from_secs(10)).lock().await.unwrap();
+        say(guard.token().0);
+        let _ = guard.release().await.unwrap();
+    }
+    // No tidying up: the next one finds things as they are.
+    std::process::exit(0);
+}
+
+/// Holds while others wait, then hands over.
+pub(crate) async fn hand_over(url: &str) {
+    let (one, two) = (Locks::open(url).await.unwrap(), Locks::open(url).await.unwrap());
+    let first = one.mutex("a").wait(Duration::from_secs(10)).lock().await.unwrap();
+    say(first.token().0);
+    let waiting = two.mutex("a").wait(Duration::from_secs(10));
+    let (second, released) = tokio::join!(waiting.lock(), async {
+        while two.inspect("a").await.unwrap().waiters.is_empty() {
+            tokio::task::yield_now().await;
+        }
+        first.release().await
+    });
+    let _ = released.unwrap();
+    say(second.unwrap().token().0);
+    std::process::exit(0);
+}
+
+fn say(token: u64) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\ntoken {token}").unwrap();
+    out.flush().unwrap();
+}
+
+/// Runs a task and kills it on entering the `nth` call of `syscall`.
+fn killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
+    let exe = std::env::current_exe().unwrap();
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={syscall}")]);
+    strace.args(["-e", &format!("inject={syscall}:signal=SIGKILL:when={nth}")]).arg(exe);
+    strace.args(["--exact", "started_again", "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
+    strace.output().expect("strace is not installed; it is in the Debian package `strace`: apt-get install strace")
+}
+
+/// Every run, killed or not, must get tokens above all before, which shows that it got the lock at all.
+fn survives_every_kill(task: &str) {
+    let home = tempfile::tempdir().unwrap();
+    let url = format!("file://{}", home.path().join("locks").display());
+    let mut seen: BTreeSet<u64> = BTreeSet::new();
+    let mut kills = 0;
+    for syscall in ["pwrite64", "flock", "fdatasync", "fsync", "linkat,link", "unlink,unlinkat", "openat", "sendto"] {
+        for nth in 1..40 {
+            let output = killed_at(task, &url, syscall, nth);
+            note(&mut seen, &output.stdout, syscall, nth);
+            let after = again("cycle", &url).output().unwrap();
+            assert!(
+                after.status.success(),
+                "after a kill at {syscall} {nth}: {}",
+                String::from_utf8_lossy(&after.stderr)
+            );
+            note(&mut seen, &after.stdout, syscall, nth);
+            if output.status.success() {
+                break;
+            }
+            kills += 1;
+        }
+    }
+    assert!(kills >= 30, "only {kills} kills: does strace kill at all?");
+    assert!(Path::new(home.path()).exists());
+}
+
+fn note(seen: &mut BTreeSet<u64>, output: &[u8], syscall: &str, nth: u32) {
+    for token in lines(output, "token ") {
+        let token: u64 = token.parse().unwrap();
+        let highest = seen.last().copied().unwrap_or(0);
+        assert!(token > highest, "token {token} after {highest}, killed at {syscall} {nth}");
+        seen.insert(token);
+    }
+}
+
+#[test]
+fn a_kill_at_any_system_call_of_a_cycle_repeats_no_token() {
+    survives_every_kill("cycle");
+}
+
+#[test]
+fn a_kill_at_any_system_call_of_a_hand_over_repeats_no_token() {
+    survives_every_kill("hand-over");
+}

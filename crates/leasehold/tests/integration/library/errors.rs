@@ -1,0 +1,119 @@
+//! Errors say what, where, whether to try again, and whether the effect is known.
+
+use std::time::Duration;
+
+use leasehold::{Effect, Error, ErrorKind, Locks};
+
+use crate::library::renewal::spied;
+use crate::library::spy::{Call, Play};
+use crate::library::time::{TTL, quiet, still, walk};
+
+/// What a program may ask of an error.
+fn facts(error: &Error) -> (ErrorKind, bool, Effect, Option<&'static str>, Option<&str>) {
+    (error.kind(), error.is_retryable(), error.effect(), error.engine(), error.name().map(|name| name.as_str()))
+}
+
+#[tokio::test]
+async fn a_timeout_may_be_tried_again_and_names_engine_and_lock() {
+    let (_hand, locks) = still().await;
+    let _guard = locks.mutex("a").lock().await.unwrap();
+    let error = locks.mutex("a").wait(Duration::ZERO).lock().await.unwrap_err();
+    assert_eq!(facts(&error), (ErrorKind::Timeout, true, Effect::None, Some("memory"), Some("a")));
+}
+
+#[tokio::test]
+async fn a_conflict_is_final_and_names_engine_and_lock() {
+    let (_hand, locks) = still().await;
+    let _guard = locks.semaphore("a", 3).acquire(1).await.unwrap();
+    let error = locks.semaphore("a", 4).acquire(1).await.unwrap_err();
+    assert_eq!(facts(&error), (ErrorKind::Conflict, false, Effect::None, Some("memory"), Some("a")));
+}
+
+#[tokio::test]
+async fn bad_options_are_final_and_ask_the_engine_for_nothing() {
+    let (_hand, spy, locks) = spied().await;
+    for error in [
+        locks.mutex("a").ttl(Duration::from_millis(1)).lock().await.unwrap_err(),
+        locks.mutex("a").ttl(Duration::MAX).lock().await.unwrap_err(),
+        locks.mutex("a").max_hold(Duration::ZERO).lock().await.unwrap_err(),
+        locks.mutex("a").describe("x".repeat(300)).lock().await.unwrap_err(),
+        locks.semaphore("a", 1).acquire(2).await.unwrap_err(),
+    ] {
+        let expected = (ErrorKind::InvalidOption, false, Effect::None, Some("a"));
+        let (kind, again, effect, _, name) = facts(&error);
+        assert_eq!((kind, again, effect, name), expected, "{error}");
+    }
+    assert_eq!(spy.count(Call::Attempt), 0);
+}
+
+#[tokio::test]
+async fn a_bad_name_is_refused_everywhere() {
+    let (_hand, locks) = still().await;
+    let long = "x".repeat(513);
+    for name in ["", "a\0b", &long] {
+        for error in [
+            locks.mutex(name).lock().await.unwrap_err(),
+            locks.rwlock(name).try_read().await.unwrap_err(),
+            locks.semaphore(name, 1).acquire(1).await.unwrap_err(),
+            locks.inspect(name).await.unwrap_err(),
+            locks.evict(name, leasehold::ClaimId::random()).await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), ErrorKind::InvalidName, "{error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_engine_that_is_silent_for_a_ttl_is_unavailable_with_an_unknown_effect() {
+    let (hand, spy, locks) = spied().await;
+    spy.always(Call::Attempt, Play::Silence);
+    let request = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.lock().await }
+    });
+    walk(&hand, TTL - Duration::from_secs(1), Duration::from_millis(200)).await;
+    assert!(!request.is_finished(), "it keeps trying for a TTL");
+    walk(&hand, TTL, Duration::from_millis(200)).await;
+    let error = request.await.unwrap().unwrap_err();
+    assert_eq!(facts(&error), (ErrorKind::Unavailable, true, Effect::Unknown, Some("memory"), Some("a")));
+    assert!(spy.count(Call::Attempt) > 2);
+}
+
+#[tokio::test]
+async fn a_refusal_that_no_retry_mends_comes_at_once_and_is_not_cleaned_up_after() {
+    let (_hand, spy, locks) = spied().await;
+    spy.next(Call::Attempt, Play::Fail(false));
+    let error = locks.mutex("a").lock().await.unwrap_err();
+    assert_eq!(facts(&error), (ErrorKind::Unavailable, false, Effect::None, Some("memory"), Some("a")));
+    quiet().await;
+    assert_eq!((spy.count(Call::Attempt), spy.count(Call::Release)), (1, 0));
+}
+
+#[tokio::test]
+async fn a_try_with_an_unknown_effect_is_not_repeated_but_cleaned_up() {
+    let (_hand, spy, locks) = spied().await;
+    spy.next(Call::Attempt, Play::LoseReply);
+    let error = locks.mutex("a").try_lock().await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
+    quiet().await;
+    assert_eq!((spy.count(Call::Attempt), spy.count(Call::Release)), (1, 1));
+    assert!(locks.inspect("a").await.unwrap().holders.is_empty());
+}
+
+#[tokio::test]
+async fn a_failed_inspection_names_engine_and_lock() {
+    let (_hand, spy, locks) = spied().await;
+    spy.next(Call::Inspect, Play::Fail(true));
+    let error = locks.inspect("a").await.unwrap_err();
+    assert_eq!(facts(&error), (ErrorKind::Unavailable, true, Effect::None, Some("memory"), Some("a")));
+}
+
+#[tokio::test]
+async fn an_error_reads_as_a_sentence_with_its_place_and_its_cause() {
+    let error = Error::new(ErrorKind::Denied, "may not write").at_engine("file").caused_by("permission denied");
+    let error = error.about(&leasehold::LockName::new("a").unwrap());
+    assert_eq!(error.to_string(), "file engine: lock \"a\": may not write: permission denied");
+    assert!(std::error::Error::source(&error).is_some());
+    let opened = Locks::open("nothing").await.unwrap_err();
+    assert!(opened.engine().is_none() && opened.name().is_none());
+}

@@ -1,0 +1,244 @@
+//! Every figure that the table promises is reported, and none besides.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::engine::Renewal;
+use leasehold::fence::Fence;
+use leasehold::meter::Meter;
+use leasehold::{Locks, Token};
+
+use crate::library::spy::{Call, Play, Spy};
+use crate::library::time::{TTL, on, pass, quiet, walk};
+
+/// Remembers every figure.
+#[derive(Default)]
+struct Book(Mutex<Pages>);
+
+#[derive(Default)]
+struct Pages {
+    /// The kind of each name seen.
+    kinds: BTreeMap<&'static str, &'static str>,
+    /// How often each counter with each label's value was counted.
+    counts: BTreeMap<(&'static str, &'static str), u32>,
+    gauges: BTreeMap<&'static str, f64>,
+    observed: BTreeMap<&'static str, Vec<f64>>,
+}
+
+impl Meter for Book {
+    fn count(&self, name: &'static str, label: Option<(&'static str, &'static str)>) {
+        let mut pages = self.0.lock().unwrap();
+        pages.kinds.insert(name, "counter");
+        *pages.counts.entry((name, label.map_or("", |(_, value)| value))).or_default() += 1;
+    }
+
+    fn gauge(&self, name: &'static str, value: f64) {
+        let mut pages = self.0.lock().unwrap();
+        pages.kinds.insert(name, "gauge");
+        pages.gauges.insert(name, value);
+    }
+
+    fn observe(&self, name: &'static str, seconds: f64) {
+        let mut pages = self.0.lock().unwrap();
+        pages.kinds.insert(name, "histogram");
+        pages.observed.entry(name).or_default().push(seconds);
+    }
+}
+
+impl Book {
+    fn count(&self, name: &'static str, value: &'static str) -> u32 {
+        self.0.lock().unwrap().counts.get(&(name, value)).copied().unwrap_or_default()
+    }
+
+    fn gauge(&self, name: &'static str) -> f64 {
+        self.0.lock().unwrap().gauges[name]
+    }
+
+    fn last(&self, name: &'static str) -> f64 {
+        *self.0.lock().unwrap().observed[name].last().unwrap()
+    }
+}
+
+/// The rows of the table in the module's documentation: name, kind, and the values that its label may have.
+fn table() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
+    let text = include_str!("../../src/meter.rs");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("//! | `"));
+    rows.map(|row| {
+        let cells: Vec<_> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let values = cells[2].split_once(": ").map_or("", |(_, values)| values);
+        (cells[0], cells[1], values.split(", ").filter(|value| !value.is_empty() && !value.contains(' ')).collect())
+    })
+    .collect()
+}
+
+async fn metered() -> (leasehold::clock::ManualClock, Arc<Spy>, Arc<Book>, Locks) {
+    let hand = leasehold::clock::ManualClock::new();
+    let (spy, book) = (Spy::new(&hand.clock()).await, Arc::new(Book::default()));
+    let locks = on(&hand).meter(book.clone()).open_engine(spy.clone());
+    (hand, spy, book, locks)
+}
+
+/// One of everything that is counted.
+async fn a_full_day() -> Arc<Book> {
+    let (hand, spy, book, locks) = metered().await;
+    let fence = Fence::with_meter(book.clone());
+    let guard = locks.mutex("a").lock().await.unwrap();
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
+    assert!(locks.mutex("a").wait(Duration::ZERO).lock().await.is_err());
+    let cancelled = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.lock().await }
+    });
+    quiet().await;
+    cancelled.abort();
+    quiet().await;
+    walk(&hand, TTL, Duration::from_millis(500)).await;
+    let answers = [Renewal::Held, Renewal::Unknown];
+    for answer in answers {
+        spy.next(Call::Renew, Play::Say(answer));
+    }
+    walk(&hand, TTL, Duration::from_millis(500)).await;
+    fence.admit("a", Token(9)).unwrap();
+    fence.admit("a", guard.token()).unwrap_err();
+    let _ = guard.release().await.unwrap();
+    for (name, play) in [("taken", Play::Say(Renewal::Lost)), ("expired", Play::Fail(true))] {
+        spy.always(Call::Renew, play);
+        let guard = locks.mutex(name).lock().await.unwrap();
+        walk(&hand, TTL, Duration::from_millis(500)).await;
+        let _ = guard.release().await.unwrap();
+    }
+    let guard = locks.mutex("max").max_hold(TTL / 2).lock().await.unwrap();
+    walk(&hand, TTL / 2, Duration::from_millis(500)).await;
+    drop(guard);
+    let guard = locks.mutex("b").lock().await.unwrap();
+    spy.always(Call::Release, Play::Fail(false));
+    assert!(guard.release().await.is_err());
+    book
+}
+
+/// Whether a figure is counted by `cache` or `schedule`, beside the locks' own.
+fn is_a_modules(name: &str) -> bool {
+    name.starts_with("leasehold_cache_") || name.starts_with("leasehold_schedule_")
+}
+
+#[test]
+fn the_modules_count_what_the_table_has_of_them() {
+    let sources = [
+        include_str!("../../src/cache/stats.rs"),
+        include_str!("../../src/schedule/perform.rs"),
+        include_str!("../../src/schedule/worker.rs"),
+    ];
+    let quoted = sources.iter().flat_map(|text| text.split('"')).filter(|word| word.starts_with("leasehold_"));
+    let counted: BTreeSet<_> = quoted.collect();
+    let promised: BTreeSet<_> = table().iter().map(|(name, ..)| *name).filter(|name| is_a_modules(name)).collect();
+    assert_eq!(promised, counted);
+}
+
+#[tokio::test]
+async fn the_table_and_the_figures_agree() {
+    let book = a_full_day().await;
+    let table = table();
+    assert!(table.len() > 10, "the table was not found");
+    let table: Vec<_> = table.into_iter().filter(|(name, ..)| !is_a_modules(name)).collect();
+    let promised: BTreeMap<_, _> = table.iter().map(|(name, kind, _)| (*name, *kind)).collect();
+    let pages = book.0.lock().unwrap();
+    assert_eq!(promised, pages.kinds.clone().into_iter().collect());
+    for (name, _, values) in &table {
+        let seen: BTreeSet<_> = pages.counts.keys().filter(|(n, _)| n == name).map(|(_, value)| *value).collect();
+        for value in values {
+            assert!(seen.contains(value), "{name} was never counted as {value}, only {seen:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn counters_count_each_end_once() {
+    let book = a_full_day().await;
+    for (name, value, times) in [
+        ("leasehold_acquire_total", "granted", 5),
+        ("leasehold_acquire_total", "busy", 1),
+        ("leasehold_acquire_total", "timeout", 1),
+        ("leasehold_acquire_total", "cancelled", 1),
+        ("leasehold_contended_total", "", 3),
+        ("leasehold_lost_total", "taken", 1),
+        ("leasehold_lost_total", "expired", 1),
+        ("leasehold_lost_total", "max-hold", 1),
+        ("leasehold_release_total", "released", 1),
+        ("leasehold_release_total", "lost", 2),
+        ("leasehold_release_total", "error", 1),
+        ("leasehold_fencing_rejected_total", "", 1),
+    ] {
+        assert_eq!(book.count(name, value), times, "{name} {value}");
+    }
+    assert!(book.count("leasehold_renew_total", "renewed") >= 3);
+    assert!(book.gauge("leasehold_waiters").abs() < f64::EPSILON, "all requests have ended");
+}
+
+#[tokio::test]
+async fn gauges_follow_what_is_held_without_waiting_for_a_renewal() {
+    let (_hand, _spy, book, locks) = metered().await;
+    let held = || book.gauge("leasehold_held") as u32;
+    let one = locks.mutex("a").lock().await.unwrap();
+    quiet().await;
+    assert_eq!(held(), 1);
+    let two = locks.mutex("b").ttl(TTL * 10).lock().await.unwrap();
+    quiet().await;
+    assert_eq!(held(), 2);
+    let _ = two.release().await.unwrap();
+    quiet().await;
+    assert_eq!(held(), 1);
+    drop(one);
+    quiet().await;
+    assert_eq!(held(), 0);
+}
+
+#[tokio::test]
+async fn gauges_tell_the_oldest_and_the_next_to_end_and_whether_the_engine_is_there() {
+    let (hand, spy, book, locks) = metered().await;
+    let _old = locks.mutex("a").ttl(TTL * 10).lock().await.unwrap();
+    pass(&hand, Duration::from_secs(7)).await;
+    let _young = locks.mutex("b").lock().await.unwrap();
+    quiet().await;
+    let close = |name, expected: f64| {
+        let value = book.gauge(name);
+        assert!((value - expected).abs() < 0.01, "{name} is {value}, not {expected}");
+    };
+    close("leasehold_oldest_held_seconds", 7.0);
+    close("leasehold_lease_remaining_seconds", 29.995);
+    close("leasehold_engine_up", 1.0);
+    spy.always(Call::Renew, Play::Silence);
+    pass(&hand, TTL / 3).await;
+    pass(&hand, Duration::from_secs(5)).await;
+    close("leasehold_engine_up", 0.0);
+}
+
+#[tokio::test]
+async fn histograms_have_seconds_that_mean_what_the_table_says() {
+    let (hand, _spy, book, locks) = metered().await;
+    let guard = locks.mutex("a").lock().await.unwrap();
+    quiet().await;
+    let waiter = tokio::spawn({
+        let mutex = locks.mutex("a");
+        async move { mutex.lock().await }
+    });
+    pass(&hand, Duration::from_secs(3)).await;
+    let _ = guard.release().await.unwrap();
+    let close = |name, expected: f64| {
+        let value = book.last(name);
+        assert!((value - expected).abs() < 0.01, "{name} is {value}, not {expected}");
+    };
+    close("leasehold_hold_seconds", 3.0);
+    let second = waiter.await.unwrap().unwrap();
+    close("leasehold_acquire_wait_seconds", 3.0);
+    quiet().await;
+    pass(&hand, Duration::from_secs(2)).await;
+    let claim = locks.inspect("a").await.unwrap().holders[0].claim;
+    locks.evict("a", claim).await.unwrap();
+    quiet().await;
+    assert!(!second.is_held());
+    close("leasehold_hold_seconds", 2.0);
+    // Waiting in the queue is no round trip.
+    let slowest = book.0.lock().unwrap().observed["leasehold_engine_rtt_seconds"].iter().copied().fold(0.0, f64::max);
+    assert!(slowest < 1.0, "a round trip of {slowest} s though the engine answers at once");
+}

@@ -1,0 +1,94 @@
+//! A process that was stopped past its TTL knows at its very first question that its lock is gone.
+#![cfg(target_os = "linux")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use leasehold::blocking::Locks;
+use leasehold::clock::Clock;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::library::time::BOUND;
+
+const TTL: Duration = Duration::from_secs(2);
+const ROLE: &str = "LEASEHOLD_TEST_STOPPED";
+
+/// The process that is stopped. Does nothing when it runs as a test.
+#[test]
+fn the_holder() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let locks = Locks::builder().ttl(TTL).open("memory:").unwrap();
+    let guard = locks.mutex("a").lock().unwrap();
+    let clock = Clock::system();
+    let (start, mut last) = (clock.now(), clock.now());
+    let mut ready = false;
+    loop {
+        let now = clock.now();
+        let held = guard.is_held();
+        if now.since(last) > TTL * 2 {
+            say(&format!("resumed held={held} reason={:?}", guard.lost_reason()));
+            return;
+        }
+        assert!(now.since(start) < BOUND * 2, "never stopped");
+        if !ready && now.since(start) > TTL * 2 {
+            ready = true;
+            say(&format!("running held={held}"));
+        }
+        last = now;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "@{line}").unwrap();
+    out.flush().unwrap();
+}
+
+/// Ends its process, whatever becomes of the test.
+struct Holder(Child);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Holder {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    }
+}
+
+#[test]
+fn a_stopped_and_resumed_holder_says_at_once_that_it_is_not_held() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["stopped::the_holder", "--exact", "--nocapture"]).env(ROLE, "yes");
+    let mut holder = Holder(command.stdout(Stdio::piped()).spawn().unwrap());
+    let lines = BufReader::new(holder.0.stdout.take().unwrap()).lines().map(|line| line.unwrap());
+    let mut said = lines.filter_map(|line| line.split_once('@').map(|(_, said)| said.to_owned()));
+    assert_eq!(said.next().as_deref(), Some("running held=true"), "it renews itself while it runs");
+
+    holder.signal(Signal::STOP);
+    let clock = Clock::system();
+    let asked = clock.now();
+    while !holder.is_stopped() {
+        assert!(clock.now().since(asked) < BOUND, "not stopped");
+        std::thread::yield_now();
+    }
+    let stopped = clock.now();
+    while clock.now().since(stopped) < TTL * 3 {
+        std::thread::sleep(TTL / 4);
+    }
+    holder.signal(Signal::CONT);
+    assert_eq!(said.next().as_deref(), Some("resumed held=false reason=Some(Expired)"));
+}

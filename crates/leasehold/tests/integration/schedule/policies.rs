@@ -1,0 +1,369 @@
+//! What becomes of ticks: missed ones, those of a run that goes on, those whose node died.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold::ErrorKind;
+use leasehold::schedule::{self, Crash, Event, Job, Missed, Outcome, Overlap, Stop};
+
+use tokio::sync::Notify;
+
+use crate::schedule::world::{World, quiet};
+
+const SHORT: Duration = Duration::from_millis(500);
+
+#[tokio::test]
+async fn each_tick_runs_once_whoever_of_eight_is_first() {
+    let world = World::new().await;
+    let nodes: Vec<_> = (0..8).map(|_| world.node(world.job(), SHORT)).collect();
+    let first = world.to_next_minute().await;
+    world.pass(240).await;
+    assert_eq!(world.ticks(), (0..5).map(|n| first + n * 60).collect::<Vec<_>>());
+    assert!(world.ran().is_sorted_by(|a, b| a.token < b.token), "{:?}", world.ran());
+    for node in nodes {
+        node.stop().await;
+    }
+    assert_eq!(world.outcomes().await, ["done"; 5]);
+}
+
+#[tokio::test]
+async fn a_new_job_and_a_late_starter_do_not_fire_the_past() {
+    let world = World::new().await;
+    let tick = world.to_next_minute().await;
+    let node = world.node(world.job(), SHORT);
+    world.pass(5).await;
+    assert_eq!(world.ticks(), [0i64; 0], "the tick was before the job");
+    world.pass(60).await;
+    let late = world.node(world.job(), SHORT);
+    world.pass(10).await;
+    assert_eq!(world.ticks(), [tick + 60]);
+    node.stop().await;
+    late.stop().await;
+}
+
+#[tokio::test]
+async fn a_restart_runs_what_was_not_run_if_it_is_not_too_late() {
+    let world = World::new().await;
+    let node = world.node(world.job(), SHORT);
+    let tick = world.to_next_minute().await;
+    node.stop().await;
+    // Nobody is there for the next two ticks; the second is 20 s ago when somebody is.
+    world.pass(140).await;
+    let node = world.node(world.job(), SHORT);
+    world.pass(10).await;
+    assert_eq!(world.ticks(), [tick, tick + 120]);
+    assert_eq!(world.outcomes().await, ["done", "missed", "done"]);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn missed_ticks_are_made_up_for_as_the_policy_says() {
+    for (missed, expected) in
+        [(Missed::Skip, vec![0]), (Missed::Once, vec![0, 600]), (Missed::All { limit: 3 }, vec![0, 480, 540, 600])]
+    {
+        let world = World::new().await;
+        let job = || world.job().missed(missed).grace(Duration::from_secs(10));
+        let node = world.node(job(), SHORT);
+        let tick = world.to_next_minute().await;
+        node.stop().await;
+        world.pass(630).await;
+        let node = world.node(job(), SHORT);
+        world.pass(10).await;
+        assert_eq!(world.ticks(), expected.iter().map(|n| tick + n).collect::<Vec<_>>(), "{missed:?}");
+        node.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn ticks_of_a_run_that_goes_on_are_skipped_queued_or_run_beside_it() {
+    // A run takes two and a half minutes.
+    for (overlap, expected) in [
+        (Overlap::Skip, vec![0, 180, 360]),
+        (Overlap::Queue, vec![0, 60, 120]),
+        (Overlap::Allow { max: 9 }, vec![0, 60, 120, 180, 240, 300, 360]),
+        (Overlap::Allow { max: 2 }, vec![0, 60, 120, 180, 240, 300]),
+    ] {
+        let world = World::new().await;
+        let job = || world.job().overlap(overlap).grace(Duration::from_secs(600));
+        let nodes = [world.node(job(), Duration::from_secs(150)), world.node(job(), Duration::from_secs(150))];
+        let tick = world.to_next_minute().await;
+        world.pass(375).await;
+        let expected: Vec<_> = expected.iter().map(|n| tick + n).collect();
+        assert_eq!(world.ticks(), expected, "{overlap:?}");
+        for node in nodes {
+            node.kill().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_dead_run_is_not_run_again_unless_the_policy_says_so() {
+    for (crash, begins) in
+        [(Crash::AtMostOnce, 1), (Crash::Retry { attempts: 2 }, 2), (Crash::Retry { attempts: 5 }, 3)]
+    {
+        let world = World::new().await;
+        let job = || world.job().crash(crash).grace(Duration::from_secs(5));
+        let long = Duration::from_secs(20);
+        let (one, two, three) = (world.node(job(), long), world.node(job(), long), world.node(job(), long));
+        let tick = world.to_next_minute().await;
+        assert_eq!(world.ticks(), [tick]);
+        // Nobody knows which of them runs it: as long as one is left, the tick is in good hands.
+        one.kill().await;
+        world.pass(1).await;
+        two.kill().await;
+        world.pass(30).await;
+        let ran: Vec<_> = world.ran().into_iter().filter(|ran| ran.tick == tick).collect();
+        assert!(ran.is_sorted_by(|a, b| a.token < b.token && a.attempt < b.attempt), "{ran:?}");
+        assert!(ran.len() <= begins, "{crash:?}: {ran:?}");
+        if crash != Crash::AtMostOnce && ran.len() < begins {
+            assert_eq!(world.outcomes().await.last(), Some(&"done"), "{crash:?}: {ran:?}");
+        }
+        three.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_is_taken_over_has_the_next_attempt_and_a_higher_token() {
+    let world = World::new().await;
+    let job = || world.job().crash(Crash::Retry { attempts: 3 });
+    let first = world.node(job(), Duration::from_secs(20));
+    let tick = world.to_next_minute().await;
+    let second = world.node(job(), Duration::from_secs(20));
+    world.pass(2).await;
+    first.kill().await;
+    world.pass(25).await;
+    let ran = world.ran();
+    assert_eq!(ran.iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(), [(tick, 1), (tick, 2)]);
+    assert!(ran[0].token < ran[1].token);
+    assert_eq!(world.outcomes().await, ["crashed", "done"]);
+    second.stop().await;
+}
+
+/// Work that stops for its lock's sake is not done, and did not fail: it is begun again, though the lock was not lost after all.
+#[tokio::test]
+async fn a_run_that_stopped_for_its_locks_sake_is_begun_again() {
+    for (crash, begins) in [(Crash::Retry { attempts: 3 }, 2), (Crash::AtMostOnce, 1)] {
+        let world = World::new().await;
+        let (job, stop) = (world.job().crash(crash).minds_loss(), Stop::new());
+        let attempts: Arc<Mutex<Vec<(i64, u32)>>> = Arc::default();
+        let (locks, seen, until) = (world.locks.clone(), Arc::clone(&attempts), stop.clone());
+        let node = tokio::spawn(async move {
+            let work = |run: schedule::Run| {
+                seen.lock().unwrap().push((run.tick().unix(), run.attempt()));
+                if run.attempt() == 1 {
+                    run.interrupted();
+                }
+                async { Err::<(), _>("stopped") }
+            };
+            schedule::run_until(&locks, job, &until, work).await
+        });
+        let tick = world.to_next_minute().await;
+        world.pass(30).await;
+        let of_it =
+            attempts.lock().unwrap().iter().filter(|(of, _)| *of == tick).map(|(_, at)| *at).collect::<Vec<_>>();
+        assert_eq!(of_it, (1..=begins).collect::<Vec<_>>(), "{crash:?}");
+        let last = if begins == 2 { "failed" } else { "lost" };
+        assert_eq!(world.outcomes().await.last(), Some(&last), "{crash:?}");
+        stop.stop();
+        node.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_dead_run_beside_others_is_taken_over_too() {
+    let world = World::new().await;
+    let job = || world.job().crash(Crash::Retry { attempts: 3 }).overlap(Overlap::Allow { max: 4 });
+    let first = world.node(job(), Duration::from_secs(40));
+    let tick = world.to_next_minute().await;
+    let second = world.node(job(), Duration::from_secs(40));
+    world.pass(2).await;
+    first.kill().await;
+    world.pass(50).await;
+    assert_eq!(world.ran().iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(), [(tick, 1), (tick, 2)]);
+    assert_eq!(world.outcomes().await, ["crashed", "done"]);
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn a_run_that_takes_too_long_is_stopped_and_the_next_is_not_in_its_way() {
+    let world = World::new().await;
+    let job = world.job().max_hold(Duration::from_secs(40)).crash(Crash::Retry { attempts: 3 });
+    let node = world.node(job, Duration::from_secs(3000));
+    let tick = world.to_next_minute().await;
+    world.pass(70).await;
+    assert_eq!(world.ticks(), [tick, tick + 60]);
+    assert_eq!(world.outcomes().await, ["timed-out"], "and it is no crash");
+    node.kill().await;
+}
+
+#[tokio::test]
+async fn the_lock_is_kept_as_long_as_min_hold_says() {
+    let world = World::new().await;
+    let node = world.node(world.job().min_hold(Duration::from_secs(20)), SHORT);
+    world.to_next_minute().await;
+    world.pass(3).await;
+    assert_eq!(world.outcomes().await, ["done"], "the run itself is over");
+    assert_eq!(world.locks.inspect("cron:job").await.unwrap().holders.len(), 1);
+    world.pass(20).await;
+    assert_eq!(world.locks.inspect("cron:job").await.unwrap().holders.len(), 0);
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn stopping_lets_a_run_end_and_begins_no_other() {
+    let world = World::new().await;
+    let node = world.node(world.job(), Duration::from_secs(90));
+    let tick = world.to_next_minute().await;
+    let (stopped, ()) = tokio::join!(node.stop(), world.pass(200));
+    let () = stopped;
+    assert_eq!(world.ticks(), [tick]);
+    assert_eq!(world.outcomes().await, ["done"]);
+}
+
+#[tokio::test]
+async fn a_changed_timetable_begins_with_its_next_tick() {
+    let world = World::new().await;
+    let daily = |text| Job::new("job", text).unwrap();
+    let node = world.node(daily("@yearly"), SHORT);
+    world.pass(300).await;
+    // Just after a tick, so that none comes due before the next look.
+    world.to_next_minute().await;
+    node.stop().await;
+    let events = std::sync::Arc::clone(&world.events);
+    let job = daily("* * * * *").on_event(move |_, event| events.lock().unwrap().push(event.clone()));
+    let node = world.node(job, SHORT);
+    world.pass(1).await;
+    assert_eq!(world.ticks(), [0i64; 0]);
+    let tick = world.to_next_minute().await;
+    assert_eq!(world.ticks(), [tick]);
+    assert!(
+        world
+            .events
+            .lock()
+            .unwrap()
+            .iter()
+            .any(|event| matches!(event, Event::Rescheduled { from } if from == "@yearly"))
+    );
+    assert_eq!(world.status().await.schedule, "* * * * *");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn what_fails_says_so_and_what_makes_no_sense_is_refused() {
+    let world = World::new().await;
+    let failing = async {
+        let job = world.job();
+        leasehold::schedule::run(&world.locks, job, |_| async { Err("the disk is full") }).await
+    };
+    tokio::select! {
+        _ = failing => unreachable!("it runs for ever"),
+        _ = world.to_next_minute() => {}
+    }
+    let last = world.status().await.history.last().cloned().unwrap();
+    assert_eq!((last.outcome, last.text.as_str()), (Outcome::Failed, "the disk is full"));
+
+    let job = || Job::new("other", "@daily").unwrap();
+    for (job, says) in [
+        (job().crash(Crash::Retry { attempts: 0 }), "at least one attempt"),
+        (job().missed(Missed::All { limit: 0 }), "Missed::Skip"),
+        (job().missed(Missed::All { limit: 1_000_000 }), "at most 1000"),
+        (job().overlap(Overlap::Allow { max: 0 }), "at least one run"),
+        (job().overlap(Overlap::Allow { max: 65 }), "at most 64 runs fit into its record, and 65 are to be allowed"),
+        (job().min_hold(Duration::from_secs(9)).max_hold(Duration::from_secs(9)), "longer than min_hold"),
+    ] {
+        let error = leasehold::schedule::run(&world.locks, job, |_| async { Ok::<(), String>(()) }).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidOption);
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    assert_eq!(Job::new("", "@daily").unwrap_err().kind(), ErrorKind::InvalidName);
+    assert_eq!(Job::new("x".repeat(508), "@daily").unwrap_err().kind(), ErrorKind::InvalidName);
+}
+
+#[tokio::test]
+async fn a_record_that_is_not_understood_fires_nothing_and_is_told() {
+    let world = World::new().await;
+    world.locks.records().unwrap().record("cron:job", 0, "{\"v\":99}").await.unwrap().unwrap();
+    let node = world.node(world.job(), SHORT);
+    world.to_next_minute().await;
+    world.pass(60).await;
+    assert_eq!(world.ticks(), [0i64; 0]);
+    let told = |event: &Event| matches!(event, Event::Trouble { error, .. } if error.contains("layout 99"));
+    assert!(world.events.lock().unwrap().iter().any(told));
+    node.kill().await;
+}
+
+#[tokio::test]
+async fn a_run_that_takes_too_long_is_not_run_again_by_whoever_stands_in_line() {
+    let world = World::new().await;
+    // Its holder needs its time to stop what it began: the lock is free by then.
+    let job = || world.job().max_hold(Duration::from_secs(40)).crash(Crash::Retry { attempts: 3 }).minds_loss();
+    let first = world.node(job(), Duration::from_secs(50));
+    let tick = world.to_next_minute().await;
+    let second = world.node(job(), Duration::from_secs(1));
+    world.pass(56).await;
+    assert_eq!(world.ran().iter().map(|ran| (ran.tick, ran.attempt)).collect::<Vec<_>>(), [(tick, 1)]);
+    assert_eq!(world.outcomes().await, ["timed-out"], "once, and it is no crash");
+    first.kill().await;
+    second.kill().await;
+}
+
+#[tokio::test]
+async fn runs_go_on_while_the_engine_is_in_trouble() {
+    let world = World::new().await;
+    let (go, ended) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
+    let job = world.job().overlap(Overlap::Allow { max: 2 });
+    let (locks, runs) = (world.locks.clone(), (Arc::clone(&go), Arc::clone(&ended)));
+    let node = tokio::spawn(async move {
+        let work = |_| {
+            let (go, ended) = runs.clone();
+            async move {
+                go.notified().await;
+                ended.store(true, Ordering::SeqCst);
+                Ok::<(), String>(())
+            }
+        };
+        leasehold::schedule::run(&locks, job, work).await
+    });
+    world.to_next_minute().await;
+    let spoil = |_: &str, _: Duration| Some("{\"v\":99}".to_owned());
+    world.locks.records().unwrap().update("cron:job", spoil).await.unwrap();
+    let trouble = || world.events.lock().unwrap().iter().any(|event| matches!(event, Event::Trouble { .. }));
+    while !trouble() {
+        world.pass(1).await;
+    }
+    // The clock stands still now, and so the pause after the error does not end.
+    go.notify_one();
+    quiet().await;
+    assert!(ended.load(Ordering::SeqCst));
+    node.abort();
+}
+
+#[tokio::test]
+async fn a_run_whose_entry_was_not_confirmed_is_entered_again_before_it_begins() {
+    let world = World::new().await;
+    let node = world.node(world.job(), SHORT);
+    let tick = world.to_next_minute().await;
+    world.pass(2).await;
+    node.stop().await;
+    // As a write leaves it whose reply never came: the entry stands under the token that the next guard will have.
+    let token = world.ran()[0].token + 1;
+    let records = world.locks.records().unwrap();
+    let running = format!(
+        r#""running":[{{"tick":{},"token":{token},"node":"n","started":{},"attempt":1}}],"history""#,
+        tick + 60,
+        (tick + 60) * 1000
+    );
+    let put = |value: &str, _: Duration| {
+        let mark = (format!("\"watermark\":{tick}"), format!("\"watermark\":{}", tick + 60));
+        Some(value.replace(&mark.0, &mark.1).replace("\"history\"", &running))
+    };
+    records.update("cron:job", put).await.unwrap();
+    let before = records.recall("cron:job").await.unwrap().version;
+    let node = world.node(world.job().crash(Crash::Retry { attempts: 1 }), Duration::from_secs(20));
+    world.pass(2).await;
+    let ran = world.ran()[1];
+    assert_eq!((ran.tick, ran.token, ran.attempt), (tick + 60, token, 1));
+    assert_eq!(records.recall("cron:job").await.unwrap().version, before + 1);
+    node.kill().await;
+}
