@@ -36,14 +36,17 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// A failure with this exit code.
     pub fn new(code: u8, kind: &'static str, message: impl Into<String>) -> Self {
         Self { code, kind, message: message.into() }
     }
 
+    /// The command line is wrong.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(USAGE, "usage", message)
     }
 
+    /// The system refused what the command needs.
     pub fn system(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(SYSTEM, "system", format!("{what}: {error}"))
     }

@@ -286,7 +286,7 @@ fn folders_and_memory_have_small_reports() {
 
 /// The line of docs/redis-acl.md.
 fn least() -> Vec<String> {
-    let page = include_str!("../../../docs/redis-acl.md");
+    let page = include_str!("../../../../docs/redis-acl.md");
     let line = page.lines().find(|line| line.starts_with("ACL SETUSER app on")).unwrap();
     line.split(' ').map(str::to_owned).collect()
 }

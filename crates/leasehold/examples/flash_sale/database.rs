@@ -9,7 +9,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
 use tokio_postgres::{Client, NoTls};
 
-use crate::till::{Answer, Bought, Failure, Stock, Till};
+use super::till::{Answer, Bought, Failure, Stock, Till};
 
 const DROP: &str = "DROP TABLE IF EXISTS leasehold_flash_sale, leasehold_flash_sale_fence";
 const CREATE: &str =

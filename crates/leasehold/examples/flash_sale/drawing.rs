@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use crate::sale::{Sale, Sold};
-use crate::till::Technique;
+use super::sale::{Sale, Sold};
+use super::till::Technique;
 
 type All = [(Technique, Sold)];
 

@@ -8,7 +8,7 @@ use leasehold::{Locks, Outcome, Token};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 
-use crate::till::{Bought, Failure, Stock, Technique, Till};
+use super::till::{Bought, Failure, Stock, Technique, Till};
 
 /// The sale.
 #[derive(Clone)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::Token;
 use leasehold::fence::Fence;
 
-use crate::till::{Answer, Bought, Stock, Till};
+use super::till::{Answer, Bought, Stock, Till};
 
 /// How long a reply is on its way.
 const MOMENT: Duration = Duration::from_millis(1);

@@ -8,8 +8,8 @@ mod account;
 mod host;
 mod naive;
 
-use account::{Bound, Going, Ledger, going, has_ended, left_out, most_at_once, ran};
 use crate::common::{Place, wait_for, wait_for_within};
+use account::{Bound, Going, Ledger, going, has_ended, left_out, most_at_once, ran};
 use host::{Host, JOBS, said};
 use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{Data, Server, mariadb, postgres, zookeeper};

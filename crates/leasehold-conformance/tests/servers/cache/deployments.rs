@@ -84,7 +84,7 @@ async fn ask(server: &Server, words: &[&str]) -> Reply {
 /// The line of docs/cache.md is enough, and each word of it is needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_a_user_who_may_only_do_what_the_page_says() {
-    let page = include_str!("../../../../docs/cache.md");
+    let page = include_str!("../../../../../docs/cache.md");
     let (_, rest) = page.split_once("The user in Redis needs `").expect("a line");
     let (rules, _) = rest.split_once('`').expect("its end");
     let server = Redis::new().start().await.expect("a server");

@@ -249,7 +249,8 @@ impl Flights {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_evicted_tombstone_lets_no_late_value_in() {
     let server = leasehold_testbed::redis::start().await.expect("a server");
-    let (db, cache) = (Db::new().await, crate::cache::site::cache_at(&server.url(), |builder| builder.reloads(0)).await);
+    let (db, cache) =
+        (Db::new().await, crate::cache::site::cache_at(&server.url(), |builder| builder.reloads(0)).await);
     let ours: Arc<dyn Strategy> = Arc::new(Invalidating(cache.clone()));
     let gate = db.hold(Point::Loaded);
     let late = spawn_read(&ours, &db);

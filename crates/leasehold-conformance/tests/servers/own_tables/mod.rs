@@ -9,7 +9,6 @@ mod versioned;
 mod versioned_races;
 
 /// Runs each of these on both databases.
-#[macro_export]
 macro_rules! on_both {
     ($($case:ident),* $(,)?) => {
         mod postgres {
@@ -26,3 +25,4 @@ macro_rules! on_both {
         }
     };
 }
+use on_both;

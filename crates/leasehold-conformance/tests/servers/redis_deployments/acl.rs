@@ -10,9 +10,11 @@ use leasehold::{Claim, Error, ErrorKind, Holder, LockName, Locks, LostReason, Mo
 use leasehold_testbed::redis::{Cluster, Independent, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Server, eventually, redis};
 
-use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, raw, soon, until_free, until_renewed, until_waiting};
+use crate::redis_deployments::deployment::{
+    BOUND, LONG, Line, client, in_order, raw, soon, until_free, until_renewed, until_waiting,
+};
 
-const PAGE: &str = include_str!("../../../../docs/redis-acl.md");
+const PAGE: &str = include_str!("../../../../../docs/redis-acl.md");
 
 /// The words behind `ACL SETUSER name` in the page's lines for this user: the first, or all.
 fn rules(user: &str, all: bool) -> Vec<&'static str> {

@@ -331,7 +331,8 @@ async fn a_master_that_is_cut_off_is_left(cluster: &mut Cluster) {
         released(locks.mutex(&name).lock().await.expect("a lock")).await;
     }
     for node in 2..6usize {
-        let id = crate::redis_deployments::deployment::text(raw(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
+        let id =
+            crate::redis_deployments::deployment::text(raw(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
         let forgotten = raw(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
         assert_eq!(forgotten, Reply::Simple("OK".to_owned()));
     }

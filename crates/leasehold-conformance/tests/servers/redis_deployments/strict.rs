@@ -7,7 +7,9 @@ use leasehold::{ErrorKind, Guard, Locks, Outcome, Owner, Token};
 use leasehold_testbed::redis::{Cluster, Redis, Reply, SentinelSet, slot_of};
 use leasehold_testbed::{Data, eventually, redis};
 
-use crate::redis_deployments::deployment::{BOUND, Line, client, in_order, raw, soon, text, until_answering, until_waiting};
+use crate::redis_deployments::deployment::{
+    BOUND, Line, client, in_order, raw, soon, text, until_answering, until_waiting,
+};
 
 /// The longest lease, and the one that is used.
 const MOST: Duration = Duration::from_secs(4);

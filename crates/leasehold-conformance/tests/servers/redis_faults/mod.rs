@@ -4,7 +4,6 @@
 
 mod apart;
 mod away;
-mod chaos;
 mod cost;
 mod deaths;
 mod leftovers;

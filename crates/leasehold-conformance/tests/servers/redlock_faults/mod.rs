@@ -3,7 +3,6 @@
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod addresses;
-mod chaos;
 mod clocks;
 mod eviction;
 mod forgetful;

@@ -9,7 +9,7 @@ use crate::redlock_faults::site::Dice;
 
 macro_rules! script {
     ($file:literal) => {
-        include_str!(concat!("../../../leasehold/src/engine/", $file))
+        include_str!(concat!("../../../../leasehold/src/engine/", $file))
     };
 }
 

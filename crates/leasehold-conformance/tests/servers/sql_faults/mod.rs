@@ -2,7 +2,6 @@
 //! lines, lost answers, clocks that are set back, poolers, replicas, clusters. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
-mod chaos;
 mod clocks;
 mod cohorts;
 mod costs;

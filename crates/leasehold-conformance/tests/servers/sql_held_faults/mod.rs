@@ -1,7 +1,6 @@
 //! What befalls locks that sessions hold: ends of connections in each state, silent lines, deaths of servers, servers that take no writes.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
-mod chaos;
 mod counters;
 mod ends;
 mod lines;

@@ -62,6 +62,7 @@ async fn a_base_that_cannot_be_made_is_denied() {
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     admin.create("/passing", b"", &ephemeral).await.expect("a node");
     let locks = client(&format!("zookeeper://{}/passing", server.url())).await;
-    let error = locks.mutex("a").wait(crate::zookeeper_access::site::AT_ONCE).lock().await.expect_err("it has no children");
+    let error =
+        locks.mutex("a").wait(crate::zookeeper_access::site::AT_ONCE).lock().await.expect_err("it has no children");
     assert!(error.to_string().contains("ephemeral"), "{error}");
 }

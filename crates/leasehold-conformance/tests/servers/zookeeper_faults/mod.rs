@@ -3,7 +3,6 @@
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod again;
-mod chaos;
 mod ensemble;
 mod fencing;
 mod lines;

@@ -4,7 +4,8 @@ use std::{fs, time::Duration};
 
 use leasehold_testbed::{Data, Server, postgres};
 
-use super::{backend, cell, client, crate::common::alive, fill, numbers};
+use super::{backend, cell, client, fill, numbers};
+use crate::common::alive;
 
 /// The pieces of shared memory that `process` made.
 fn memory_of(process: u32) -> Vec<String> {

@@ -18,7 +18,6 @@ use rustix::termios::isatty;
 use serde::Serialize;
 use tokio::signal::unix::{self, SignalKind};
 
-
 /// A promise was broken; or a control was not found out.
 const BROKEN: u8 = 1;
 

@@ -62,7 +62,7 @@ impl Book {
 
 /// The rows of the table in the module's documentation: name, kind, and the values that its label may have.
 fn table() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
-    let text = include_str!("../../src/meter.rs");
+    let text = include_str!("../../../src/meter.rs");
     let rows = text.lines().filter_map(|line| line.strip_prefix("//! | `"));
     rows.map(|row| {
         let cells: Vec<_> = row.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
@@ -125,9 +125,9 @@ fn is_a_modules(name: &str) -> bool {
 #[test]
 fn the_modules_count_what_the_table_has_of_them() {
     let sources = [
-        include_str!("../../src/cache/stats.rs"),
-        include_str!("../../src/schedule/perform.rs"),
-        include_str!("../../src/schedule/worker.rs"),
+        include_str!("../../../src/cache/stats.rs"),
+        include_str!("../../../src/schedule/perform.rs"),
+        include_str!("../../../src/schedule/worker.rs"),
     ];
     let quoted = sources.iter().flat_map(|text| text.split('"')).filter(|word| word.starts_with("leasehold_"));
     let counted: BTreeSet<_> = quoted.collect();

@@ -25,7 +25,8 @@ fn start_waiting(
     tokio::spawn(async move {
         let clock = locks.clock().clone();
         schedule::once(&locks, job, None, wait, |run| {
-            let ran = crate::schedule::world::Ran { tick: run.tick().unix(), token: run.token().0, attempt: run.attempt() };
+            let ran =
+                crate::schedule::world::Ran { tick: run.tick().unix(), token: run.token().0, attempt: run.attempt() };
             book.lock().unwrap().push(ran);
             let until = clock.now().after(Duration::from_secs(takes));
             let sleep = clock.sleep_until(until);

@@ -248,7 +248,8 @@ impl World {
         let mut copy = self.nodes[node].ballots.clone();
         let request = stranger.probe(ClaimId::from_bits(u128::MAX));
         let now = self.nodes[node].clock.at(self.now);
-        let answer = serve(&mut copy, now, &Request { order: crate::quorum::client::Order::Take(Token::default()), ..request });
+        let answer =
+            serve(&mut copy, now, &Request { order: crate::quorum::client::Order::Take(Token::default()), ..request });
         matches!(answer, Some(Answer::Vote(leasehold::logic::quorum::Vote::Yes { .. })))
     }
 }
