@@ -1,0 +1,46 @@
+//! `cargo xtask test`: what must hold before a change lands.
+
+use std::path::Path;
+use std::thread;
+
+use crate::programs::{self, Lint, Part};
+use crate::stage::{self, Stage, Tier};
+use crate::{Done, cargo, rules, say, setup};
+
+/// Builds and runs the gate.
+pub(crate) fn test(root: &Path) -> Done {
+    let began = stage::now();
+    cargo(&["fmt", "--all", "--check"])?;
+    rules::no_time_in_assertions(root)?;
+    // Packages are installed while the programs are built.
+    let parts = thread::scope(|scope| {
+        let installing = scope.spawn(|| setup::gate().map_err(|error| error.to_string()));
+        let parts = build(root);
+        installing.join().map_err(|_| "installing packages panicked".to_owned())??;
+        parts
+    })?;
+    say(&format!("==> built and linted after {} s", began.elapsed().as_secs()));
+    let stage = Stage::new(root, Tier::Gate)?;
+    let mut outcomes = stage.run(parts, |_| {});
+    outcomes.sort_by_key(|outcome| std::cmp::Reverse(outcome.took));
+    let slow: Vec<String> =
+        outcomes.iter().take(10).map(|one| format!("{} {} s", one.name, one.took.as_secs())).collect();
+    say(&format!("==> the slowest parts: {}", slow.join(", ")));
+    let failed: Vec<_> = outcomes.into_iter().filter_map(|outcome| outcome.failure).collect();
+    stage::verdict(&failed)?;
+    programs::document_tests(&["--workspace"], Lint::Yes)?;
+    say(&format!("==> green after {} s", began.elapsed().as_secs()));
+    Ok(())
+}
+
+/// The parts of the gate, linted while they are built.
+pub(crate) fn build(root: &Path) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
+    programs::build(root, &["--workspace"], Lint::Yes)
+}
+
+/// What can be said without running a test.
+pub(crate) fn check(root: &Path) -> Done {
+    cargo(&["fmt", "--all", "--check"])?;
+    rules::no_time_in_assertions(root)?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])
+}

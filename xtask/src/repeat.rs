@@ -1,0 +1,127 @@
+//! `cargo xtask repeat`: every part of the gate many times, with a busy loop on each core beside it. What it found so far is kept, so that a
+//! later run goes on.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::programs::Part;
+use crate::stage::{Failure, Stage, Tier, verdict};
+use crate::{Done, gate, say, setup};
+
+/// Runs and failures of each part, on one version of the code.
+#[derive(Default)]
+struct Tally {
+    /// The code they are of: another version begins again.
+    of: String,
+    parts: BTreeMap<String, (u32, u32)>,
+}
+
+/// Runs the parts with one of `words` in their names, until each has run `times` times.
+pub(crate) fn repeat(root: &Path, times: u32, words: &[String]) -> Done {
+    setup::gate()?;
+    let named = |part: &Part| words.is_empty() || words.iter().any(|word| part.name.contains(word));
+    let parts: Vec<Part> = gate::build(root)?.into_iter().filter(named).collect();
+    let tally = Mutex::new(Tally::load(root)?);
+    let stage = Stage::new(root, Tier::Gate)?;
+    let done = AtomicBool::new(false);
+    let failed = thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let failed = rounds(root, &stage, &parts, times, &tally);
+        done.store(true, Ordering::Relaxed);
+        failed
+    });
+    say(&tally.lock().unwrap_or_else(PoisonError::into_inner).summary(times));
+    verdict(&failed)
+}
+
+fn rounds(root: &Path, stage: &Stage, parts: &[Part], times: u32, tally: &Mutex<Tally>) -> Vec<Failure> {
+    let mut failed = Vec::new();
+    loop {
+        let locked = || tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let due: Vec<Part> = parts.iter().filter(|part| locked().runs(&part.name) < times).cloned().collect();
+        if due.is_empty() {
+            return failed;
+        }
+        say(&format!("==> {} parts have run fewer than {times} times", due.len()));
+        let outcomes = stage.run(due, |outcome| {
+            let mut tally = locked();
+            tally.count(&outcome.name, outcome.failure.is_some());
+            if let Err(error) = tally.save(root) {
+                say(&format!("xtask: the tally cannot be kept: {error}"));
+            }
+        });
+        failed.extend(outcomes.into_iter().filter_map(|outcome| outcome.failure));
+    }
+}
+
+impl Tally {
+    fn load(root: &Path) -> Result<Self, Box<dyn std::error::Error>> {
+        let of = version(root)?;
+        let kept = fs::read_to_string(path(root)).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+        let kept = kept.filter(|kept| kept["of"] == of.as_str()).unwrap_or_default();
+        let number = |value: &Value| u32::try_from(value.as_u64().unwrap_or_default()).unwrap_or_default();
+        let parts = kept["parts"].as_object().map(|parts| {
+            parts.iter().map(|(name, row)| (name.clone(), (number(&row["runs"]), number(&row["failures"])))).collect()
+        });
+        Ok(Self { of, parts: parts.unwrap_or_default() })
+    }
+
+    fn save(&self, root: &Path) -> std::io::Result<()> {
+        let parts: BTreeMap<_, _> = self
+            .parts
+            .iter()
+            .map(|(name, (runs, failures))| (name, json!({ "runs": runs, "failures": failures })))
+            .collect();
+        fs::write(path(root), json!({ "of": self.of, "parts": parts }).to_string())
+    }
+
+    fn runs(&self, name: &str) -> u32 {
+        self.parts.get(name).map_or(0, |(runs, _)| *runs)
+    }
+
+    fn count(&mut self, name: &str, failed: bool) {
+        let row = self.parts.entry(name.to_owned()).or_default();
+        row.0 += 1;
+        row.1 += u32::from(failed);
+    }
+
+    fn summary(&self, times: u32) -> String {
+        let full = self.parts.values().filter(|(runs, _)| *runs >= times).count();
+        let runs: u32 = self.parts.values().map(|(runs, _)| runs).sum();
+        let failures: u32 = self.parts.values().map(|(_, failures)| failures).sum();
+        let bad = self.parts.iter().filter(|(_, (_, failures))| *failures > 0);
+        let bad: String =
+            bad.map(|(name, (runs, failures))| format!("\n    {name}: {failures} of {runs} failed")).collect();
+        let all = self.parts.len();
+        format!("==> {full} of {all} parts have run {times} times: {runs} runs, {failures} failures{bad}")
+    }
+}
+
+fn path(root: &Path) -> std::path::PathBuf {
+    root.join("target/repeat.json")
+}
+
+/// The code that the tests are of: its commit, and what was changed since.
+pub(crate) fn version(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
+    let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(root).output();
+    let tree = git(&["rev-parse", "HEAD:crates"])?;
+    let changed = git(&["diff", "HEAD", "--", "crates", "Cargo.lock"])?;
+    let mut version = String::from_utf8_lossy(&tree.stdout).trim().to_owned();
+    if !changed.stdout.is_empty() {
+        version.push_str(&format!(" and {} changed bytes", changed.stdout.len()));
+    }
+    Ok(version)
+}

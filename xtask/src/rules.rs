@@ -1,0 +1,130 @@
+//! The rule about time: no test asserts how long something took. What must be cheap is counted; `CONTRIBUTING.md` says how.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Done;
+
+/// Where tests are: whole folders of them, and modules beside the code.
+fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut all = Vec::new();
+    let mut folders = vec![root.join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                all.push(path);
+            }
+        }
+    }
+    all.sort();
+    Ok(all)
+}
+
+/// Fails with every assertion about elapsed time.
+pub(crate) fn no_time_in_assertions(root: &Path) -> Done {
+    let mut found = Vec::new();
+    for path in sources(root)? {
+        let text = fs::read_to_string(&path)?;
+        let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
+        found.extend(timed(&text).into_iter().map(|(line, what)| format!("  {shown}:{line}: {what}")));
+    }
+    if found.is_empty() {
+        return Ok(());
+    }
+    let rule = "tests must not assert how long something took (CONTRIBUTING.md, \"Time in tests\"): count requests, or move a clock";
+    Err(format!("{rule}\n{}", found.join("\n")).into())
+}
+
+/// The assertions about elapsed time: their lines, and what they say.
+fn timed(text: &str) -> Vec<(usize, String)> {
+    let bound = bound_to_elapsed(text);
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("assert") {
+        let Some(body) = body_of_macro(&text[at..]) else { continue };
+        let names_one =
+            bound.iter().any(|(from, name)| *from < at && at - from < 4000 && has_word(condition(body), name));
+        if condition(body).contains("elapsed()") || is_upper_bound(condition(body)) || names_one {
+            let line = text[..at].matches('\n').count() + 1;
+            found.push((line, body.split_whitespace().collect::<Vec<_>>().join(" ")));
+        }
+    }
+    found
+}
+
+/// Two moments of a clock that must not be far apart. (On a clock moved by hand their distance is known exactly: no bound.)
+fn is_upper_bound(condition: &str) -> bool {
+    condition.contains(".since(") && condition.contains(" <")
+}
+
+/// The names that `let NAME = ….elapsed()…;` binds, and where.
+fn bound_to_elapsed(text: &str) -> Vec<(usize, String)> {
+    let mut names = Vec::new();
+    for (at, _) in text.match_indices("let ") {
+        let statement = text[at..].split(';').next().unwrap_or_default();
+        let Some((name, value)) = statement[4..].split_once('=') else { continue };
+        let name = name.split(':').next().unwrap_or_default().trim().trim_start_matches("mut ");
+        if value.contains(".elapsed()") && !value.contains('{') && name.chars().all(|c| c.is_alphanumeric() || c == '_')
+        {
+            names.push((at, name.to_owned()));
+        }
+    }
+    names
+}
+
+/// What stands between the parentheses of `assert…!(…)`.
+fn body_of_macro(text: &str) -> Option<&str> {
+    let open = text.find('(')?;
+    let name = text[..open].strip_suffix('!')?;
+    if !matches!(name, "assert" | "assert_eq" | "assert_ne") {
+        return None;
+    }
+    let mut depth = 0_usize;
+    for (at, c) in text[open..].char_indices() {
+        match c {
+            '(' => depth += 1,
+            ')' if depth == 1 => return Some(&text[open + 1..open + at]),
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    None
+}
+
+/// An assertion without its message: what it prints may well be a time.
+fn condition(body: &str) -> &str {
+    body.split('"').next().unwrap_or(body)
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|part| part == word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::timed;
+
+    #[test]
+    fn elapsed_time_in_an_assertion_is_found() {
+        let direct = "fn a() {\n    assert!(start.elapsed() < SOON, \"too slow\");\n}";
+        assert_eq!(timed(direct), [(2, "start.elapsed() < SOON, \"too slow\"".to_owned())]);
+        let named = "let took = start.elapsed();\nassert!(\n  took < SOON\n);";
+        assert_eq!(timed(named), [(2, "took < SOON".to_owned())]);
+        assert_eq!(timed("let took = start.elapsed().as_secs();\nassert_eq!(took, 3);").len(), 1);
+        assert_eq!(timed("assert!(clock.now().since(start) <= BOUND);").len(), 1);
+    }
+
+    #[test]
+    fn a_time_in_a_message_is_none() {
+        for text in [
+            "assert!(done, \"after {:?}\", start.elapsed());",
+            "let took = start.elapsed();\nassert!(done, \"after {took:?}\");",
+            "let took = start.elapsed();\nprintln!(\"{took:?}\");",
+            "if start.elapsed() > LIMIT { return; }",
+        ] {
+            assert_eq!(timed(text), [], "{text}");
+        }
+    }
+}

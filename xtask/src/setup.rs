@@ -1,0 +1,71 @@
+//! What the tests run, and the Debian package that brings each of it.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::{Done, run};
+
+/// A program somewhere in `PATH`, or a file by its full path; and its package.
+type Need = (&'static str, &'static str);
+
+/// What the gate needs.
+const GATE: [Need; 11] = [
+    ("redis-server", "redis-server"),
+    ("strace", "strace"),
+    ("ip", "iproute2"),
+    ("nsenter", "util-linux"),
+    ("faketime", "faketime"),
+    ("/usr/lib/python3/dist-packages/redis/__init__.py", "python3-redis"),
+    ("java", "default-jre-headless"),
+    ("/usr/share/java/zookeeper.jar", "libzookeeper-java"),
+    ("mariadbd", "mariadb-server"),
+    ("/usr/lib/postgresql/15/bin/postgres", "postgresql"),
+    ("pgbouncer", "pgbouncer"),
+];
+
+/// What the nightly parts need beside that.
+const NIGHTLY: [Need; 2] = [("/usr/lib/galera/libgalera_smm.so", "galera-4"), ("rsync", "rsync")];
+
+/// Installs what the gate needs and the machine lacks.
+pub(crate) fn gate() -> Done {
+    install(&GATE)
+}
+
+/// Installs what the nightly parts need and the machine lacks.
+pub(crate) fn nightly() -> Done {
+    install(&[&GATE[..], &NIGHTLY[..]].concat())
+}
+
+fn install(needs: &[Need]) -> Done {
+    let missing: Vec<&str> =
+        needs.iter().filter(|(program, _)| !is_there(program)).map(|(_, package)| *package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let root = Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout == b"0\n");
+    if !root || !is_there("apt-get") {
+        let names = missing.join(" ");
+        return Err(format!("the tests need the Debian packages {names}; as root: apt-get install {names}").into());
+    }
+    apt(&["update"])?;
+    apt(&[&["install", "--yes", "--no-install-recommends"], &missing[..]].concat())?;
+    match needs.iter().find(|(program, _)| !is_there(program)) {
+        None => Ok(()),
+        Some((program, package)) => Err(format!("{program} is still missing after installing {package}").into()),
+    }
+}
+
+fn is_there(program: &str) -> bool {
+    if Path::new(program).is_absolute() {
+        return Path::new(program).is_file();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]).any(|dir| dir.join(program).is_file())
+}
+
+fn apt(arguments: &[&str]) -> Done {
+    let mut apt = Command::new("apt-get");
+    apt.args(["-o", "DPkg::Lock::Timeout=300", "-q"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+    // The tests start servers on ports of their own; the packages must not start theirs.
+    run(apt.env("RUNLEVEL", "1"))
+}
