@@ -166,7 +166,7 @@ impl Stage {
             Err(error) => (false, format!("    {name}: {error}")),
         };
         say(&line);
-        let failure = (!passed).then(|| Failure { line, log });
+        let failure = (!passed).then_some(Failure { line, log });
         Outcome { name: name.clone(), took, failure }
     }
 }

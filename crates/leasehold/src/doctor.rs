@@ -15,6 +15,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use crate::engine::{self, EngineUrl};
 use crate::error::Result;
 use crate::locks::DEFAULT_TTL;
@@ -181,10 +183,12 @@ impl Options {
 ///
 /// # Errors
 /// Only where there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
-pub async fn examine(url: &str, options: &Options) -> Result<Report> {
-    let url = EngineUrl::parse(url)?;
-    let findings = findings(&url, options).await?;
-    Ok(Report::new(&url, options, findings))
+pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
+    Box::pin(async move {
+        let url = EngineUrl::parse(url)?;
+        let findings = findings(&url, options).await?;
+        Ok(Report::new(&url, options, findings))
+    })
 }
 
 async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {

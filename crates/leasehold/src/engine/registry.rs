@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use super::{Engine, EngineUrl};
 use crate::clock::Clock;
 use crate::engine::Capabilities;
@@ -132,7 +134,12 @@ pub fn entries() -> Vec<Entry> {
 ///
 /// # Errors
 /// As [`Locks::open`](crate::Locks::open).
-pub async fn open(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
+pub fn open<'a>(url: &'a str, clock: &'a Clock) -> BoxFuture<'a, Result<Arc<dyn Engine>>> {
+    // Boxed here: otherwise every program that opens a lock compiles the opening of every engine once more.
+    Box::pin(open_scheme(url, clock))
+}
+
+async fn open_scheme(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let url = EngineUrl::parse(url)?;
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
