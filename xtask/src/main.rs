@@ -76,7 +76,16 @@ fn say(line: &str) {
 }
 
 fn cargo(arguments: &[&str]) -> Done {
-    run(Command::new(env!("CARGO")).args(arguments))
+    run(cargo_command().args(arguments))
+}
+
+/// Cargo as a person calls it. What `cargo run` told this program of itself would have build scripts, and all that depends on them, run again.
+fn cargo_command() -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "LD_LIBRARY_PATH"];
+    let is_own = |name: &str| own.iter().any(|start| name.starts_with(start));
+    std::env::vars().filter(|(name, _)| is_own(name)).for_each(|(name, _)| drop(cargo.env_remove(name)));
+    cargo
 }
 
 fn root() -> Result<&'static Path, Box<dyn Error>> {

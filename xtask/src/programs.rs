@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{Done, say};
+use crate::{Done, cargo_command, say};
 
 /// Warnings are errors. This is how `cargo clippy -- --deny warnings` hands its arguments to the compiler that lints.
 const DENY: &str = "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
@@ -60,7 +60,7 @@ pub(crate) fn build(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<P
 }
 
 fn compile(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<Program>, Box<dyn std::error::Error>> {
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = cargo_command();
     cargo.args(["test", "--locked", "--no-run"]).args(arguments).args(["--message-format", "json-render-diagnostics"]);
     lint.apply(&mut cargo);
     say(&format!("==> cargo test --locked --no-run {}", arguments.join(" ")));
@@ -109,7 +109,7 @@ fn split(program: &Program) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
 
 /// Document tests, with the crates as they were built above.
 pub(crate) fn document_tests(arguments: &[&str], lint: Lint) -> Done {
-    let mut cargo = Command::new(env!("CARGO"));
+    let mut cargo = cargo_command();
     cargo.args(["test", "--locked", "--doc"]).args(arguments);
     lint.apply(&mut cargo);
     crate::run(&mut cargo)

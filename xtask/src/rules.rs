@@ -12,7 +12,8 @@ fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
-            if path.is_dir() {
+            // No clock runs in `logic`: its tests make up their moments.
+            if path.is_dir() && !path.ends_with("src/logic") {
                 folders.push(path);
             } else if path.extension().is_some_and(|ending| ending == "rs") {
                 all.push(path);
@@ -23,7 +24,7 @@ fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Fails with every assertion about elapsed time.
+/// Fails with every assertion that something took no longer than a bound.
 pub(crate) fn no_time_in_assertions(root: &Path) -> Done {
     let mut found = Vec::new();
     for path in sources(root)? {
@@ -46,7 +47,8 @@ fn timed(text: &str) -> Vec<(usize, String)> {
         let Some(body) = body_of_macro(&text[at..]) else { continue };
         let names_one =
             bound.iter().any(|(from, name)| *from < at && at - from < 4000 && has_word(condition(body), name));
-        if condition(body).contains("elapsed()") || is_upper_bound(condition(body)) || names_one {
+        let is_time = ["elapsed()", ".since("].iter().any(|word| condition(body).contains(word)) || names_one;
+        if is_time && !is_lower_bound(condition(body)) {
             let line = text[..at].matches('\n').count() + 1;
             found.push((line, body.split_whitespace().collect::<Vec<_>>().join(" ")));
         }
@@ -54,9 +56,9 @@ fn timed(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Two moments of a clock that must not be far apart. (On a clock moved by hand their distance is known exactly: no bound.)
-fn is_upper_bound(condition: &str) -> bool {
-    condition.contains(".since(") && condition.contains(" <")
+/// "Not before": true on a slow machine, too.
+fn is_lower_bound(condition: &str) -> bool {
+    condition.contains('>') && !condition.contains('<')
 }
 
 /// The names that `let NAME = ….elapsed()…;` binds, and where.
@@ -117,12 +119,13 @@ mod tests {
     }
 
     #[test]
-    fn a_time_in_a_message_is_none() {
+    fn a_time_in_a_message_or_a_lower_bound_is_none() {
         for text in [
             "assert!(done, \"after {:?}\", start.elapsed());",
             "let took = start.elapsed();\nassert!(done, \"after {took:?}\");",
             "let took = start.elapsed();\nprintln!(\"{took:?}\");",
             "if start.elapsed() > LIMIT { return; }",
+            "assert!(start.elapsed() >= delay * 2, \"not before\");",
         ] {
             assert_eq!(timed(text), [], "{text}");
         }

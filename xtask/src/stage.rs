@@ -30,16 +30,15 @@ struct Weight {
     threads: usize,
     /// About how many seconds it takes: long parts start first.
     seconds: u32,
-    /// It only computes, and runs at low priority beside those that wait for servers.
-    computes: bool,
 }
 
 fn weight(part: &Part) -> Weight {
     let words: Vec<&str> = part.name.split(' ').collect();
-    let weight = |threads, seconds| Weight { threads, seconds, computes: false };
+    let weight = |threads, seconds| Weight { threads, seconds };
     match words[..] {
         [_, "unit", ..] | [_, _, "quorum" | "check" | "virtual" | "library" | "model"] => {
-            Weight { threads: 1, seconds: 60, computes: true }
+            // They only compute: a core is enough, and what waits for servers uses the other.
+            weight(1, 60)
         }
         // Histories run two at a time by themselves, and five processes each.
         [_, "histories", ..] => weight(AT_ONCE, 3000),
@@ -143,9 +142,6 @@ impl Stage {
             let mut command = Command::new("env");
             let limit = if self.tier == Tier::Gate { GATE_LIMIT } else { NIGHTLY_LIMIT };
             command.args(["--default-signal=INT,QUIT", "timeout", "--kill-after=10s", limit]);
-            if weight.computes {
-                command.args(["nice", "-n", "15"]);
-            }
             command.arg(&part.executable).args(["--test-threads", &weight.threads.to_string()]);
             if !part.tests.is_empty() {
                 command.arg("--exact").args(&part.tests);
