@@ -84,7 +84,9 @@ fn cargo_command() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "LD_LIBRARY_PATH"];
     let is_own = |name: &str| own.iter().any(|start| name.starts_with(start));
-    std::env::vars().filter(|(name, _)| is_own(name)).for_each(|(name, _)| drop(cargo.env_remove(name)));
+    for (name, _) in std::env::vars().filter(|(name, _)| is_own(name)) {
+        cargo.env_remove(name);
+    }
     cargo
 }
 
