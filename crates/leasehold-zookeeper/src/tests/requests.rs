@@ -77,7 +77,8 @@ async fn a_transaction_tells_each_part_or_the_one_that_failed() {
     })
     .await;
     let done = done.await.unwrap();
-    let [MultiWriteResult::Check, MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] = &done[..]
+    let [MultiWriteResult::Check, MultiWriteResult::Create { path, .. }, MultiWriteResult::SetData { stat }] =
+        &done[..]
     else {
         panic!("{done:?}")
     };
