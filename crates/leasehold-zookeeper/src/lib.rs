@@ -3,6 +3,18 @@
 //! It has what the `leasehold` locks need of ZooKeeper 3.5 and later: nodes of all kinds, one-shot watches that survive a reconnect,
 //! transactions, ACLs, logins and TLS.
 //!
+//! ```no_run
+//! use leasehold_zookeeper::{Acls, Client, CreateMode};
+//!
+//! # async fn example() -> Result<(), leasehold_zookeeper::Error> {
+//! let client = Client::connect("zk1:2181,zk2:2181,zk3:2181").await?;
+//! let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+//! let (stat, sequence) = client.create("/locks/a-", b"me", &options).await?;
+//! println!("/locks/a-{sequence} was made by transaction {}", stat.czxid);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! - **A request is on its way when its method returns**, and requests are answered in their order; what is asked at once is written at
 //!   once. Nagle's algorithm is off.
 //! - **A lost connection is told as it is.** What was sent and not answered fails with [`Error::ConnectionLoss`]: the server may have
