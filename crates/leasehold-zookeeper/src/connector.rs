@@ -1,13 +1,13 @@
 //! Opening a session.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use crate::address::Server;
 use crate::client::Client;
 use crate::dial::Tcp;
 use crate::error::{Error, Result};
+use crate::random;
 #[cfg(feature = "sasl")]
 use crate::sasl::SaslOptions;
 use crate::session::{self, Settings};
@@ -84,38 +84,14 @@ impl Connector {
         if i32::try_from(self.settings.session_timeout.as_millis()).is_err() {
             return Err(Error::BadArguments("a session timeout is 24 days at most"));
         }
-        shuffle(&mut servers);
+        random::shuffle(&mut servers);
         session::open(self.settings, self.dial, servers).await
-    }
-}
-
-/// Puts them in random order. Each process begins with other numbers, which the standard library takes from the system for its maps.
-fn shuffle<T>(list: &mut [T]) {
-    let random = RandomState::new();
-    for end in (1..list.len()).rev() {
-        let mut hasher = random.build_hasher();
-        hasher.write_usize(end);
-        let below = u64::try_from(end + 1).unwrap_or(1);
-        list.swap(end, usize::try_from(hasher.finish() % below).unwrap_or(end));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn servers_are_tried_in_any_order() {
-        let mut seen = [false; 3];
-        for _ in 0..200 {
-            let mut list = [0, 1, 2];
-            shuffle(&mut list);
-            seen[list[0]] = true;
-            list.sort_unstable();
-            assert_eq!(list, [0, 1, 2]);
-        }
-        assert_eq!(seen, [true; 3]);
-    }
 
     #[tokio::test]
     async fn a_list_of_servers_must_be_one() {

@@ -2,11 +2,13 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, lookup_host};
 
 use crate::address::Server;
+use crate::random;
 
 /// What a connection is, below the protocol.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -32,7 +34,7 @@ impl Dial for Tcp {
     type Stream = Box<dyn Stream>;
 
     async fn dial(&self, server: &Server) -> io::Result<Self::Stream> {
-        let stream = TcpStream::connect((server.host.as_str(), server.port)).await?;
+        let stream = connect(server).await?;
         // A request is not kept back until the one before it was answered.
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
@@ -45,4 +47,18 @@ impl Dial for Tcp {
         }
         Ok(Box::new(stream))
     }
+}
+
+/// Connects to one of the addresses that a name stands for. It begins with a random one: if that hangs, the next attempt may begin with another.
+async fn connect(server: &Server) -> io::Result<TcpStream> {
+    let mut addresses: Vec<SocketAddr> = lookup_host((server.host.as_str(), server.port)).await?.collect();
+    random::shuffle(&mut addresses);
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
 }

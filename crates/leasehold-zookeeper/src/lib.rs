@@ -44,10 +44,12 @@ mod client;
 mod connector;
 mod create;
 mod dial;
+mod encode;
 mod error;
 mod jute;
 mod multi;
 mod operations;
+mod random;
 #[cfg(feature = "sasl")]
 mod sasl;
 mod session;

@@ -5,9 +5,9 @@ use std::fmt;
 use crate::address;
 use crate::client::Client;
 use crate::create::{CreateMode, CreateOptions};
+use crate::encode::{write_create, write_delete, write_set_data};
 use crate::error::{Error, Result};
 use crate::jute::{Reader, Writer};
-use crate::operations::{write_create, write_delete, write_set_data};
 use crate::types::Stat;
 use crate::wire::{self, op};
 

@@ -4,54 +4,15 @@ use crate::acl::Acl;
 use crate::address;
 use crate::client::Client;
 use crate::create::{CreateMode, CreateOptions, CreateSequence};
+use crate::encode::{about, with, write_create, write_delete, write_set_data};
 use crate::error::{Error, Result};
-use crate::jute::Writer;
 use crate::session::Interest;
 use crate::types::Stat;
 use crate::watch::OneshotWatcher;
-use crate::wire::{self, op};
+use crate::wire::op;
 
 /// The node in which servers keep what the ensemble is made of.
 const CONFIG: &str = "/zookeeper/config";
-
-/// A request that has a path and, for some, says whether to watch it.
-fn about(op: i32, path: &str, watch: Option<bool>) -> Result<Writer> {
-    address::check(path)?;
-    let mut writer = wire::request(op);
-    writer.text(path);
-    watch.into_iter().for_each(|watch| writer.flag(watch));
-    Ok(writer)
-}
-
-pub(crate) fn write_create(writer: &mut Writer, path: &str, data: &[u8], options: &CreateOptions<'_>) -> Result<()> {
-    if options.mode.is_sequential() { address::check_sequential(path) } else { address::check(path) }?;
-    writer.text(path);
-    writer.buffer(data);
-    options.acls.write(writer);
-    writer.int(options.mode.flags());
-    Ok(())
-}
-
-pub(crate) fn write_delete(writer: &mut Writer, path: &str, version: Option<i32>) -> Result<()> {
-    address::check(path)?;
-    writer.text(path);
-    writer.int(version.unwrap_or(-1));
-    Ok(())
-}
-
-pub(crate) fn write_set_data(writer: &mut Writer, path: &str, data: &[u8], version: Option<i32>) -> Result<()> {
-    address::check(path)?;
-    writer.text(path);
-    writer.buffer(data);
-    writer.int(version.unwrap_or(-1));
-    Ok(())
-}
-
-fn with(op: i32, write: impl FnOnce(&mut Writer) -> Result<()>) -> Result<Writer> {
-    let mut writer = wire::request(op);
-    write(&mut writer)?;
-    Ok(writer)
-}
 
 const UNWATCHED: Error = Error::Malformed("a watch was asked for, and there is none");
 

@@ -1,13 +1,13 @@
 //! SASL DIGEST-MD5 (RFC 2831), as ZooKeeper's servers speak it: `qop=auth`, one round, and the server's proof at its end.
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher, RandomState};
 
 use md5::{Digest, Md5};
 
 use crate::error::{Error, Result};
+use crate::random::bits;
 
-/// The service and the host under which the servers know themselves.
+/// The service and the host name that all servers use for DIGEST-MD5.
 const URI: &str = "zookeeper/zk-sasl-md5";
 const COUNT: &str = "00000001";
 
@@ -42,9 +42,8 @@ pub(crate) struct Dialogue {
 
 impl Dialogue {
     pub(crate) fn new(options: SaslOptions) -> Self {
-        // The standard library's random numbers, from the system: they must differ, so that no server can choose what is hashed.
-        let random = || RandomState::new().build_hasher().finish();
-        Self { options, cnonce: format!("{:016x}{:016x}", random(), random()), proof: None }
+        // It differs each time, so that no server can choose what is hashed.
+        Self { options, cnonce: format!("{:016x}{:016x}", bits(), bits()), proof: None }
     }
 
     /// What to say to a challenge; `None` at the end.

@@ -19,9 +19,9 @@ mod link;
 mod opening;
 mod rota;
 mod serving;
+mod settings;
 mod watches;
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,18 +32,14 @@ use tokio::time::Instant;
 
 use self::link::{Intake, Link};
 use self::rota::Rota;
+pub(crate) use self::settings::Settings;
 pub(crate) use self::watches::Interest;
 use self::watches::Watches;
 use crate::address::Server;
 use crate::client::{Answer, Client};
 use crate::dial::Dial;
 use crate::error::{Error, Result};
-#[cfg(feature = "sasl")]
-use crate::sasl::SaslOptions;
 use crate::types::{SessionId, SessionState};
-
-/// How long a session outlives its client, unless said.
-const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// What the task is asked for.
 #[derive(Debug)]
@@ -63,43 +59,6 @@ pub(crate) struct Request {
     pub(crate) watch: Option<(Interest, String)>,
     /// Where the answer goes; `None` if it is of no interest.
     pub(crate) reply: Option<oneshot::Sender<Answer>>,
-}
-
-/// What a session is to be like.
-#[derive(Clone)]
-pub(crate) struct Settings {
-    pub(crate) session_timeout: Duration,
-    pub(crate) connection_timeout: Option<Duration>,
-    pub(crate) fail_eagerly: bool,
-    pub(crate) logins: Vec<(String, Vec<u8>)>,
-    #[cfg(feature = "sasl")]
-    pub(crate) sasl: Option<SaslOptions>,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            session_timeout: SESSION_TIMEOUT,
-            connection_timeout: None,
-            fail_eagerly: false,
-            logins: Vec::new(),
-            #[cfg(feature = "sasl")]
-            sasl: None,
-        }
-    }
-}
-
-impl fmt::Debug for Settings {
-    /// Without secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let logins: Vec<&str> = self.logins.iter().map(|(scheme, _)| scheme.as_str()).collect();
-        f.debug_struct("Settings")
-            .field("session_timeout", &self.session_timeout)
-            .field("connection_timeout", &self.connection_timeout)
-            .field("fail_eagerly", &self.fail_eagerly)
-            .field("logins", &logins)
-            .finish_non_exhaustive()
-    }
 }
 
 /// Opens a session with the first of these servers that answers.
@@ -166,7 +125,7 @@ impl<D: Dial> Session<D> {
     }
 
     fn change(&self, state: SessionState) {
-        // First: who hears of the change finds it counted.
+        // First, so that a change that is told is counted already.
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.state.send_replace(state);
     }

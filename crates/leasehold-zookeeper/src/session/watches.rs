@@ -30,7 +30,7 @@ impl Interest {
 
 type Watchers = Vec<oneshot::Sender<WatchedEvent>>;
 
-/// Those who watch one node.
+/// The watchers of one node.
 #[derive(Debug, Default)]
 struct Node {
     /// The node was there when they began.
@@ -40,7 +40,7 @@ struct Node {
     children: Watchers,
 }
 
-/// All who watch.
+/// The watchers of all nodes.
 #[derive(Debug)]
 pub(super) struct Watches {
     nodes: HashMap<String, Node>,

@@ -8,13 +8,13 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use crate::Client;
 use crate::address::Server;
 use crate::dial::Dial;
 use crate::error::Result;
 use crate::jute::{Reader, Writer};
 use crate::session::{self, Settings};
 use crate::wire::{op, xid};
-use crate::{Client, Stat};
 
 pub(super) const TIMEOUT: Duration = Duration::from_secs(12);
 pub(super) const ID: i64 = 0x1234;
@@ -191,14 +191,4 @@ pub(super) fn stat(writer: &mut Writer, czxid: i64) {
     writer.long(0);
     (0..2).for_each(|_| writer.int(0));
     writer.long(czxid);
-}
-
-#[test]
-fn a_stat_is_read_as_it_is_written() {
-    let mut writer = Writer::new();
-    stat(&mut writer, 5);
-    let body = writer.into_body();
-    let mut reader = Reader::new(&body);
-    assert_eq!(Stat::read(&mut reader).map(|stat| (stat.czxid, stat.pzxid)), Ok((5, 5)));
-    assert!(reader.is_empty());
 }

@@ -132,6 +132,33 @@ async fn a_malformed_answer_is_an_error_and_no_panic() {
     assert_eq!(client.state(), SessionState::SyncConnected);
 }
 
+/// Whatever a server sends, a request ends with an error or an answer, and the session goes on.
+#[tokio::test(start_paused = true)]
+async fn garbage_never_panics() {
+    let (client, mut peer, _ensemble) = opened("a").await;
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    for round in 0..2_000 {
+        let (data, list, acl) = (client.get_data("/a"), client.get_children("/a"), client.get_acl("/a"));
+        let made = client.create("/a-", b"", &CreateMode::EphemeralSequential.with_acls(Acls::anyone_all()));
+        let mut all = client.new_multi_writer();
+        all.add_delete("/a", None).unwrap();
+        let done = all.commit();
+        for _ in 0..5 {
+            let packet = peer.packet().await;
+            peer.reply(packet.xid, 1, 0, |writer| {
+                for _ in 0..round % 40 {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    // Small numbers are plausible lengths and kinds.
+                    writer.int(i32::try_from(random >> 60).unwrap() - 2);
+                }
+            })
+            .await;
+        }
+        let _ = tokio::join!(data, list, acl, made, done);
+    }
+    assert_eq!(client.state(), SessionState::SyncConnected);
+}
+
 /// What cannot be what it should be ends the connection, and not the session.
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_is_too_long_or_out_of_order_ends_the_connection() {
