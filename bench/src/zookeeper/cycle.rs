@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::Mutex;
-use zookeeper_client::{Acls, Client, CreateMode};
+use leasehold_zookeeper::{Acls, Client, CreateMode};
 
 use super::server::Bench;
 use crate::floor::now;

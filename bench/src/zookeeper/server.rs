@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold_testbed::Server;
 use leasehold_testbed::zookeeper::{ZooKeeper, ask, facts};
+use leasehold_zookeeper::Client;
 use serde_json::json;
-use zookeeper_client::Client;
 
 use crate::redis::{Oops, TTL};
 use crate::report::Report;

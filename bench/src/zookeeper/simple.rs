@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use zookeeper_client::{Acls, Client, CreateMode, Error};
+use leasehold_zookeeper::{Acls, Client, CreateMode, Error};
 
 use crate::redis::Oops;
 

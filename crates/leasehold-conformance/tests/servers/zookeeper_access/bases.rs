@@ -2,7 +2,7 @@
 
 use leasehold::ErrorKind;
 use leasehold_testbed::zookeeper::ZooKeeper;
-use zookeeper_client::{Acls, CreateMode};
+use leasehold_zookeeper::{Acls, CreateMode};
 
 use crate::zookeeper_access::site::{client, hand, nodes, refused, says, works};
 

@@ -3,8 +3,8 @@
 use leasehold::{Error, ErrorKind, Locks, Outcome};
 use leasehold_testbed::Server;
 use leasehold_testbed::zookeeper::ZooKeeper;
+use leasehold_zookeeper::{Acl, Client, Error as Cause, Permission};
 use tokio::time::{Instant, timeout};
-use zookeeper_client::{Acl, Client, Error as Cause, Permission};
 
 use crate::zookeeper_access::site::{AT_ONCE, SECRET, client, hand, hides, nodes, refused, says, works};
 

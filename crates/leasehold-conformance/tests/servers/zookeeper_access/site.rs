@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold::{Error, ErrorKind, Locks, Outcome};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{Server, eventually};
+use leasehold_zookeeper::Client;
 use tokio::time::{Instant, timeout};
-use zookeeper_client::Client;
 
 /// The TTL where nothing depends on it.
 pub(crate) const TTL: Duration = Duration::from_secs(30);

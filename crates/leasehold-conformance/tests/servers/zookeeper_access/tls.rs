@@ -102,6 +102,6 @@ async fn files_that_are_missing_or_garbage_are_named() {
     assert!(looks.check_stat("/base").await.expect("an answer").is_none(), "nobody came through");
 }
 
-async fn hand_of_plain(zookeeper: &TlsZooKeeper) -> zookeeper_client::Client {
-    zookeeper_client::Client::connect(&zookeeper.plain.to_string()).await.expect("a session")
+async fn hand_of_plain(zookeeper: &TlsZooKeeper) -> leasehold_zookeeper::Client {
+    leasehold_zookeeper::Client::connect(&zookeeper.plain.to_string()).await.expect("a session")
 }

@@ -6,7 +6,7 @@ use leasehold::clock::Clock;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::eventually;
 use leasehold_testbed::zookeeper::ZooKeeper;
-use zookeeper_client::{Acls, CreateMode};
+use leasehold_zookeeper::{Acls, CreateMode};
 
 use crate::zookeeper_faults::site::{SHORT, by_hand, contender, ensemble, locks, mourner};
 
@@ -50,7 +50,7 @@ async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
     let other = locks(&format!("zookeeper://{}/e", servers.addr(leader)), SHORT).await;
     let guard = holder.mutex("a").lock().await.expect("a lock");
     // The textbook's sign of life: is my node there?
-    let naive = zookeeper_client::Client::connector()
+    let naive = leasehold_zookeeper::Client::connector()
         .with_session_timeout(SHORT)
         .connect(&servers.addr(follower).to_string())
         .await

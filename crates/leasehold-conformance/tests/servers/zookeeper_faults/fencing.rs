@@ -1,7 +1,7 @@
 //! Data that lies in ZooKeeper itself, guarded by the lock's node: the resource's side of fencing, in one transaction.
 
 use leasehold_conformance::world::SOON;
-use zookeeper_client::{Acls, CreateMode, Error, MultiWriteError};
+use leasehold_zookeeper::{Acls, CreateMode, Error, MultiWriteError};
 
 use crate::zookeeper_faults::site::{LONG, SHORT, Site, contender};
 

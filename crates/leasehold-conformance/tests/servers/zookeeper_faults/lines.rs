@@ -40,7 +40,7 @@ async fn a_node_that_comes_after_its_claim_has_left_is_taken_out() {
     let (prefix, _) = node.rsplit_once('-').expect("a number at its end");
     let _ = guard.release().await.expect("a release");
     site.until_nodes("a", 1).await;
-    let late = zookeeper_client::CreateMode::EphemeralSequential.with_acls(zookeeper_client::Acls::anyone_all());
+    let late = leasehold_zookeeper::CreateMode::EphemeralSequential.with_acls(leasehold_zookeeper::Acls::anyone_all());
     site.client.create(&format!("{prefix}-"), b"", &late).await.expect("a node by hand");
     site.until_nodes("a", 1).await;
     let free = site.locks(LONG).await.mutex("a").wait(SOON).lock().await.expect("a free lock");

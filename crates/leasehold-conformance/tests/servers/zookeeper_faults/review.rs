@@ -11,7 +11,7 @@ use leasehold::engine::{Answer, Engine, Step};
 use leasehold::{Claim, Mode, Owner};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{Proxy, eventually};
-use zookeeper_client::{Acls, CreateMode};
+use leasehold_zookeeper::{Acls, CreateMode};
 
 use crate::zookeeper_faults::site::{LONG, SHORT, Site, ask, claim, contender};
 

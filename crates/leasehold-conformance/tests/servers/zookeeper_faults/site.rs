@@ -10,9 +10,9 @@ use leasehold::{Claim, Guard, Holder, LockName, Locks, LostReason, Mode, Owner, 
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::zookeeper::{self, Ensemble, ZooKeeper};
 use leasehold_testbed::{Proxy, eventually};
+use leasehold_zookeeper::Client;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 use tokio::task::JoinHandle;
-use zookeeper_client::Client;
 
 /// A session that a test outlives.
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
@@ -77,7 +77,7 @@ impl Site {
         self.client.sync(&folder).await.expect("a sync");
         let mut nodes = match self.client.list_children(&folder).await {
             Ok(nodes) => nodes,
-            Err(zookeeper_client::Error::NoNode) => Vec::new(),
+            Err(leasehold_zookeeper::Error::NoNode) => Vec::new(),
             Err(error) => panic!("a list of {folder}: {error}"),
         };
         nodes.sort_by_key(|node| node.rsplit('-').next().map(str::to_owned));
@@ -86,13 +86,13 @@ impl Site {
 
     /// Puts a stranger into a lock's folder, so that it is not removed.
     pub(crate) async fn keep_folder(&self, name: &str) {
-        let acls = zookeeper_client::Acls::anyone_all();
-        let (folder, container) = (self.folder(name), zookeeper_client::CreateMode::Container.with_acls(acls));
+        let acls = leasehold_zookeeper::Acls::anyone_all();
+        let (folder, container) = (self.folder(name), leasehold_zookeeper::CreateMode::Container.with_acls(acls));
         loop {
-            let stranger = zookeeper_client::CreateMode::Persistent.with_acls(acls);
+            let stranger = leasehold_zookeeper::CreateMode::Persistent.with_acls(acls);
             match self.client.create(&format!("{folder}/stranger"), b"", &stranger).await {
                 Ok(_) => return,
-                Err(zookeeper_client::Error::NoNode) => {
+                Err(leasehold_zookeeper::Error::NoNode) => {
                     let _ = self.client.create(&folder, b"", &container).await;
                 }
                 Err(error) => panic!("a stranger in {folder}: {error}"),

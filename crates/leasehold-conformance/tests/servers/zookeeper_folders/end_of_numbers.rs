@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use leasehold::{Locks, Owner};
 use leasehold_conformance::world::SOON;
+use leasehold_zookeeper::{Acls, Client, CreateMode};
 use tokio::task::JoinSet;
-use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::zookeeper_folders::site::{Room, Visitor, give_back, numbers, soon, stat, until_gone, until_waiting};
 use crate::zookeeper_folders::snapshot::counted;

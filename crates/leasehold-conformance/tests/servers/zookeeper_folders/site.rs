@@ -6,10 +6,10 @@ use leasehold::{Guard, Locks, Outcome, Token};
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::zookeeper::ZooKeeper;
 use leasehold_testbed::{Server, eventually};
+use leasehold_zookeeper::{Acls, Client, CreateMode, Stat};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use zookeeper_client::{Acls, Client, CreateMode, Stat};
 
 /// A server and the folder in which its locks are.
 pub(crate) struct Site {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use leasehold_testbed::zookeeper::ZooKeeper;
 use leasehold_testbed::{Data, Server};
-use zookeeper_client::CreateMode;
+use leasehold_zookeeper::CreateMode;
 
 use crate::zookeeper_folders::site::{Site, make};
 

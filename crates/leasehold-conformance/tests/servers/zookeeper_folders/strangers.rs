@@ -1,6 +1,6 @@
 //! Nodes in a lock's folder that are not ours.
 
-use zookeeper_client::CreateMode;
+use leasehold_zookeeper::CreateMode;
 
 use crate::zookeeper_folders::site::{Room, Site, give_back, make, stat, until_waiting};
 

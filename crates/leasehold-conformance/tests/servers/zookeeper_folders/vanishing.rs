@@ -1,6 +1,6 @@
 //! A folder that nobody uses vanishes, and with it the count of its claims.
 
-use zookeeper_client::CreateMode;
+use leasehold_zookeeper::CreateMode;
 
 use crate::zookeeper_folders::site::{Site, give_back, make, numbers, soon, stat, until_gone, until_waiting};
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use zookeeper_client::{Acl, Acls, Permission};
+use leasehold_zookeeper::{Acl, Acls, Permission};
 
 use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;

@@ -104,7 +104,7 @@ async fn take_out_late(
     session: &Session,
     folder: &str,
     claim: ClaimId,
-) -> std::result::Result<(), zookeeper_client::Error> {
+) -> std::result::Result<(), leasehold_zookeeper::Error> {
     for node in steps::nodes_of(session, folder, claim).await? {
         // Whoever has come again since has a node that may not be in this list.
         if seats.find(claim).is_some() {

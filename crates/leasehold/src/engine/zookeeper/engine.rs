@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use zookeeper_client::MultiWriteError;
+use leasehold_zookeeper::MultiWriteError;
 
 use super::config::Config;
 use super::endings::Past;
@@ -167,7 +167,7 @@ impl ZookeeperEngine {
         }
     }
 
-    pub(super) fn failed(&self, cause: zookeeper_client::Error) -> Error {
+    pub(super) fn failed(&self, cause: leasehold_zookeeper::Error) -> Error {
         error::step(&self.config, cause)
     }
 
@@ -345,7 +345,7 @@ impl ZookeeperEngine {
                     let lasts = Validity::FromSend(session.until().since(sent));
                     there.drain(..).for_each(|index| answers[index] = Renewal::Renewed(lasts));
                 }
-                Err(MultiWriteError::OperationFailed { index, source: zookeeper_client::Error::NoNode }) => {
+                Err(MultiWriteError::OperationFailed { index, source: leasehold_zookeeper::Error::NoNode }) => {
                     there.remove(index);
                 }
                 Err(other) => return Err(self.failed(error::cause(other))),

@@ -1,6 +1,6 @@
 //! What went wrong, in the library's words.
 
-use zookeeper_client::{Error as Cause, MultiWriteError};
+use leasehold_zookeeper::{Error as Cause, MultiWriteError};
 
 use super::config::{Config, Scheme};
 use crate::error::{Error, ErrorKind};
@@ -21,7 +21,7 @@ pub(super) fn step(config: &Config, cause: Cause) -> Error {
         Cause::QuotaExceeded => (ErrorKind::Full, format!("the quota of {} at {hosts} is used up", shown_base(config))),
         Cause::NotReadOnly => (ErrorKind::Unavailable, format!("{hosts} is read-only: it has lost its majority")),
         Cause::BadArguments(what) => (ErrorKind::InvalidUrl, format!("{hosts}: {what}")),
-        Cause::UnmarshalError { .. } | Cause::MarshallingError | Cause::Unimplemented => {
+        Cause::Malformed(_) | Cause::MarshallingError | Cause::Unimplemented => {
             (ErrorKind::Unavailable, format!("{hosts} does not speak as ZooKeeper 3.5 or later does: {cause}"))
         }
         Cause::SessionExpired | Cause::SessionMoved | Cause::ClientClosed => (

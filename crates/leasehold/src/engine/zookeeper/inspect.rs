@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{join, try_join_all};
-use zookeeper_client::{Error as Cause, MultiWriteError, MultiWriteResult, Stat};
+use leasehold_zookeeper::{Error as Cause, MultiWriteError, MultiWriteResult, Stat};
 
 use super::engine::ZookeeperEngine;
 use super::session::Session;

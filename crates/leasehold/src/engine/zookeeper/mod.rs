@@ -71,6 +71,7 @@ mod records;
 mod seats;
 mod session;
 mod steps;
+mod tls;
 mod wire;
 
 use std::sync::Arc;

@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 use futures_util::future::{join, try_join_all};
-use zookeeper_client::{CreateMode, Error as Cause, Stat};
+use leasehold_zookeeper::{CreateMode, Error as Cause, Stat};
 
 use super::engine::ZookeeperEngine;
 use super::session::Session;

@@ -9,19 +9,16 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
+use leasehold_zookeeper::{Client, Error as Cause, EventType, SaslOptions, SessionState, StateWatcher, WatchedEvent};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use zookeeper_client::{Client, Error as Cause, EventType, SessionState, WatchedEvent};
 
 use super::config::{Config, Scheme};
 use super::seats::Seats;
-use super::{error, steps};
+use super::{error, steps, tls};
 use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
 use crate::engine::LossBoard;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::logic::session::Proof;
 
 /// An event that is waited for.
@@ -85,12 +82,10 @@ impl Session {
         let proof = Proof::new(asked, timeout, timeout / 4);
         let (guarded, requests) = unbounded_channel();
         let (proof, over) = (Mutex::new(proof), AtomicBool::new(false));
-        let breaks = Arc::default();
+        let breaks = client.changes();
         let session = Arc::new(Self { client, timeout, clock: clock.clone(), proof, over, breaks, guarded });
         let care = Care { session: Arc::downgrade(&session), seats: Arc::downgrade(seats), board: Arc::clone(board) };
-        let (told, states) = unbounded_channel();
-        tokio::spawn(hear(session.client.state_watcher(), Arc::clone(&session.breaks), told));
-        tokio::spawn(care.run(clock.clone(), requests, states, timeout));
+        tokio::spawn(care.run(clock.clone(), requests, session.client.state_watcher(), timeout));
         Ok(session)
     }
 
@@ -167,64 +162,13 @@ async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
     if let Some(login) = &config.login {
         connector = match login.scheme {
             Scheme::Digest => connector.with_auth("digest", format!("{}:{}", login.user, login.password).as_bytes()),
-            Scheme::Sasl => {
-                let options = zookeeper_client::SaslOptions::digest_md5(login.user.clone(), login.password.clone());
-                connector.with_sasl(options)
-            }
+            Scheme::Sasl => connector.with_sasl(SaslOptions::digest_md5(login.user.clone(), login.password.clone())),
         };
     }
-    let connected = match &config.tls {
-        None => connector.connect(&config.hosts).await,
-        Some(tls) => {
-            let read = |path: &std::path::Path| {
-                std::fs::read_to_string(path).map_err(|cause| {
-                    let message = format!("{} cannot be read: {cause}", path.display());
-                    Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
-                })
-            };
-            let bad = |path: &std::path::Path, cause: Cause| {
-                let message = format!("{} is no PEM file of this kind: {cause}", path.display());
-                Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
-            };
-            let options = zookeeper_client::TlsOptions::new();
-            let mut options = options.with_pem_ca(&read(&tls.ca)?).map_err(|cause| bad(&tls.ca, cause))?;
-            if let Some((cert, key)) = &tls.identity {
-                let (cert_text, key_text) = (read(cert)?, read(key)?);
-                belong_together(&cert_text, &key_text).map_err(|cause| {
-                    let files = format!("{} and {}", cert.display(), key.display());
-                    let message = format!("{files} are no PEM files of a certificate and its key: {cause}");
-                    Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
-                })?;
-                options = options.with_pem_identity(&cert_text, &key_text).map_err(|cause| bad(cert, cause))?;
-            }
-            // The client library takes the process's provider; whichever was first is fine.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-            connector.with_tls(options).secure_connect(&config.hosts).await
-        }
-    };
-    connected.map_err(|cause| error::unreachable(config, cause))
-}
-
-/// Reads a certificate and its key; the client library would find only later that they are not.
-fn belong_together(cert: &str, key: &str) -> std::result::Result<(), String> {
-    let certs: std::result::Result<_, _> = CertificateDer::pem_slice_iter(cert.as_bytes()).collect();
-    let certs = certs.map_err(|cause| cause.to_string())?;
-    let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|cause| cause.to_string())?;
-    let read = CertifiedKey::from_der(certs, key, &rustls::crypto::ring::default_provider());
-    read.map(drop).map_err(|cause| cause.to_string())
-}
-
-/// Hears of every change of a connection, to the end. The client library's own future must not be dropped while it waits: its place in a
-/// list is then read after it is gone.
-async fn hear(mut states: zookeeper_client::StateWatcher, breaks: Arc<AtomicU64>, told: UnboundedSender<SessionState>) {
-    loop {
-        let state = states.changed().await;
-        breaks.fetch_add(1, Ordering::AcqRel);
-        let _ = told.send(state);
-        if state.is_terminated() {
-            return;
-        }
+    if let Some(tls) = &config.tls {
+        connector = connector.with_tls(tls::read(tls)?);
     }
+    connector.connect(&config.hosts).await.map_err(|cause| error::unreachable(config, cause))
 }
 
 /// Looks after a session for as long as somebody has it.
@@ -251,7 +195,7 @@ impl Care {
         self,
         clock: Clock,
         mut requests: UnboundedReceiver<Guarded>,
-        mut states: UnboundedReceiver<SessionState>,
+        mut states: StateWatcher,
         timeout: Duration,
     ) {
         let mut watched: FuturesUnordered<BoxFuture<'static, Told>> = FuturesUnordered::new();
@@ -262,10 +206,9 @@ impl Care {
             let alarm = waiting.front().map_or(next_beat, |(at, _)| (*at).min(next_beat));
             tokio::select! {
                 biased;
-                state = states.recv() => match state {
-                    Some(SessionState::Disconnected) => {}
-                    None => break,
-                    Some(state) if state.is_terminated() => break,
+                state = states.changed() => match state {
+                    SessionState::Disconnected => {}
+                    state if state.is_terminated() => break,
                     // Whatever happened meanwhile: look whether all is still ours.
                     _ => self.board.doubt(),
                 },

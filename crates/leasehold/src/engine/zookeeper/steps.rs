@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{join, try_join_all};
-use zookeeper_client::{CreateMode, Error as Cause, EventType, MultiWriteError, MultiWriteResult};
+use leasehold_zookeeper::{CreateMode, Error as Cause, EventType, MultiWriteError, MultiWriteResult};
 
 use super::engine::ZookeeperEngine;
 use super::seats::{Armed, Own, Place, Seat, Seats, Stage};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use zookeeper_client::{Acl, Error as Cause};
+use leasehold_zookeeper::{Acl, Error as Cause};
 
 use super::walk::Nodes;
 use crate::error::Error;

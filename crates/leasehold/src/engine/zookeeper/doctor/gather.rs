@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use zookeeper_client::{Acl, Client, Error as Cause};
+use leasehold_zookeeper::{Acl, Client, Error as Cause};
 
 use super::super::config::{Access, Config, Tls, address};
 use super::super::session::Session;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use zookeeper_client::{Client, CreateMode, Error as Cause, MultiWriteResult};
+use leasehold_zookeeper::{Client, CreateMode, Error as Cause, MultiWriteResult};
 
 use super::super::config::Config;
 use super::super::{error, wire};

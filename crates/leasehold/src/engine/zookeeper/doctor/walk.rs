@@ -1,7 +1,7 @@
 //! What lies where locks are: whose it is, and whether it will ever go.
 
 use futures_util::future::join_all;
-use zookeeper_client::{Client, Error as Cause, Stat};
+use leasehold_zookeeper::{Client, Error as Cause, Stat};
 
 use super::super::wire;
 use super::facts::{Known, No};

@@ -1,6 +1,6 @@
 //! What we may do, and what others may.
 
-use zookeeper_client::{Acl, Error as Cause, Permission};
+use leasehold_zookeeper::{Acl, Error as Cause, Permission};
 
 use super::super::facts::{Aim, Inside, Known, No};
 use super::{fail, ok, unknown, warn};
@@ -22,7 +22,7 @@ pub(super) fn lock_nodes(inside: &Inside, aim: &Aim) -> Finding {
                 Cause::InvalidAcl => "a login that the server knows; acl=creator and acl=readable need one".into(),
                 Cause::QuotaExceeded => format!("a larger quota for {base} (setquota), or fewer nodes there"),
                 Cause::NoChildrenForEphemerals => format!("another path in the URL: {base} is an ephemeral node"),
-                Cause::Unimplemented | Cause::UnmarshalError { .. } => "ZooKeeper 3.5.3 or newer".into(),
+                Cause::Unimplemented | Cause::Malformed(_) => "ZooKeeper 3.5.3 or newer".into(),
                 _ => "do what the server asks for, and examine it again".into(),
             },
         ),

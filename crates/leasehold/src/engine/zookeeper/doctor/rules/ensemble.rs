@@ -260,7 +260,7 @@ mod tests {
         odd.inside.as_mut().unwrap().members.as_mut().unwrap().weighted = true;
         assert_level(&with(&odd, size), Unknown, "weights");
         let mut quiet = of(3);
-        quiet.inside.as_mut().unwrap().members = Err(No::Said(zookeeper_client::Error::NoAuth));
+        quiet.inside.as_mut().unwrap().members = Err(No::Said(leasehold_zookeeper::Error::NoAuth));
         assert_level(&with(&quiet, size), Good, "3 servers vote");
         quiet.servers.iter_mut().for_each(|server| server.mntr = Err(No::Unlisted("mntr")));
         assert_level(&with(&quiet, size), Unknown, "majority");

@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn nothing_is_ok_of_an_ensemble_that_tells_nothing() {
-        for no in [No::Unlisted("mntr"), No::Secure, No::missing("it"), No::Said(zookeeper_client::Error::NoAuth)] {
+        for no in [No::Unlisted("mntr"), No::Secure, No::missing("it"), No::Said(leasehold_zookeeper::Error::NoAuth)] {
             let mut facts = sample::three();
             for server in &mut facts.servers {
                 let (srvr, mntr, conf) = (Err(no.clone()), Err(no.clone()), Err(no.clone()));

@@ -62,7 +62,7 @@ mod tests {
         assert_level(&find(Nodes { foreign: group(5), ..good.clone() })[0], Warn, "5 nodes (/leasehold/0, ");
         assert_level(&find(Nodes { lingering: group(2), ..good.clone() })[0], Warn, "checkIntervalMs");
         assert_eq!(find(Nodes { lingering: group(2), immortal: group(1), ..good }).len(), 2);
-        let untold = Inside { nodes: Err(No::Said(zookeeper_client::Error::NoAuth)), ..three().inside.unwrap() };
+        let untold = Inside { nodes: Err(No::Said(leasehold_zookeeper::Error::NoAuth)), ..three().inside.unwrap() };
         assert_level(&all(&untold, &aim())[0], Unknown, "for ever");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use zookeeper_client::{Acl, Permission};
+use leasehold_zookeeper::{Acl, Permission};
 
 use super::super::facts::{Aim, ClockGap, Facts, Inside, Lines, Members, No, Probed, Server, Trips, Visit};
 use super::super::walk::Nodes;

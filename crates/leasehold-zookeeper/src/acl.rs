@@ -1,0 +1,122 @@
+//! Who may do what with a node.
+
+use std::borrow::Cow;
+use std::ops::BitOr;
+
+use crate::error::Result;
+use crate::jute::{Reader, Writer};
+
+/// What one may do with a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permission(i32);
+
+impl Permission {
+    /// Nothing.
+    pub const NONE: Self = Self(0);
+    /// To read its data, and list its children.
+    pub const READ: Self = Self(1);
+    /// To set its data.
+    pub const WRITE: Self = Self(2);
+    /// To create children.
+    pub const CREATE: Self = Self(4);
+    /// To delete children.
+    pub const DELETE: Self = Self(8);
+    /// To set its ACL.
+    pub const ADMIN: Self = Self(16);
+    /// Everything.
+    pub const ALL: Self = Self(31);
+
+    /// Whether all of `other` is allowed.
+    pub fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+impl BitOr for Permission {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+/// One rule: what these users may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acl {
+    permission: Permission,
+    scheme: Cow<'static, str>,
+    id: Cow<'static, str>,
+}
+
+impl Acl {
+    /// A rule. The scheme says what the id means: `world` and `anyone`, `digest` and `user:hash`, `auth` and nothing for the creator.
+    pub fn new(permission: Permission, scheme: impl Into<String>, id: impl Into<String>) -> Self {
+        Self { permission, scheme: Cow::Owned(scheme.into()), id: Cow::Owned(id.into()) }
+    }
+
+    /// The same in a constant.
+    pub const fn new_const(permission: Permission, scheme: &'static str, id: &'static str) -> Self {
+        Self { permission, scheme: Cow::Borrowed(scheme), id: Cow::Borrowed(id) }
+    }
+
+    /// What is allowed.
+    pub fn permission(&self) -> Permission {
+        self.permission
+    }
+
+    /// What the id means.
+    pub fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// To whom it is allowed.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        let permission = Permission(reader.int()?);
+        Ok(Self::new(permission, reader.text()?, reader.text()?))
+    }
+}
+
+static ANYONE_ALL: [Acl; 1] = [Acl::new_const(Permission::ALL, "world", "anyone")];
+static ANYONE_READ: [Acl; 1] = [Acl::new_const(Permission::READ, "world", "anyone")];
+static CREATOR_ALL: [Acl; 1] = [Acl::new_const(Permission::ALL, "auth", "")];
+
+/// The rules of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acls<'a>(&'a [Acl]);
+
+impl<'a> Acls<'a> {
+    /// These rules.
+    pub const fn new(acls: &'a [Acl]) -> Self {
+        Self(acls)
+    }
+
+    pub(crate) fn write(self, writer: &mut Writer) {
+        writer.count(self.0.len());
+        for acl in self.0 {
+            writer.int(acl.permission.0);
+            writer.text(&acl.scheme);
+            writer.text(&acl.id);
+        }
+    }
+}
+
+impl Acls<'static> {
+    /// Everything to everybody.
+    pub const fn anyone_all() -> Self {
+        Self(&ANYONE_ALL)
+    }
+
+    /// Reading to everybody, and the rest to no user.
+    pub const fn anyone_read() -> Self {
+        Self(&ANYONE_READ)
+    }
+
+    /// Everything to the user who creates the node, who must have logged in.
+    pub const fn creator_all() -> Self {
+        Self(&CREATOR_ALL)
+    }
+}

@@ -1,0 +1,95 @@
+//! Paths of nodes, and addresses of servers.
+
+use crate::error::{Error, Result};
+
+const PORT: u16 = 2181;
+
+/// A server of the list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Server {
+    /// Its name, or its address without brackets.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl Server {
+    /// Reads `host:port,host,[::1]:port`.
+    pub(crate) fn list(text: &str) -> Result<Vec<Self>> {
+        text.split(',').map(|one| Self::read(one.trim())).collect()
+    }
+
+    fn read(text: &str) -> Result<Self> {
+        const WRONG: Error = Error::BadArguments("servers are like zk1:2181,zk2:2181,[::1]:2181");
+        let (host, rest) = match text.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').ok_or(WRONG)?,
+            None => text.split_at(text.find(':').unwrap_or(text.len())),
+        };
+        let port = match rest.strip_prefix(':') {
+            Some(port) => port.parse().map_err(|_| WRONG)?,
+            None if rest.is_empty() => PORT,
+            None => return Err(WRONG),
+        };
+        if host.is_empty() || host.contains('/') {
+            return Err(WRONG);
+        }
+        Ok(Self { host: host.to_owned(), port })
+    }
+}
+
+/// Refuses what no server takes for the path of a node.
+pub(crate) fn check(path: &str) -> Result<()> {
+    let Some(rest) = path.strip_prefix('/') else {
+        return Err(Error::BadArguments("a path begins with a slash"));
+    };
+    if !rest.is_empty() && rest.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(Error::BadArguments("a path has no empty parts, no . and no .."));
+    }
+    if rest.contains('\0') {
+        return Err(Error::BadArguments("a path has no zero in it"));
+    }
+    Ok(())
+}
+
+/// The same for a node that the server numbers: its own name may be empty.
+pub(crate) fn check_sequential(path: &str) -> Result<()> {
+    match path.strip_suffix('/') {
+        Some("") => Ok(()),
+        Some(parent) => check(parent),
+        None => check(path),
+    }
+}
+
+/// The path of a node's parent, unless that is the root.
+pub(crate) fn parent(path: &str) -> Option<&str> {
+    let (parent, _) = path.rsplit_once('/')?;
+    (!parent.is_empty()).then_some(parent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_read() {
+        let read = |text| Server::list(text).map(|all| all.into_iter().map(|one| (one.host, one.port)).collect());
+        assert_eq!(read("h:99"), Ok(vec![("h".to_owned(), 99)]));
+        assert_eq!(read("h, [::1]:7,[::2]").map(|all: Vec<_>| all.len()), Ok(3));
+        assert_eq!(read("[::1]"), Ok(vec![("::1".to_owned(), PORT)]));
+        for wrong in ["", "h,", ":1", "h:x", "h:1/chroot", "[::1", "[::1]x", "h/chroot", "::1"] {
+            assert!(matches!(Server::list(wrong), Err(Error::BadArguments(_))), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn paths_are_checked() {
+        for right in ["/", "/a", "/a b/é", "/a/..b"] {
+            assert_eq!(check(right), Ok(()), "{right}");
+        }
+        for wrong in ["", "a", "//", "/a/", "/a//b", "/./a", "/a/..", "/a\0"] {
+            assert!(check(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!((check_sequential("/"), check_sequential("/a/"), check_sequential("/a")), (Ok(()), Ok(()), Ok(())));
+        assert!(check_sequential("/a//").is_err());
+        assert_eq!((parent("/a/b"), parent("/a"), parent("/")), (Some("/a"), None, None));
+    }
+}

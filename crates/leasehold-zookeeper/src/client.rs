@@ -1,0 +1,135 @@
+//! A session, as its users have it in hand.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{oneshot, watch};
+
+use crate::connector::Connector;
+use crate::error::{Error, Result};
+use crate::jute::{Reader, Writer};
+use crate::multi::MultiWriter;
+use crate::session::{Asked, Interest, Request};
+use crate::types::{SessionId, SessionState};
+use crate::watch::{OneshotWatcher, StateWatcher};
+use crate::wire::Header;
+
+/// A session with an ensemble. Clones share it; dropping the last one closes it.
+///
+/// A request is on its way when its method returns, before its future is polled, and requests are done in the order in which they were
+/// made. Dropping the future does not take the request back.
+#[derive(Clone)]
+pub struct Client {
+    requests: UnboundedSender<Asked>,
+    state: watch::Receiver<SessionState>,
+    changes: Arc<AtomicU64>,
+    id: SessionId,
+    timeout: Duration,
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({}, {:?}, {:?})", self.id, self.timeout, self.state())
+    }
+}
+
+/// A server's answer to one request.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The whole frame, or why there is none.
+    pub(crate) frame: Result<Vec<u8>>,
+    /// The watch that was asked for, if there is one now.
+    pub(crate) watcher: Option<OneshotWatcher>,
+}
+
+impl Answer {
+    /// Reads what is behind the header.
+    pub(crate) fn read<T>(self, read: impl FnOnce(&mut Reader<'_>) -> Result<T>) -> Result<T> {
+        let frame = self.frame?;
+        read(&mut Reader::new(frame.get(Header::LENGTH..).unwrap_or_default()))
+    }
+}
+
+impl Client {
+    pub(crate) fn new(
+        requests: UnboundedSender<Asked>,
+        (state, changes): (watch::Receiver<SessionState>, Arc<AtomicU64>),
+        id: SessionId,
+        timeout: Duration,
+    ) -> Self {
+        Self { requests, state, changes, id, timeout }
+    }
+
+    /// Opens a session with the servers of a list such as `zk1:2181,zk2:2181`.
+    ///
+    /// # Errors
+    /// See [`Connector::connect`].
+    pub async fn connect(servers: &str) -> Result<Self> {
+        Self::connector().connect(servers).await
+    }
+
+    /// Settings for a session.
+    pub fn connector() -> Connector {
+        Connector::default()
+    }
+
+    /// The servers' number for the session.
+    pub fn session_id(&self) -> SessionId {
+        self.id
+    }
+
+    /// How long the session outlives its client, as the first server has allowed it.
+    pub fn session_timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// How the session stands.
+    pub fn state(&self) -> SessionState {
+        *self.state.borrow()
+    }
+
+    /// Tells every change of the state since the session was opened.
+    pub fn state_watcher(&self) -> StateWatcher {
+        StateWatcher::new(self.state.clone())
+    }
+
+    /// Counts the changes of the state. A change is counted before it is told, and a lost connection before any event that comes over
+    /// the next one: what was heard while the count stayed the same came over one connection, in order.
+    pub fn changes(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.changes)
+    }
+
+    /// A new transaction.
+    pub fn new_multi_writer(&self) -> MultiWriter<'_> {
+        MultiWriter::new(self)
+    }
+
+    /// Sends a request now; the answer comes later.
+    pub(crate) fn send(
+        &self,
+        frame: Result<Writer>,
+        watch: Option<(Interest, String)>,
+    ) -> impl Future<Output = Answer> + Send + use<> {
+        let (reply, answer) = oneshot::channel();
+        let sent = frame.and_then(|frame| {
+            let request = Request { frame: frame.finish(), watch, reply: Some(reply) };
+            self.requests.send(Asked::Request(request)).map_err(|_| self.state().error())
+        });
+        let state = self.state.clone();
+        async move {
+            let failed = |error| Answer { frame: Err(error), watcher: None };
+            match sent {
+                Ok(()) => answer.await.unwrap_or_else(|_| failed(ended(*state.borrow()))),
+                Err(error) => failed(error),
+            }
+        }
+    }
+}
+
+/// Why a request got no answer though its session has ended.
+fn ended(state: SessionState) -> Error {
+    if state.is_terminated() { state.error() } else { Error::ClientClosed }
+}

@@ -1,0 +1,83 @@
+//! What a new node is like.
+
+use std::fmt;
+
+use crate::acl::Acls;
+
+/// How long a node stays, and whether the server numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreateMode {
+    /// Until a client deletes it.
+    Persistent,
+    /// The same; the server appends a number to its name.
+    PersistentSequential,
+    /// Until its session ends.
+    Ephemeral,
+    /// The same; the server appends a number to its name.
+    EphemeralSequential,
+    /// Until some time after its last child was deleted.
+    Container,
+}
+
+impl CreateMode {
+    /// With these rules for who may do what.
+    pub const fn with_acls(self, acls: Acls<'_>) -> CreateOptions<'_> {
+        CreateOptions { mode: self, acls }
+    }
+
+    pub(crate) fn flags(self) -> i32 {
+        match self {
+            Self::Persistent => 0,
+            Self::Ephemeral => 1,
+            Self::PersistentSequential => 2,
+            Self::EphemeralSequential => 3,
+            Self::Container => 4,
+        }
+    }
+
+    pub(crate) fn is_sequential(self) -> bool {
+        matches!(self, Self::PersistentSequential | Self::EphemeralSequential)
+    }
+}
+
+/// Everything about a new node but its path and data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreateOptions<'a> {
+    pub(crate) mode: CreateMode,
+    pub(crate) acls: Acls<'a>,
+}
+
+/// The number that the server has appended to a name; it is shown as in the name. For other nodes it is -1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CreateSequence(pub(crate) i64);
+
+impl CreateSequence {
+    /// The number itself.
+    pub fn into_i64(self) -> i64 {
+        self.0
+    }
+
+    /// Reads it from the end of a node's path.
+    pub(crate) fn read(digits: &str) -> Option<Self> {
+        digits.parse().ok().map(Self)
+    }
+}
+
+impl fmt::Display for CreateSequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:010}", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_shown_as_in_the_name() {
+        for name in ["0000000000", "0000000042", "2147483647", "-000000005", "-2147483648"] {
+            assert_eq!(CreateSequence::read(name).unwrap().to_string(), name);
+        }
+        assert_eq!(CreateSequence::read("x"), None);
+    }
+}

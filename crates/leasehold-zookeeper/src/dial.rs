@@ -1,0 +1,64 @@
+//! Connections to servers.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+
+use crate::address::Server;
+use crate::random;
+
+/// What a connection is, below the protocol.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// Makes connections.
+pub(crate) trait Dial: Send + Sync + 'static {
+    type Stream: Stream + 'static;
+
+    /// Connects to a server; how long that may take is the caller's matter.
+    fn dial(&self, server: &Server) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// TCP, and TLS above it if that was asked for.
+#[derive(Clone, Default)]
+pub(crate) struct Tcp {
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<std::sync::Arc<tokio_rustls::rustls::ClientConfig>>,
+}
+
+impl Dial for Tcp {
+    type Stream = Box<dyn Stream>;
+
+    async fn dial(&self, server: &Server) -> io::Result<Self::Stream> {
+        let stream = connect(server).await?;
+        // A request is not kept back until the one before it was answered.
+        stream.set_nodelay(true)?;
+        #[cfg(feature = "tls")]
+        if let Some(config) = &self.tls {
+            use tokio_rustls::rustls::pki_types::ServerName;
+            let name = ServerName::try_from(server.host.clone());
+            let name = name.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+            let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::clone(config));
+            return Ok(Box::new(connector.connect(name, stream).await?));
+        }
+        Ok(Box::new(stream))
+    }
+}
+
+/// Connects to one of the addresses that a name stands for. It begins with a random one: if that hangs, the next attempt may begin with another.
+async fn connect(server: &Server) -> io::Result<TcpStream> {
+    let mut addresses: Vec<SocketAddr> = lookup_host((server.host.as_str(), server.port)).await?.collect();
+    random::shuffle(&mut addresses);
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name stands for no address");
+    for address in addresses {
+        match TcpStream::connect(address).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}

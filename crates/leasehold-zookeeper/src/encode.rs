@@ -1,0 +1,47 @@
+//! What requests about one node are made of.
+
+use crate::address;
+use crate::create::CreateOptions;
+use crate::error::Result;
+use crate::jute::Writer;
+use crate::wire;
+
+/// A request that has a path and, for some, says whether to watch it.
+pub(crate) fn about(op: i32, path: &str, watch: Option<bool>) -> Result<Writer> {
+    address::check(path)?;
+    let mut writer = wire::request(op);
+    writer.text(path);
+    watch.into_iter().for_each(|watch| writer.flag(watch));
+    Ok(writer)
+}
+
+pub(crate) fn write_create(writer: &mut Writer, path: &str, data: &[u8], options: &CreateOptions<'_>) -> Result<()> {
+    if options.mode.is_sequential() { address::check_sequential(path) } else { address::check(path) }?;
+    writer.text(path);
+    writer.buffer(data);
+    options.acls.write(writer);
+    writer.int(options.mode.flags());
+    Ok(())
+}
+
+pub(crate) fn write_delete(writer: &mut Writer, path: &str, version: Option<i32>) -> Result<()> {
+    address::check(path)?;
+    writer.text(path);
+    writer.int(version.unwrap_or(-1));
+    Ok(())
+}
+
+pub(crate) fn write_set_data(writer: &mut Writer, path: &str, data: &[u8], version: Option<i32>) -> Result<()> {
+    address::check(path)?;
+    writer.text(path);
+    writer.buffer(data);
+    writer.int(version.unwrap_or(-1));
+    Ok(())
+}
+
+/// A request that `write` completes.
+pub(crate) fn with(op: i32, write: impl FnOnce(&mut Writer) -> Result<()>) -> Result<Writer> {
+    let mut writer = wire::request(op);
+    write(&mut writer)?;
+    Ok(writer)
+}

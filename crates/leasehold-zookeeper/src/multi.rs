@@ -1,0 +1,190 @@
+//! Transactions: several writes, all of which are done or none.
+
+use std::fmt;
+
+use crate::address;
+use crate::client::Client;
+use crate::create::{CreateMode, CreateOptions};
+use crate::encode::{write_create, write_delete, write_set_data};
+use crate::error::{Error, Result};
+use crate::jute::{Reader, Writer};
+use crate::types::Stat;
+use crate::wire::{self, op};
+
+/// A transaction that is being put together.
+#[derive(Debug)]
+pub struct MultiWriter<'a> {
+    client: &'a Client,
+    /// The parts, each with its header.
+    parts: Writer,
+    count: usize,
+}
+
+/// What one part of a transaction gave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MultiWriteResult {
+    /// The node has the version.
+    Check,
+    /// The node is deleted.
+    Delete,
+    /// The node is created.
+    #[non_exhaustive]
+    Create {
+        /// Its path, with its number if the server numbers it.
+        path: String,
+    },
+    /// The data is set.
+    SetData {
+        /// What is known of the node now; its `num_children` counts what earlier parts have created.
+        stat: Stat,
+    },
+}
+
+/// Why nothing of a transaction was done, or may not have been.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MultiWriteError {
+    /// The transaction as a whole failed; if the connection was lost, it may have been done.
+    RequestFailed {
+        /// Why.
+        source: Error,
+    },
+    /// One part could not be done, and so nothing was.
+    OperationFailed {
+        /// Which part, counted from 0.
+        index: usize,
+        /// Why.
+        source: Error,
+    },
+}
+
+impl fmt::Display for MultiWriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RequestFailed { source } => write!(f, "the transaction failed: {source}"),
+            Self::OperationFailed { index, source } => write!(f, "part {index} of the transaction failed: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for MultiWriteError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::RequestFailed { source } | Self::OperationFailed { source, .. } => Some(source),
+        }
+    }
+}
+
+impl From<MultiWriteError> for Error {
+    fn from(error: MultiWriteError) -> Self {
+        match error {
+            MultiWriteError::RequestFailed { source } | MultiWriteError::OperationFailed { source, .. } => source,
+        }
+    }
+}
+
+impl From<Error> for MultiWriteError {
+    fn from(source: Error) -> Self {
+        Self::RequestFailed { source }
+    }
+}
+
+impl<'a> MultiWriter<'a> {
+    pub(crate) fn new(client: &'a Client) -> Self {
+        Self { client, parts: Writer::new(), count: 0 }
+    }
+
+    fn add(&mut self, op: i32, write: impl FnOnce(&mut Writer) -> Result<()>) -> Result<()> {
+        let mut part = Writer::new();
+        header(&mut part, op, false);
+        write(&mut part)?;
+        self.parts.append(&part);
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Only if this node has this version; -1 stands for any.
+    ///
+    /// # Errors
+    /// [`Error::BadArguments`]
+    pub fn add_check_version(&mut self, path: &str, version: i32) -> Result<()> {
+        address::check(path)?;
+        self.add(op::CHECK, |part| {
+            part.text(path);
+            part.int(version);
+            Ok(())
+        })
+    }
+
+    /// Creates a node; see [`Client::create`].
+    ///
+    /// # Errors
+    /// [`Error::BadArguments`]
+    pub fn add_create(&mut self, path: &str, data: &[u8], options: &CreateOptions<'_>) -> Result<()> {
+        let op = if options.mode == CreateMode::Container { op::CREATE_CONTAINER } else { op::CREATE };
+        self.add(op, |part| write_create(part, path, data, options))
+    }
+
+    /// Sets a node's data, if it has this version.
+    ///
+    /// # Errors
+    /// [`Error::BadArguments`]
+    pub fn add_set_data(&mut self, path: &str, data: &[u8], version: Option<i32>) -> Result<()> {
+        self.add(op::SET_DATA, |part| write_set_data(part, path, data, version))
+    }
+
+    /// Deletes a node, if it has this version.
+    ///
+    /// # Errors
+    /// [`Error::BadArguments`]
+    pub fn add_delete(&mut self, path: &str, version: Option<i32>) -> Result<()> {
+        self.add(op::DELETE, |part| write_delete(part, path, version))
+    }
+
+    /// Has all of it done, and begins anew; the answer has one result for each part, in their order.
+    pub fn commit(&mut self) -> impl Future<Output = Result<Vec<MultiWriteResult>, MultiWriteError>> + Send + use<> {
+        let (parts, count) = (std::mem::replace(&mut self.parts, Writer::new()), std::mem::take(&mut self.count));
+        let mut request = wire::request(op::MULTI);
+        request.append(&parts);
+        header(&mut request, op::ERROR, true);
+        let answer = (count > 0).then(|| self.client.send(Ok(request), None));
+        async move {
+            let Some(answer) = answer else { return Ok(Vec::new()) };
+            answer.await.read(|reader| Ok(results(reader, count)))?
+        }
+    }
+}
+
+fn header(writer: &mut Writer, op: i32, done: bool) {
+    writer.int(op);
+    writer.flag(done);
+    writer.int(-1);
+}
+
+fn results(reader: &mut Reader<'_>, count: usize) -> Result<Vec<MultiWriteResult>, MultiWriteError> {
+    let (mut done, mut codes) = (Vec::new(), Vec::new());
+    loop {
+        let (op, end, _) = (reader.int()?, reader.flag()?, reader.int()?);
+        match op {
+            _ if end => break,
+            op::ERROR => codes.push(reader.int()?),
+            op::CHECK => done.push(MultiWriteResult::Check),
+            op::DELETE => done.push(MultiWriteResult::Delete),
+            op::SET_DATA => done.push(MultiWriteResult::SetData { stat: Stat::read(reader)? }),
+            op::CREATE => done.push(MultiWriteResult::Create { path: reader.text()?.to_owned() }),
+            op::CREATE_WITH_STAT | op::CREATE_CONTAINER | op::CREATE_TTL => {
+                done.push(MultiWriteResult::Create { path: reader.text()?.to_owned() });
+                Stat::read(reader)?;
+            }
+            _ => return Err(Error::Malformed("an unknown part of a transaction").into()),
+        }
+    }
+    // The parts before the one that failed have code 0, and those behind it that another failed.
+    if let Some(index) = codes.iter().position(|code| *code != 0) {
+        return Err(MultiWriteError::OperationFailed { index, source: Error::from_code(codes[index]) });
+    }
+    if done.len() != count || !codes.is_empty() {
+        return Err(Error::Malformed("a transaction has another number of results than of parts").into());
+    }
+    Ok(done)
+}

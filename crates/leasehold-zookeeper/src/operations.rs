@@ -1,0 +1,170 @@
+//! The requests that are about one node.
+
+use crate::acl::Acl;
+use crate::address;
+use crate::client::Client;
+use crate::create::{CreateMode, CreateOptions, CreateSequence};
+use crate::encode::{about, with, write_create, write_delete, write_set_data};
+use crate::error::{Error, Result};
+use crate::session::Interest;
+use crate::types::Stat;
+use crate::watch::OneshotWatcher;
+use crate::wire::op;
+
+/// The node in which servers keep what the ensemble is made of.
+const CONFIG: &str = "/zookeeper/config";
+
+const UNWATCHED: Error = Error::Malformed("a watch was asked for, and there is none");
+
+impl Client {
+    /// Creates a node. The number is that at the end of its name, if the server numbers it.
+    pub fn create(
+        &self,
+        path: &str,
+        data: &[u8],
+        options: &CreateOptions<'_>,
+    ) -> impl Future<Output = Result<(Stat, CreateSequence)>> + Send + use<> {
+        let op = if options.mode == CreateMode::Container { op::CREATE_CONTAINER } else { op::CREATE_WITH_STAT };
+        let answer = self.send(with(op, |writer| write_create(writer, path, data, options)), None);
+        let (prefix, sequential) = (path.len(), options.mode.is_sequential());
+        async move {
+            answer.await.read(|reader| {
+                let path = reader.text()?;
+                let sequence = if sequential {
+                    let digits = path.get(prefix..).and_then(CreateSequence::read);
+                    digits.ok_or(Error::Malformed("a node that should have a number has none"))?
+                } else {
+                    CreateSequence(-1)
+                };
+                Ok((Stat::read(reader)?, sequence))
+            })
+        }
+    }
+
+    /// Creates a node without data, and the parents that it lacks, all with these options.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create); that a node exists already is none.
+    pub async fn mkdir(&self, path: &str, options: &CreateOptions<'_>) -> Result<()> {
+        // From the node upwards, since one may lack the right to create what is there already.
+        let mut missing = vec![path];
+        while let Some(path) = missing.last() {
+            match self.create(path, b"", options).await {
+                Ok(_) | Err(Error::NodeExists) => drop(missing.pop()),
+                Err(Error::NoNode) => missing.push(address::parent(path).ok_or(Error::NoNode)?),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes a node, if it has this version.
+    pub fn delete(&self, path: &str, version: Option<i32>) -> impl Future<Output = Result<()>> + Send + use<> {
+        let answer = self.send(with(op::DELETE, |writer| write_delete(writer, path, version)), None);
+        async move { answer.await.read(|_| Ok(())) }
+    }
+
+    /// Sets a node's data, if it has this version.
+    pub fn set_data(
+        &self,
+        path: &str,
+        data: &[u8],
+        version: Option<i32>,
+    ) -> impl Future<Output = Result<Stat>> + Send + use<> {
+        let answer = self.send(with(op::SET_DATA, |writer| write_set_data(writer, path, data, version)), None);
+        async move { answer.await.read(Stat::read) }
+    }
+
+    /// Reads a node's data.
+    pub fn get_data(&self, path: &str) -> impl Future<Output = Result<(Vec<u8>, Stat)>> + Send + use<> {
+        let answer = self.send(about(op::GET_DATA, path, Some(false)), None);
+        async move { answer.await.read(|reader| Ok((reader.buffer()?.to_vec(), Stat::read(reader)?))) }
+    }
+
+    /// Reads a node's data, and watches for its being set or deleted. Where there is no node, no watch is left behind.
+    pub fn get_and_watch_data(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<u8>, Stat, OneshotWatcher)>> + Send + use<> {
+        let watch = Some((Interest::Data, path.to_owned()));
+        let answer = self.send(about(op::GET_DATA, path, Some(true)), watch);
+        async move {
+            let mut answer = answer.await;
+            let watcher = answer.watcher.take();
+            let (data, stat) = answer.read(|reader| Ok((reader.buffer()?.to_vec(), Stat::read(reader)?)))?;
+            Ok((data, stat, watcher.ok_or(UNWATCHED)?))
+        }
+    }
+
+    /// Whether a node exists, and what is known of it.
+    pub fn check_stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>>> + Send + use<> {
+        let answer = self.send(about(op::EXISTS, path, Some(false)), None);
+        async move {
+            match answer.await.read(Stat::read) {
+                Err(Error::NoNode) => Ok(None),
+                other => other.map(Some),
+            }
+        }
+    }
+
+    /// The same, and watches for its being created, set or deleted.
+    pub fn check_and_watch_stat(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Option<Stat>, OneshotWatcher)>> + Send + use<> {
+        let watch = Some((Interest::Exists, path.to_owned()));
+        let answer = self.send(about(op::EXISTS, path, Some(true)), watch);
+        async move {
+            let mut answer = answer.await;
+            let watcher = answer.watcher.take();
+            let stat = match answer.read(Stat::read) {
+                Err(Error::NoNode) => None,
+                other => Some(other?),
+            };
+            Ok((stat, watcher.ok_or(UNWATCHED)?))
+        }
+    }
+
+    /// The names of a node's children, in no order.
+    pub fn list_children(&self, path: &str) -> impl Future<Output = Result<Vec<String>>> + Send + use<> {
+        let answer = self.send(about(op::GET_CHILDREN, path, Some(false)), None);
+        async move { answer.await.read(|reader| reader.texts()) }
+    }
+
+    /// The same, and watches for a child's being created or deleted, and for the node's being deleted.
+    pub fn list_and_watch_children(
+        &self,
+        path: &str,
+    ) -> impl Future<Output = Result<(Vec<String>, OneshotWatcher)>> + Send + use<> {
+        let watch = Some((Interest::Children, path.to_owned()));
+        let answer = self.send(about(op::GET_CHILDREN, path, Some(true)), watch);
+        async move {
+            let mut answer = answer.await;
+            let watcher = answer.watcher.take();
+            Ok((answer.read(|reader| reader.texts())?, watcher.ok_or(UNWATCHED)?))
+        }
+    }
+
+    /// The names of a node's children, and what is known of the node itself.
+    pub fn get_children(&self, path: &str) -> impl Future<Output = Result<(Vec<String>, Stat)>> + Send + use<> {
+        let answer = self.send(about(op::GET_CHILDREN_AND_STAT, path, Some(false)), None);
+        async move { answer.await.read(|reader| Ok((reader.texts()?, Stat::read(reader)?))) }
+    }
+
+    /// Who may do what with a node.
+    pub fn get_acl(&self, path: &str) -> impl Future<Output = Result<(Vec<Acl>, Stat)>> + Send + use<> {
+        let answer = self.send(about(op::GET_ACL, path, None), None);
+        async move { answer.await.read(|reader| Ok((reader.list(Acl::read)?, Stat::read(reader)?))) }
+    }
+
+    /// Has the server catch up with the leader before it answers what is asked after this.
+    pub fn sync(&self, path: &str) -> impl Future<Output = Result<()>> + Send + use<> {
+        let answer = self.send(about(op::SYNC, path, None), None);
+        async move { answer.await.read(|_| Ok(())) }
+    }
+
+    /// What the ensemble is made of, as it says itself.
+    pub fn get_config(&self) -> impl Future<Output = Result<(Vec<u8>, Stat)>> + Send + use<> {
+        self.get_data(CONFIG)
+    }
+}

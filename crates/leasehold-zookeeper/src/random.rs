@@ -1,0 +1,40 @@
+//! A little chance.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// Random bits. The standard library keys its maps with numbers of the system, which differ from process to process and call to call.
+pub(crate) fn bits() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A random number below `bound`, which is not 0.
+pub(crate) fn below(bound: usize) -> usize {
+    let bound = u64::try_from(bound.max(1)).unwrap_or(u64::MAX);
+    usize::try_from(bits() % bound).unwrap_or_default()
+}
+
+/// Puts a list in random order.
+pub(crate) fn shuffle<T>(list: &mut [T]) {
+    for end in (1..list.len()).rev() {
+        list.swap(end, below(end + 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_of_a_list_may_come_first() {
+        let mut seen = [false; 3];
+        for _ in 0..200 {
+            let mut list = [0, 1, 2];
+            shuffle(&mut list);
+            seen[list[0]] = true;
+            list.sort_unstable();
+            assert_eq!(list, [0, 1, 2]);
+        }
+        assert_eq!(seen, [true; 3]);
+        assert_ne!(bits(), bits());
+    }
+}

@@ -1,0 +1,148 @@
+//! What has come and was not read yet, and what is to be sent.
+
+use std::io;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::error::{Error, Result};
+use crate::wire::MAX_FRAME;
+
+/// How much is read at once, at least.
+const CHUNK: usize = 8 * 1024;
+/// A buffer that has become larger than this is not kept.
+const KEPT: usize = 256 * 1024;
+
+/// Bytes from the server.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    /// What is before this has been taken.
+    start: usize,
+}
+
+impl Inbox {
+    /// Waits for more. It may be dropped while it waits.
+    pub(super) async fn fill(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+        if self.start == self.bytes.len() {
+            self.bytes.clear();
+            if self.bytes.capacity() > KEPT {
+                self.bytes = Vec::new();
+            }
+        } else {
+            self.bytes.drain(..self.start);
+        }
+        self.start = 0;
+        self.bytes.reserve(CHUNK);
+        match reader.read_buf(&mut self.bytes).await? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The next frame, without its length, if all of it is there.
+    pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        let rest = &self.bytes[self.start..];
+        let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
+        let length = usize::try_from(i32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        if length > MAX_FRAME {
+            return Err(Error::Malformed("a frame is too long"));
+        }
+        let Some(frame) = rest.get(..length) else { return Ok(None) };
+        let frame = frame.to_vec();
+        self.start += 4 + length;
+        Ok(Some(frame))
+    }
+}
+
+/// Bytes to the server: what is asked while others are still to be written goes with them.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    /// What is before this was written.
+    start: usize,
+    /// What was written may still be kept back by TLS.
+    unflushed: bool,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, frame: &[u8]) {
+        self.bytes.extend_from_slice(frame);
+    }
+
+    /// How much is not written yet.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.unflushed || self.len() > 0
+    }
+
+    /// Writes a part of it, or flushes what was written. It may be dropped while it waits.
+    pub(super) async fn step(&mut self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+        if self.len() == 0 {
+            writer.flush().await?;
+            self.unflushed = false;
+            return Ok(());
+        }
+        let written = writer.write(&self.bytes[self.start..]).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        self.unflushed = true;
+        self.start += written;
+        if self.len() == 0 {
+            self.start = 0;
+            self.bytes.clear();
+            if self.bytes.capacity() > KEPT {
+                self.bytes = Vec::new();
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_come_in_pieces_and_together() {
+        let (mut ours, mut theirs) = tokio::io::duplex(64);
+        let mut inbox = Inbox::default();
+        theirs.write_all(&[0, 0, 0, 2, 7]).await.unwrap();
+        inbox.fill(&mut ours).await.unwrap();
+        assert_eq!(inbox.next(), Ok(None));
+        theirs.write_all(&[8, 0, 0, 0, 0, 0, 0, 0, 1, 9, 0]).await.unwrap();
+        inbox.fill(&mut ours).await.unwrap();
+        assert_eq!(inbox.next(), Ok(Some(vec![7, 8])));
+        assert_eq!((inbox.next(), inbox.next(), inbox.next()), (Ok(Some(vec![])), Ok(Some(vec![9])), Ok(None)));
+        drop(theirs);
+        assert!(inbox.fill(&mut ours).await.is_err());
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_is_refused() {
+        for length in [i32::MAX, -1, i32::try_from(MAX_FRAME).unwrap() + 1] {
+            let mut inbox = Inbox { bytes: length.to_be_bytes().to_vec(), start: 0 };
+            assert!(matches!(inbox.next(), Err(Error::Malformed(_))), "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_pushed_meanwhile_goes_along() {
+        let (mut ours, mut theirs) = tokio::io::duplex(3);
+        let mut outbox = Outbox::default();
+        outbox.push(&[1, 2]);
+        outbox.push(&[3, 4]);
+        outbox.step(&mut ours).await.unwrap();
+        assert_eq!(outbox.len(), 1);
+        let mut read = [0; 3];
+        theirs.read_exact(&mut read).await.unwrap();
+        assert_eq!(read, [1, 2, 3]);
+        outbox.step(&mut ours).await.unwrap();
+        assert!(outbox.is_busy(), "it is not flushed");
+        outbox.step(&mut ours).await.unwrap();
+        assert!(!outbox.is_busy());
+    }
+}

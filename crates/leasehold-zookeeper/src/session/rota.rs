@@ -1,0 +1,85 @@
+//! Which server is tried next, and when.
+
+use std::time::Duration;
+
+use crate::address::Server;
+
+/// The first pause.
+const FIRST: Duration = Duration::from_millis(50);
+/// The longest.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// The servers, one after the other.
+#[derive(Debug)]
+pub(super) struct Rota {
+    servers: Vec<Server>,
+    next: usize,
+    /// How many of this round were not tried yet.
+    left: usize,
+    pause: Duration,
+}
+
+impl Rota {
+    pub(super) fn new(servers: Vec<Server>) -> Self {
+        Self { servers, next: 0, left: 0, pause: Duration::ZERO }
+    }
+
+    /// Begins a round: each server is tried once, first the one behind that which was tried last.
+    pub(super) fn begin(&mut self) {
+        self.left = self.servers.len();
+    }
+
+    /// The next server of the round.
+    pub(super) fn next(&mut self) -> Option<Server> {
+        self.left = self.left.checked_sub(1)?;
+        let server = self.servers.get(self.next)?.clone();
+        self.next = (self.next + 1) % self.servers.len();
+        Some(server)
+    }
+
+    /// How long to wait before the next round: each time twice as long, and never a great part of a session.
+    pub(super) fn pause(&mut self, timeout: Duration) -> Duration {
+        self.pause = (self.pause * 2).clamp(FIRST, LONGEST).min(timeout / 10);
+        self.pause
+    }
+
+    /// How long to wait after a connection that lasted so long: not at all, unless it broke at once.
+    pub(super) fn broke_after(&mut self, lasted: Duration, timeout: Duration) -> Duration {
+        if lasted < self.pause.max(FIRST) {
+            return self.pause(timeout);
+        }
+        self.pause = Duration::ZERO;
+        Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_goes_to_the_others_first() {
+        let mut rota = Rota::new(Server::list("a,b,c").unwrap());
+        let mut round = || {
+            rota.begin();
+            std::iter::from_fn(|| rota.next()).map(|server| server.host).collect::<String>()
+        };
+        assert_eq!((round().as_str(), round().as_str()), ("abc", "abc"));
+        rota.begin();
+        assert_eq!(rota.next().unwrap().host, "a");
+        rota.begin();
+        assert_eq!(rota.next().unwrap().host, "b", "a was the last");
+    }
+
+    #[test]
+    fn pauses_grow_and_a_lasting_connection_ends_them() {
+        let ms = Duration::from_millis;
+        let (mut rota, timeout) = (Rota::new(Vec::new()), ms(6_000));
+        let pauses: Vec<Duration> = (0..6).map(|_| rota.pause(timeout)).collect();
+        assert_eq!(pauses, [50, 100, 200, 400, 600, 600].map(ms), "a tenth of the timeout at most");
+        assert_eq!(rota.broke_after(ms(30), timeout), ms(600), "it broke at once");
+        assert_eq!(rota.broke_after(ms(700), timeout), Duration::ZERO);
+        assert_eq!(rota.broke_after(ms(60), timeout), Duration::ZERO);
+        assert_eq!(rota.broke_after(ms(40), timeout), ms(50));
+    }
+}

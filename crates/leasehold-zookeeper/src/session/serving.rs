@@ -1,0 +1,142 @@
+//! What happens on a connection while it lasts.
+
+use tokio::time::Instant;
+
+use super::link::{Intake, Link, Turn};
+use super::{Asked, Interest, Request, Session};
+use crate::client::Answer;
+use crate::dial::Dial;
+use crate::error::{Error, Result};
+use crate::jute::Reader;
+use crate::types::EventType;
+use crate::wire::{self, Header, op, xid};
+
+impl<D: Dial> Session<D> {
+    /// Serves requests until the connection breaks or the session ends; why.
+    pub(super) async fn serve(&mut self, link: &mut Link<D::Stream>, intake: &mut Intake) -> Error {
+        intake.open = true;
+        link.set_alarm(Instant::now());
+        loop {
+            let done = match link.turn(Some(intake)).await {
+                Err(why) => {
+                    tracing::debug!(%why, "the connection broke");
+                    Err(Error::ConnectionLoss)
+                }
+                Ok(Turn::Heard) => self.hear(link),
+                Ok(Turn::Wrote) => Ok(()),
+                Ok(Turn::Alarm) => self.look_at_clock(link),
+                Ok(Turn::Asked) => {
+                    self.take(link, intake);
+                    Ok(())
+                }
+            };
+            if let Err(why) = done {
+                return why;
+            }
+        }
+    }
+
+    /// Sends a ping if it is time, and gives up a server that says nothing.
+    fn look_at_clock(&self, link: &mut Link<D::Stream>) -> Result<()> {
+        let (now, silence) = (Instant::now(), self.silence());
+        let given_up = self.last_heard + silence;
+        if now >= given_up {
+            return Err(Error::ConnectionLoss);
+        }
+        if !link.pinging && now >= link.last_sent + silence / 2 {
+            link.ping();
+        }
+        link.set_alarm(if link.pinging { given_up } else { given_up.min(link.last_sent + silence / 2) });
+        Ok(())
+    }
+
+    fn take(&mut self, link: &mut Link<D::Stream>, intake: &mut Intake) {
+        if intake.batch.is_empty() {
+            // The last client was dropped.
+            intake.open = false;
+            link.close();
+        }
+        for asked in intake.batch.drain(..) {
+            match asked {
+                Asked::Request(request) => drop(link.ask(request)),
+                Asked::Unwatch { interest, path } => self.unwatch(link, interest, &path),
+            }
+        }
+    }
+
+    /// A watcher was dropped: the server need not watch any more, unless for another.
+    fn unwatch(&mut self, link: &mut Link<D::Stream>, interest: Interest, path: &str) {
+        let wanted = |watch: &Option<(Interest, String)>| {
+            watch.as_ref().is_some_and(|(other, at)| other.list() == interest.list() && at == path)
+        };
+        // A watch that was asked for before this, and is not answered yet, would be removed as well.
+        let pending = link.waiting.iter().any(|waiting| wanted(&waiting.request.watch));
+        if self.watches.remove_dropped(interest, path) && !pending {
+            let mut writer = wire::request(op::REMOVE_WATCHES);
+            writer.text(path);
+            writer.int(interest.list());
+            link.ask(Request { frame: writer.finish(), watch: None, reply: None });
+        }
+    }
+
+    /// Reads what has come.
+    pub(super) fn hear(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
+        self.last_heard = Instant::now();
+        while let Some(frame) = link.inbox.next()? {
+            self.read(link, frame)?;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, link: &mut Link<D::Stream>, frame: Vec<u8>) -> Result<()> {
+        let header = Header::read(&mut Reader::new(&frame))?;
+        let failed = (header.code != 0).then(|| Error::from_code(header.code));
+        if let Some(error) = failed.as_ref().filter(|error| error.ends_session()) {
+            return Err(error.clone());
+        }
+        match header.xid {
+            xid::EVENT => {
+                let mut reader = Reader::new(&frame[Header::LENGTH..]);
+                let (event, _state, path) = (reader.int()?, reader.int()?, reader.text()?);
+                self.watches.tell(EventType::from_server(event)?, path);
+                Ok(())
+            }
+            xid::PING => {
+                link.pinging = false;
+                Ok(())
+            }
+            xid::AUTH | xid::SET_WATCHES => failed.map_or(Ok(()), Err),
+            _ => self.answer(link, header, failed, frame),
+        }
+    }
+
+    /// An answer: it belongs to what was asked first and not answered yet.
+    fn answer(
+        &mut self,
+        link: &mut Link<D::Stream>,
+        header: Header,
+        failed: Option<Error>,
+        frame: Vec<u8>,
+    ) -> Result<()> {
+        if link.waiting.front().is_none_or(|waiting| waiting.xid != header.xid) {
+            return Err(Error::Malformed("an answer to what was not asked"));
+        }
+        let Some(waiting) = link.waiting.pop_front() else { return Ok(()) };
+        if link.closing == Some(header.xid) {
+            return Err(Error::ClientClosed);
+        }
+        self.last_zxid = self.last_zxid.max(header.zxid);
+        let mut request = waiting.request;
+        let watcher = match (request.watch.take(), &failed) {
+            (Some((interest, path)), None) => Some(self.watches.add(interest, path, true)),
+            (Some((Interest::Exists, path)), Some(Error::NoNode)) => {
+                Some(self.watches.add(Interest::Exists, path, false))
+            }
+            _ => None,
+        };
+        let moved = failed == Some(Error::SessionMoved);
+        request.answer(Answer { frame: failed.map_or(Ok(frame), Err), watcher });
+        // Whatever else is on its way would be refused as well: the session goes on over another connection.
+        if moved { Err(Error::ConnectionLoss) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a session is to be like.
+
+use std::fmt;
+use std::time::Duration;
+
+#[cfg(feature = "sasl")]
+use crate::sasl::SaslOptions;
+
+/// How long a session outlives its client, unless said.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
+
+/// What a session is to be like.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) session_timeout: Duration,
+    pub(crate) connection_timeout: Option<Duration>,
+    pub(crate) fail_eagerly: bool,
+    pub(crate) logins: Vec<(String, Vec<u8>)>,
+    #[cfg(feature = "sasl")]
+    pub(crate) sasl: Option<SaslOptions>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            session_timeout: SESSION_TIMEOUT,
+            connection_timeout: None,
+            fail_eagerly: false,
+            logins: Vec::new(),
+            #[cfg(feature = "sasl")]
+            sasl: None,
+        }
+    }
+}
+
+impl fmt::Debug for Settings {
+    /// Without secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let logins: Vec<&str> = self.logins.iter().map(|(scheme, _)| scheme.as_str()).collect();
+        f.debug_struct("Settings")
+            .field("session_timeout", &self.session_timeout)
+            .field("connection_timeout", &self.connection_timeout)
+            .field("fail_eagerly", &self.fail_eagerly)
+            .field("logins", &logins)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,194 @@
+//! The server's side of a connection, played by a test.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use crate::Client;
+use crate::address::Server;
+use crate::dial::Dial;
+use crate::error::Result;
+use crate::jute::{Reader, Writer};
+use crate::session::{self, Settings};
+use crate::wire::{op, xid};
+
+pub(super) const TIMEOUT: Duration = Duration::from_secs(12);
+pub(super) const ID: i64 = 0x1234;
+pub(super) const PASSWORD: [u8; 16] = [7; 16];
+
+/// Hands the other end of each connection to the test.
+struct Wire(UnboundedSender<Peer>);
+
+impl Dial for Wire {
+    type Stream = DuplexStream;
+
+    async fn dial(&self, server: &Server) -> io::Result<DuplexStream> {
+        let (ours, theirs) = tokio::io::duplex(64 * 1024);
+        let peer = Peer { host: server.host.clone(), stream: theirs, at: Instant::now() };
+        self.0.send(peer).map_err(|_| io::ErrorKind::ConnectionRefused)?;
+        Ok(ours)
+    }
+}
+
+/// All servers.
+pub(super) struct Ensemble(UnboundedReceiver<Peer>);
+
+impl Ensemble {
+    /// The next connection.
+    pub(super) async fn next(&mut self) -> Peer {
+        self.0.recv().await.expect("a session that connects")
+    }
+
+    /// The next connection, on which the session is welcomed.
+    pub(super) async fn serve(&mut self) -> Peer {
+        let mut peer = self.next().await;
+        peer.welcome().await;
+        peer.pong().await;
+        peer
+    }
+}
+
+pub(super) fn settings() -> Settings {
+    Settings { session_timeout: TIMEOUT, ..Settings::default() }
+}
+
+/// Opens a session with these servers, which the test plays.
+pub(super) fn open(settings: Settings, servers: &str) -> (JoinHandle<Result<Client>>, Ensemble) {
+    let (sender, peers) = unbounded_channel();
+    let servers = Server::list(servers).expect("servers");
+    (tokio::spawn(session::open(settings, Wire(sender), servers)), Ensemble(peers))
+}
+
+/// A session that is open, and its connection.
+pub(super) async fn opened(servers: &str) -> (Client, Peer, Ensemble) {
+    let (opening, mut ensemble) = open(settings(), servers);
+    let peer = ensemble.serve().await;
+    (opening.await.expect("no panic").expect("a session"), peer, ensemble)
+}
+
+/// One connection.
+pub(super) struct Peer {
+    pub(super) host: String,
+    pub(super) stream: DuplexStream,
+    /// When it was made.
+    pub(super) at: Instant,
+}
+
+/// What a client says first.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) last_zxid: i64,
+    pub(super) id: i64,
+    pub(super) password: Vec<u8>,
+}
+
+/// A packet of the client.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) xid: i32,
+    pub(super) op: i32,
+    pub(super) body: Vec<u8>,
+}
+
+impl Packet {
+    pub(super) fn path(&self) -> String {
+        Reader::new(&self.body).text().expect("a path").to_owned()
+    }
+}
+
+impl Peer {
+    pub(super) async fn frame(&mut self) -> io::Result<Vec<u8>> {
+        let length = self.stream.read_i32().await?;
+        let mut frame = vec![0; usize::try_from(length).expect("a length")];
+        self.stream.read_exact(&mut frame).await?;
+        Ok(frame)
+    }
+
+    pub(super) async fn send(&mut self, writer: Writer) {
+        self.stream.write_all(&writer.finish()).await.expect("a client that reads");
+    }
+
+    pub(super) async fn hello(&mut self) -> Hello {
+        let frame = self.frame().await.expect("a hello");
+        let mut reader = Reader::new(&frame);
+        let _ = reader.int().expect("the protocol");
+        let last_zxid = reader.long().expect("a zxid");
+        assert_eq!(reader.int(), Ok(i32::try_from(TIMEOUT.as_millis()).expect("a timeout")));
+        Hello { last_zxid, id: reader.long().expect("an id"), password: reader.buffer().expect("a password").to_vec() }
+    }
+
+    /// Answers the hello; a timeout of 0 says that the session is over.
+    pub(super) async fn greet(&mut self, timeout: Duration) {
+        let mut writer = Writer::new();
+        writer.int(0);
+        writer.int(i32::try_from(timeout.as_millis()).expect("a timeout"));
+        writer.long(if timeout.is_zero() { 0 } else { ID });
+        writer.buffer(&PASSWORD);
+        writer.flag(false);
+        self.send(writer).await;
+    }
+
+    pub(super) async fn welcome(&mut self) -> Hello {
+        let hello = self.hello().await;
+        self.greet(TIMEOUT).await;
+        hello
+    }
+
+    pub(super) async fn packet(&mut self) -> Packet {
+        let frame = self.frame().await.expect("a packet");
+        let mut reader = Reader::new(&frame);
+        let (xid, op) = (reader.int().expect("an xid"), reader.int().expect("an op"));
+        Packet { xid, op, body: frame[8..].to_vec() }
+    }
+
+    /// The next packet, which is of this kind.
+    pub(super) async fn expect(&mut self, op: i32) -> Packet {
+        let packet = self.packet().await;
+        assert_eq!(packet.op, op, "{packet:?}");
+        packet
+    }
+
+    /// Waits for a ping and answers it.
+    pub(super) async fn pong(&mut self) {
+        assert_eq!(self.expect(op::PING).await.xid, xid::PING);
+        self.reply(xid::PING, 0, 0, |_| {}).await;
+    }
+
+    pub(super) async fn reply(&mut self, xid: i32, zxid: i64, code: i32, body: impl FnOnce(&mut Writer)) {
+        let mut writer = Writer::new();
+        writer.int(xid);
+        writer.long(zxid);
+        writer.int(code);
+        body(&mut writer);
+        self.send(writer).await;
+    }
+
+    /// Tells an event: 1 created, 2 deleted, 3 data, 4 children.
+    pub(super) async fn tell(&mut self, event: i32, path: &str) {
+        self.reply(xid::EVENT, -1, 0, |writer| {
+            writer.int(event);
+            writer.int(3);
+            writer.text(path);
+        })
+        .await;
+    }
+
+    /// Whether the client has left.
+    pub(super) async fn is_left(&mut self) -> bool {
+        let mut rest = Vec::new();
+        self.stream.read_to_end(&mut rest).await.is_ok()
+    }
+}
+
+/// A node's stat of which only the transaction matters.
+pub(super) fn stat(writer: &mut Writer, czxid: i64) {
+    (0..4).for_each(|_| writer.long(czxid));
+    (0..3).for_each(|_| writer.int(0));
+    writer.long(0);
+    (0..2).for_each(|_| writer.int(0));
+    writer.long(czxid);
+}

@@ -1,0 +1,150 @@
+//! Watches, over reconnects and when dropped.
+
+use super::peer::{Packet, Peer, opened, stat};
+use crate::jute::Reader;
+use crate::wire::{op, xid};
+use crate::{Client, EventType, OneshotWatcher, SessionState};
+
+async fn watch_data(client: &Client, peer: &mut Peer, path: &str, zxid: i64) -> OneshotWatcher {
+    let asked = client.get_and_watch_data(path);
+    let packet = peer.expect(op::GET_DATA).await;
+    assert_eq!(packet.body.last(), Some(&1), "a watch is asked for");
+    peer.reply(packet.xid, zxid, 0, |writer| {
+        writer.buffer(b"");
+        stat(writer, zxid);
+    })
+    .await;
+    asked.await.expect("a watch").2
+}
+
+async fn watch_children(client: &Client, peer: &mut Peer, path: &str) -> OneshotWatcher {
+    let asked = client.list_and_watch_children(path);
+    let packet = peer.expect(op::GET_CHILDREN).await;
+    peer.reply(packet.xid, 2, 0, |writer| writer.texts(["x"].into_iter())).await;
+    asked.await.expect("a watch").1
+}
+
+async fn watch_absent(client: &Client, peer: &mut Peer, path: &str) -> OneshotWatcher {
+    let asked = client.check_and_watch_stat(path);
+    let packet = peer.expect(op::EXISTS).await;
+    peer.reply(packet.xid, 3, -101, |_| {}).await;
+    let (stat, watcher) = asked.await.expect("a watch");
+    assert_eq!(stat, None);
+    watcher
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_right_behind_the_answer_is_told() {
+    let (client, mut peer, _ensemble) = opened("a").await;
+    let asked = client.get_and_watch_data("/a");
+    let packet = peer.expect(op::GET_DATA).await;
+    peer.reply(packet.xid, 1, 0, |writer| {
+        writer.buffer(b"");
+        stat(writer, 1);
+    })
+    .await;
+    peer.tell(2, "/a").await;
+    tokio::task::yield_now().await;
+    let (_, _, watcher) = asked.await.unwrap();
+    let event = watcher.changed().await;
+    assert_eq!((event.event_type, event.path.as_str()), (EventType::NodeDeleted, "/a"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_are_set_again_after_a_reconnect() {
+    let (client, mut peer, mut ensemble) = opened("a,b").await;
+    let data = watch_data(&client, &mut peer, "/data", 40).await;
+    let children = watch_children(&client, &mut peer, "/children").await;
+    let absent = watch_absent(&client, &mut peer, "/absent").await;
+    drop(peer);
+    let mut peer = ensemble.next().await;
+    peer.welcome().await;
+    let Packet { xid, body, .. } = peer.expect(op::SET_WATCHES).await;
+    assert_eq!(xid, xid::SET_WATCHES);
+    let mut reader = Reader::new(&body);
+    assert_eq!(reader.long(), Ok(40), "what has happened since then is to be told");
+    let lists = [reader.texts().unwrap(), reader.texts().unwrap(), reader.texts().unwrap()];
+    assert_eq!(lists, [["/data"], ["/absent"], ["/children"]]);
+    // One was deleted meanwhile.
+    peer.tell(2, "/data").await;
+    peer.reply(xid::SET_WATCHES, 41, 0, |_| {}).await;
+    peer.pong().await;
+    assert_eq!(data.changed().await.event_type, EventType::NodeDeleted);
+    peer.tell(1, "/absent").await;
+    assert_eq!(absent.changed().await.event_type, EventType::NodeCreated);
+    peer.tell(4, "/children").await;
+    assert_eq!(children.changed().await.event_type, EventType::NodeChildrenChanged);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_watcher_is_removed_at_the_server() {
+    let (client, mut peer, mut ensemble) = opened("a").await;
+    for _ in 0..3 {
+        drop(watch_children(&client, &mut peer, "/a").await);
+        let removed = peer.expect(op::REMOVE_WATCHES).await;
+        assert_eq!(removed.path(), "/a");
+        assert_eq!(removed.body[removed.body.len() - 4..], 1_i32.to_be_bytes());
+        // The event was on its way.
+        peer.reply(removed.xid, 4, -121, |_| {}).await;
+    }
+    // A future that is dropped before its answer leaves no watch, either.
+    drop(client.get_and_watch_data("/b"));
+    let packet = peer.expect(op::GET_DATA).await;
+    peer.reply(packet.xid, 1, 0, |writer| {
+        writer.buffer(b"");
+        stat(writer, 1);
+    })
+    .await;
+    let removed = peer.expect(op::REMOVE_WATCHES).await;
+    assert_eq!(removed.path(), "/b");
+    drop(peer);
+    // Nothing is set again: the next packet is the ping.
+    ensemble.serve().await;
+}
+
+/// The server has one watch for both; and one that was asked for before the removal would be removed as well.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_another_needs_is_not_removed() {
+    let (client, mut peer, _ensemble) = opened("a").await;
+    let first = watch_data(&client, &mut peer, "/a", 1).await;
+    let second = watch_data(&client, &mut peer, "/a", 1).await;
+    drop(first);
+    peer.pong().await;
+    let third = client.get_and_watch_data("/a");
+    drop(second);
+    let packet = peer.expect(op::GET_DATA).await;
+    peer.reply(packet.xid, 1, 0, |writer| {
+        writer.buffer(b"");
+        stat(writer, 1);
+    })
+    .await;
+    let (_, _, third) = third.await.unwrap();
+    peer.pong().await;
+    peer.tell(3, "/a").await;
+    assert_eq!(third.changed().await.event_type, EventType::NodeDataChanged);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_watch_is_left_where_there_is_no_node() {
+    let (client, mut peer, mut ensemble) = opened("a").await;
+    let asked = client.get_and_watch_data("/a");
+    let packet = peer.expect(op::GET_DATA).await;
+    peer.reply(packet.xid, 1, -101, |_| {}).await;
+    assert!(asked.await.is_err());
+    drop(peer);
+    ensemble.serve().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_session_is_told_and_a_lost_connection_is_not() {
+    let (client, mut peer, mut ensemble) = opened("a").await;
+    let watching = tokio::spawn(watch_data(&client, &mut peer, "/a", 1).await.changed());
+    drop(peer);
+    let mut peer = ensemble.next().await;
+    peer.welcome().await;
+    peer.expect(op::SET_WATCHES).await;
+    assert!(!watching.is_finished());
+    peer.reply(xid::SET_WATCHES, 1, -112, |_| {}).await;
+    let event = watching.await.unwrap();
+    assert_eq!((event.event_type, event.session_state), (EventType::Session, SessionState::Expired));
+}

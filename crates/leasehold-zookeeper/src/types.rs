@@ -1,0 +1,138 @@
+//! What servers tell of nodes and of a session.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::jute::Reader;
+
+/// The servers' number for a session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct SessionId(pub i64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// How a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// There is no connection just now.
+    Disconnected,
+    /// A server answers.
+    SyncConnected,
+    /// The server refused the login; the session is over.
+    AuthFailed,
+    /// The session is over.
+    Expired,
+    /// The client has closed the session.
+    Closed,
+}
+
+impl SessionState {
+    /// Whether the session is over.
+    pub fn is_terminated(self) -> bool {
+        matches!(self, Self::AuthFailed | Self::Expired | Self::Closed)
+    }
+
+    /// What a request is told in this state.
+    pub(crate) fn error(self) -> Error {
+        match self {
+            Self::Disconnected | Self::SyncConnected => Error::ConnectionLoss,
+            Self::AuthFailed => Error::AuthFailed,
+            Self::Expired => Error::SessionExpired,
+            Self::Closed => Error::ClientClosed,
+        }
+    }
+}
+
+/// What a watch tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventType {
+    /// The session is over. One-shot watches are told nothing of lost connections.
+    Session,
+    /// The node was created.
+    NodeCreated,
+    /// The node was deleted.
+    NodeDeleted,
+    /// The node's data was set.
+    NodeDataChanged,
+    /// A child of the node was created or deleted.
+    NodeChildrenChanged,
+}
+
+impl EventType {
+    pub(crate) fn from_server(number: i32) -> Result<Self> {
+        match number {
+            1 => Ok(Self::NodeCreated),
+            2 => Ok(Self::NodeDeleted),
+            3 => Ok(Self::NodeDataChanged),
+            4 => Ok(Self::NodeChildrenChanged),
+            _ => Err(Error::Malformed("an event of unknown type")),
+        }
+    }
+}
+
+/// An event that a watch tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WatchedEvent {
+    /// What has happened.
+    pub event_type: EventType,
+    /// How the session stands.
+    pub session_state: SessionState,
+    /// To which node; empty if the session is over.
+    pub path: String,
+}
+
+/// What a server knows of a node beside its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// The transaction that created it.
+    pub czxid: i64,
+    /// The transaction that set its data last.
+    pub mzxid: i64,
+    /// When it was created, in milliseconds since 1970 by the leader's clock.
+    pub ctime: i64,
+    /// When its data was set last.
+    pub mtime: i64,
+    /// How often its data was set.
+    pub version: i32,
+    /// How often its list of children has changed.
+    pub cversion: i32,
+    /// How often its ACL was set.
+    pub aversion: i32,
+    /// The session whose end deletes it, or 0.
+    pub ephemeral_owner: i64,
+    /// The length of its data.
+    pub data_length: i32,
+    /// How many children it has.
+    pub num_children: i32,
+    /// The transaction that changed its list of children last.
+    pub pzxid: i64,
+}
+
+impl Stat {
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        Ok(Self {
+            czxid: reader.long()?,
+            mzxid: reader.long()?,
+            ctime: reader.long()?,
+            mtime: reader.long()?,
+            version: reader.int()?,
+            cversion: reader.int()?,
+            aversion: reader.int()?,
+            ephemeral_owner: reader.long()?,
+            data_length: reader.int()?,
+            num_children: reader.int()?,
+            pzxid: reader.long()?,
+        })
+    }
+}

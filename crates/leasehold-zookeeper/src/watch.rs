@@ -1,0 +1,81 @@
+//! Waiting for what happens to a node, or to the session.
+
+use tokio::sync::mpsc::WeakUnboundedSender;
+use tokio::sync::{oneshot, watch};
+
+use crate::session::{Asked, Interest};
+use crate::types::{EventType, SessionState, WatchedEvent};
+
+/// A watch on one node, which tells one event.
+///
+/// It survives reconnects: the next server tells what has happened meanwhile. Dropping it removes it, at the server too unless another
+/// watcher of this client needs the same.
+#[derive(Debug)]
+pub struct OneshotWatcher {
+    event: oneshot::Receiver<WatchedEvent>,
+    interest: Interest,
+    path: String,
+    session: WeakUnboundedSender<Asked>,
+    /// How the session stands; read only when it is over.
+    state: watch::Receiver<SessionState>,
+    told: bool,
+}
+
+impl OneshotWatcher {
+    pub(crate) fn new(
+        event: oneshot::Receiver<WatchedEvent>,
+        (interest, path): (Interest, String),
+        session: WeakUnboundedSender<Asked>,
+        state: watch::Receiver<SessionState>,
+    ) -> Self {
+        Self { event, interest, path, session, state, told: false }
+    }
+
+    /// Waits for the event, or for the end of the session.
+    pub async fn changed(mut self) -> WatchedEvent {
+        let told = (&mut self.event).await;
+        self.told = true;
+        told.unwrap_or_else(|_| WatchedEvent {
+            event_type: EventType::Session,
+            session_state: *self.state.borrow(),
+            path: String::new(),
+        })
+    }
+}
+
+impl Drop for OneshotWatcher {
+    fn drop(&mut self) {
+        self.event.close();
+        if self.told || self.event.try_recv().is_ok() {
+            return;
+        }
+        if let Some(session) = self.session.upgrade() {
+            // If the session is over, so is the watch.
+            let _ = session.send(Asked::Unwatch { interest: self.interest, path: std::mem::take(&mut self.path) });
+        }
+    }
+}
+
+/// Tells how a session stands. Any of its futures may be dropped at any time.
+#[derive(Clone, Debug)]
+pub struct StateWatcher(watch::Receiver<SessionState>);
+
+impl StateWatcher {
+    pub(crate) fn new(state: watch::Receiver<SessionState>) -> Self {
+        Self(state)
+    }
+
+    /// Waits until the state has changed since the last call, or since the session was opened, and gives the newest. Short states in between may be left out. After the
+    /// end of the session, which is told once, it waits for ever.
+    pub async fn changed(&mut self) -> SessionState {
+        match self.0.changed().await {
+            Ok(()) => *self.0.borrow_and_update(),
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// The state of now; [`changed`](Self::changed) tells it all the same.
+    pub fn peek_state(&self) -> SessionState {
+        *self.0.borrow()
+    }
+}

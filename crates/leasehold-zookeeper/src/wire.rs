@@ -1,0 +1,198 @@
+//! The packets of ZooKeeper's protocol.
+
+use crate::error::{Error, Result};
+use crate::jute::{Reader, Writer};
+
+/// The longest frame that is taken from a server. A server refuses a node's data above 1 MiB unless it was told otherwise, and a list of
+/// children is rarely longer.
+pub(crate) const MAX_FRAME: usize = 16 * 1024 * 1024;
+
+/// How long a packet of watches may become: far enough below the 128 KiB that the reference client allows itself.
+const MAX_WATCHES: usize = 100 * 1024;
+
+/// Requests, by the servers' numbers for them.
+pub(crate) mod op {
+    pub(crate) const CREATE: i32 = 1;
+    pub(crate) const DELETE: i32 = 2;
+    pub(crate) const EXISTS: i32 = 3;
+    pub(crate) const GET_DATA: i32 = 4;
+    pub(crate) const SET_DATA: i32 = 5;
+    pub(crate) const GET_ACL: i32 = 6;
+    pub(crate) const GET_CHILDREN: i32 = 8;
+    pub(crate) const SYNC: i32 = 9;
+    pub(crate) const PING: i32 = 11;
+    pub(crate) const GET_CHILDREN_AND_STAT: i32 = 12;
+    pub(crate) const CHECK: i32 = 13;
+    pub(crate) const MULTI: i32 = 14;
+    pub(crate) const CREATE_WITH_STAT: i32 = 15;
+    pub(crate) const REMOVE_WATCHES: i32 = 18;
+    pub(crate) const CREATE_CONTAINER: i32 = 19;
+    pub(crate) const CREATE_TTL: i32 = 21;
+    pub(crate) const AUTH: i32 = 100;
+    pub(crate) const SET_WATCHES: i32 = 101;
+    #[cfg(feature = "sasl")]
+    pub(crate) const SASL: i32 = 102;
+    pub(crate) const CLOSE_SESSION: i32 = -11;
+    /// A part of a transaction that failed, in its answer.
+    pub(crate) const ERROR: i32 = -1;
+}
+
+/// The numbers of packets that stand outside the order of requests and answers.
+pub(crate) mod xid {
+    pub(crate) const EVENT: i32 = -1;
+    pub(crate) const PING: i32 = -2;
+    pub(crate) const AUTH: i32 = -4;
+    pub(crate) const SET_WATCHES: i32 = -8;
+}
+
+/// A request whose number is not known yet.
+pub(crate) fn request(op: i32) -> Writer {
+    numbered(0, op)
+}
+
+pub(crate) fn numbered(xid: i32, op: i32) -> Writer {
+    let mut writer = Writer::new();
+    writer.int(xid);
+    writer.int(op);
+    writer
+}
+
+/// Gives a finished request its number.
+pub(crate) fn set_xid(frame: &mut [u8], xid: i32) {
+    if let Some(place) = frame.get_mut(4..8) {
+        place.copy_from_slice(&xid.to_be_bytes());
+    }
+}
+
+/// What is in front of every answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) xid: i32,
+    pub(crate) zxid: i64,
+    pub(crate) code: i32,
+}
+
+impl Header {
+    pub(crate) const LENGTH: usize = 16;
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self> {
+        Ok(Self { xid: reader.int()?, zxid: reader.long()?, code: reader.int()? })
+    }
+}
+
+/// The first packet: a new session, or an earlier one.
+pub(crate) fn connect(last_zxid: i64, timeout_ms: i32, id: i64, password: &[u8]) -> Vec<u8> {
+    let mut writer = Writer::new();
+    writer.int(0);
+    writer.long(last_zxid);
+    writer.int(timeout_ms);
+    writer.long(id);
+    writer.buffer(password);
+    // A server that has lost its majority is of no use.
+    writer.flag(false);
+    writer.finish()
+}
+
+/// The answer to the first packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Connected {
+    pub(crate) timeout_ms: u32,
+    pub(crate) id: i64,
+    pub(crate) password: Vec<u8>,
+}
+
+impl Connected {
+    /// # Errors
+    /// [`Error::SessionExpired`] if the servers have ended the session.
+    pub(crate) fn read(frame: &[u8]) -> Result<Self> {
+        let mut reader = Reader::new(frame);
+        let _protocol = reader.int()?;
+        let (timeout, id, password) = (reader.int()?, reader.long()?, reader.buffer()?);
+        if !reader.is_empty() && reader.flag()? {
+            return Err(Error::NotReadOnly);
+        }
+        match u32::try_from(timeout) {
+            Ok(timeout_ms) if timeout_ms > 0 && id != 0 => Ok(Self { timeout_ms, id, password: password.to_vec() }),
+            _ => Err(Error::SessionExpired),
+        }
+    }
+}
+
+pub(crate) fn auth(scheme: &str, secret: &[u8]) -> Vec<u8> {
+    let mut writer = numbered(xid::AUTH, op::AUTH);
+    writer.int(0);
+    writer.text(scheme);
+    writer.buffer(secret);
+    writer.finish()
+}
+
+/// The paths that are watched: for their data, for being created, for their children.
+pub(crate) type Watched<'a> = [Vec<&'a str>; 3];
+
+/// All watches once more, after a reconnect: the server tells what has happened since `last_zxid`, and watches the rest.
+pub(crate) fn set_watches(last_zxid: i64, watched: &Watched<'_>) -> Vec<Vec<u8>> {
+    let mut packets = Vec::new();
+    let (mut part, mut length) = (Watched::default(), 0);
+    for (kind, paths) in watched.iter().enumerate() {
+        for path in paths {
+            if length > 0 && length + path.len() + 4 > MAX_WATCHES {
+                packets.push(watches_packet(last_zxid, &part));
+                (part, length) = (Watched::default(), 0);
+            }
+            part[kind].push(path);
+            length += path.len() + 4;
+        }
+    }
+    if length > 0 {
+        packets.push(watches_packet(last_zxid, &part));
+    }
+    packets
+}
+
+fn watches_packet(last_zxid: i64, watched: &Watched<'_>) -> Vec<u8> {
+    let mut writer = numbered(xid::SET_WATCHES, op::SET_WATCHES);
+    writer.long(last_zxid);
+    for paths in watched {
+        writer.texts(paths.iter().copied());
+    }
+    writer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_watches_are_several_packets_below_the_bound() {
+        let paths: Vec<String> = (0..6_000).map(|n| format!("/a/rather/long/path/of/a/node-{n:010}")).collect();
+        let watched = [paths.iter().map(String::as_str).collect(), Vec::new(), vec!["/last"]];
+        let packets = set_watches(7, &watched);
+        assert!(packets.len() > 2 && packets.iter().all(|packet| packet.len() < 128 * 1024));
+        let mut seen = 0;
+        for packet in &packets {
+            let mut reader = Reader::new(&packet[12..]);
+            assert_eq!(reader.long(), Ok(7));
+            seen += (0..3).map(|_| reader.texts().unwrap().len()).sum::<usize>();
+            assert!(reader.is_empty());
+        }
+        assert_eq!(seen, 6_001);
+        assert!(set_watches(7, &Watched::default()).is_empty());
+    }
+
+    #[test]
+    fn an_ended_session_is_told_by_its_timeout() {
+        let answer = |timeout, id| {
+            let mut writer = Writer::new();
+            writer.int(0);
+            writer.int(timeout);
+            writer.long(id);
+            writer.buffer(&[1; 16]);
+            Connected::read(&writer.into_body())
+        };
+        assert_eq!(answer(4_000, 9).map(|connected| (connected.timeout_ms, connected.id)), Ok((4_000, 9)));
+        assert_eq!(answer(0, 9), Err(Error::SessionExpired));
+        assert_eq!(answer(-1, 9), Err(Error::SessionExpired));
+        assert_eq!(answer(4_000, 0), Err(Error::SessionExpired));
+        assert!(matches!(Connected::read(&[0; 7]), Err(Error::Malformed(_))));
+    }
+}

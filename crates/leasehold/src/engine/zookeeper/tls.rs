@@ -1,0 +1,62 @@
+//! TLS as the URL says: the files are read anew with each session.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::{ClientConfig, RootCertStore};
+
+use super::config::Tls;
+use super::error;
+use crate::error::{Error, ErrorKind, Result};
+
+/// Reads the files. The error says which of them is wrong.
+pub(super) fn read(tls: &Tls) -> Result<Arc<ClientConfig>> {
+    let (roots, revoked) = authorities(&tls.ca)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    // As without revocations, by the name of the host in the URL, and beside that none of them may stand in the chain.
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let verifier = verifier.with_crls(revoked).build().map_err(|cause| no_pem(&tls.ca, &cause))?;
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|cause| bad(format!("TLS cannot be spoken: {cause}")))?
+        .with_webpki_verifier(verifier);
+    let Some((cert, key)) = &tls.identity else { return Ok(Arc::new(builder.with_no_client_auth())) };
+    let (cert_text, key_text) = (text(cert)?, text(key)?);
+    let apart = |cause: &dyn std::fmt::Display| {
+        let files = format!("{} and {}", cert.display(), key.display());
+        bad(format!("{files} are no PEM files of a certificate and its key: {cause}"))
+    };
+    let certs: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert_text.as_bytes()).collect();
+    let certs = certs.map_err(|cause| apart(&cause))?;
+    let key = PrivateKeyDer::from_pem_slice(key_text.as_bytes()).map_err(|cause| apart(&cause))?;
+    Ok(Arc::new(builder.with_client_auth_cert(certs, key).map_err(|cause| apart(&cause))?))
+}
+
+/// Whom to trust, and what they have revoked: both are in one file.
+fn authorities(path: &Path) -> Result<(RootCertStore, Vec<CertificateRevocationListDer<'static>>)> {
+    let text = text(path)?;
+    let certs: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();
+    let revoked: std::result::Result<Vec<_>, _> =
+        CertificateRevocationListDer::pem_slice_iter(text.as_bytes()).collect();
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(certs.map_err(|cause| no_pem(path, &cause))?);
+    if added == 0 {
+        return Err(no_pem(path, &"there is no authority in it"));
+    }
+    Ok((roots, revoked.map_err(|cause| no_pem(path, &cause))?))
+}
+
+fn text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).map_err(|cause| bad(format!("{} cannot be read: {cause}", path.display())))
+}
+
+fn no_pem(path: &Path, cause: &dyn std::fmt::Display) -> Error {
+    bad(format!("{} is no PEM file of this kind: {cause}", path.display()))
+}
+
+fn bad(message: String) -> Error {
+    Error::new(ErrorKind::InvalidUrl, message).at_engine(error::NAME)
+}
