@@ -50,7 +50,7 @@ async fn the_dead_in_front_do_not_keep_us_from_the_living() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let silent = silent.local_addr().map(|addr| (addr.to_string(), silent)).expect("its address");
     for hosts in [format!("{},{}", nobody(), server.url()), format!("{},{}", silent.0, server.url())] {
-        works(&client(&format!("zookeeper://{hosts}/living?connect-timeout=5s")).await).await;
+        works(&client(&format!("zookeeper://{hosts}/living?connect-timeout=2s")).await).await;
     }
 }
 
