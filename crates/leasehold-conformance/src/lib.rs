@@ -11,6 +11,7 @@
 //! | [`cases`] | the cases, one file per promise, and the one list of them |
 //! | [`subject`] | [`Subject`] and [`Instance`]: what an engine's tests supply |
 //! | [`world`] | [`World`]: what a case works with: clients, engines, processes |
+//! | [`brief`] | leases and waits that are short, on a machine that may be slow |
 //! | [`need`] | what a case needs of the engine, and how an engine without it must refuse |
 //! | [`flaky`] | an engine around a real one that loses requests and replies |
 //! | [`limited`] | an engine around a real one that can do less |
@@ -22,6 +23,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "this is a test: what fails here is the finding")]
 #![allow(clippy::missing_panics_doc, reason = "panicking is how a case speaks")]
 
+pub mod brief;
 pub mod cases;
 pub mod flaky;
 pub mod limited;

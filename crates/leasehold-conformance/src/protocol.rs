@@ -42,6 +42,8 @@ pub struct Ask {
     pub wait_ms: Option<u64>,
     /// What others see.
     pub describe: String,
+    /// Whether it asks again as long as the engine does not answer in time: for a TTL that is short for a slow machine.
+    pub stubborn: bool,
 }
 
 impl Ask {
@@ -54,7 +56,13 @@ impl Ask {
             owner: None,
             wait_ms: None,
             describe: String::new(),
+            stubborn: false,
         }
+    }
+
+    /// The same, asking again as long as the engine does not answer in time.
+    pub fn stubborn(name: &str) -> Self {
+        Self { stubborn: true, ..Self::exclusive(name) }
     }
 }
 

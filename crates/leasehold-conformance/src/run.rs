@@ -8,7 +8,7 @@ use crate::subject::Subject;
 use crate::world::World;
 
 /// No case takes so long, unless something hangs.
-const HANGS: Duration = Duration::from_secs(180);
+const HANGS: Duration = Duration::from_secs(400);
 
 /// Runs a case on a fresh instance, and looks whether anything was left behind. If the engine cannot do what the case
 /// needs, says so and checks that the engine refuses it.

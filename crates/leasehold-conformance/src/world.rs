@@ -10,15 +10,17 @@ use leasehold::engine::{Answer, Capabilities, Engine, Fairness, Grant, LockView}
 use leasehold::logic::lease::Validity;
 use leasehold::{Claim, Holder, LockName, Locks, Mode, Owner, Terms, Token};
 use leasehold_testbed::eventually;
+use tokio::sync::OnceCell;
 
 use crate::flaky::Flaky;
 use crate::player::Player;
 use crate::subject::Instance;
 
-/// How long anything may take that should happen soon. Only a failure waits so long, and it is well below [`LONG`].
-pub const SOON: Duration = Duration::from_secs(20);
+/// The one bound of every wait, against hanging: it says nothing of speed. Only a failure waits so long, and it is well below
+/// [`LONG`].
+pub const SOON: Duration = Duration::from_secs(120);
 /// A TTL that no case outlives: whatever becomes free before did not become free by expiry.
-pub const LONG: Duration = Duration::from_secs(90);
+pub const LONG: Duration = Duration::from_secs(600);
 /// Between two looks at an engine that cannot wake us.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -30,6 +32,8 @@ pub struct World {
     base: Arc<dyn Engine>,
     actor: PathBuf,
     made: AtomicU32,
+    /// The client that sees whether locks are free.
+    probe: OnceCell<Locks>,
 }
 
 /// A claim for an engine itself.
@@ -51,17 +55,12 @@ impl World {
     /// Opens the instance for a case; `actor` is the program of the other processes.
     pub async fn new(instance: Instance, actor: &Path) -> Self {
         let base = instance.engine().await;
-        Self { instance, base, actor: actor.to_owned(), made: AtomicU32::new(0) }
+        Self { instance, base, actor: actor.to_owned(), made: AtomicU32::new(0), probe: OnceCell::new() }
     }
 
     /// What the engine says it can do.
     pub fn capabilities(&self) -> &Capabilities {
         self.base.capabilities()
-    }
-
-    /// A TTL that ends within a case, as short as the engine and a busy machine allow.
-    pub fn short(&self) -> Duration {
-        self.capabilities().min_ttl.max(Duration::from_secs(1))
     }
 
     /// The URL that other processes open.
@@ -149,7 +148,7 @@ impl World {
                 Answer::Refused(refusal) => panic!("refused: {refusal:?}"),
                 Answer::Queued { recheck, .. } => {
                     let patience = recheck.unwrap_or(claim.terms.ttl / 3).min(claim.terms.ttl / 3).min(SOON);
-                    Arc::clone(engine).wait(Arc::clone(claim), patience).await.expect("an answer")
+                    eventually(SOON, || Arc::clone(engine).wait(Arc::clone(claim), patience)).await
                 }
                 Answer::Abstains { .. } => {
                     self.pass(PAUSE).await;
@@ -180,7 +179,8 @@ impl World {
             })
             .await;
         }
-        let guard = self.locks().await.mutex(name).wait(SOON).lock().await.expect("a free lock");
+        let probe = self.probe.get_or_init(|| self.locks()).await;
+        let guard = probe.mutex(name).wait(SOON).lock().await.expect("a free lock");
         let _ = guard.release().await.expect("a release");
     }
 

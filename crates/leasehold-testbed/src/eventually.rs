@@ -6,6 +6,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{Error, Result};
 
+/// The one bound of all waits here, against hanging: it says nothing of speed, and only a failing test waits so long.
+pub const BOUND: Duration = Duration::from_secs(120);
+
 /// The first pause between two checks; each further one is half as long again.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 /// The longest pause between two checks.

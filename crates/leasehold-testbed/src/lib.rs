@@ -49,7 +49,7 @@ pub mod zookeeper;
 pub use actor::Actor;
 pub use clock::WallClock;
 pub use error::{Error, Result};
-pub use eventually::{eventually, try_eventually};
+pub use eventually::{BOUND, eventually, try_eventually};
 pub use process::{Data, Disk, Server};
 pub use proxy::Proxy;
 pub use wires::Wires;

@@ -60,7 +60,11 @@ async fn obey(locks: Locks, guards: Guards, order: Order) {
     match order {
         Order::Lock(ask) => {
             let guard = ask.guard.clone();
-            match lock(&locks, &ask).await {
+            let mut asked = lock(&locks, &ask).await;
+            while ask.stubborn && asked.as_ref().is_err_and(Error::is_retryable) {
+                asked = lock(&locks, &ask).await;
+            }
+            match asked {
                 Ok(Some(granted)) => {
                     let (token, at) = (granted.token().0, locks.clock().now().as_nanos());
                     let kept = keep(&locks, &guard, granted);

@@ -2,19 +2,18 @@
 
 use std::pin::pin;
 use std::task::Poll;
-use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold_testbed::eventually;
 
+use crate::brief::times;
 use crate::flaky::{Fault, Method};
 use crate::world::{LONG, SOON, World};
 
 /// The most polls that are tried; more than any of the futures has await points.
 const MOST: u32 = 40;
-/// How long a place in the queue may outlast its waiter: less than a call to the engine may take, so that whoever closes
-/// its client next is not kept waiting for it.
-const GONE: Duration = Duration::from_secs(4);
+/// From one number of polls to the next.
+const STEP: usize = times(3, 1) as usize;
 
 /// Polls a future so many times, each time after it was woken, and drops it; its output, if that came first.
 async fn poll_woken<F: Future>(future: F, times: u32) -> Option<F::Output> {
@@ -59,13 +58,13 @@ async fn slow(world: &World) -> Locks {
 pub async fn on_a_free_lock(world: &World) {
     let locks = slow(world).await;
     let mut ended = 0;
-    for times in 0..MOST {
+    for times in (0..MOST).step_by(STEP) {
         let name = world.name("free");
         let done = poll_woken(locks.mutex(&name).lock(), times).await;
         ended += u32::from(done.is_some());
         drop(done);
         world.until_free(&name).await;
-        if ended == 3 {
+        if ended == crate::brief::times(1, 3) {
             break;
         }
     }
@@ -77,13 +76,13 @@ pub async fn on_a_free_lock(world: &World) {
 /// Asking for a lock that somebody holds all the while.
 pub async fn on_a_held_lock(world: &World) {
     let (locks, other) = (slow(world).await, world.locks().await);
-    for times in 0..MOST / 2 {
+    for times in (0..MOST / 2).step_by(STEP) {
         let name = world.name("held");
         let holder = other.mutex(&name).lock().await.expect("a lock");
         let done = poll_anyway(locks.mutex(&name).lock(), times).await;
         assert!(done.is_none(), "somebody else holds it");
         if world.capabilities().inspection {
-            eventually(GONE, || async {
+            eventually(SOON, || async {
                 let view = world.view(&name).await;
                 if view.waiters.is_empty() { Ok(()) } else { Err(format!("still in the queue: {view:?}")) }
             })
@@ -99,7 +98,7 @@ pub async fn on_a_held_lock(world: &World) {
 pub async fn during_the_hand_over(world: &World) {
     let (locks, other) = (slow(world).await, world.locks().await);
     let mut ended = 0;
-    for times in 0..MOST {
+    for times in (0..MOST).step_by(STEP) {
         let name = world.name("handed over");
         let holder = other.mutex(&name).lock().await.expect("a lock");
         {
@@ -110,7 +109,7 @@ pub async fn during_the_hand_over(world: &World) {
             ended += u32::from(poll_woken(asking.as_mut(), times).await.is_some());
         }
         world.until_free(&name).await;
-        if ended == 3 {
+        if ended == crate::brief::times(1, 3) {
             break;
         }
     }
@@ -121,7 +120,7 @@ pub async fn during_the_hand_over(world: &World) {
 /// Asking for several locks, of which one is held.
 pub async fn of_several_locks(world: &World) {
     let (locks, other) = (slow(world).await, world.locks().await);
-    for times in 0..MOST {
+    for times in (0..MOST).step_by(STEP) {
         let names = [world.name("several"), world.name("several"), world.name("several")];
         let last = names.iter().max().expect("three names");
         let all = locks.all(names.iter().map(String::as_str));
@@ -144,12 +143,12 @@ pub async fn of_several_locks(world: &World) {
 pub async fn of_a_release(world: &World) {
     let locks = slow(world).await;
     let mut ended = 0;
-    for times in 0..MOST {
+    for times in (0..MOST).step_by(STEP) {
         let name = world.name("given back");
         let guard = locks.mutex(&name).lock().await.expect("a lock");
         ended += u32::from(poll_woken(guard.release(), times).await.is_some());
         world.until_free(&name).await;
-        if ended == 3 {
+        if ended == crate::brief::times(1, 3) {
             break;
         }
     }
@@ -160,7 +159,7 @@ pub async fn of_a_release(world: &World) {
 /// Guards, requests and the client itself are dropped at once: what they had is given back all the same.
 pub async fn by_dropping_everything_at_once(world: &World) {
     let other = world.locks().await;
-    for round in 0..40 {
+    for round in 0..times(8, 40) {
         let name = world.name("dropped");
         let locks = world.locks().await;
         let guard = locks.mutex(&name).lock().await.expect("a lock");

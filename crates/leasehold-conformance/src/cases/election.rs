@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold::{LostReason, Outcome};
+use leasehold_testbed::eventually;
 
 use crate::flaky::Method;
 use crate::world::{LONG, SOON, World};
@@ -54,8 +55,12 @@ pub async fn an_observer_at_rest_asks_for_nothing(world: &World) {
         observer.next().await.expect("an answer").expect("a leader");
         observer.next().await
     });
+    eventually(SOON, || async {
+        if flaky.calls(Method::Inspect) > 0 { Ok(()) } else { Err("it has not looked yet") }
+    })
+    .await;
     // While nothing changes: it is the number of questions that counts, not the time.
-    world.pass(Duration::from_millis(500)).await;
+    world.pass(Duration::from_millis(300)).await;
     let asked = flaky.calls(Method::Inspect);
     assert!(!watching.is_finished(), "nothing has changed");
     assert!(asked < 20, "{asked} questions while nothing changed");
@@ -66,8 +71,8 @@ pub async fn an_observer_at_rest_asks_for_nothing(world: &World) {
 
 /// A leader that loses the lock is told.
 pub async fn a_lost_leadership_is_told(world: &World) {
-    let (locks, flaky) = world.flaky(world.short()).await;
-    let leadership = locks.election("a").campaign().await.expect("a leadership");
+    let (locks, flaky) = world.unrenewed().await;
+    let leadership = eventually(SOON, || async { locks.election("a").campaign().await }).await;
     flaky.cut();
     let reason = tokio::time::timeout(SOON, leadership.lost()).await.expect("the leader is told");
     assert_eq!(reason, LostReason::Expired);

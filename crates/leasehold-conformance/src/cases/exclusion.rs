@@ -6,13 +6,14 @@ use leasehold::Locks;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
+use crate::brief::times;
 use crate::player::Player;
 use crate::probe::{Room, count};
 use crate::protocol::Order;
 use crate::world::{LONG, World};
 
 const TASKS: u32 = 12;
-const ROUNDS: u32 = 20;
+const ROUNDS: u32 = times(6, 40);
 
 /// Many tasks of two clients go through a room. Returns the room and the tokens.
 async fn storm(clients: &[Locks], name: Option<&str>) -> (Arc<Room>, Vec<u64>) {

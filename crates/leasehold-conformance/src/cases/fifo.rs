@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use leasehold::Mode;
 use leasehold::engine::Answer;
+use leasehold_testbed::eventually;
 use tokio::task::JoinSet;
 
 use crate::protocol::Ask;
@@ -91,26 +92,33 @@ pub async fn nobody_barges_past_the_queue(world: &World) {
 
 /// A waiter that does not show itself for a TTL does not stop those behind it, whether its turn came meanwhile or not.
 pub async fn a_silent_waiter_is_passed_over(world: &World) {
+    tokio::join!(passed_over(world, "its turn comes at once", false), passed_over(world, "it has lapsed", true));
+}
+
+async fn passed_over(world: &World, name: &str, lapsed: bool) {
     let (engine, locks) = (world.engine().await, world.locks().await);
-    for name in ["its turn comes at once", "its turn comes when it has lapsed"] {
-        let holder = world.claim(name, Mode::Exclusive, None, LONG);
-        let silent = world.claim(name, Mode::Exclusive, None, world.short());
-        Arc::clone(&engine).attempt(Arc::clone(&holder), true).await.expect("an answer");
-        Arc::clone(&engine).attempt(Arc::clone(&silent), true).await.expect("an answer");
-        if name.ends_with("lapsed") {
-            world.pass(world.short()).await;
-        }
-        let next = tokio::spawn({
-            let mutex = locks.mutex(name);
-            async move { mutex.lock().await }
-        });
-        if world.capabilities().inspection && !name.ends_with("lapsed") {
-            // It waits behind the silent one before that has its turn, and must not wait for the first holder's long lease.
-            world.until_waiting(name, 2).await;
-        }
-        Arc::clone(&engine).release(holder).await.expect("a release");
-        let granted = tokio::time::timeout(SOON, next).await.expect("the one behind is granted soon");
-        let guard = granted.expect("no panic").expect("a lock");
-        let _ = guard.release().await.expect("a release");
+    let holder = world.claim(name, Mode::Exclusive, None, LONG);
+    let silent = world.claim(name, Mode::Exclusive, None, world.short());
+    Arc::clone(&engine).attempt(Arc::clone(&holder), true).await.expect("an answer");
+    eventually(SOON, || Arc::clone(&engine).attempt(Arc::clone(&silent), true)).await;
+    if lapsed {
+        world.pass(world.short()).await;
     }
+    let next = tokio::spawn({
+        let mutex = locks.mutex(name);
+        async move { mutex.lock().await }
+    });
+    if world.capabilities().inspection && !lapsed {
+        // It waits behind the silent one before that has its turn, and must not wait for the first holder's long lease.
+        eventually(SOON, || async {
+            let view = world.view(name).await;
+            let waits = view.waiters.iter().any(|waiter| waiter.claim != silent.id);
+            if waits { Ok(()) } else { Err(format!("the next one should wait: {view:?}")) }
+        })
+        .await;
+    }
+    Arc::clone(&engine).release(holder).await.expect("a release");
+    let granted = tokio::time::timeout(SOON, next).await.expect("the one behind is granted");
+    let guard = granted.expect("no panic").expect("a lock");
+    let _ = guard.release().await.expect("a release");
 }

@@ -148,9 +148,7 @@ pub async fn shows_nothing_after_the_release(world: &World) {
 
 /// Looking neither extends a lease nor ends it.
 pub async fn changes_nothing(world: &World) {
-    let (locks, flaky) = world.flaky(world.short()).await;
-    let guard = locks.mutex("a").lock().await.expect("a lock");
-    flaky.cut();
+    let (locks, flaky, guard) = world.expiring("a").await;
     flaky.always(Method::Inspect, None);
     eventually(SOON, || async {
         let view = locks.inspect("a").await.map_err(|error| error.to_string())?;

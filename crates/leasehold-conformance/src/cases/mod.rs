@@ -59,6 +59,42 @@ macro_rules! cases {
     };
 }
 
+/// Makes a module of tests of the essential cases only: for an engine whose whole suite is for the nightly run.
+#[macro_export]
+macro_rules! essentials {
+    ($suite:ident, $subject:expr) => {
+        $crate::essentials! { $suite, $subject,
+            exclusion::tasks_never_overlap
+            exclusion::processes_never_overlap
+            reentry::the_same_owner_enters_again_with_the_same_token
+            shared::a_writer_and_a_reader_exclude_each_other
+            permits::never_more_than_the_limit
+            tokens::rise_with_every_grant
+            expiry::the_holder_stops_before_another_is_granted
+            crash::a_killed_holder_is_replaced_at_once
+            cancel::on_a_held_lock
+            release::the_second_one_finds_nothing
+            unknown::a_lost_reply_to_an_attempt_is_one_grant
+            unknown::a_lost_reply_to_a_release_is_a_release
+            bounds::a_try_answers_without_waiting
+            bounds::a_bounded_wait_ends_in_a_timeout
+            all::it_is_all_or_nothing
+        }
+    };
+    ($suite:ident, $subject:expr, $($module:ident::$name:ident)*) => {
+        mod $suite {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $name() {
+                    let case = concat!(stringify!($module), "::", stringify!($name));
+                    $crate::run(case, &$subject, env!("CARGO_BIN_EXE_leasehold-actor")).await;
+                }
+            )*
+        }
+    };
+}
+
 cases! { $
     exclusion {
         tasks_never_overlap []

@@ -4,6 +4,7 @@ use leasehold::{ErrorKind, Locks};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::brief::times;
 use crate::world::{LONG, World};
 
 /// Names that an engine may confuse: with each other, with its own files and keys, or with something outside.
@@ -81,7 +82,7 @@ fn pair() -> impl Strategy<Value = (String, String)> {
 pub async fn random_names_do_not_meet(world: &World) {
     let (locks, other) = (world.locks().await, world.locks().await);
     let runtime = tokio::runtime::Handle::current();
-    let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases: times(40, 400), failure_persistence: None, ..Config::default() });
     let result = tokio::task::block_in_place(|| {
         runner.run(&pair(), |(a, b)| {
             runtime.block_on(hold_together(&locks, &other, &[a, b])).map_err(TestCaseError::fail)

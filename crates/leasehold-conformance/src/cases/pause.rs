@@ -11,7 +11,7 @@ pub async fn a_holder_stopped_past_its_ttl_knows_and_is_fenced_off(world: &World
     let (fenced, naive) = (folder.path().join("fenced"), folder.path().join("naive"));
     let locks = world.locks().await;
     let mut player = world.player(world.short()).await;
-    let (stale, _) = player.lock(Ask::exclusive("a")).await;
+    let (stale, _) = player.lock(Ask::stubborn("a")).await;
     assert!(player.write("a", &fenced, 1, true).await);
     assert!(player.write("a", &naive, 1, false).await);
 
@@ -40,7 +40,7 @@ pub async fn a_waiter_stopped_past_its_ttl_asks_again(world: &World) {
     let locks = world.locks().await;
     let mut player = world.player(world.short()).await;
     let holder = locks.mutex("a").lock().await.expect("a lock");
-    player.tell(&Order::Lock(Ask::exclusive("a"))).await;
+    player.tell(&Order::Lock(Ask::stubborn("a"))).await;
     world.until_waiting("a", 1).await;
     player.process().sigstop().expect("a stopped process");
     let _ = holder.release().await.expect("a release");
@@ -52,5 +52,7 @@ pub async fn a_waiter_stopped_past_its_ttl_asks_again(world: &World) {
     let (late, _) = player.granted("a").await;
     // It may have been granted while it stood still, and again when it asked again.
     assert!(late > token, "{late} after {token}");
-    assert_eq!(player.release("a").await, "released");
+    // Its lease is short, and nobody says how soon it comes to give it back.
+    let outcome = player.release("a").await;
+    assert!(["released", "expired", "taken"].contains(&outcome.as_str()), "{outcome}");
 }

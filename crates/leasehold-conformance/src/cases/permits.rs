@@ -5,6 +5,7 @@ use std::sync::Arc;
 use leasehold::ErrorKind;
 use tokio::task::JoinSet;
 
+use crate::brief::times;
 use crate::probe::Room;
 use crate::protocol::{Ask, How, Order, Report};
 use crate::world::{LONG, World};
@@ -17,7 +18,7 @@ pub async fn never_more_than_the_limit(world: &World) {
     for number in 0..12_u32 {
         let (locks, room) = (clients[number as usize % 2].clone(), Arc::clone(&room));
         tasks.spawn(async move {
-            for round in 0..15 {
+            for round in 0..times(5, 30) {
                 let permits = (number + round) % 3 + 1;
                 let guard = locks.semaphore("a", 4).acquire(permits).await.expect("permits");
                 room.visit(permits).await;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use leasehold::engine::{Answer, Released, Renewal};
 use leasehold::{LostReason, Mode, Outcome};
 
+use crate::brief::times;
 use crate::world::{LONG, SOON, World};
 
 /// The engine says what a release found, and a second one finds nothing.
@@ -22,9 +23,7 @@ pub async fn the_second_one_finds_nothing(world: &World) {
 
 /// A guard that was lost says so when it is given back, and touches nobody.
 pub async fn it_says_that_the_lock_was_lost(world: &World) {
-    let (locks, flaky) = world.flaky(world.short()).await;
-    let guard = locks.mutex("a").lock().await.expect("a lock");
-    flaky.cut();
+    let (locks, flaky, guard) = world.expiring("a").await;
     let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("the holder is told");
     assert_eq!(reason, LostReason::Expired);
     flaky.mend();
@@ -75,7 +74,7 @@ pub async fn a_dropped_guard_gives_the_lock_back(world: &World) {
 /// A client that is closed has given everything back that was dropped before.
 pub async fn a_closed_client_leaves_nothing(world: &World) {
     let other = world.locks().await;
-    for round in 0..20 {
+    for round in 0..times(6, 20) {
         let name = world.name("closed");
         let locks = world.locks().await;
         for _ in 0..=round % 3 {

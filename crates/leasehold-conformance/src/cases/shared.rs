@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinSet;
 
+use crate::brief::times;
 use crate::probe::Room;
 use crate::protocol::{Ask, How, Order, Report};
 use crate::world::{LONG, World};
@@ -67,8 +68,8 @@ pub async fn a_storm_of_readers_and_writers_never_mixes(world: &World) {
     for number in 0..12 {
         let (locks, room) = (clients[number % 2].clone(), Arc::clone(&room));
         tasks.spawn(async move {
-            for round in 0..15 {
-                let writes = (number + round) % 4 == 0;
+            for round in 0..times(5, 30) {
+                let writes = (number + round as usize) % 4 == 0;
                 let lock = locks.rwlock("a");
                 let guard = if writes { lock.write().await } else { lock.read().await }.expect("a lock");
                 room.visit(if writes { WRITER } else { 1 }).await;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use leasehold::Mode;
 
+use crate::brief::times;
 use crate::protocol::{Ask, Order};
 use crate::world::{LONG, SOON, World};
 
@@ -51,9 +52,9 @@ pub async fn rise_over_an_eviction(world: &World) {
 pub async fn rise_over_a_crash(world: &World) {
     let locks = world.locks().await;
     let mut last = 0;
-    for _ in 0..3 {
+    for _ in 0..times(1, 3) {
         let mut player = world.player(world.short()).await;
-        let (token, _) = player.lock(Ask::exclusive("a")).await;
+        let (token, _) = player.lock(Ask::stubborn("a")).await;
         assert!(token > last, "{token} after {last}");
         player.process().sigkill().expect("a killed process");
         let guard = locks.mutex("a").wait(SOON).lock().await.expect("a lock");
@@ -66,13 +67,13 @@ pub async fn rise_over_a_crash(world: &World) {
 /// A client that knows nothing of the past goes on where the last one ended, also when that one was killed.
 pub async fn rise_when_the_engine_is_opened_again(world: &World) {
     let mut last = 0;
-    for round in 0..4 {
-        let ttl = if round % 2 == 0 { world.short() } else { LONG };
+    for round in 0..times(3, 6) {
+        let ttl = if round % 2 == 1 { world.short() } else { LONG };
         let mut player = world.player(ttl).await;
-        let (token, _) = player.lock(Ask::exclusive("a")).await;
+        let (token, _) = player.lock(Ask::stubborn("a")).await;
         assert!(token > last, "{token} after {last}");
         last = token;
-        if round % 2 == 0 {
+        if round % 2 == 1 {
             player.process().sigkill().expect("a killed process");
         } else {
             assert_eq!(player.release("a").await, "released");

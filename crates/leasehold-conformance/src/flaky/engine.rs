@@ -1,6 +1,6 @@
 //! The trait: every method takes the same way.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use leasehold::engine::{
@@ -28,6 +28,7 @@ impl Engine for Flaky {
     }
 
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner).push((claim.name().clone(), patience));
         self.pass(Method::Wait, move |inner| inner.wait(claim, patience))
     }
 

@@ -5,11 +5,12 @@
 mod engine;
 mod plan;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use leasehold::engine::{Engine, Step};
-use leasehold::{Error, ErrorKind};
+use leasehold::{Error, ErrorKind, LockName};
 
 pub use self::plan::{Fault, Method};
 
@@ -21,12 +22,13 @@ pub struct Flaky {
     inner: Arc<dyn Engine>,
     plan: Plan,
     calls: [AtomicUsize; Method::COUNT],
+    waits: Mutex<Vec<(LockName, Duration)>>,
 }
 
 impl Flaky {
     /// The engine on a good line, until [`next`](Self::next) or [`always`](Self::always) says otherwise.
     pub fn new(inner: Arc<dyn Engine>) -> Self {
-        Self { inner, plan: Plan::default(), calls: Default::default() }
+        Self { inner, plan: Plan::default(), calls: Default::default(), waits: Mutex::default() }
     }
 
     /// What befalls the next calls of this method, one after the other; before what always does.
@@ -56,6 +58,12 @@ impl Flaky {
     /// How often the method was called, whatever became of it.
     pub fn calls(&self, method: Method) -> usize {
         self.calls[method as usize].load(Ordering::SeqCst)
+    }
+
+    /// For how long a lock was waited for at most, call by call.
+    pub fn patience(&self, name: &str) -> Vec<Duration> {
+        let waits = self.waits.lock().unwrap_or_else(PoisonError::into_inner);
+        waits.iter().filter(|(of, _)| of.as_str() == name).map(|(_, patience)| *patience).collect()
     }
 
     /// How often any method was called, whatever became of it.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::ClaimId;
@@ -12,6 +12,10 @@ use proptest::test_runner::{Config, RngSeed, TestCaseError, TestError, TestRunne
 
 use super::plan::Plan;
 use super::steps::Steps;
+use crate::world::SOON;
+
+/// How long a grant may take while a difference is made shorter.
+const SHRINKING: Duration = Duration::from_secs(1);
 
 /// The model and the subject.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ pub struct Bench {
     /// How long a grant that the model has made may take to reach its waiter.
     pub(super) patience: Duration,
     runs: AtomicU32,
+    differed: AtomicBool,
 }
 
 /// A plan on which the subject does not do what the model does.
@@ -40,7 +45,7 @@ impl Bench {
     /// A subject that keeps its own time: nothing expires, and no time passes.
     pub async fn new(subject: Vec<Arc<dyn Engine>>) -> Self {
         let model = leasehold::engine::open("memory:", &Clock::system()).await.expect("the model");
-        Self { model, subject, hand: None, patience: Duration::from_secs(10), runs: AtomicU32::new(0) }
+        Self { model, subject, hand: None, patience: SOON, runs: AtomicU32::new(0), differed: AtomicBool::new(false) }
     }
 
     /// A subject, made by `open` on a clock that the test moves.
@@ -48,7 +53,14 @@ impl Bench {
         let hand = ManualClock::new();
         let model = leasehold::engine::open("memory:", &hand.clock()).await.expect("the model");
         let subject = vec![open(hand.clock()).await];
-        Self { model, subject, hand: Some(hand), patience: Duration::ZERO, runs: AtomicU32::new(0) }
+        Self {
+            model,
+            subject,
+            hand: Some(hand),
+            patience: Duration::ZERO,
+            runs: AtomicU32::new(0),
+            differed: AtomicBool::new(false),
+        }
     }
 
     /// The same, with less patience: for a subject that is known to be wrong.
@@ -56,6 +68,12 @@ impl Bench {
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
+    }
+
+    /// How long a grant may take to reach its waiter. Once a difference is found, it is only made shorter: that must not take hours.
+    pub(super) fn bears(&self) -> Duration {
+        let most = if self.differed.load(Ordering::Relaxed) { SHRINKING } else { self.patience };
+        most.min(self.patience)
     }
 
     /// Runs so many random plans and shrinks the first that differs. Must be called on a multi-threaded runtime.
@@ -104,6 +122,7 @@ impl Bench {
         let run = self.runs.fetch_add(1, Ordering::Relaxed);
         let mut steps = Steps::new(self, plan, run);
         let result = steps.run(plan).await;
+        self.differed.fetch_or(result.is_err(), Ordering::Relaxed);
         steps.clean_up().await;
         result
     }

@@ -188,7 +188,7 @@ impl<'a> Steps<'a> {
             }
         };
         let late = |_| format!("{} has a lower token than an eviction before, and is never told so", letter(claim));
-        tokio::time::timeout(self.bench.patience, told).await.map_err(late)
+        tokio::time::timeout(self.bench.bears(), told).await.map_err(late)
     }
 
     /// The words are equal, and the tokens are in the same order; or who waited while somebody was put out has a lower one than the eviction.
@@ -224,7 +224,7 @@ impl<'a> Steps<'a> {
         for holder in &model.holders {
             let Some(claim) = self.claims.iter().position(|claim| claim.id == holder.claim) else { continue };
             if self.holding.insert(holder.claim) {
-                let wait = |engine: Arc<dyn Engine>| engine.wait(Arc::clone(&self.claims[claim]), self.bench.patience);
+                let wait = |engine: Arc<dyn Engine>| engine.wait(Arc::clone(&self.claims[claim]), self.bench.bears());
                 let told = [wait(Arc::clone(&self.bench.model)).await, wait(self.client(claim)).await];
                 let [ours, theirs] = told.map(|told| told.map_or_else(|error| (error.to_string(), None), answer));
                 let _ = write!(self.story, "; {} {}", letter(claim), ours.0);
@@ -238,7 +238,7 @@ impl<'a> Steps<'a> {
         }
         // What was passed on inside another client may be written down a moment later.
         let clock = Clock::system();
-        let give_up = clock.now().after(self.bench.patience);
+        let give_up = clock.now().after(self.bench.bears());
         loop {
             let shown = self.view(&self.bench.subject[0], any).await;
             match self.same_view(lock, &model, &shown) {

@@ -59,7 +59,7 @@ async fn every_one_of_many_evictions_is_told() {
         assert!(evicted.party.is_some());
     }
     for guard in guards {
-        let reason = tokio::time::timeout(Duration::from_secs(10), guard.lost()).await;
+        let reason = tokio::time::timeout(SOON, guard.lost()).await;
         assert_eq!(reason.unwrap_or_else(|_| panic!("{} was not told", guard.name())), LostReason::Taken);
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::engine::Engine;
+use leasehold_conformance::brief::times;
 use leasehold_conformance::model::wrong::{Flaw, Wrong};
 use leasehold_conformance::model::{Bench, Difference};
 
@@ -16,7 +17,7 @@ async fn memory(clock: Clock) -> Arc<dyn Engine> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_memory_engine_keeps_the_rules_while_time_passes() {
     let bench = Bench::on_a_hand_moved_clock(memory).await;
-    if let Some(difference) = bench.find_difference(2000) {
+    if let Some(difference) = bench.find_difference(times(300, 20_000)) {
         panic!("{difference}");
     }
 }

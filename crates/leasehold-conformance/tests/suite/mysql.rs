@@ -4,17 +4,24 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold_conformance::{Instance, Subject, suite};
-use leasehold_testbed::{Server, mariadb};
+use leasehold_testbed::Server;
+use leasehold_testbed::mariadb::MariaDb;
 use tokio::sync::OnceCell;
+
+/// The server of all suites on this database. The techniques that hold a lock by a connection need many.
+pub(crate) async fn server() -> &'static Server {
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    let start = || async { MariaDb::new().setting("max_connections", "600").start().await.expect("a server") };
+    SERVER.get_or_init(start).await
+}
 
 /// A table on a server that all cases share.
 struct MySql;
 
 impl Subject for MySql {
     async fn instance(&self) -> Instance {
-        static SERVER: OnceCell<Server> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let server = SERVER.get_or_init(|| async { mariadb::start().await.expect("a server") }).await;
+        let server = server().await;
         Instance::at(format!("{}?table=case{}", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
     }
 }

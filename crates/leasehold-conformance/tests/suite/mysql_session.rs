@@ -1,26 +1,27 @@
-//! The suite on `mysql:…?technique=session`: one server for all cases, each instance with tables of its own.
+//! The suite on `mysql:…?technique=session`, on the server of the lease table's suite, each instance with tables of its own.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use leasehold_conformance::{Instance, Subject, suite};
-use leasehold_testbed::Server;
-use leasehold_testbed::mariadb::MariaDb;
-use tokio::sync::OnceCell;
+use leasehold_conformance::{Instance, Subject};
+
+use crate::mysql::server;
 
 /// Tables on a server that all cases share.
 struct Held;
 
 impl Subject for Held {
     async fn instance(&self) -> Instance {
-        static SERVER: OnceCell<Server> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let start = || async { MariaDb::new().setting("max_connections", "600").start().await.expect("a server") };
-        let server = SERVER.get_or_init(start).await;
-        let made = MADE.fetch_add(1, Ordering::Relaxed);
+        let (server, made) = (server().await, MADE.fetch_add(1, Ordering::Relaxed));
         // Each lock that is held has a connection of its own, and one case holds more than a hundred.
-        Instance::at(format!("{}?technique=session&connections=200&table=case{made}", server.url()))
+        Instance::at(format!("{}?technique=session&connections=200&table=session{made}", server.url()))
     }
 }
 
+#[cfg(not(feature = "nightly"))]
+leasehold_conformance::essentials!(mysql_session, Held);
+#[cfg(feature = "nightly")]
+use leasehold_conformance::suite;
+#[cfg(feature = "nightly")]
 suite!(mysql_session, Held);

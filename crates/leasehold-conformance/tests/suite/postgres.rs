@@ -7,15 +7,20 @@ use leasehold_conformance::{Instance, Subject, suite};
 use leasehold_testbed::Server;
 use tokio::sync::OnceCell;
 
+/// The server of all suites on this database. The techniques that hold a lock by a connection need many.
+pub(crate) async fn server() -> &'static Server {
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    let postgres = || leasehold_testbed::postgres::Postgres::new().setting("max_connections", "600");
+    SERVER.get_or_init(|| async { postgres().start().await.expect("a server") }).await
+}
+
 /// A table on a server that all cases share.
 struct Postgres;
 
 impl Subject for Postgres {
     async fn instance(&self) -> Instance {
-        static SERVER: OnceCell<Server> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let server =
-            SERVER.get_or_init(|| async { leasehold_testbed::postgres::start().await.expect("a server") }).await;
+        let server = server().await;
         Instance::at(format!("{}?table=case{}", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// How long it may take to follow or to take over. Only a failing test waits this long.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = crate::BOUND;
 /// An empty folder that others may read is no data folder.
 const COPY: &str = r#"chmod 700 . && exec "$@""#;
 

@@ -12,7 +12,7 @@ use super::{spawner, tree};
 use crate::{Error, Result, try_eventually};
 
 /// How long a killed process may take to be gone.
-const DEATH_BOUND: Duration = Duration::from_secs(10);
+const DEATH_BOUND: Duration = crate::BOUND;
 const DEATH_PAUSE: Duration = Duration::from_micros(200);
 
 #[derive(Debug)]

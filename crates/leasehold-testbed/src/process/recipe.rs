@@ -86,9 +86,9 @@ pub trait Recipe: Send + Sync + 'static {
         None
     }
 
-    /// How long a start may take. Only a failing test waits this long: be generous.
+    /// How long a start may take. Only a failing test waits this long.
     fn ready_within(&self) -> Duration {
-        Duration::from_secs(60)
+        crate::BOUND
     }
 }
 

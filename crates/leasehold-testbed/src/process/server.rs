@@ -8,7 +8,7 @@ use crate::{Error, Result};
 /// How many ports are tried before a server that ends at once is taken for broken.
 const PORTS_TRIED: usize = 3;
 /// How long [`Server::stop`] waits before it kills.
-const STOP_BOUND: Duration = Duration::from_secs(10);
+const STOP_BOUND: Duration = crate::BOUND;
 
 /// What a restarted server finds in its data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,8 +147,8 @@ impl Server {
         self.running()?.resume()
     }
 
-    /// Asks it to end ([`Recipe::stop_signal`]), also if it is paused, and kills it if it does not within ten
-    /// seconds. Stopping a server that is down does nothing.
+    /// Asks it to end ([`Recipe::stop_signal`]), also if it is paused, and kills it if it does not within two
+    /// minutes. Stopping a server that is down does nothing.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::{Error, Result, try_eventually};
 /// How long one look at the server may hang before the next.
 const PROBE_BOUND: Duration = Duration::from_secs(5);
 /// How long one [`Step`] may take.
-const STEP_BOUND: Duration = Duration::from_secs(120);
+const STEP_BOUND: Duration = crate::BOUND;
 
 /// A recipe and the place where it is carried out.
 pub(super) struct Site {

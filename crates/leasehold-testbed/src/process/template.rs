@@ -9,14 +9,21 @@ use std::{
 
 use super::{Binary, Step};
 
-/// Copies the template; makes it first if it is not there. Two that make it at the same time do no
-/// harm: only a whole one is put in place, and the second finds the place taken. One that belongs
-/// to another user is not trusted.
+/// Copies the template; makes it first if it is not there, while others who want it wait. Only a whole one
+/// is put in place. One that belongs to another user is not trusted; a second one that is made meanwhile
+/// does no harm: it finds the place taken.
 const SCRIPT: &str = r#"
 set -eu
 umask 077
 template=$1
 make=$2
+if [ ! -O "$template/made" ]; then
+    # Without the lock it is made a second time, and no more than that.
+    if ( : >> "$template.lock" ) 2>/dev/null; then
+        exec 9>>"$template.lock"
+        flock -w 120 9 || :
+    fi
+fi
 if [ ! -O "$template/made" ]; then
     draft=$(mktemp -d "$template.XXXXXX")
     trap 'rm -rf "$draft"' EXIT
@@ -24,6 +31,7 @@ if [ ! -O "$template/made" ]; then
     : > "$draft/made"
     mv -T "$draft" "$template" 2>/dev/null || template=$draft
 fi
+exec 9>&-
 cp -a --reflink=auto "$template/data/." .
 "#;
 

@@ -13,7 +13,7 @@ use std::{fs, path::Path, thread, time::Duration};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a process may take to stop or die; one that waits for its disk takes a while.
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = crate::BOUND;
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Stops `root` and then its descendants; returns them all, parents first, when they have stopped.

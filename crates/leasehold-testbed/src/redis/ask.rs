@@ -6,7 +6,7 @@ use super::{Reply, Resp};
 use crate::{Error, Result, Server, try_eventually};
 
 /// How long a master may take to drop its replicas. Only a failing test waits this long.
-const DROP_BOUND: Duration = Duration::from_secs(10);
+const DROP_BOUND: Duration = crate::BOUND;
 
 /// One connection that has shown its password, if there is one.
 pub(super) async fn enter(addr: SocketAddr, password: Option<&str>) -> Result<Resp> {

@@ -6,7 +6,7 @@ use super::{Redis, ask};
 use crate::{Result, Server, try_eventually};
 
 /// How long the first copy may take. Only a failing test waits this long.
-const LINK_BOUND: Duration = Duration::from_secs(60);
+const LINK_BOUND: Duration = crate::BOUND;
 
 /// A replica of `master`, to be started.
 ///

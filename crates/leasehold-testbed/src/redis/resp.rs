@@ -11,7 +11,7 @@ use tokio::{
 use crate::{Error, Result};
 
 /// How long a reply may take unless the test says otherwise.
-const DEFAULT_BOUND: Duration = Duration::from_secs(10);
+const DEFAULT_BOUND: Duration = crate::BOUND;
 /// The longest reply that is read.
 const LONGEST_REPLY: usize = 16 * 1024 * 1024;
 /// How deep arrays may lie in arrays.

@@ -11,7 +11,7 @@ use tokio::{
 use crate::{Error, Result};
 
 /// How long an answer may take.
-const BOUND: Duration = Duration::from_secs(10);
+const BOUND: Duration = crate::BOUND;
 /// The longest answer that is read.
 const LONGEST_ANSWER: u64 = 16 * 1024 * 1024;
 /// How a server answers that has no leader.

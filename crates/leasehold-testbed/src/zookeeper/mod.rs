@@ -30,7 +30,7 @@ use crate::{Result, Server};
 /// Short, so that sessions may be short: the shortest lasts two ticks.
 const TICK: Duration = Duration::from_millis(100);
 /// ZooKeeper itself would allow twenty ticks.
-const LONGEST_SESSION: Duration = Duration::from_secs(60);
+const LONGEST_SESSION: Duration = Duration::from_secs(1200);
 /// ZooKeeper itself would look once a minute.
 const CONTAINER_CHECK: Duration = Duration::from_millis(100);
 /// A busy machine may hold a server up for a second, and that must not make it lose its leader.
@@ -86,7 +86,7 @@ impl Default for ZooKeeper {
 }
 
 impl ZooKeeper {
-    /// One with a tick of 100 ms and sessions of 200 ms to one minute, that answers all
+    /// One with a tick of 100 ms and sessions of 200 ms to twenty minutes, that answers all
     /// four-letter words, has nodes with a time to live, and leaves the writing of its files to
     /// the system: they survive a kill, but not a power cut.
     pub fn new() -> Self {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::common::alive;
 
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = leasehold_testbed::BOUND;
 const SILENCE: Duration = Duration::from_millis(200);
 
 fn shell(script: &str) -> Actor {

@@ -15,7 +15,7 @@ use std::{
 use leasehold_testbed::{Actor, WallClock};
 use serde_json::{Value, json};
 
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = leasehold_testbed::BOUND;
 const HOUR: f64 = 3600.0;
 /// It may get no time to run for so long.
 const BUSY: f64 = 300.0;

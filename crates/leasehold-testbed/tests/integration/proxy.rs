@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = leasehold_testbed::BOUND;
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// A Redis, a proxy before it, a client through the proxy, and one that goes straight to Redis.

@@ -8,7 +8,7 @@ use leasehold_testbed::{
     redis::{self, Reply, Resp},
 };
 
-const BOUND: Duration = Duration::from_secs(20);
+const BOUND: Duration = leasehold_testbed::BOUND;
 /// An answer that does not come within this does not come.
 const SOON: Duration = Duration::from_millis(300);
 

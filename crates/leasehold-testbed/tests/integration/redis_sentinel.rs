@@ -9,7 +9,7 @@ use leasehold_testbed::{
 };
 
 /// Only a failing test waits this long.
-const BOUND: Duration = Duration::from_secs(90);
+const BOUND: Duration = leasehold_testbed::BOUND;
 const PASSWORD: &str = "s3cret";
 
 fn ok() -> Reply {

@@ -103,7 +103,7 @@ async fn a_paused_server_is_silent_and_a_resumed_one_answers() {
     assert!(matches!(silence, Err(Error::TimedOut { .. })), "{silence:?}");
     server.resume().unwrap();
     // It was only late: the very same connection gets the reply now.
-    let mut client = client.bound(Duration::from_secs(10));
+    let mut client = client.bound(leasehold_testbed::BOUND);
     assert_eq!(client.reply().await.unwrap(), Reply::Integer(1));
 }
 

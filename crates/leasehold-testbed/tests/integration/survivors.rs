@@ -17,7 +17,7 @@ use leasehold_testbed::{
 
 use crate::common::alive;
 
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = leasehold_testbed::BOUND;
 /// Where the test process that is to be killed writes its server's process id.
 const REPORT: &str = "LEASEHOLD_TESTBED_REPORT";
 

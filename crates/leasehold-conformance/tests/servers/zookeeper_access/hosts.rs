@@ -4,14 +4,13 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use leasehold::ErrorKind;
+#[cfg(feature = "nightly")]
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::Proxy;
-use leasehold_testbed::zookeeper::{Ensemble, ZooKeeper};
-use tokio::time::Instant;
+#[cfg(feature = "nightly")]
+use leasehold_testbed::zookeeper::Ensemble;
 
-use crate::zookeeper_access::site::{client, refused, refused_within, says, works};
-
-/// More than the connect timeout, for a busy machine.
-const MARGIN: Duration = Duration::from_secs(2);
+use crate::zookeeper_access::site::{client, refused, says, server, works};
 
 /// An address at which nobody listens.
 fn nobody() -> String {
@@ -23,7 +22,7 @@ fn nobody() -> String {
 async fn one_that_is_not_there_is_named() {
     let host = nobody();
     says(&refused(&format!("zookeeper://{host}")).await, ErrorKind::Unavailable, &[&host]);
-    let error = refused_within(Duration::from_secs(8), "zookeeper://no-such-host.invalid:2181").await;
+    let error = refused("zookeeper://no-such-host.invalid:2181").await;
     says(&error, ErrorKind::Unavailable, &["no-such-host.invalid"]);
 }
 
@@ -32,39 +31,36 @@ async fn one_that_is_not_there_is_named() {
 async fn one_that_says_nothing_is_given_up() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let host = silent.local_addr().expect("its address").to_string();
-    let bound = Duration::from_secs(1) + MARGIN;
-    let error = refused_within(bound, &format!("zookeeper://{host}?connect-timeout=1s")).await;
+    let error = refused(&format!("zookeeper://{host}?connect-timeout=500ms")).await;
     says(&error, ErrorKind::Unavailable, &[&host]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_them_are_named_if_none_is_there() {
     let hosts = [nobody(), nobody(), nobody()];
-    let start = Instant::now();
-    let url = format!("zookeeper://{}?connect-timeout=1s", hosts.join(","));
-    let error = refused_within(Duration::from_secs(1) + MARGIN, &url).await;
+    let url = format!("zookeeper://{}?connect-timeout=500ms", hosts.join(","));
+    let error = refused(&url).await;
     says(&error, ErrorKind::Unavailable, &[&hosts[0], &hosts[1], &hosts[2]]);
-    assert!(error.is_retryable(), "{error}, after {:?}", start.elapsed());
+    assert!(error.is_retryable(), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_dead_in_front_do_not_keep_us_from_the_living() {
-    let server = ZooKeeper::new().start().await.expect("a server");
+    let server = server().await;
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let silent = silent.local_addr().map(|addr| (addr.to_string(), silent)).expect("its address");
-    let start = Instant::now();
     for hosts in [format!("{},{}", nobody(), server.url()), format!("{},{}", silent.0, server.url())] {
-        works(&client(&format!("zookeeper://{hosts}/n?connect-timeout=5s")).await).await;
+        works(&client(&format!("zookeeper://{hosts}/living?connect-timeout=2s")).await).await;
     }
-    assert!(start.elapsed() < Duration::from_secs(10) + MARGIN, "{:?}", start.elapsed());
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ensemble_is_there_while_most_of_it_is() {
     let mut ensemble = Ensemble::start(3).await.expect("an ensemble");
     let url = format!("zookeeper://{}/n?connect-timeout=5s", ensemble.url());
     ensemble.server_mut(0).kill().expect("a dead server");
-    leasehold_testbed::eventually(Duration::from_secs(20), || async {
+    leasehold_testbed::eventually(SOON, || async {
         let locks = crate::zookeeper_access::site::open(&url).await?;
         locks.mutex("a").try_lock().await.map(drop)
     })
@@ -72,7 +68,7 @@ async fn an_ensemble_is_there_while_most_of_it_is() {
     works(&client(&url).await).await;
     ensemble.server_mut(1).kill().expect("another dead server");
     let hosts: Vec<String> = (0..3).map(|at| ensemble.addr(at).to_string()).collect();
-    leasehold_testbed::eventually(Duration::from_secs(20), || async {
+    leasehold_testbed::eventually(SOON, || async {
         match crate::zookeeper_access::site::open(&url.replace("5s", "1s")).await {
             Ok(_) => Err("one server alone serves nobody"),
             Err(error) => {
@@ -87,8 +83,8 @@ async fn an_ensemble_is_there_while_most_of_it_is() {
 /// A line that is slow is not one that is dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn far_away_is_not_away() {
-    let server = ZooKeeper::new().start().await.expect("a server");
+    let server = server().await;
     let line = Proxy::start(server.addr()).await.expect("a proxy");
     line.delay(Duration::from_millis(150));
-    works(&client(&format!("zookeeper://{}/n", line.addr())).await).await;
+    works(&client(&format!("zookeeper://{}/far", line.addr())).await).await;
 }

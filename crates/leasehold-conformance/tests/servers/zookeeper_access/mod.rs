@@ -5,5 +5,7 @@ mod bases;
 mod hosts;
 mod logins;
 mod sessions;
-mod site;
+pub(crate) mod site;
+#[cfg(feature = "nightly")]
+mod timeouts;
 mod tls;

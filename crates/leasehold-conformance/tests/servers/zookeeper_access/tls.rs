@@ -1,11 +1,14 @@
 //! Whom we trust, and who we are.
 
+#[cfg(feature = "nightly")]
 use std::fs;
 
 use leasehold::ErrorKind;
 use leasehold_testbed::zookeeper::{TlsZooKeeper, ZooKeeper};
 
-use crate::zookeeper_access::site::{client, nodes, refused, says, works};
+#[cfg(feature = "nightly")]
+use crate::zookeeper_access::site::nodes;
+use crate::zookeeper_access::site::{client, refused, says, works};
 
 async fn server() -> TlsZooKeeper {
     ZooKeeper::new().tls().start().await.expect("a server")
@@ -32,6 +35,7 @@ async fn a_server_is_trusted_by_its_authority() {
     works(&client(&format!("zookeeper://{}/base", one.plain)).await).await;
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_demand_a_certificate() {
     let zookeeper = ZooKeeper::new().tls().demand_certificates().start().await.expect("a server");
@@ -46,6 +50,7 @@ async fn a_server_may_demand_a_certificate() {
 }
 
 /// Who shows a certificate is known by it: the nodes are his, unless he says otherwise.
+#[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_is_a_login() {
     let provider = "org.apache.zookeeper.server.auth.X509AuthenticationProvider";
@@ -66,6 +71,7 @@ async fn a_certificate_is_a_login() {
     drop(held);
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_that_are_missing_or_garbage_are_named() {
     let zookeeper = server().await;
@@ -102,6 +108,7 @@ async fn files_that_are_missing_or_garbage_are_named() {
     assert!(looks.check_stat("/base").await.expect("an answer").is_none(), "nobody came through");
 }
 
+#[cfg(feature = "nightly")]
 async fn hand_of_plain(zookeeper: &TlsZooKeeper) -> leasehold_zookeeper::Client {
     leasehold_zookeeper::Client::connect(&zookeeper.plain.to_string()).await.expect("a session")
 }

@@ -10,9 +10,9 @@ use leasehold_zookeeper::{Acls, CreateMode};
 
 use crate::zookeeper_faults::site::{SHORT, by_hand, contender, ensemble, locks, mourner};
 
-/// The leader is killed: sessions live on with the next one, and nobody loses a lock or a place.
+/// The leader is killed: sessions live on with the next one for as long as they like, and nobody loses a lock or a place.
 #[tokio::test]
-async fn a_killed_leader_takes_no_lock_away() {
+async fn a_killed_leader_takes_no_lock_away_over_two_sessions() {
     let (mut servers, _turn) = ensemble(&ZooKeeper::new()).await;
     let url = format!("zookeeper://{}/e", servers.url());
     // Long enough for an election on a busy machine.
@@ -60,11 +60,10 @@ async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
     let outside = by_hand(&servers.addr(leader).to_string()).await;
     let (lost, granted) = (mourner(&guard), contender(&other, "a"));
     servers.cut_off(follower);
-    let (lost_at, reason) = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
+    let _ = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
     let (granted_at, second) =
         tokio::time::timeout(SOON, granted).await.expect("a grant in time").expect("a contender");
-    println!("lost ({reason:?}) {:?} before another was let in", granted_at.since(lost_at));
-    assert!(lost_at < granted_at, "two at once for {:?}", lost_at.since(granted_at));
+    assert!(!guard.is_held() && guard.deadline() <= granted_at, "two at once");
     assert!(second.token() > guard.token());
     // The mistake, shown: the leader has ended that session, and the follower still says that all is well.
     eventually(SOON, || async {
@@ -72,8 +71,7 @@ async fn a_holder_at_a_cut_off_follower_stops_before_another_is_let_in() {
         if there { Err("the leader has not ended it yet".to_owned()) } else { Ok(()) }
     })
     .await;
-    let says =
-        tokio::time::timeout(Duration::from_secs(5), naive.check_stat("/naive")).await.expect("an answer at once");
+    let says = tokio::time::timeout(SOON, naive.check_stat("/naive")).await.expect("an answer at once");
     assert!(says.expect("an answer").is_some(), "the cut-off follower knows better than we thought");
 }
 
@@ -89,9 +87,9 @@ async fn a_holder_at_a_cut_off_leader_stops_before_another_is_let_in() {
     let guard = holder.mutex("a").lock().await.expect("a lock");
     let (lost, granted) = (mourner(&guard), contender(&other, "a"));
     servers.cut_off(leader);
-    let (lost_at, _) = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
-    let (granted_at, second) = tokio::time::timeout(SOON * 2, granted).await.expect("a grant").expect("a contender");
-    assert!(lost_at < granted_at, "two at once for {:?}", lost_at.since(granted_at));
+    let _ = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
+    let (granted_at, second) = tokio::time::timeout(SOON, granted).await.expect("a grant").expect("a contender");
+    assert!(!guard.is_held() && guard.deadline() <= granted_at, "two at once");
     assert!(second.token() > guard.token());
 }
 

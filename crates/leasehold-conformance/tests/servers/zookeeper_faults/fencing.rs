@@ -3,7 +3,7 @@
 use leasehold_conformance::world::SOON;
 use leasehold_zookeeper::{Acls, CreateMode, Error, MultiWriteError};
 
-use crate::zookeeper_faults::site::{LONG, SHORT, Site, contender};
+use crate::zookeeper_faults::site::{LONG, Site, contender};
 
 /// The node of whoever has this token: its number is that of the transaction that made the node.
 async fn node_of(site: &Site, name: &str, token: leasehold::Token) -> String {
@@ -28,15 +28,19 @@ async fn guarded_write(site: &Site, node: &str, path: &str, data: &[u8]) -> Resu
 #[tokio::test]
 async fn a_write_of_a_replaced_holder_is_refused() {
     let site = Site::new().await;
-    let (locks, proxy) = site.proxied(SHORT).await;
+    let (locks, proxy) = site.proxied(LONG).await;
     let guard = locks.mutex("a").lock().await.expect("a lock");
     let old = node_of(&site, "a", guard.token()).await;
     let path = site.folder("data");
     let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
     site.client.create(&path, b"", &options).await.expect("a node for the data");
     guarded_write(&site, &old, &path, b"first").await.expect("the holder writes");
-    let waiter = contender(&site.locks(LONG).await, "a");
+    let other = site.locks(LONG).await;
+    let waiter = contender(&other, "a");
+    // It is put out, and does not hear of it.
     proxy.freeze(true);
+    let claim = other.inspect("a").await.expect("a view").holders[0].claim;
+    other.evict("a", claim).await.expect("an eviction");
     let (_, next) = tokio::time::timeout(SOON, waiter).await.expect("in time").expect("a contender");
     let new = node_of(&site, "a", next.token()).await;
     guarded_write(&site, &new, &path, b"second").await.expect("the next holder writes");

@@ -2,9 +2,12 @@
 //! nodes that somebody deletes. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
+#[cfg(feature = "nightly")]
 mod again;
+#[cfg(feature = "nightly")]
 mod ensemble;
 mod fencing;
+mod leader;
 mod lines;
 mod nodes;
 mod requests;

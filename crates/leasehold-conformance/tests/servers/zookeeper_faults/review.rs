@@ -149,7 +149,7 @@ async fn a_claim_s_node_of_an_earlier_session_does_not_hold_for_it() {
     assert_eq!(ask(&engine, &between).await, None);
     assert_eq!(ask(&engine, &again).await, None);
     release(&engine, &holder).await;
-    let early = tokio::time::timeout(Duration::from_millis(500), wait(&engine, &again)).await;
+    let early = tokio::time::timeout(Duration::from_millis(200), wait(&engine, &again)).await;
     assert!(!matches!(early, Ok(Ok(Answer::Granted(_)))), "it holds by a node of another session: {early:?}");
     site.client.delete(&earlier, None).await.expect("a deleted node");
     let Ok(Answer::Granted(grant)) = wait(&engine, &between).await else { panic!("the next is let in") };
@@ -169,7 +169,7 @@ async fn who_is_let_in_by_asking_again_tells_the_one_behind() {
     let behind = tokio::spawn(wait(&engine, &other));
     release(&engine, &all).await;
     ask(&engine, &one).await.expect("it asks again, and is let in");
-    let told = tokio::time::timeout(SOON / 4, behind).await.expect("nobody told it").expect("no panic");
+    let told = tokio::time::timeout(SOON, behind).await.expect("nobody told it").expect("no panic");
     assert!(matches!(told, Ok(Answer::Granted(_))), "{told:?}");
 }
 
@@ -187,14 +187,21 @@ async fn a_waiter_that_nobody_polls_is_passed_over() {
         Poll::Ready(())
     })
     .await;
+    let ahead = site.nodes("a").await;
     let next = contender(&site.locks(LONG).await, "a");
-    site.until_nodes("a", 3).await;
+    // The silent one may be passed over before.
+    eventually(SOON, || async {
+        let nodes = site.nodes("a").await;
+        if nodes.iter().any(|node| !ahead.contains(node)) { Ok(()) } else { Err(format!("nobody behind: {nodes:?}")) }
+    })
+    .await;
     release(&engine, &holder).await;
     let (_, guard) = tokio::time::timeout(SOON, next).await.expect("the lock is stuck").expect("a contender");
     drop((call, guard));
 }
 
 /// An attempt of a session of which too little is known says that the lock is not free: then it is not taken, either.
+#[cfg(feature = "nightly")]
 #[tokio::test]
 async fn a_try_that_is_told_busy_has_taken_nothing() {
     let site = Site::new().await;
@@ -205,7 +212,7 @@ async fn a_try_that_is_told_busy_has_taken_nothing() {
     release(&engine, &first).await;
     // Pings go on, but nothing is answered for most of a session.
     let clock = Clock::system();
-    eventually(SOON * 2, || async {
+    eventually(SOON, || async {
         proxy.freeze(true);
         clock.sleep_until(clock.now().after(ttl * 17 / 20)).await;
         let again = claim("a", X, None, ttl);

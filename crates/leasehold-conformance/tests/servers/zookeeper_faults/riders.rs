@@ -1,13 +1,18 @@
 //! An owner enters again, from another client, and outlives its first claim.
 
+#[cfg(feature = "nightly")]
 use leasehold::clock::Clock;
 use leasehold::{Mode, Owner};
 use leasehold_conformance::world::SOON;
+#[cfg(feature = "nightly")]
 use leasehold_testbed::Proxy;
 
-use crate::zookeeper_faults::site::{LONG, SHORT, Site, ask, claim, contender};
+use crate::zookeeper_faults::site::{LONG, Site, ask, claim};
+#[cfg(feature = "nightly")]
+use crate::zookeeper_faults::site::{SHORT, contender};
 
 /// The first claim's client is cut off and its session ends; the second, of the same owner, still holds.
+#[cfg(feature = "nightly")]
 #[tokio::test]
 async fn who_has_entered_again_holds_on_when_the_first_claim_dies() {
     let site = Site::new().await;

@@ -7,19 +7,18 @@ use std::time::Duration;
 use leasehold::clock::{Clock, Moment};
 use leasehold::engine::{Answer, Engine};
 use leasehold::{Claim, Guard, Holder, LockName, Locks, LostReason, Mode, Owner, Terms, Token};
+pub(crate) use leasehold_conformance::world::LONG;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::zookeeper::{self, Ensemble, ZooKeeper};
 use leasehold_testbed::{Proxy, eventually};
 use leasehold_zookeeper::Client;
-use tokio::sync::{Mutex, MutexGuard, OnceCell};
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::JoinHandle;
 
 /// A session that a test outlives.
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
-/// A session that no test outlives.
-pub(crate) const LONG: Duration = Duration::from_secs(40);
 
-/// A follower of one ensemble, for all tests that do not harm it; each has a folder of its own.
+/// One server for all tests that do not harm it, each with a folder of its own: in the nightly run a follower of an ensemble.
 pub(crate) struct Site {
     addr: std::net::SocketAddr,
     base: String,
@@ -28,15 +27,8 @@ pub(crate) struct Site {
 
 impl Site {
     pub(crate) async fn new() -> Self {
-        static SERVERS: OnceCell<(Ensemble, usize)> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
-        let start = || async {
-            let servers = Ensemble::start(3).await.expect("an ensemble");
-            let follower = servers.followers().await.expect("followers")[0];
-            (servers, follower)
-        };
-        let (servers, follower) = SERVERS.get_or_init(start).await;
-        Self::at(servers.addr(*follower), &format!("/site-{}", MADE.fetch_add(1, Ordering::Relaxed))).await
+        Self::at(server().await, &format!("/site-{}", MADE.fetch_add(1, Ordering::Relaxed))).await
     }
 
     pub(crate) async fn at(addr: std::net::SocketAddr, base: &str) -> Self {
@@ -116,6 +108,23 @@ impl Site {
     }
 }
 
+#[cfg(not(feature = "nightly"))]
+async fn server() -> std::net::SocketAddr {
+    crate::zookeeper_access::site::server().await.addr()
+}
+
+#[cfg(feature = "nightly")]
+async fn server() -> std::net::SocketAddr {
+    static SERVERS: tokio::sync::OnceCell<(Ensemble, usize)> = tokio::sync::OnceCell::const_new();
+    let start = || async {
+        let servers = Ensemble::start(3).await.expect("an ensemble");
+        let follower = servers.followers().await.expect("followers")[0];
+        (servers, follower)
+    };
+    let (servers, follower) = SERVERS.get_or_init(start).await;
+    servers.addr(*follower)
+}
+
 pub(crate) async fn by_hand(hosts: &str) -> Client {
     Client::connector().with_session_timeout(LONG).connect(hosts).await.expect("a client by hand")
 }
@@ -149,7 +158,7 @@ pub(crate) async fn ensemble(each: &ZooKeeper) -> (Ensemble, MutexGuard<'static,
 pub(crate) fn contender(locks: &Locks, name: &'static str) -> JoinHandle<(Moment, Guard)> {
     let locks = locks.clone();
     tokio::spawn(async move {
-        let guard = locks.mutex(name).wait(Duration::from_secs(60)).lock().await.expect("the lock, in the end");
+        let guard = locks.mutex(name).wait(SOON).lock().await.expect("the lock, in the end");
         (Clock::system().now(), guard)
     })
 }

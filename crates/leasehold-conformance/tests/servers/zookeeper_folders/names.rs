@@ -66,8 +66,8 @@ fn names() -> Vec<String> {
     names
 }
 
-async fn all_at_once(base: &'static str) {
-    let site = Site::new(base).await;
+async fn all_at_once(site: Site) {
+    let base = site.base;
     let (one, two) = (site.locks().await, site.locks().await);
     let names = names();
     let taken = join_all(names.iter().map(async |name| one.mutex(name).try_lock().await)).await;
@@ -106,12 +106,15 @@ async fn all_at_once(base: &'static str) {
     assert!(two.list("").await.expect("a list").is_empty());
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_names_are_locked_at_once_below_the_root() {
-    all_at_once("").await;
+    static SERVER: tokio::sync::OnceCell<leasehold_testbed::Server> = tokio::sync::OnceCell::const_new();
+    let start = || async { leasehold_testbed::zookeeper::start().await.expect("a server") };
+    all_at_once(Site { server: SERVER.get_or_init(start).await, base: "" }).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_names_are_locked_at_once_below_a_base() {
-    all_at_once("/n").await;
+    all_at_once(Site::new("/names").await).await;
 }

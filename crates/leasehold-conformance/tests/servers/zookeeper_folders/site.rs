@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use leasehold::{Guard, Locks, Outcome, Token};
 use leasehold_conformance::world::{LONG, SOON};
-use leasehold_testbed::zookeeper::ZooKeeper;
 use leasehold_testbed::{Server, eventually};
 use leasehold_zookeeper::{Acls, Client, CreateMode, Stat};
 use tokio::sync::oneshot;
@@ -13,23 +12,20 @@ use tokio::time::timeout;
 
 /// A server and the folder in which its locks are.
 pub(crate) struct Site {
-    pub(crate) server: Server,
+    pub(crate) server: &'static Server,
     pub(crate) base: &'static str,
 }
 
 impl Site {
+    /// A base of its own on a server that others use, too.
     pub(crate) async fn new(base: &'static str) -> Self {
-        Self::of(&ZooKeeper::new(), base).await
-    }
-
-    pub(crate) async fn of(zookeeper: &ZooKeeper, base: &'static str) -> Self {
-        Self { server: zookeeper.clone().start().await.expect("a server"), base }
+        Self { server: crate::zookeeper_access::site::server().await, base }
     }
 
     /// A client of its own.
     pub(crate) async fn locks(&self) -> Locks {
         let url = format!("zookeeper://{}{}", self.server.url(), if self.base.is_empty() { "/" } else { self.base });
-        Locks::builder().ttl(LONG / 3).open(&url).await.expect("a client")
+        Locks::builder().ttl(LONG).open(&url).await.expect("a client")
     }
 
     /// Somebody who looks at nodes by hand.

@@ -5,31 +5,52 @@ use std::path::{Path, PathBuf};
 
 use leasehold_testbed::zookeeper::ZooKeeper;
 use leasehold_testbed::{Data, Server};
-use leasehold_zookeeper::CreateMode;
+use leasehold_zookeeper::{Client, CreateMode};
+use tokio::sync::OnceCell;
 
 use crate::zookeeper_folders::site::{Site, make};
 
-/// A server whose folders stay while they are empty, with a folder in which `next` is the next number.
-pub(crate) async fn counted(name: &str, next: i32) -> Site {
+/// The bases of the tests, and the next number of the folder `a` in each.
+const COUNTED: [(&str, i32); 7] = [
+    ("/order", i32::MAX - 2),
+    ("/same", i32::MAX),
+    ("/readers", i32::MAX - 1),
+    ("/owner", i32::MAX),
+    ("/permits", i32::MAX),
+    ("/crowd", i32::MAX - 30),
+    ("/anew", i32::MAX - 1),
+];
+
+/// A base on a server whose folders stay while they are empty; its folder `a` is about to run out of numbers.
+pub(crate) async fn counted(base: &'static str) -> Site {
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    Site { server: SERVER.get_or_init(start).await, base }
+}
+
+async fn start() -> Server {
     // Without the digest of its nodes the snapshot has one checksum, at its end.
     let zookeeper = ZooKeeper::new()
         .container_check(std::time::Duration::from_secs(3600))
         .property("zookeeper.digest.enabled", "false");
-    let mut site = Site::of(&zookeeper, "/n").await;
-    let hand = site.hand().await;
-    make(&hand, site.base, CreateMode::Persistent).await;
-    make(&hand, &site.folder(name), CreateMode::Container).await;
+    let mut server = zookeeper.start().await.expect("a server");
+    let hand = Client::connect(&server.url()).await.expect("a session");
+    for (base, _) in COUNTED {
+        make(&hand, base, CreateMode::Persistent).await;
+        make(&hand, &format!("{base}/a"), CreateMode::Container).await;
+    }
     drop(hand);
     // It writes what it has when it starts.
-    site.server.restart(Data::Keep).await.expect("a server with a snapshot");
-    site.server.stop().await.expect("a stopped server");
-    let snapshot = newest(&site.server);
+    server.restart(Data::Keep).await.expect("a server with a snapshot");
+    server.stop().await.expect("a stopped server");
+    let snapshot = newest(&server);
     let mut bytes = fs::read(&snapshot).expect("a snapshot");
-    set_children_version(&mut bytes, &site.folder(name), next);
+    for (base, next) in COUNTED {
+        set_children_version(&mut bytes, &format!("{base}/a"), next);
+    }
     seal(&mut bytes);
     fs::write(&snapshot, bytes).expect("a changed snapshot");
-    site.server.restart(Data::Keep).await.expect("a server that takes it");
-    site
+    server.restart(Data::Keep).await.expect("a server that takes it");
+    server
 }
 
 /// The snapshot with the highest transaction.

@@ -21,16 +21,16 @@ const STRANGERS: [(&str, CreateMode); 10] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_neither_block_nor_confuse() {
-    let site = Site::new("/n").await;
+    let site = Site::new("/strangers").await;
     let (hand, one, two) = (site.hand().await, site.locks().await, site.locks().await);
-    for path in ["/n", "/n/a"] {
+    for path in ["/strangers", "/strangers/a"] {
         make(&hand, path, CreateMode::Persistent).await;
     }
     let mut strangers = Vec::new();
     for (name, mode) in STRANGERS {
-        strangers.push(make(&hand, &format!("/n/a/{name}"), mode).await);
+        strangers.push(make(&hand, &format!("/strangers/a/{name}"), mode).await);
     }
-    make(&hand, "/n/a/a folder/lock-0000000000", CreateMode::Persistent).await;
+    make(&hand, "/strangers/a/a folder/lock-0000000000", CreateMode::Persistent).await;
     let (room, mut visitors) = (Room::default(), Vec::new());
     for number in 0..4 {
         let mutex = [&one, &two][number % 2].mutex("a");
@@ -44,7 +44,7 @@ async fn strangers_neither_block_nor_confuse() {
     for (number, visitor) in visitors.into_iter().enumerate() {
         room.until(&(0..=number).collect::<Vec<_>>()).await;
         // They come and go meanwhile.
-        more.push(make(&hand, "/n/a/lock-", CreateMode::EphemeralSequential).await);
+        more.push(make(&hand, "/strangers/a/lock-", CreateMode::EphemeralSequential).await);
         hand.delete(&strangers.pop().expect("a stranger"), None).await.expect("a stranger goes");
         visitor.goes().await;
     }
@@ -56,14 +56,14 @@ async fn strangers_neither_block_nor_confuse() {
 /// The first who waits for permits looks at the whole folder: strangers wake it, and that is all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_have_no_permits() {
-    let site = Site::new("/n").await;
+    let site = Site::new("/no-permits").await;
     let (hand, locks) = (site.hand().await, site.locks().await);
     let held = locks.semaphore("a", 2).acquire(2).await.expect("both permits");
     let (room, semaphore) = (Room::default(), locks.semaphore("a", 2));
     let waits = room.visit(0, true, async move { semaphore.acquire(1).await });
     until_waiting(&locks, "a", 1).await;
     for _ in 0..5 {
-        let stranger = make(&hand, "/n/a/lock-", CreateMode::EphemeralSequential).await;
+        let stranger = make(&hand, "/no-permits/a/lock-", CreateMode::EphemeralSequential).await;
         hand.delete(&stranger, None).await.expect("it goes");
     }
     until_waiting(&locks, "a", 1).await;

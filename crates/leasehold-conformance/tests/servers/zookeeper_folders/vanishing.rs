@@ -25,7 +25,7 @@ async fn a_folder_vanishes_after_use_and_tokens_rise_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_stays_while_somebody_uses_it() {
-    let site = Site::new("/n").await;
+    let site = Site::new("/in-use").await;
     let (hand, folder) = (site.hand().await, site.folder("a"));
     let (one, two) = (site.locks().await, site.locks().await);
     let held = one.mutex("a").lock().await.expect("the lock");
@@ -66,14 +66,14 @@ async fn a_base_that_was_deleted_is_made_again() {
 /// Others, too, may make the folder, of another kind: it is used, and stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_that_somebody_else_has_made_is_used() {
-    let site = Site::new("/n").await;
+    let site = Site::new("/made").await;
     let (hand, locks) = (site.hand().await, site.locks().await);
-    for path in ["/n", "/n/a"] {
+    for path in ["/made", "/made/a"] {
         make(&hand, path, CreateMode::Persistent).await;
     }
     for round in 0..2 {
         let guard = locks.mutex("a").lock().await.expect("the lock");
-        assert_eq!(numbers(&hand, "/n/a").await, [round]);
+        assert_eq!(numbers(&hand, "/made/a").await, [round]);
         give_back(guard).await;
     }
 }

@@ -13,7 +13,7 @@ const BATCH: &str = "100";
 /// How long one batch may take, in milliseconds.
 const BATCH_BOUND: &str = "5000";
 /// How long all nodes may take to hear of a slot's new owner.
-const AGREE_BOUND: Duration = Duration::from_secs(60);
+const AGREE_BOUND: Duration = crate::BOUND;
 
 /// A slot on its way; see [`Cluster::begin_migration`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

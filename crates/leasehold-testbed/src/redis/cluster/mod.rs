@@ -20,7 +20,7 @@ use join::Loner;
 use recipe::Node;
 
 /// How long a cluster may take to find itself. Only a failing test waits this long.
-const START_BOUND: Duration = Duration::from_secs(60);
+const START_BOUND: Duration = crate::BOUND;
 
 /// A cluster whose masters share the slots evenly.
 ///

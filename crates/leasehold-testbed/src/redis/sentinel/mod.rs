@@ -16,9 +16,9 @@ const SENTINELS: usize = 3;
 /// After how long a silence the master is down, if nothing else is said.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
 /// How long a Sentinel that is busy may take to say who the master is. Only a failing test waits this long.
-const WORD_BOUND: Duration = Duration::from_secs(10);
+const WORD_BOUND: Duration = crate::BOUND;
 /// How long a set may take to find itself. Only a failing test waits this long.
-const START_BOUND: Duration = Duration::from_secs(60);
+const START_BOUND: Duration = crate::BOUND;
 
 /// One master, its replicas, and three Sentinels, of which two must agree that it is down.
 ///

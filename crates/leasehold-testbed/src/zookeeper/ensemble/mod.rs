@@ -15,7 +15,7 @@ use network::{Network, Ports};
 use recipe::Member;
 
 /// How long an ensemble may take to elect its first leader. Only a failing test waits this long.
-const START_BOUND: Duration = Duration::from_secs(60);
+const START_BOUND: Duration = crate::BOUND;
 
 /// Servers that elect a leader; more than half of them must be there to write anything.
 ///

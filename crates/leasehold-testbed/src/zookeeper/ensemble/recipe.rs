@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// How long a new follower may take to copy what the leader has.
-const INIT_BOUND: Duration = Duration::from_secs(5);
+const INIT_BOUND: Duration = Duration::from_secs(30);
 
 /// A member to be started.
 #[derive(Clone, Debug)]

@@ -9,3 +9,15 @@ pub(crate) fn alive(pid: u32) -> bool {
         !state.is_some_and(|state| state.starts_with(['Z', 'X']))
     })
 }
+
+/// The data folders that are kept for later servers of a kind, and which files they are.
+pub(crate) fn templates(kind: &str) -> Vec<(std::path::PathBuf, u64)> {
+    let start = format!("leasehold-template-{kind}-");
+    let files = std::fs::read_dir(std::env::temp_dir()).unwrap().map(|file| file.unwrap());
+    let mut found: Vec<_> = files
+        .filter(|file| file.file_name().to_string_lossy().starts_with(&start))
+        .map(|file| (file.path(), std::os::unix::fs::DirEntryExt::ino(&file)))
+        .collect();
+    found.sort();
+    found
+}

@@ -40,7 +40,7 @@ async fn waiting_goes_by_another_clock() {
     let refused: Option<u8> = waiter.query_first("SELECT GET_LOCK('l', 1)").await.unwrap();
     assert_eq!(refused, Some(0));
     let waited = begin.elapsed();
-    assert!(waited > Duration::from_millis(900) && waited < Duration::from_secs(20), "{waited:?}");
+    assert!(waited > Duration::from_millis(900), "{waited:?}");
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use mysql_async::prelude::Queryable;
 
 use super::{cell, client};
 
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = leasehold_testbed::BOUND;
 
 async fn write(server: &Server, number: u32) -> mysql_async::Result<()> {
     let mut client = client(server).await?;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{cell, client, words};
 
-const BOUND: Duration = Duration::from_secs(20);
+const BOUND: Duration = leasehold_testbed::BOUND;
 
 /// Seconds between the server's clock and the right one.
 async fn wrong_by(server: &Server, right: &Server) -> f64 {
@@ -43,5 +43,5 @@ async fn a_timeout_comes_in_time_though_the_clock_is_behind() {
     let refused = tokio::time::timeout(BOUND, waiting).await.unwrap().unwrap_err();
     assert!(words(&refused).contains("lock timeout"), "{refused:?}");
     let waited = begin.elapsed();
-    assert!(waited > Duration::from_millis(900) && waited < BOUND, "{waited:?}");
+    assert!(waited > Duration::from_millis(900), "{waited:?}");
 }

@@ -9,7 +9,7 @@ use leasehold_testbed::{
 
 use super::{cell, client, fill, numbers, words};
 
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = leasehold_testbed::BOUND;
 
 async fn write(server: &Server, number: i32) -> Result<(), String> {
     let client = client(server).await.map_err(|error| words(&error))?;

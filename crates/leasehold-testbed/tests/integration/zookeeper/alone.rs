@@ -14,7 +14,7 @@ use leasehold_testbed::{
 use crate::zookeeper::session::{Kind, NO_NODE, Session};
 
 /// Only a failing test waits this long.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = leasehold_testbed::BOUND;
 const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(30);
 

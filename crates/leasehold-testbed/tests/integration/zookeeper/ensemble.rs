@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::zookeeper::session::{Kind, NO_NODE, Refused, Session};
 
 /// Only a failing test waits this long.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = leasehold_testbed::BOUND;
 const LONG: Duration = Duration::from_secs(30);
 
 /// How long a server that is cut off bears the silence.

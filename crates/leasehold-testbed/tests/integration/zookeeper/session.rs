@@ -9,7 +9,7 @@ use tokio::{
 };
 
 /// How long an answer may take; a server that says nothing for so long serves nobody.
-const ANSWER_BOUND: Duration = Duration::from_secs(10);
+const ANSWER_BOUND: Duration = leasehold_testbed::BOUND;
 
 const CREATE: i32 = 1;
 const DELETE: i32 = 2;

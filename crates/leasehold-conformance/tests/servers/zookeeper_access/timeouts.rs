@@ -1,0 +1,91 @@
+//! How long a session lasts, and how long it outlives its client.
+
+use std::path::Path;
+use std::time::Duration;
+
+use leasehold::{ErrorKind, Locks};
+use leasehold_conformance::player::Player;
+use leasehold_conformance::protocol::Ask;
+use leasehold_conformance::world::{LONG, SOON};
+use leasehold_testbed::eventually;
+use leasehold_testbed::zookeeper::ZooKeeper;
+use tokio::time::Instant;
+
+use crate::zookeeper_access::site::{client, says, until_free};
+
+async fn locks(url: &str, ttl: Duration) -> Locks {
+    Locks::builder().ttl(ttl).open(url).await.expect("a client")
+}
+
+/// The session of each claim ends with it: nothing is left at the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_of_ones_own_ends_with_the_claim() {
+    let server = ZooKeeper::new().start().await.expect("a server");
+    let own = client(&format!("zookeeper://{}/n?session=own", server.url())).await;
+    let connections = async || {
+        let facts = leasehold_testbed::zookeeper::facts(server.addr()).await.expect("facts");
+        // The one who asks is one of them.
+        facts["zk_num_alive_connections"].parse::<usize>().expect("a number")
+    };
+    let before = connections().await;
+    let mut held = Vec::new();
+    for number in 0..5 {
+        held.push(own.mutex(format!("n{number}")).lock().await.expect("a lock"));
+    }
+    assert_eq!(connections().await, before + 5);
+    drop(held);
+    own.settle().await.expect("all is given back");
+    eventually(SOON, || async {
+        let now = connections().await;
+        if now == before { Ok(()) } else { Err(format!("{now} connections, and {before} before")) }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ttl_that_no_session_can_keep_is_refused() {
+    let server =
+        ZooKeeper::new().sessions(Duration::from_secs(4), Duration::from_secs(60)).start().await.expect("a server");
+    for (options, figure, whose) in [
+        ("", "4s", "server's shortest session"),
+        ("session=own", "4s", "server's shortest session"),
+        ("session-timeout=5s", "5s", "session-timeout"),
+    ] {
+        let locks = client(&format!("zookeeper://{}/n?{options}", server.url())).await;
+        let error = locks.mutex("a").ttl(Duration::from_secs(3)).try_lock().await.expect_err("too short");
+        says(&error, ErrorKind::InvalidOption, &[figure, whose, "3s"]);
+        drop(locks.mutex("a").ttl(Duration::from_secs(5)).lock().await.expect("long enough"));
+        locks.settle().await.expect("it is given back");
+    }
+    // Shorter than any engine allows.
+    let locks = client(&format!("zookeeper://{}/n", server.url())).await;
+    let error = locks.mutex("a").ttl(Duration::from_millis(500)).try_lock().await.expect_err("too short");
+    says(&error, ErrorKind::InvalidOption, &["2s"]);
+}
+
+/// A server may allow only shorter sessions than a TTL: they are renewed more often, and a dead holder is gone sooner.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ttl_longer_than_any_session_is_held_all_the_same() {
+    const SESSION: Duration = Duration::from_secs(4);
+    let ttl = LONG;
+    let server = ZooKeeper::new().sessions(Duration::from_millis(200), SESSION).start().await.expect("a server");
+    let url = format!("zookeeper://{}/n", server.url());
+    let (holds, other) = (locks(&url, ttl).await, locks(&url, ttl).await);
+    let mut dies = Player::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &url, ttl).await;
+    dies.lock(Ask::exclusive("dies")).await;
+    let held = holds.mutex("a").lock().await.expect("a lock");
+    let start = Instant::now();
+    eventually(SOON, || async {
+        assert!(held.is_held(), "{:?} after {:?}", held.lost_reason(), start.elapsed());
+        assert!(held.remaining() <= SESSION, "nobody is sure for longer than the session lasts: {held:?}");
+        if start.elapsed() > SESSION * 9 / 4 { Ok(()) } else { Err("not yet long enough".to_owned()) }
+    })
+    .await;
+    for name in ["a", "dies"] {
+        assert!(other.mutex(name).try_lock().await.expect("an answer").is_none(), "{name} is held");
+    }
+    dies.process().sigkill().expect("a dead process");
+    // Its TTL is far longer than this wait.
+    until_free(&other, "dies").await;
+    assert!(held.is_held());
+}
