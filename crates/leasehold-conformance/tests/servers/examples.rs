@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use leasehold_testbed::{mariadb, postgres, redis, zookeeper};
+use leasehold_testbed::redis;
+#[cfg(feature = "nightly")]
+use leasehold_testbed::{mariadb, postgres, zookeeper};
 use tokio::task::JoinSet;
 
 const ADVICE: &str = "cargo build -p leasehold --features cache,mysql,postgres,redis,schedule,zookeeper --examples";
@@ -99,18 +101,21 @@ async fn on_redis() {
     all(server.url()).await;
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test]
 async fn on_zookeeper() {
     let server = zookeeper::start().await.expect("a ZooKeeper");
     all(format!("zookeeper://{}", server.addr())).await;
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test]
 async fn on_mariadb() {
     let server = mariadb::start().await.expect("a MariaDB");
     all(server.url()).await;
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test]
 async fn on_postgres() {
     let server = postgres::start().await.expect("a PostgreSQL");

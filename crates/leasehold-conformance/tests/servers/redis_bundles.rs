@@ -1,18 +1,20 @@
 //! Many leases on `redis:` are renewed in bundles: they last, and whatever happens to one of them is noticed.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
-use std::time::Duration;
-
+use leasehold::clock::{Clock, ManualClock};
 use leasehold::{Guard, Locks, LostReason, Outcome};
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::redis::{Reply, Resp};
 use leasehold_testbed::{Data, Server, eventually, redis};
+use tokio::time::timeout;
 
-const TTL: Duration = Duration::from_millis(1500);
-const LEASES: usize = 400;
+use crate::redis_faults::time::{self, timed};
 
-async fn open(server: &Server) -> Locks {
-    Locks::builder().ttl(TTL).open(&server.url()).await.expect("the engine")
+const LEASES: usize = if cfg!(feature = "nightly") { 400 } else { 100 };
+
+/// A client whose leases are renewed when the test moves its clock, and by doubt.
+async fn open(server: &Server, clock: Clock) -> Locks {
+    timed(&server.url(), LONG, clock).await
 }
 
 async fn raw(server: &Server) -> Resp {
@@ -36,8 +38,9 @@ async fn bundles(server: &Server) -> usize {
     }
 }
 
-/// Waits until the leases are in bundles.
-async fn bundled(server: &Server) {
+/// Time passes until the leases are in bundles.
+async fn bundled(server: &Server, guards: &[Guard], hand: &ManualClock) {
+    renewed(guards, hand, 1).await;
     eventually(SOON, || async { if bundles(server).await > 0 { Ok(()) } else { Err("no bundle so far".to_owned()) } })
         .await;
 }
@@ -50,33 +53,30 @@ async fn writes(server: &Server) -> u64 {
     stats.lines().find_map(calls).unwrap_or(0)
 }
 
-/// Waits until every lease has been renewed for so many TTLs more.
-async fn renewed(guards: &[Guard], ttls: u32) {
-    let first: Vec<_> = guards.iter().map(Guard::deadline).collect();
-    eventually(SOON, || async {
-        let late = guards.iter().zip(&first).find(|(guard, first)| guard.deadline() < first.after(TTL * ttls));
-        late.map_or(Ok(()), |(guard, _)| Err(format!("{guard:?}")))
-    })
-    .await;
+/// So many thirds of a lease pass, and every lease is renewed in each of them.
+async fn renewed(guards: &[Guard], hand: &ManualClock, thirds: u32) {
+    for _ in 0..thirds {
+        time::renewed(guards, || hand.advance(LONG / 3)).await;
+    }
     assert!(guards.iter().all(Guard::is_held), "all are held");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_outlast_many_ttls_with_few_scripts_and_can_be_given_back() {
-    let server = redis::start().await.expect("a server");
-    let locks = open(&server).await;
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let locks = open(&server, hand.clock()).await;
     let guards = hold(&locks).await;
-    bundled(&server).await;
+    bundled(&server, &guards, &hand).await;
     // Until all of them are in bundles, some are still written by themselves.
-    renewed(&guards, 1).await;
+    renewed(&guards, &hand, 3).await;
     let before = writes(&server).await;
-    renewed(&guards, 4).await;
+    renewed(&guards, &hand, 12).await;
     let wrote = writes(&server).await - before;
     // By themselves they would have been written 12 times each.
     assert!(wrote < LEASES as u64, "{wrote} writes in four TTLs");
     let view = locks.inspect("lock 7").await.expect("a view");
     assert_eq!(view.holders[0].token, Some(guards[7].token()));
-    assert!(view.holders[0].left > Duration::ZERO && view.holders[0].left <= TTL, "{view:?}");
+    assert!(view.holders[0].left > std::time::Duration::ZERO && view.holders[0].left <= LONG, "{view:?}");
     assert_eq!(locks.list("").await.expect("a list").len(), LEASES);
     for guard in guards {
         assert_eq!(guard.release().await.expect("a release"), Outcome::Released);
@@ -87,12 +87,12 @@ async fn leases_outlast_many_ttls_with_few_scripts_and_can_be_given_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_waited_for_leaves_its_bundle_and_is_handed_over() {
-    let server = redis::start().await.expect("a server");
-    let (locks, other) = (open(&server).await, open(&server).await);
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (locks, other) = (open(&server, hand.clock()).await, open(&server, Clock::system()).await);
     let mut guards = hold(&locks).await;
-    bundled(&server).await;
+    bundled(&server, &guards, &hand).await;
     let waiter = tokio::spawn({
-        let mutex = other.mutex("lock 3").wait(SOON);
+        let mutex = other.mutex("lock 3").wait(LONG);
         async move { mutex.lock().await }
     });
     eventually(SOON, || async {
@@ -101,66 +101,78 @@ async fn a_lease_that_is_waited_for_leaves_its_bundle_and_is_handed_over() {
     })
     .await;
     // Those in the bundle, and the one that left it.
-    renewed(&guards, 2).await;
+    renewed(&guards, &hand, 6).await;
     assert!(other.mutex("lock 4").try_lock().await.expect("an answer").is_none(), "still another's");
     let token = guards[3].token();
     assert_eq!(guards.remove(3).release().await.expect("a release"), Outcome::Released);
-    let next = waiter.await.expect("no panic").expect("a lock");
+    let next = timeout(SOON, waiter).await.expect("its turn").expect("no panic").expect("a lock");
     assert!(next.token() > token);
-    renewed(&guards, 2).await;
+    renewed(&guards, &hand, 6).await;
     assert!(next.is_held());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_evicted_lease_and_a_deleted_key_are_noticed_and_the_others_last() {
-    let server = redis::start().await.expect("a server");
-    let (locks, other) = (open(&server).await, open(&server).await);
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (locks, other) = (open(&server, hand.clock()).await, open(&server, Clock::system()).await);
     let mut guards = hold(&locks).await;
-    bundled(&server).await;
+    bundled(&server, &guards, &hand).await;
     let claim = other.inspect("lock 5").await.expect("a view").holders[0].claim;
     let evicted = other.evict("lock 5", claim).await.expect("an eviction");
     assert!(evicted.party.is_some());
-    let reason = tokio::time::timeout(SOON, guards[5].lost()).await.expect("it is told");
+    let reason = timeout(SOON, guards[5].lost()).await.expect("it is told");
     assert_eq!(reason, LostReason::Taken);
     let deleted = raw(&server).await.command(&["DEL", "leasehold:l{lock 9}"]).await.expect("an answer");
     assert_eq!(deleted, Reply::Integer(1));
-    let reason = tokio::time::timeout(TTL * 3, guards[9].lost()).await.expect("it is found out");
+    let (deleted, evicted) = (guards.remove(9), guards.remove(5));
+    // With the fourth renewal at the latest each is asked for by itself.
+    renewed(&guards, &hand, 4).await;
+    let reason = timeout(SOON, deleted.lost()).await.expect("it is found out");
     assert_eq!(reason, LostReason::Taken);
-    drop((guards.remove(9), guards.remove(5)));
+    drop((deleted, evicted));
     // The others are not touched.
-    renewed(&guards, 2).await;
+    renewed(&guards, &hand, 6).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_connection_and_forgotten_scripts_lose_nothing_and_a_forgetful_server_is_noticed() {
-    let mut server = redis::start().await.expect("a server");
-    let locks = open(&server).await;
+    let (mut server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let locks = open(&server, hand.clock()).await;
     let guards = hold(&locks).await;
-    bundled(&server).await;
+    bundled(&server, &guards, &hand).await;
     for _ in 0..3 {
         let mut raw = raw(&server).await;
         raw.command(&["SCRIPT", "FLUSH"]).await.expect("an answer");
+        let before: Vec<_> = guards.iter().map(Guard::deadline).collect();
         raw.command(&["CLIENT", "KILL", "TYPE", "pubsub"]).await.expect("an answer");
-        renewed(&guards, 1).await;
+        time::until(&hand, || {
+            let late = guards.iter().zip(&before).find(|(guard, before)| guard.deadline() <= **before);
+            late.map_or(Ok(()), |(guard, _)| Err(format!("{guard:?}")))
+        })
+        .await;
+        renewed(&guards, &hand, 3).await;
     }
     server.kill().expect("a kill");
     server.restart(Data::Wipe).await.expect("a restart");
-    for guard in &guards {
-        tokio::time::timeout(SOON, guard.lost()).await.expect("all are told");
-    }
+    time::until(&hand, || {
+        let held = guards.iter().find(|guard| guard.lost_reason().is_none());
+        held.map_or(Ok(()), |guard| Err(format!("not told: {guard:?}")))
+    })
+    .await;
+    assert!(guards.iter().all(|guard| guard.lost_reason() == Some(LostReason::Taken)), "long before their leases end");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn releases_in_any_order_keep_the_rest_of_a_bundle() {
-    let server = redis::start().await.expect("a server");
-    let locks = open(&server).await;
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let locks = open(&server, hand.clock()).await;
     let mut guards = hold(&locks).await;
-    bundled(&server).await;
+    bundled(&server, &guards, &hand).await;
     while guards.len() > 20 {
         let at = guards.len() * 7 / 13;
         assert_eq!(guards.swap_remove(at).release().await.expect("a release"), Outcome::Released);
         if guards.len() % 30 == 0 {
-            renewed(&guards, 1).await;
+            renewed(&guards, &hand, 1).await;
         }
     }
     drop(guards);

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use leasehold::cache::strategy::{Aside, DeleteAfter, Invalidating, Source, Strategy};
 use leasehold::cache::{ReadThrough, Store};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::{Actor, eventually};
 
-use crate::cache::site::{Db, LONG, Point, aside, cache, mariadb_server, read, redis_server, spawn_write, text};
+use crate::cache::site::{
+    ANSWER, Db, LONG, Point, aside, cache, mariadb_server, read, redis_server, spawn_write, text,
+};
 
 /// A writer is gone just after its commit. What does the next reader get?
 async fn gone_after_the_commit(strategy: &Arc<dyn Strategy>, db: &Db) -> String {
@@ -26,11 +29,11 @@ async fn gone_after_the_commit(strategy: &Arc<dyn Strategy>, db: &Db) -> String 
 async fn without_a_mark_the_ttl_is_the_bound() {
     let control: Arc<dyn Strategy> = Arc::new(DeleteAfter(aside().await));
     assert_eq!(gone_after_the_commit(&control, &Db::new().await).await, "v1", "the control");
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(1);
     let ours: Arc<dyn Strategy> = Arc::new(Invalidating(cache(|builder| builder.ttl(ttl)).await));
     let db = Db::new().await;
     gone_after_the_commit(&ours, &db).await;
-    eventually(Duration::from_secs(30), || async {
+    eventually(SOON, || async {
         match read(&ours, &db).await.as_str() {
             "v2" => Ok(()),
             other => Err(other.to_owned()),
@@ -44,7 +47,7 @@ async fn killed_after_its_commit(redis: &str, db: &Db, how: &str) {
     let mariadb = format!("{}?prefer_socket=false", mariadb_server().await.url());
     let exe = Path::new(env!("CARGO_BIN_EXE_leasehold-cache-actor"));
     let mut writer = Actor::spawn(exe, &["write", redis, &mariadb, &db.table, how], &[]).expect("a process");
-    writer.expect(|line| line["committed"] == true, Duration::from_secs(30)).await.expect("a commit");
+    writer.expect(|line| line["committed"] == true, SOON).await.expect("a commit");
     writer.sigkill().expect("killed");
     assert_eq!(db.value().await, "v2");
 }
@@ -53,13 +56,13 @@ async fn killed_after_its_commit(redis: &str, db: &Db, how: &str) {
 async fn a_killed_writer_that_had_announced_itself_leaves_nothing_stale() {
     let db = Db::new().await;
     let redis = format!("{}?prefix=killed:", redis_server().await.url());
-    let cache = ReadThrough::builder().timeout(Duration::from_secs(20)).open(&redis).await.expect("a cache");
+    let cache = ReadThrough::builder().timeout(ANSWER).open(&redis).await.expect("a cache");
     let get = async || text(cache.get_or_load("k", || db.load("k")).await);
     assert_eq!(get().await, "v1");
     killed_after_its_commit(&redis, &db, "ours").await;
     // At once, while its mark stands, and until the value is in the cache again.
     assert_eq!(get().await, "v2");
-    eventually(Duration::from_secs(30), || async {
+    eventually(SOON, || async {
         let before = cache.stats().hits;
         assert_eq!(get().await, "v2");
         if cache.stats().hits > before { Ok(()) } else { Err("the mark still stands") }
@@ -72,7 +75,7 @@ async fn a_killed_writer_that_had_announced_itself_leaves_nothing_stale() {
 async fn a_killed_writer_that_was_to_delete_leaves_what_was() {
     let db = Db::new().await;
     let redis = format!("{}?prefix=killed-naive:", redis_server().await.url());
-    let store = Store::open(&redis, Duration::from_secs(20)).await.expect("a store");
+    let store = Store::open(&redis, ANSWER).await.expect("a store");
     let naive: Arc<dyn Strategy> = Arc::new(DeleteAfter(Aside::new(&store, LONG)));
     assert_eq!(read(&naive, &db).await, "v1");
     killed_after_its_commit(&redis, &db, "naive").await;

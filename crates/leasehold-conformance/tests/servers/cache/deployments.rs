@@ -1,21 +1,21 @@
-//! The same on a cluster, behind Sentinels, and as a user who may do little.
+//! Every step there is, as a user who may do little.
 
 use std::sync::Arc;
-use std::time::Duration;
 
+use leasehold::Token;
 use leasehold::cache::ReadThrough;
-use leasehold::cache::strategy::{Invalidating, Strategy, WritingThrough};
-use leasehold::{Locks, Token};
-use leasehold_testbed::redis::{Cluster, Redis, Reply, Resp, SentinelSet};
-use leasehold_testbed::{Server, eventually};
+use leasehold::cache::strategy::{Invalidating, Strategy};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::redis::{Redis, Reply, Resp};
+use leasehold_testbed::{Server, eventually, try_eventually};
 
-use crate::cache::site::{Db, LONG, Point, read, spawn_read, text, write};
+use crate::cache::site::{ANSWER, Db, LONG, Point, read, spawn_read, text, write};
 
 /// Every step there is, by two clients of this deployment.
-async fn everything(url: &str) {
+pub(super) async fn everything(url: &str) {
     let open = async || {
         let builder = ReadThrough::builder().ttl(LONG).negative_ttl(LONG).lease(LONG).longest_load(LONG).early(0.0);
-        builder.timeout(Duration::from_secs(20)).open(url).await.expect("a cache")
+        builder.timeout(ANSWER).open(url).await.expect("a cache")
     };
     let (db, one, two) = (Db::new().await, open().await, open().await);
     let [a, b] = [one.clone(), two.clone()].map(|cache| Arc::new(Invalidating(cache)) as Arc<dyn Strategy>);
@@ -23,8 +23,7 @@ async fn everything(url: &str) {
     let loads = spawn_read(&a, &db);
     gate.reached().await;
     let waits = spawn_read(&b, &db);
-    eventually(Duration::from_secs(30), || async { if two.stats().waits == 1 { Ok(()) } else { Err("not yet") } })
-        .await;
+    eventually(SOON, || async { if two.stats().waits == 1 { Ok(()) } else { Err("not yet") } }).await;
     gate.open();
     for reader in [loads, waits] {
         assert_eq!(reader.await.expect("a reader"), "v1");
@@ -50,23 +49,6 @@ async fn everything(url: &str) {
         assert_eq!(cache.get_or_load("nobody", nothing).await.expect("an answer"), None);
     }
     assert_eq!(one.stats().loads + two.stats().loads - before, 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_cluster() {
-    let cluster = Cluster::start(3, 0).await.expect("a cluster");
-    everything(&cluster.url()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_sentinels() {
-    let set = SentinelSet::start(1).await.expect("Sentinels");
-    everything(&set.url()).await;
-    let locks = Locks::open(&set.url()).await.expect("locks");
-    let through = WritingThrough { cache: ReadThrough::open(&set.url()).await.expect("a cache"), locks };
-    let db = Db::new().await;
-    through.write(&db, "k", b"v2".to_vec()).await.expect("written");
-    assert_eq!(text(through.read(&db, "k").await), "v2");
 }
 
 /// Makes a user with these rules.
@@ -108,7 +90,7 @@ async fn as_a_user_who_may_only_do_what_the_page_says() {
 /// Whether the steps that ask for each permission go well.
 async fn everything_quickly(url: &str) -> Result<(), String> {
     let say = |error: &dyn std::error::Error| error.to_string();
-    let closed = ReadThrough::builder().outage(leasehold::cache::Outage::Closed).timeout(Duration::from_secs(20));
+    let closed = ReadThrough::builder().outage(leasehold::cache::Outage::Closed).timeout(ANSWER);
     let key = format!("k{}", leasehold::ClaimId::random().bits());
     let cache = closed.open(url).await.map_err(|error| say(&error))?;
     let gate = tokio::sync::Semaphore::new(0);
@@ -118,15 +100,11 @@ async fn everything_quickly(url: &str) -> Result<(), String> {
     };
     let read = async || cache.get_or_load(&key, slow).await.map(drop).map_err(|error| say(&error));
     let open = async {
-        // One waits by then, unless it may not; then the other is let go, too.
-        for _ in 0..1000 {
-            if cache.stats().waits > 0 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+        // One waits by then, unless it may not: that ends it, and all of this.
+        let waits = || async { if cache.stats().waits > 0 { Ok(()) } else { Err("it does not wait") } };
+        let waits = try_eventually("a waiter", SOON, waits).await.map_err(|error| say(&error));
         gate.add_permits(2);
-        Ok(())
+        waits
     };
     tokio::try_join!(read(), read(), open)?;
     let before = cache.stats();

@@ -1,10 +1,15 @@
-//! The example, in memory and on a real Redis: ours shows no wrong price, and only its strong modes are sure not to.
+//! The example, in memory and on a real Redis: ours shows no wrong price, and only its strong modes are sure not to. That needs some
+//! seconds of load, and is watched at night.
 
 use std::time::Duration;
 
-use crate::cache::shop::{NAMES, Shop, is_strong};
+use crate::cache::shop::Shop;
+#[cfg(feature = "nightly")]
+use crate::cache::shop::{NAMES, is_strong};
+#[cfg(feature = "nightly")]
 use crate::cache::site::redis_server;
 
+#[cfg(feature = "nightly")]
 async fn watch(url: String) {
     let shop = Shop { url, time: Duration::from_millis(1500) };
     let mut wrong = 0;
@@ -22,12 +27,20 @@ async fn watch(url: String) {
     assert_eq!(shop.crowd(1000).await.expect("a crowd"), 1);
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_memory() {
     watch("memory:".to_owned()).await;
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_redis() {
     watch(redis_server().await.url()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_is_one_load() {
+    let shop = Shop { url: "memory:".to_owned(), time: Duration::ZERO };
+    assert_eq!(shop.crowd(1000).await.expect("a crowd"), 1, "{shop:?}");
 }

@@ -4,10 +4,15 @@
 
 mod crashes;
 mod deployments;
+#[cfg(feature = "nightly")]
+mod double_delete;
 mod example;
 mod outage;
 mod races;
 mod scripts;
+#[cfg(feature = "nightly")]
+mod sets;
+#[cfg_attr(not(feature = "nightly"), allow(dead_code, reason = "the gate runs a part of the example"))]
 #[path = "../../../../leasehold/examples/cache/shop.rs"]
 mod shop;
 mod site;

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use leasehold::cache::strategy::{Invalidating, Source, Strategy};
 use leasehold::cache::{CacheError, Outage, ReadThrough};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::redis::{Reply, Resp};
 use leasehold_testbed::{Data, Proxy, Server, eventually, redis};
 
 use crate::cache::site::{Db, LONG, Point, cache_at, spawn_read, text};
-
-const BOUND: Duration = Duration::from_secs(30);
 
 async fn get(cache: &ReadThrough, db: &Db) -> Result<Option<Vec<u8>>, CacheError> {
     cache.get_or_load("k", || db.load("k")).await
@@ -18,7 +17,7 @@ async fn get(cache: &ReadThrough, db: &Db) -> Result<Option<Vec<u8>>, CacheError
 
 /// Reads until something was found in the cache.
 async fn cached_again(cache: &ReadThrough, db: &Db, value: &str) {
-    eventually(BOUND, || async {
+    eventually(SOON, || async {
         let before = cache.stats().hits;
         let got = get(cache, db).await.map_err(|error| error.to_string())?;
         assert_eq!(text(Ok(got)), value);
@@ -39,7 +38,7 @@ async fn without_redis_reads_go_to_the_database_or_fail_and_writes_say_so() {
     server.kill().expect("killed");
     db.set("v2").await;
     assert_eq!(text(get(&open, &db).await), "v2");
-    let refused = eventually(BOUND, || async { get(&closed, &db).await.err().ok_or("a value without Redis") }).await;
+    let refused = eventually(SOON, || async { get(&closed, &db).await.err().ok_or("a value without Redis") }).await;
     assert!(matches!(refused, CacheError::Unavailable(_)), "{refused:?}");
     for cache in [&open, &closed] {
         assert!(matches!(cache.invalidate("k").await, Err(CacheError::Unavailable(_))));
@@ -70,7 +69,7 @@ async fn without_redis_a_crowd_is_one_load_at_a_time() {
     gate.reached().await;
     db.set("v2").await;
     let crowd: Vec<_> = (0..100).map(|_| spawn_read(&strategy, &db)).collect();
-    eventually(BOUND, || async { if cache.stats().bypasses == 101 { Ok(()) } else { Err(cache.stats().bypasses) } })
+    eventually(SOON, || async { if cache.stats().bypasses == 101 { Ok(()) } else { Err(cache.stats().bypasses) } })
         .await;
     gate.open();
     first.await.expect("a reader");
@@ -92,7 +91,7 @@ async fn a_redis_that_hangs_costs_a_timeout_and_no_more() {
     db.set("v2").await;
     assert_eq!(text(get(&open, &db).await), "v2");
     proxy.freeze(false);
-    eventually(BOUND, || async { open.invalidate("k").await }).await;
+    eventually(SOON, || async { open.invalidate("k").await }).await;
     cached_again(&open, &db, "v2").await;
 }
 
@@ -103,15 +102,15 @@ async fn behind_and_beside(server: &Server, proxy: &Proxy, timeout: Duration) ->
         let cache = cache.timeout(timeout);
         let cache = cache.open(&format!("redis://{addr}/?prefix=two:")).await.expect("a cache");
         // It need not be connected when it is opened.
-        eventually(BOUND, || async { cache.invalidate("other").await }).await;
+        eventually(SOON, || async { cache.invalidate("other").await }).await;
         cache
     };
-    (open(proxy.addr(), timeout).await, open(server.addr(), BOUND).await)
+    (open(proxy.addr(), timeout).await, open(server.addr(), SOON).await)
 }
 
 /// Waits until somebody has asked for the key.
 async fn asked(server: &Server) {
-    eventually(BOUND, || async {
+    eventually(SOON, || async {
         let mut hand = Resp::connect(server.addr()).await.expect("a connection");
         match hand.command(&["EXISTS", "two:c{k}"]).await.expect("an answer") {
             Reply::Integer(1) => Ok(()),
@@ -123,7 +122,7 @@ async fn asked(server: &Server) {
 
 /// It loads: it does not wait for a lease that nobody has.
 async fn loads_at_once(cache: &ReadThrough, db: &Db) {
-    let got = tokio::time::timeout(BOUND, get(cache, db)).await.expect("it waits for a lease that nobody has");
+    let got = tokio::time::timeout(SOON, get(cache, db)).await.expect("it waits for a lease that nobody has");
     assert_eq!((text(got).as_str(), cache.stats().loads), ("v1", 1));
 }
 
@@ -132,7 +131,7 @@ async fn loads_at_once(cache: &ReadThrough, db: &Db) {
 async fn a_reader_that_goes_away_before_it_is_answered_keeps_no_lease() {
     let server = redis::start().await.expect("a Redis");
     let proxy = Proxy::start(server.addr()).await.expect("a proxy");
-    let (db, (goes, stays)) = (Db::new().await, behind_and_beside(&server, &proxy, BOUND).await);
+    let (db, (goes, stays)) = (Db::new().await, behind_and_beside(&server, &proxy, SOON).await);
     proxy.drop_replies(true);
     let strategy: Arc<dyn Strategy> = Arc::new(Invalidating(goes.clone()));
     let gone = spawn_read(&strategy, &db);
@@ -175,7 +174,7 @@ async fn a_writer_whose_answer_is_lost_leaves_no_mark() {
 async fn a_writer_that_goes_away_before_it_is_answered_leaves_no_mark() {
     let server = redis::start().await.expect("a Redis");
     let proxy = Proxy::start(server.addr()).await.expect("a proxy");
-    let (db, (writes, reads)) = (Db::new().await, behind_and_beside(&server, &proxy, BOUND).await);
+    let (db, (writes, reads)) = (Db::new().await, behind_and_beside(&server, &proxy, SOON).await);
     proxy.drop_replies(true);
     let gone = tokio::spawn(async move {
         let commit = |_| async { panic!("it must not write") as Result<(), std::io::Error> };
@@ -193,8 +192,8 @@ async fn a_waiter_whose_connection_breaks_finds_the_value_all_the_same() {
     let server = redis::start().await.expect("a Redis");
     let proxy = Proxy::start(server.addr()).await.expect("a proxy");
     let open = async |addr: std::net::SocketAddr| {
-        let cache = ReadThrough::builder().timeout(Duration::from_secs(20)).lease(Duration::from_secs(600));
-        cache.longest_load(Duration::from_secs(600)).open(&format!("redis://{addr}/")).await.expect("a cache")
+        let cache = ReadThrough::builder().timeout(SOON).lease(LONG);
+        cache.longest_load(LONG).open(&format!("redis://{addr}/")).await.expect("a cache")
     };
     let (db, loads, waits) = (Db::new().await, open(server.addr()).await, open(proxy.addr()).await);
     let gate = db.hold(Point::Loaded);
@@ -203,12 +202,12 @@ async fn a_waiter_whose_connection_breaks_finds_the_value_all_the_same() {
     gate.reached().await;
     let strategy: Arc<dyn Strategy> = Arc::new(Invalidating(waits.clone()));
     let waiter = spawn_read(&strategy, &db);
-    eventually(BOUND, || async { if waits.stats().waits == 1 { Ok(()) } else { Err("it does not wait yet") } }).await;
+    eventually(SOON, || async { if waits.stats().waits == 1 { Ok(()) } else { Err("it does not wait yet") } }).await;
     proxy.refuse(true);
     proxy.cut();
     gate.open();
     assert_eq!(loader.await.expect("a reader"), "v1");
     proxy.refuse(false);
     // Over the new connection, or past Redis if it asked in between.
-    assert_eq!(tokio::time::timeout(BOUND, waiter).await.expect("in time").expect("a reader"), "v1");
+    assert_eq!(tokio::time::timeout(SOON, waiter).await.expect("an end").expect("a reader"), "v1");
 }

@@ -1,12 +1,10 @@
 //! The scripts do what the specification does: the same steps on both, and the same answers.
 
-use std::time::Duration;
-
 use leasehold::cache::Store;
 use leasehold::logic::cache::{Ask, Begin, Entry, Found, Load, Said, Step};
 use proptest::prelude::*;
 
-use crate::cache::site::redis_server;
+use crate::cache::site::{ANSWER, redis_server};
 
 /// Times are nothing or for ever: what two clocks say does not matter then.
 const EVER: u64 = 3_600_000_000;
@@ -102,9 +100,10 @@ fn they_are_what_is_specified() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let store = runtime.block_on(async {
         let url = format!("{}?prefix=scripts:", redis_server().await.url());
-        Store::open(&url, Duration::from_secs(20)).await.expect("a store")
+        Store::open(&url, ANSWER).await.expect("a store")
     });
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 300, ..ProptestConfig::default() });
+    let cases = if cfg!(feature = "nightly") { 300 } else { 60 };
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases, ..ProptestConfig::default() });
     let checked = runner.run(&prop::collection::vec(step(), 1..40), |steps| {
         let key = format!("case {}", leasehold::ClaimId::random().bits());
         runtime.block_on(compare(&store, &key, &steps))

@@ -11,23 +11,25 @@ use leasehold::cache::strategy::{
 };
 use leasehold::cache::{Builder, CacheError, Now, ReadThrough, Row, Store};
 use leasehold::{Locks, Token};
+use leasehold_conformance::world::{self, SOON};
+use leasehold_testbed::Server;
 use leasehold_testbed::redis::{Reply, Resp};
-use leasehold_testbed::{Server, mariadb, redis};
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Pool};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::Semaphore;
 
 /// Longer than any test takes: what ends here does not end by itself.
 pub(crate) const LONG: Duration = Duration::from_secs(3600);
 
+/// How long an answer of Redis is waited for where it comes.
+pub(crate) const ANSWER: Duration = SOON;
+
 pub(crate) async fn redis_server() -> &'static Server {
-    static SERVER: OnceCell<Server> = OnceCell::const_new();
-    SERVER.get_or_init(|| async { redis::start().await.expect("a Redis") }).await
+    crate::redis_faults::site::server().await
 }
 
 pub(crate) async fn mariadb_server() -> &'static Server {
-    static SERVER: OnceCell<Server> = OnceCell::const_new();
-    SERVER.get_or_init(|| async { mariadb::start().await.expect("a MariaDB") }).await
+    crate::own_tables::site::mariadb_server().await
 }
 
 /// A name that no other test has.
@@ -66,11 +68,7 @@ pub(crate) struct Gate {
 
 impl Gate {
     pub(crate) async fn reached(&self) {
-        tokio::time::timeout(Duration::from_secs(30), self.reached.acquire())
-            .await
-            .expect("nobody came")
-            .expect("it")
-            .forget();
+        tokio::time::timeout(SOON, self.reached.acquire()).await.expect("nobody came").expect("it").forget();
     }
 
     pub(crate) fn open(&self) {
@@ -172,17 +170,17 @@ pub(crate) async fn cache(set: impl FnOnce(Builder) -> Builder) -> ReadThrough {
 
 pub(crate) async fn cache_at(url: &str, set: impl FnOnce(Builder) -> Builder) -> ReadThrough {
     let builder = ReadThrough::builder().ttl(LONG).lease(LONG).longest_load(LONG).longest_write(LONG).early(0.0);
-    set(builder.timeout(Duration::from_secs(20))).open(&format!("{url}?prefix={}:", fresh("p"))).await.expect("a cache")
+    set(builder.timeout(ANSWER)).open(&format!("{url}?prefix={}:", fresh("p"))).await.expect("a cache")
 }
 
 pub(crate) async fn aside() -> Aside {
     let url = format!("{}?prefix={}:", redis_server().await.url(), fresh("p"));
-    Aside::new(&Store::open(&url, Duration::from_secs(20)).await.expect("a store"), LONG)
+    Aside::new(&Store::open(&url, ANSWER).await.expect("a store"), LONG)
 }
 
 pub(crate) async fn locks() -> Locks {
     let url = format!("{}?prefix={}:", redis_server().await.url(), fresh("p"));
-    Locks::builder().ttl(Duration::from_secs(30)).open(&url).await.expect("locks")
+    Locks::builder().ttl(world::LONG).open(&url).await.expect("locks")
 }
 
 /// The textbook's, without the one under a lock.

@@ -1,14 +1,13 @@
 //! A thousand readers of several processes, who all find nothing.
 
 use std::path::Path;
-use std::time::Duration;
 
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::Actor;
 use serde_json::{Value, json};
 
 use crate::cache::site::{Db, mariadb_server, redis_server};
 
-const BOUND: Duration = Duration::from_secs(60);
 const PROCESSES: u64 = 4;
 const EACH: u64 = 250;
 
@@ -25,7 +24,7 @@ async fn loads(how: &str) -> u64 {
     }
     for word in ["ready", "waiting"] {
         for actor in &mut actors {
-            actor.expect(|line| !line[word].is_null(), BOUND).await.expect(word);
+            actor.expect(|line| !line[word].is_null(), SOON).await.expect(word);
         }
         // Nobody starts, and no load ends, before all are there.
         for actor in &mut actors {
@@ -34,7 +33,7 @@ async fn loads(how: &str) -> u64 {
     }
     let mut loads = 0;
     for actor in &mut actors {
-        let end = actor.expect(|line| !line["right"].is_null(), BOUND).await.expect("an end");
+        let end = actor.expect(|line| !line["right"].is_null(), SOON).await.expect("an end");
         assert_eq!(end["right"], Value::from(EACH), "everybody has the value");
         loads += end["loads"].as_u64().expect("a number");
     }

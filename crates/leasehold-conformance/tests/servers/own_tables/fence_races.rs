@@ -8,7 +8,7 @@ use leasehold::fence::{AdmitError, Table};
 
 use crate::own_tables::fence::fence;
 use crate::own_tables::on_both;
-use crate::own_tables::site::{LEVELS, Level, Site, fresh};
+use crate::own_tables::site::{LEVELS, Level, Site, fresh, until_waiting};
 
 /// A journal: each write is a line, in the order of the writes.
 async fn journal<S: Site>(conn: &mut S::Conn) -> String {
@@ -98,9 +98,7 @@ async fn whoever_is_newer_waits_for_the_end_of_the_older<S: Site>(site: S) {
             .chars()
             .take(30)
             .collect::<String>();
-        while !S::waiting(&mut look, &start).await {
-            tokio::task::yield_now().await;
-        }
+        until_waiting::<S>(&mut look, &start).await;
         S::write(&mut tx, &format!("INSERT INTO {journal} VALUES (1, 1)")).await.expect("written");
         ended.store(true, Ordering::SeqCst);
         S::commit(tx).await.expect("committed");

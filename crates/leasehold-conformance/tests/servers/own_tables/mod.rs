@@ -4,7 +4,7 @@
 mod fence;
 mod fence_races;
 mod redis;
-mod site;
+pub(crate) mod site;
 mod versioned;
 mod versioned_races;
 

@@ -12,8 +12,7 @@ async fn connect(url: &str) -> ::redis::aio::MultiplexedConnection {
 
 #[tokio::test]
 async fn tokens_never_fall_and_are_compared_as_whole_numbers() {
-    let server = redis::start().await.expect("a Redis");
-    let mut conn = connect(&server.url()).await;
+    let mut conn = connect(&crate::redis_faults::site::server().await.url()).await;
     let huge = 1 << 53;
     for (token, seen) in [
         (9, None),
@@ -26,10 +25,11 @@ async fn tokens_never_fall_and_are_compared_as_whole_numbers() {
         (u64::MAX, None),
         (u64::MAX - 1, Some(u64::MAX)),
     ] {
-        let stale = admit(&mut conn, "stock", Token(token)).await.err().map(|error| error.stale().expect("stale"));
+        let stale =
+            admit(&mut conn, "fenced stock", Token(token)).await.err().map(|error| error.stale().expect("stale"));
         assert_eq!(stale, seen.map(|seen| Stale { token: Token(token), seen: Token(seen) }));
     }
-    admit(&mut conn, "other", Token(1)).await.expect("each key has its own");
+    admit(&mut conn, "other fenced stock", Token(1)).await.expect("each key has its own");
 }
 
 #[tokio::test]
@@ -50,6 +50,7 @@ async fn a_value_is_set_with_the_check_or_not_at_all() {
 }
 
 /// Whatever the key, the node that has it takes the script; all others name that one.
+#[cfg(feature = "nightly")]
 #[tokio::test]
 async fn on_a_cluster_the_fence_is_where_its_key_is() {
     let cluster = redis::Cluster::start(3, 0).await.expect("a cluster");

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use leasehold::database::{Connection, IntoValue, PostgresValue, Transaction};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::{Server, mariadb, postgres};
 use mysql_async::prelude::Queryable;
 use mysql_async::{IsolationLevel as MysqlLevel, TxOpts};
@@ -55,6 +56,16 @@ pub(crate) trait Site: Clone + Send + Sync + 'static {
     fn number(conn: &mut Self::Conn, sql: &str) -> impl Future<Output = i64> + Send {
         async { Self::numbers(conn, sql).await.first().copied().expect("a row") }
     }
+}
+
+/// Waits until a statement that begins so waits.
+pub(crate) async fn until_waiting<S: Site>(conn: &mut S::Conn, start: &str) {
+    let waits = async {
+        while !S::waiting(conn, start).await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, waits).await.expect("a statement that waits");
 }
 
 #[derive(Clone)]
@@ -137,10 +148,15 @@ impl Site for Postgres {
 #[derive(Clone)]
 pub(crate) struct Mariadb(SocketAddr);
 
+/// The MariaDB that these tests and others share.
+pub(crate) async fn mariadb_server() -> &'static Server {
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    SERVER.get_or_init(|| async { mariadb::start().await.expect("a MariaDB") }).await
+}
+
 impl Mariadb {
     pub(crate) async fn start() -> Self {
-        static SERVER: OnceCell<Server> = OnceCell::const_new();
-        Self(SERVER.get_or_init(|| async { mariadb::start().await.expect("a MariaDB") }).await.addr())
+        Self(mariadb_server().await.addr())
     }
 }
 

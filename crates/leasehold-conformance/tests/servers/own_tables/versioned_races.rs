@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use leasehold::versioned::{Change, UpdateError, Versioned};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::Proxy;
 
 use crate::own_tables::on_both;
-use crate::own_tables::site::{Level, Site};
+use crate::own_tables::site::{Level, Site, until_waiting};
 use crate::own_tables::versioned::{row, stock};
 
 /// Sells one unit to somebody else, from a thread of its own: a caller's function may not wait.
@@ -126,16 +127,14 @@ async fn a_connection_lost_in_the_middle_is_unknown_and_not_tried_again<S: Site>
     let mut tx = S::begin(&mut holder, Level::ReadCommitted).await;
     S::write(&mut tx, &format!("UPDATE {table} SET sold = 7 WHERE id = 1")).await.expect("locked");
 
-    let mut asked = 0;
+    let (mut asked, statement) = (0, format!("UPDATE \"{table}\" SET \"units\""));
     let ended = {
         let update = stock.update(&mut far, S::Number::from(1), |row| {
             asked += 1;
             Ok(sell::<S>(row))
         });
         let cut = async {
-            while !S::waiting(&mut conn, &format!("UPDATE \"{table}\" SET \"units\"")).await {
-                tokio::task::yield_now().await;
-            }
+            until_waiting::<S>(&mut conn, &statement).await;
             proxy.cut();
         };
         tokio::join!(update, cut).0
@@ -144,9 +143,12 @@ async fn a_connection_lost_in_the_middle_is_unknown_and_not_tried_again<S: Site>
     assert_eq!(asked, 1, "tried once");
     S::commit(tx).await.expect("committed");
     // Its row is read column by column: only once nobody changes it any more.
-    while S::running(&mut conn, &format!("UPDATE \"{table}\" SET \"units\"")).await {
-        tokio::task::yield_now().await;
-    }
+    let ended = async {
+        while S::running(&mut conn, &statement).await {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, ended).await.expect("the statement ends");
     let [units, sold, version] = row::<S>(&mut conn, &table, 1).await;
     assert_eq!((sold, units + version), (7, 100), "done once or not at all");
 }

@@ -7,6 +7,8 @@ use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::redis::{Reply, Resp};
 use leasehold_testbed::{Server, eventually, redis};
 
+use crate::redis_faults::site::Site;
+
 async fn open(server: &Server) -> Locks {
     Locks::builder().ttl(LONG).open(&server.url()).await.expect("the engine")
 }
@@ -44,8 +46,8 @@ async fn free_locks_are_taken_by_one_script() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn if_one_is_not_free_none_is_taken() {
-    let server = redis::start().await.expect("a server");
-    let (locks, other) = (open(&server).await, open(&server).await);
+    let site = Site::shared().await;
+    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
     let held = other.mutex("b").lock().await.expect("a lock");
     assert!(locks.all(["a", "b", "c"]).try_lock().await.expect("an answer").is_none());
     eventually(SOON, || async {
@@ -69,8 +71,8 @@ async fn if_one_is_not_free_none_is_taken() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn modes_owners_and_limits_are_kept_in_one_script_too() {
-    let server = redis::start().await.expect("a server");
-    let (locks, other) = (open(&server).await, open(&server).await);
+    let site = Site::shared().await;
+    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
     let owner = Owner::new();
     let outer = locks.mutex("mine").owner(&owner).lock().await.expect("a lock");
     let reader = other.rwlock("read").read().await.expect("a lock");
@@ -89,11 +91,11 @@ async fn modes_owners_and_limits_are_kept_in_one_script_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_want_several_never_meet_and_never_wait_for_each_other() {
-    let server = redis::start().await.expect("a server");
+    let site = Site::shared().await;
     static INSIDE: [AtomicU32; 3] = [AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)];
     let mut tasks = tokio::task::JoinSet::new();
     for number in 0..6_usize {
-        let locks = open(&server).await;
+        let locks = site.locks(LONG).await;
         tasks.spawn(async move {
             for turn in 0..30 {
                 let pair = [number % 3, (number + 1 + turn % 2) % 3];

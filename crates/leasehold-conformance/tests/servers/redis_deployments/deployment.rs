@@ -4,15 +4,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Guard, Locks, Outcome, Token};
+use leasehold::{Locks, Outcome, Token};
+pub(crate) use leasehold_conformance::world::{LONG, SOON as BOUND};
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Reply, Resp};
 use tokio::task::JoinSet;
-
-/// Only a failing test waits this long.
-pub(crate) const BOUND: Duration = Duration::from_secs(60);
-/// A TTL that no test outlives: whatever is lost before was not lost by expiry.
-pub(crate) const LONG: Duration = Duration::from_secs(90);
 
 /// A client of its own.
 pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
@@ -39,6 +35,7 @@ pub(crate) fn text(reply: Reply) -> String {
 }
 
 /// Waits until so many of our clients listen at the server. One that becomes the master closes its connections: it is asked again.
+#[cfg(feature = "nightly")]
 pub(crate) async fn until_listening(addr: SocketAddr, count: usize) {
     eventually(BOUND, || async {
         let mut server = Resp::connect(addr).await.map_err(|error| error.to_string())?;
@@ -52,6 +49,7 @@ pub(crate) async fn until_listening(addr: SocketAddr, count: usize) {
 }
 
 /// Waits until the client's engine answers.
+#[cfg(feature = "nightly")]
 pub(crate) async fn until_answering(locks: &Locks) {
     eventually(BOUND, || async { locks.inspect("anything").await.map(drop) }).await;
 }
@@ -76,7 +74,8 @@ pub(crate) async fn until_free(locks: &Locks, name: &str) {
 }
 
 /// Waits until the lease was extended once more.
-pub(crate) async fn until_renewed(guard: &Guard) {
+#[cfg(feature = "nightly")]
+pub(crate) async fn until_renewed(guard: &leasehold::Guard) {
     let before = guard.deadline();
     eventually(BOUND, || async {
         match (guard.deadline() > before, guard.lost_reason()) {

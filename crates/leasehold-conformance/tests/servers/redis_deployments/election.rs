@@ -1,17 +1,15 @@
-//! Whoever observes an election is told by the server, and misses nothing.
+//! An observer of an election is told by the server, and misses nothing.
 
 use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::{Leader, Observer};
-use leasehold_testbed::redis;
+use leasehold_conformance::world::{LONG, SOON};
 
-use crate::redis_deployments::deployment::{LONG, client};
-
-/// Well below a third of the TTL, after which whoever was not told looks by itself.
-const SOON: Duration = Duration::from_secs(20);
+use crate::redis_faults::site::Site;
 
 async fn next(observer: &mut Observer, what: &str) -> Option<Leader> {
+    // An observer that was not told looks by itself after a third of the TTL, which is later.
     let seen = tokio::time::timeout(SOON, observer.next()).await;
     seen.unwrap_or_else(|_| panic!("missed: {what}")).expect("an answer")
 }
@@ -27,8 +25,8 @@ async fn linger(time: Duration) {
 /// The change falls before, into and after the moment in which the server is asked to tell of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_change_is_told_whenever_it_comes() {
-    let server = redis::start().await.expect("a server");
-    let (one, two) = (client(&server.url(), LONG).await, client(&server.url(), LONG).await);
+    let site = Site::shared().await;
+    let (one, two) = (site.locks(LONG).await, site.locks(LONG).await);
     let mut observer = two.election("a").observe().expect("an observer");
     assert_eq!(next(&mut observer, "the beginning").await, None);
     for round in 0..300 {

@@ -1,9 +1,7 @@
 //! Passwords, databases and TLS where there is more than one server.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::Command;
 
 use leasehold::{ErrorKind, Locks, Outcome};
 use leasehold_testbed::process::{Binary, Place, Probe, Recipe};
@@ -13,10 +11,10 @@ use tokio::net::TcpStream;
 
 use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order};
 
-const SECRET: &str = "opensesame";
+pub(super) const SECRET: &str = "opensesame";
 
 /// Two clients hand a lock over: commands and messages both go through.
-async fn works(url: &str) {
+pub(super) async fn works(url: &str) {
     eventually(BOUND, || async { Locks::open(url).await.map(drop).map_err(|error| error.to_string()) }).await;
     let (one, two) = (client(url, LONG).await, client(url, LONG).await);
     let held = one.mutex("a").lock().await.expect("a lock");
@@ -27,7 +25,7 @@ async fn works(url: &str) {
 }
 
 /// Who has no or a wrong password is refused, and it is not repeated.
-async fn refused(url: &str) {
+pub(super) async fn refused(url: &str) {
     let error = Locks::open(url).await.expect_err("refused");
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!error.to_string().contains(SECRET) && !error.to_string().contains("wrong"), "{error}");
@@ -46,42 +44,6 @@ async fn a_password_and_a_database_behind_sentinels() {
     assert_eq!(raw.command(&["EXISTS", "leasehold:l{a}"]).await.expect("an answer"), Reply::Integer(1));
     refused(&set.url().replace(SECRET, "wrong")).await;
     refused(&set.url().replace(&format!(":{SECRET}@"), "")).await;
-}
-
-/// Arguments of a cluster of one. The port for other nodes must be a free one; nobody else calls there.
-fn alone() -> Vec<String> {
-    let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr()).expect("a free port").port();
-    let arguments = format!("--cluster-enabled yes --cluster-config-file nodes.conf --cluster-port {port}");
-    arguments.split(' ').map(str::to_owned).collect()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_password_in_a_cluster() {
-    let arguments = alone();
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let server = Redis::new().password(SECRET).args(&arguments).start().await.expect("a server");
-    let mut raw = Resp::connect(server.addr()).await.expect("a raw connection");
-    for words in [&["AUTH", SECRET][..], &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]] {
-        assert_eq!(raw.command(words).await.expect("an answer"), Reply::Simple("OK".to_owned()));
-    }
-    works(&format!("redis+cluster://:{SECRET}@{}", server.addr())).await;
-    refused(&format!("redis+cluster://:wrong@{}", server.addr())).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_in_a_cluster() {
-    let mut arguments = alone();
-    arguments.extend(["--tls-cluster".to_owned(), "yes".to_owned()]);
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    let redis = Redis::new().args(&arguments).tls().start().await.expect("a server");
-    let mut cli = Command::new("redis-cli");
-    cli.args(["-h", "127.0.0.1", "-p", &redis.server.port().to_string(), "--tls", "--cacert"]).arg(&redis.ca);
-    let done = cli.args(["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).output().expect("redis-cli");
-    assert_eq!(String::from_utf8_lossy(&done.stdout).trim(), "OK", "{done:?}");
-    let url = format!("redis+cluster://{}", redis.server.addr());
-    works(&format!("{url}?tls=on&ca={}", redis.ca.display())).await;
-    let error = Locks::open(&url).await.expect_err("without TLS nobody is heard");
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
 }
 
 /// A Sentinel that speaks only TLS, with another server's certificate.

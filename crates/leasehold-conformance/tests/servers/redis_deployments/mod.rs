@@ -2,14 +2,30 @@
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod acl;
+#[cfg(feature = "nightly")]
+mod acl_deployments;
+#[cfg(feature = "nightly")]
+mod acl_redlock;
 mod all;
+#[cfg(feature = "nightly")]
+mod cluster_masters;
 mod cluster_moves;
 mod deployment;
 mod election;
 mod failover;
+#[cfg(feature = "nightly")]
+mod failover_more;
 mod logins;
+#[cfg(feature = "nightly")]
+mod logins_cluster;
 mod records;
 mod replicas;
+#[cfg(feature = "nightly")]
+mod replicas_away;
 mod review;
+#[cfg(feature = "nightly")]
+mod review_sets;
 mod strict;
+#[cfg(feature = "nightly")]
+mod strict_waits;
 mod tls;

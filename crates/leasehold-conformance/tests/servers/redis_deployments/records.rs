@@ -2,9 +2,10 @@
 
 use leasehold::engine::Record;
 use leasehold::{ErrorKind, Records};
-use leasehold_testbed::redis::{self, Reply};
+use leasehold_testbed::redis::Reply;
 
-use crate::redis_deployments::deployment::{LONG, client, raw};
+use crate::redis_deployments::deployment::{LONG, raw};
+use crate::redis_faults::site::Site;
 
 async fn write(records: &Records, over: u64, value: &str) -> Record {
     records.record("a", over, value).await.expect("an answer").expect("it is as it was")
@@ -13,9 +14,9 @@ async fn write(records: &Records, over: u64, value: &str) -> Record {
 /// A record stays; what is left of a removed one goes after a day, and keeps its version until then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_stays_and_what_is_left_of_it_goes() {
-    let server = redis::start().await.expect("a server");
-    let records = client(&server.url(), LONG).await.records().expect("records");
-    let ttl = async || match raw(server.addr(), &["TTL", "leasehold:r{a}"]).await {
+    let site = Site::shared().await;
+    let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
+    let ttl = async || match raw(site.server.addr(), &["TTL", key]).await {
         Reply::Integer(seconds) => seconds,
         other => panic!("{other:?}"),
     };
@@ -32,46 +33,46 @@ async fn a_record_stays_and_what_is_left_of_it_goes() {
 /// The server's clock was an hour ahead when it was written, or removed: versions go on from there, one by one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn versions_rise_while_the_clock_is_behind() {
-    let server = redis::start().await.expect("a server");
-    let records = client(&server.url(), LONG).await.records().expect("records");
+    let site = Site::shared().await;
+    let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
     let now = records.recall("a").await.expect("a record").now;
     let ahead = u64::try_from(now.as_micros()).expect("a time") + 3_600_000_000;
     for left in [format!("{ahead:016}"), format!("{ahead:016}x")] {
-        assert_eq!(raw(server.addr(), &["SET", "leasehold:r{a}", &left]).await, Reply::Simple("OK".to_owned()));
+        assert_eq!(raw(site.server.addr(), &["SET", key, &left]).await, Reply::Simple("OK".to_owned()));
         let over = records.recall("a").await.expect("a record").version;
         assert_eq!(over, if left.ends_with('x') { ahead } else { 0 });
         assert_eq!(write(&records, over, "y").await.version, ahead + 1);
     }
 }
 
-/// Deleted by hand, it is gone, and whoever read it before is late.
+/// Deleted by hand, it is gone, and a client that read it before is late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_key_brings_no_version_back() {
-    let server = redis::start().await.expect("a server");
-    let records = client(&server.url(), LONG).await.records().expect("records");
+    let site = Site::shared().await;
+    let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
     let made = write(&records, 0, "x").await;
-    assert_eq!(raw(server.addr(), &["DEL", "leasehold:r{a}"]).await, Reply::Integer(1));
+    assert_eq!(raw(site.server.addr(), &["DEL", key]).await, Reply::Integer(1));
     assert_eq!(records.recall("a").await.expect("a record").version, 0);
     assert!(records.record("a", made.version, "late").await.expect("an answer").is_none());
     assert!(write(&records, 0, "x").await.version > made.version);
 }
 
-/// Somebody else's key is said, and not written over.
+/// Another program's key is said, and not written over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_ours_is_said() {
-    let server = redis::start().await.expect("a server");
-    let records = client(&server.url(), LONG).await.records().expect("records");
-    for command in [["SET", "leasehold:r{a}", "short"], ["SET", "leasehold:r{a}", "no number, but long enough"]] {
-        raw(server.addr(), &command).await;
+    let site = Site::shared().await;
+    let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
+    for command in [["SET", key, "short"], ["SET", key, "no number, but long enough"]] {
+        raw(site.server.addr(), &command).await;
         let error = records.recall("a").await.expect_err("not ours");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
-    raw(server.addr(), &["DEL", "leasehold:r{a}"]).await;
-    raw(server.addr(), &["HSET", "leasehold:r{a}", "field", "value"]).await;
+    raw(site.server.addr(), &["DEL", key]).await;
+    raw(site.server.addr(), &["HSET", key, "field", "value"]).await;
     let errors = [records.recall("a").await.map(drop), records.record("a", 0, "x").await.map(drop)];
     for error in errors {
         let error = error.expect_err("not ours");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
-    assert_eq!(raw(server.addr(), &["HLEN", "leasehold:r{a}"]).await, Reply::Integer(1));
+    assert_eq!(raw(site.server.addr(), &["HLEN", key]).await, Reply::Integer(1));
 }

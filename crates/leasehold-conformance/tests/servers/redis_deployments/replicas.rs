@@ -1,18 +1,15 @@
 //! `replicas=1`: a grant counts when a replica has it, and only then.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use leasehold::{Error, ErrorKind, Outcome, Token};
-use leasehold_testbed::redis::{Cluster, Reply, SentinelSet, slot_of};
+use leasehold::{Outcome, Token};
+use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Server, eventually, redis};
 
-use crate::redis_deployments::deployment::{
-    BOUND, LONG, client, raw, soon, text, until_answering, until_free, until_renewed, until_waiting,
-};
+use crate::redis_deployments::deployment::{BOUND, LONG, client, raw, soon, text, until_waiting};
 
 /// A master and its replica, and a URL that asks for it.
-async fn pair() -> (Server, Server, String) {
+pub(super) async fn pair() -> (Server, Server, String) {
     let master = redis::start().await.expect("a master");
     let replica = redis::replica_of(&master).start().await.expect("a replica");
     let url = format!("{}?replicas=1", master.url());
@@ -40,11 +37,6 @@ async fn until_held(addr: SocketAddr, name: &str, before: Option<Token>) -> Toke
     .await
 }
 
-fn says_how_many(error: &Error) {
-    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_is_had_when_the_replica_has_it() {
     let (master, mut replica, url) = pair().await;
@@ -61,29 +53,6 @@ async fn a_lock_is_had_when_the_replica_has_it() {
     assert_eq!((taken.token(), holder(replica.addr(), "b").await), (token, Some(token)));
     assert_eq!(taken.release().await.expect("an answer"), Outcome::Released);
     assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_replica_nobody_gets_it() {
-    let (_master, mut replica, url) = pair().await;
-    let (one, two) = (client(&url, LONG).await, client(&url, LONG).await);
-    for gone in [false, true] {
-        if gone {
-            replica.kill().expect("a dead replica");
-        } else {
-            replica.pause().expect("a pause");
-        }
-        let wait = Duration::from_secs(3);
-        let (a, b) = (one.mutex("a").wait(wait), two.mutex("b").wait(wait));
-        let (first, second) = tokio::join!(a.lock(), b.lock());
-        says_how_many(&first.expect_err("no replica has it"));
-        says_how_many(&second.expect_err("no replica has it"));
-        says_how_many(&one.mutex("c").try_lock().await.expect_err("no replica has it"));
-        says_how_many(&one.all(["d", "e"]).try_lock().await.expect_err("no replica has it"));
-        for name in ["a", "b", "c", "d", "e"] {
-            until_free(&two, name).await;
-        }
-    }
 }
 
 /// The lock is handed to whoever is next, who has it when the replica knows.
@@ -104,95 +73,4 @@ async fn a_lock_that_is_handed_over_waits_for_the_replica() {
     let second = soon("the next", waiting).await.expect("no panic").expect("a lock");
     assert_eq!((second.token(), holder(replica.addr(), "a").await), (token, Some(token)));
     assert_eq!(second.release().await.expect("an answer"), Outcome::Released);
-}
-
-/// How often WAIT was called.
-async fn waits(addr: SocketAddr) -> u64 {
-    let stats = text(raw(addr, &["INFO", "commandstats"]).await);
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls=")?.split(',').next());
-    calls.map_or(0, |calls| calls.parse().expect("a number"))
-}
-
-/// Whoever waits for the replica holds nobody else up, on the same client.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_for_the_replica_stalls_nobody() {
-    const MANY: u64 = 40;
-    let (master, mut replica, url) = pair().await;
-    let locks = client(&url, LONG).await;
-    let mut guards = Vec::new();
-    for number in 0..MANY {
-        guards.push(locks.mutex(format!("held-{number}")).lock().await.expect("a lock"));
-    }
-    replica.pause().expect("a pause");
-    let taking = tokio::spawn({
-        let mutex = locks.mutex("a");
-        async move { mutex.lock().await }
-    });
-    let blocked = eventually(BOUND, || async {
-        let list = text(raw(master.addr(), &["CLIENT", "LIST"]).await);
-        list.lines().find(|line| line.contains("cmd=wait")).map(str::to_owned).ok_or(list)
-    })
-    .await;
-    assert!(blocked.contains(" sub=0 "), "not the one that hears for all: {blocked}");
-    let before = waits(master.addr()).await;
-    for guard in guards {
-        assert!(guard.is_held());
-        assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
-    }
-    let meanwhile = waits(master.addr()).await - before;
-    assert!(meanwhile < MANY / 2, "{meanwhile} waits for {MANY} releases: one stood behind the other");
-    assert!(!taking.is_finished());
-    replica.resume().expect("it goes on");
-    let taken = soon("a lock", taking).await.expect("no panic").expect("a lock");
-    assert_eq!(taken.release().await.expect("an answer"), Outcome::Released);
-}
-
-/// The point of it all: the master dies right after the grant, and the grant stands.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_counts_survives_the_master() {
-    let mut set = SentinelSet::start(1).await.expect("a set");
-    let url = format!("{}?replicas=1", set.url());
-    let (one, two) = (client(&url, LONG).await, client(&set.url(), LONG).await);
-    let guard = one.mutex("a").lock().await.expect("a lock");
-    let token = guard.token();
-    set.kill_master().await.expect("a dead master");
-    set.failed_over(BOUND).await.expect("a fail-over");
-    let refused = eventually(BOUND, || async { two.mutex("a").try_lock().await }).await;
-    assert!(refused.is_none(), "{refused:?}");
-    assert_eq!(two.inspect("a").await.expect("a view").holders[0].token, Some(token));
-    assert!(guard.is_held());
-    // The new master has no replica, so that nothing new counts.
-    until_answering(&one).await;
-    says_how_many(&one.mutex("b").try_lock().await.expect_err("no replica has it"));
-    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
-}
-
-/// A slot on its way: the lock is on one node, what is asked of the replicas must be asked of the same, and nothing of it may be in
-/// the way of the move.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_may_move_meanwhile() {
-    let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
-    let locks = client(&format!("{}?replicas=1", cluster.url()), Duration::from_secs(3)).await;
-    let slot = slot_of("a");
-    let held = soon("a lock", locks.mutex("a").lock()).await.expect("a lock");
-    let from = cluster.owner_of(slot).await.expect("an owner");
-    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
-    until_renewed(&held).await;
-    let new = soon("a lock", locks.mutex("{a}new").lock()).await.expect("a lock");
-    cluster.move_keys(&migration).await.expect("moved keys");
-    until_renewed(&held).await;
-    until_renewed(&new).await;
-    cluster.finish_migration(migration).await.expect("the end of a move");
-    until_renewed(&held).await;
-    assert_eq!(held.release().await.expect("an answer"), Outcome::Released);
-    assert_eq!(new.release().await.expect("an answer"), Outcome::Released);
-    // However many slots are used, one connection to each node waits.
-    for number in 0..30 {
-        let guard = soon("a lock", locks.mutex(format!("many-{number}")).lock()).await.expect("a lock");
-        assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
-    }
-    for node in 0..3 {
-        let list = text(raw(cluster.nodes()[node].addr(), &["CLIENT", "LIST"]).await);
-        assert_eq!(list.lines().filter(|line| line.contains("cmd=wait")).count(), 1, "{list}");
-    }
 }

@@ -1,5 +1,6 @@
 //! Who does not meet: other prefixes, other databases.
 
+use leasehold::Locks;
 use leasehold_conformance::world::{LONG, SOON};
 
 use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
@@ -8,7 +9,7 @@ use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty,
 async fn prefixes_do_not_meet() {
     let site = Site::new().await;
     let (one, two) = (site.locks_with(LONG, "prefix=one:").await, site.locks_with(LONG, "prefix=two:").await);
-    let plain = site.locks(LONG).await;
+    let plain = Locks::builder().ttl(LONG).open(&site.server.url()).await.expect("a client");
     // One prefix that begins as another does, and one with letters that a pattern would read otherwise.
     let (longer, odd) = (site.locks_with(LONG, "prefix=one:l").await, site.locks_with(LONG, "prefix=*:").await);
     let all = [&one, &two, &plain, &longer, &odd];
@@ -44,7 +45,7 @@ async fn databases_do_not_meet() {
     let site = Site::new().await;
     let zero = site.locks(LONG).await;
     let url = format!("{}1", site.server.url());
-    let open = || async { leasehold::Locks::builder().ttl(LONG).open(&url).await.expect("a client") };
+    let open = || async { Locks::builder().ttl(LONG).open(&url).await.expect("a client") };
     let (one, other, by_option) = (open().await, open().await, site.locks_with(LONG, "db=1").await);
     let in_zero = zero.mutex("a").lock().await.expect("a lock");
     let in_one = one.mutex("a").try_lock().await.expect("an answer").expect("free in the other database");
@@ -68,6 +69,6 @@ async fn databases_do_not_meet() {
     give_back(in_one).await;
     give_back(guard(waits_in_one).await).await;
     give_back(in_zero).await;
-    until_empty(&zero, SOON).await;
-    until_empty(&one, SOON).await;
+    until_empty(&zero).await;
+    until_empty(&one).await;
 }

@@ -1,7 +1,6 @@
 //! Nothing is left behind: no key that does not end by itself, no place in a queue, no lock, no connection.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use leasehold::{Locks, Owner};
@@ -9,9 +8,10 @@ use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::eventually;
 
 use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
+use crate::redis_faults::time::{LONGER, Time, renewed, timed};
 
 /// Some of everything: held and free, waited for, contended, evicted, entered again, bundled.
-async fn mix(locks: &Locks, other: &Locks) {
+async fn mix(locks: &Locks, other: &Locks, time: &Time) {
     let owner = Owner::new();
     let mutex = locks.mutex("mutex").owner(&owner).lock().await.expect("a lock");
     let again = locks.mutex("mutex").owner(&owner).lock().await.expect("a lock");
@@ -36,9 +36,7 @@ async fn mix(locks: &Locks, other: &Locks) {
     for number in 0..40 {
         many.push(locks.mutex(format!("many {number}")).lock().await.expect("a lock"));
     }
-    // Until they have been renewed.
-    let before = many[0].deadline();
-    eventually(SOON, || async { if many[0].deadline() > before { Ok(()) } else { Err("not renewed so far") } }).await;
+    renewed(&many, || time.pass(LONG / 3)).await;
     drop((mutex, again, read, also, all, handed, evicted, many));
     locks.settle().await.expect("all given back");
     other.settle().await.expect("all given back");
@@ -46,12 +44,16 @@ async fn mix(locks: &Locks, other: &Locks) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_ends_by_itself() {
-    let site = Site::new().await;
-    let ttl = Duration::from_secs(4);
+    let time = Arc::new(Time::new());
+    let site = Site::of(time.redis()).await;
     // While it goes on, and afterwards; with records that are kept for long, and for short.
     for options in ["prefix=long:", "prefix=short:&retention=1s"] {
-        let (locks, other) = (site.locks_with(ttl, options).await, site.locks_with(ttl, options).await);
-        let mixing = tokio::spawn(async move { mix(&locks, &other).await });
+        let (locks, other) =
+            (timed(&site.url(options), LONG, time.clock()).await, site.locks_with(LONGER, options).await);
+        let mixing = tokio::spawn({
+            let time = Arc::clone(&time);
+            async move { mix(&locks, &other, &time).await }
+        });
         while !mixing.is_finished() {
             site.all_keys_expire().await;
         }
@@ -60,42 +62,10 @@ async fn every_key_ends_by_itself() {
     }
     let long = site.keys().await.iter().filter(|key| key.starts_with("long:l")).count();
     assert!(long >= 40, "free locks are remembered: {long}");
-    eventually(ttl + SOON, || async {
+    time.pass(LONGER + Duration::from_secs(2));
+    eventually(SOON, || async {
         let short = site.keys().await.into_iter().filter(|key| key.starts_with("short:")).collect::<Vec<_>>();
         if short.is_empty() { Ok(()) } else { Err(format!("{short:?}")) }
-    })
-    .await;
-}
-
-/// Locks with ever new names do not fill the server. `LEASEHOLD_SOAK` says how many, instead of 20,000.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_are_used_once_are_forgotten() {
-    const TASKS: usize = 64;
-    let names = std::env::var("LEASEHOLD_SOAK").map_or(20_000, |text| text.parse().expect("a number"));
-    let (ttl, retention) = (Duration::from_secs(6), Duration::from_secs(1));
-    let site = Site::new().await;
-    let locks = site.locks_with(ttl, "retention=1s").await;
-    let used = Arc::new(AtomicUsize::new(0));
-    let work = || {
-        let (locks, used) = (locks.clone(), Arc::clone(&used));
-        tokio::spawn(async move {
-            loop {
-                let number = used.fetch_add(1, Ordering::Relaxed);
-                if number >= names {
-                    return;
-                }
-                give_back(locks.mutex(format!("used once {number}")).lock().await.expect("a lock")).await;
-            }
-        })
-    };
-    for task in (0..TASKS).map(|_| work()).collect::<Vec<_>>() {
-        task.await.expect("no panic");
-    }
-    // The server removes what has ended in its own time: some more seconds for very many.
-    let bound = ttl + retention + Duration::from_secs(10 + names as u64 / 100_000);
-    eventually(bound, || async {
-        let left = site.number(&["DBSIZE"]).await;
-        if left == 0 { Ok(()) } else { Err(format!("{left} keys are left")) }
     })
     .await;
 }
@@ -105,7 +75,7 @@ async fn names_that_are_used_once_are_forgotten() {
 async fn a_dropped_client_leaves_nothing() {
     let site = Site::new().await;
     let watcher = site.locks(LONG).await;
-    for round in 0..10 {
+    for round in 0..4 {
         let locks = site.locks(LONG).await;
         let other = watcher.mutex("other").lock().await.expect("a lock");
         let held = locks.mutex("held").lock().await.expect("a lock");
@@ -127,7 +97,7 @@ async fn a_dropped_client_leaves_nothing() {
         })
         .await;
         give_back(other).await;
-        until_empty(&watcher, SOON).await;
+        until_empty(&watcher).await;
         eventually(SOON, || async {
             let open = site.connections().await;
             if open == 1 { Ok(()) } else { Err(format!("{open} connections")) }
@@ -139,8 +109,8 @@ async fn a_dropped_client_leaves_nothing() {
 /// As above, while the line is broken: nothing is left for longer than a TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_dropped_on_a_broken_line_leaves_nothing_for_longer_than_a_ttl() {
-    let ttl = Duration::from_secs(2);
-    let site = Site::new().await;
+    let ttl = Duration::from_secs(1);
+    let site = Site::shared().await;
     let watcher = site.locks(LONG).await;
     let (locks, proxy) = site.proxied(ttl).await;
     let other = watcher.mutex("other").lock().await.expect("a lock");
@@ -151,7 +121,7 @@ async fn a_client_dropped_on_a_broken_line_leaves_nothing_for_longer_than_a_ttl(
     proxy.cut();
     waits.abort();
     drop((locks, held));
-    eventually(ttl * 3, || async {
+    eventually(SOON, || async {
         let left = watcher.list("").await.map_err(|error| error.to_string())?;
         if left.len() == 1 && left[0].waiters.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })

@@ -3,50 +3,17 @@
 use std::time::Duration;
 
 use leasehold::LostReason;
+use leasehold::clock::Clock;
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::eventually;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
-
-/// How long a client takes to find out that its connection is mute: it asks after five seconds, and waits a little for an answer.
-const MUTE: Duration = Duration::from_secs(5 + 3);
-
-/// The message of the hand-off is swallowed, and everything after it on that connection.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_swallowed_message_is_made_good() {
-    let site = Site::new().await;
-    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
-    let (deaf, proxy) = site.proxied_with(LONG, "?connect-timeout=500ms").await;
-    let held = locks.mutex("a").lock().await.expect("a lock");
-    let waits = spawn_lock(&deaf, "a");
-    until_waiting(&locks, "a", 1).await;
-    let behind = spawn_lock(&other, "a");
-    until_waiting(&locks, "a", 2).await;
-    proxy.drop_replies(true);
-    give_back(held).await;
-    eventually(SOON, || async {
-        let swallowed = proxy.counts().swallowed_bytes;
-        if swallowed > 0 { Ok(()) } else { Err("nothing was swallowed yet") }
-    })
-    .await;
-    proxy.drop_replies(false);
-    let start = Instant::now();
-    let got = guard(waits).await;
-    assert!(start.elapsed() < MUTE, "{:?}", start.elapsed());
-    assert!(got.is_held());
-    let seen = view(&locks, "a").await;
-    assert_eq!(seen.holders.iter().map(|holder| holder.token).collect::<Vec<_>>(), [Some(got.token())], "{seen:?}");
-    assert!(!behind.is_finished(), "one holds it");
-    give_back(got).await;
-    give_back(guard(behind).await).await;
-    until_empty(&locks, SOON).await;
-}
 
 /// The network is silent during the hand-off, and then breaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_on_a_line_that_breaks_is_made_good() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let locks = site.locks(LONG).await;
     let (far, proxy) = site.proxied(LONG).await;
     let held = locks.mutex("a").lock().await.expect("a lock");
@@ -58,9 +25,7 @@ async fn a_message_on_a_line_that_breaks_is_made_good() {
     assert_eq!((granted.holders.len(), granted.waiters.len()), (1, 0), "{granted:?}");
     proxy.cut();
     proxy.freeze(false);
-    let start = Instant::now();
     let got = guard(waits).await;
-    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert_eq!(granted.holders[0].token, Some(got.token()), "the grant that it was not told of");
     give_back(got).await;
 }
@@ -70,7 +35,8 @@ async fn a_message_on_a_line_that_breaks_is_made_good() {
 async fn a_late_message_is_as_good() {
     let site = Site::new().await;
     let locks = site.locks(LONG).await;
-    let (far, proxy) = site.proxied(LONG).await;
+    // A client that hears nothing for so long keeps its connection.
+    let (far, proxy) = site.proxied_with(LONG, Clock::system(), "connect-timeout=300s").await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     let waits = spawn_lock(&far, "a");
     until_waiting(&locks, "a", 1).await;
@@ -88,8 +54,8 @@ async fn a_late_message_is_as_good() {
 /// A message that comes when the grant of which it tells has lapsed is worth nothing: the waiter asks again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_comes_too_late_grants_nothing() {
-    let ttl = Duration::from_secs(2);
-    let site = Site::new().await;
+    let ttl = Duration::from_secs(1);
+    let site = Site::shared().await;
     let locks = site.locks(LONG).await;
     let (far, proxy) = site.proxied(ttl).await;
     let held = locks.mutex("a").lock().await.expect("a lock");
@@ -107,20 +73,20 @@ async fn a_message_that_comes_too_late_grants_nothing() {
     give_back(next).await;
     let got = guard(waits).await;
     assert!(got.token() > before);
-    give_back(got).await;
-    until_empty(&locks, SOON).await;
+    drop(got);
+    until_empty(&locks).await;
 }
 
 /// The server ends the waiter's connection in the moment of the hand-off, before it and after it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_ends_at_the_hand_off_loses_nothing() {
+    const ROUNDS: usize = if cfg!(feature = "nightly") { 20 } else { 4 };
     let site = Site::new().await;
     let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
-    for round in 0..20 {
+    for round in 0..ROUNDS {
         let held = locks.mutex("a").lock().await.expect("a lock");
         let waits = spawn_lock(&other, "a");
         until_waiting(&locks, "a", 1).await;
-        let start = Instant::now();
         if round % 2 == 0 {
             let (killed, ()) = tokio::join!(site.kill_connections(), give_back(held));
             assert_eq!(killed, 2);
@@ -129,7 +95,6 @@ async fn a_connection_that_ends_at_the_hand_off_loses_nothing() {
             assert_eq!(killed, 2);
         }
         let got = guard(waits).await;
-        assert!(start.elapsed() < Duration::from_secs(5), "{:?} in round {round}", start.elapsed());
         eventually(SOON, || async {
             let seen = locks.inspect("a").await.map_err(|error| error.to_string())?;
             let holds: Vec<_> = seen.holders.iter().map(|holder| holder.token).collect();
@@ -138,15 +103,14 @@ async fn a_connection_that_ends_at_the_hand_off_loses_nothing() {
         .await;
         give_back(got).await;
     }
-    until_empty(&locks, SOON).await;
+    until_empty(&locks).await;
 }
 
 /// An evicted holder is told by a message, not by its next renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_evicted_holder_is_told_at_once() {
-    let ttl = Duration::from_secs(60);
     let site = Site::new().await;
-    let (locks, other) = (site.locks(ttl).await, site.locks(ttl).await);
+    let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
     let held = locks.mutex("a").lock().await.expect("a lock");
     let bystander = locks.mutex("b").lock().await.expect("a lock");
     let waits = spawn_lock(&other, "a");
@@ -154,7 +118,7 @@ async fn an_evicted_holder_is_told_at_once() {
     let claim = view(&other, "a").await.holders[0].claim;
     site.reset().await;
     let evicted = other.evict("a", claim).await.expect("an eviction");
-    let told = timeout(ttl / 20, held.lost()).await.expect("it is told long before its next renewal");
+    let told = timeout(SOON, held.lost()).await.expect("it is told before its next renewal");
     assert_eq!(told, LostReason::Taken);
     let next = guard(waits).await;
     assert!(held.token() < evicted.token && evicted.token < next.token());
@@ -198,6 +162,6 @@ async fn an_observer_hears_of_the_change_after_one_that_came_with_the_answer() {
     })
     .await;
     let _ = leads.resign().await.expect("a release");
-    let seen = timeout(LONG / 9, following).await.expect("it hears of the next change").expect("no panic");
+    let seen = timeout(SOON, following).await.expect("it hears of the next change").expect("no panic");
     assert!(seen.is_none());
 }

@@ -6,11 +6,18 @@ mod apart;
 mod away;
 mod cost;
 mod deaths;
+#[cfg(feature = "nightly")]
+mod fairness;
 mod leftovers;
 mod messages;
+#[cfg(feature = "nightly")]
+mod mute;
 mod reconnect;
 mod record;
 mod replies;
 mod scripts;
-mod site;
+pub(crate) mod site;
+#[cfg(feature = "nightly")]
+mod soak;
+pub(crate) mod time;
 mod tokens;

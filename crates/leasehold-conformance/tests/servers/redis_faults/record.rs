@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::clock::{Clock, ManualClock};
 use leasehold::engine::{Answer, Engine, Released, Renewal};
 use leasehold::logic::lease::Validity;
 use leasehold::{Claim, LockName, Mode, Token};
@@ -10,6 +11,7 @@ use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::eventually;
 
 use crate::redis_faults::site::{Site, claim, give_back, guard, spawn_lock, until_waiting, view};
+use crate::redis_faults::time::{Time, renewed};
 
 /// Asks and is granted.
 async fn take(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Token {
@@ -19,27 +21,27 @@ async fn take(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Token {
     }
 }
 
-/// Whoever tries, looks or leaves does not shorten the life of another's record: it outlives every lease in it.
+/// A client that tries, looks or leaves does not shorten the life of another's record: it outlives every lease in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_outlives_its_longest_lease() {
-    let site = Site::new().await;
-    let engine = site.engine_with("retention=1s").await;
+    let time = Time::new();
+    let site = Site::of(time.redis()).await;
+    let engine = site.engine_with("retention=1s", &Clock::system()).await;
     let holder = claim("a", Mode::Shared, LONG);
-    take(&engine, &holder).await;
+    // A token is the server's time, in microseconds.
+    let end = i64::try_from(take(&engine, &holder).await.0 / 1000 + LONG.as_millis() as u64).expect("a time");
     let lives = |what: &'static str| {
         let site = &site;
         async move {
-            let key = &site.keys().await[0];
-            let left = site.number(&["PTTL", key]).await;
-            assert!(left > LONG.as_millis() as i64 - 20_000, "{what}: the record ends in {left} ms");
+            let record = site.number(&["PEXPIRETIME", &site.key("a")]).await;
+            assert!(record >= end, "{what}: the record ends at {record} ms, and the lease at {end} ms");
         }
     };
     lives("taken").await;
-    // Longer than half the retention after the last time that its end was set.
-    let clock = leasehold::clock::Clock::system();
     for what in ["tried", "left", "waited", "evicted"] {
-        clock.sleep_until(clock.now().after(Duration::from_millis(1100))).await;
-        let short = claim("a", if what == "left" { Mode::Shared } else { Mode::Exclusive }, Duration::from_secs(5));
+        // Longer than half the retention after the last time that its end was set.
+        time.pass(Duration::from_secs(2));
+        let short = claim("a", if what == "left" { Mode::Shared } else { Mode::Exclusive }, LONG / 2);
         match what {
             "tried" => drop(Arc::clone(&engine).attempt(short, false).await.expect("an answer")),
             "left" => {
@@ -61,15 +63,15 @@ async fn a_record_outlives_its_longest_lease() {
     }
 }
 
-/// The same as its users see it: somebody tries a lock, and its holder keeps it.
+/// The same as its users see it: another client tries a lock, and its holder keeps it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_try_does_not_end_anothers_lease() {
-    let site = Site::new().await;
+    let time = Time::new();
+    let site = Site::of(time.redis()).await;
     let (locks, other) = (site.locks_with(LONG, "retention=1s").await, site.locks_with(LONG, "retention=1s").await);
     let held = locks.mutex("a").lock().await.expect("a lock");
-    let clock = locks.clock();
     for _ in 0..2 {
-        clock.sleep_until(clock.now().after(Duration::from_millis(1100))).await;
+        time.pass(Duration::from_secs(2));
         assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "it is held");
     }
     assert!(held.is_held());
@@ -79,8 +81,9 @@ async fn a_try_does_not_end_anothers_lease() {
 /// One renewal carries two claims on the same lock, and finds that a third one's lease is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_claims_on_one_lock_are_renewed_together() {
-    let (permit, short) = (Mode::Permits { n: 1, limit: 3 }, Duration::from_secs(2));
-    let site = Site::new().await;
+    let (permit, short) = (Mode::Permits { n: 1, limit: 3 }, LONG / 10);
+    let time = Time::new();
+    let site = Site::of(time.redis()).await;
     let (engine, other) = (site.engine().await, site.engine().await);
     for dead_first in [true, false] {
         let name = format!("the dead one was first: {dead_first}");
@@ -92,11 +95,10 @@ async fn two_claims_on_one_lock_are_renewed_together() {
         let waits = claim(&name, permit, LONG);
         let answer = Arc::clone(&other).attempt(Arc::clone(&waits), true).await.expect("an answer");
         assert!(matches!(answer, Answer::Queued { .. }), "{answer:?}");
-        let clock = leasehold::clock::Clock::system();
-        clock.sleep_until(clock.now().after(short)).await;
+        time.pass(short + Duration::from_secs(1));
 
-        let renewed = Arc::clone(&engine).renew(vec![Arc::clone(&one), Arc::clone(&two)]).await.expect("an answer");
-        assert!(renewed.iter().all(|renewal| matches!(renewal, Renewal::Renewed(_))), "{renewed:?}");
+        let renewals = Arc::clone(&engine).renew(vec![Arc::clone(&one), Arc::clone(&two)]).await.expect("an answer");
+        assert!(renewals.iter().all(|renewal| matches!(renewal, Renewal::Renewed(_))), "{renewals:?}");
         let view = Arc::clone(&engine).inspect(LockName::new(&name).expect("a name")).await.expect("a view");
         assert_eq!((view.holders.len(), view.waiters.len()), (3, 0), "{name}: {view:?}");
         // Everything can be given back, and taken again: the record is whole.
@@ -155,25 +157,32 @@ async fn a_server_without_memory_tells_nobody_of_a_grant() {
 /// Leases that are renewed together by one write: the record of each outlives its lease, however short it is kept otherwise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_record_of_a_bundled_lease_outlives_it() {
-    let ttl = Duration::from_secs(4);
-    let site = Site::new().await;
-    let engine = site.engine_with("retention=1s").await;
-    let claims: Vec<_> = (0..40).map(|number| claim(&format!("many {number}"), Mode::Exclusive, ttl)).collect();
+    let time = Time::new();
+    let (site, clock) = (Site::of(time.redis()).await, time.clock());
+    let engine = site.engine_with("retention=1s", &clock).await;
+    let claims: Vec<_> = (0..40).map(|number| claim(&format!("many {number}"), Mode::Exclusive, LONG)).collect();
     for claim in &claims {
         take(&engine, claim).await;
     }
-    let clock = leasehold::clock::Clock::system();
     // As a keeper does it; the last round before each is asked for by itself again.
     for round in 0..3 {
-        let renewed = Arc::clone(&engine).renew(claims.clone()).await.expect("an answer");
-        for (claim, renewal) in claims.iter().zip(renewed) {
-            let Renewal::Renewed(Validity::Until(end)) = renewal else { panic!("{renewal:?}") };
-            let key = format!("leasehold:l{{{}}}", claim.name());
-            let record = Duration::from_millis(site.number(&["PTTL", &key]).await.try_into().expect("it ends"));
-            let lease = end.since(clock.now());
-            assert!(record > lease, "round {round}: the record ends in {record:?}, the lease in {lease:?}");
+        // The lease begins when it is asked for, at the earliest.
+        let asked = site.time().await;
+        let renewals = Arc::clone(&engine).renew(claims.clone()).await.expect("an answer");
+        for (claim, renewal) in claims.iter().zip(renewals) {
+            let lease = match renewal {
+                Renewal::Renewed(Validity::Until(end)) => end.since(clock.now()),
+                Renewal::Renewed(Validity::FromSend(lasts)) => lasts,
+                other => panic!("{other:?}"),
+            };
+            let record = site.number(&["PEXPIRETIME", &site.key(claim.name().as_str())]).await;
+            let record = Duration::from_millis(record.try_into().expect("it ends"));
+            assert!(
+                record > asked + lease,
+                "round {round}: the record ends at {record:?}, the lease {lease:?} after {asked:?}"
+            );
         }
-        clock.sleep_until(clock.now().after(ttl * 3 / 10)).await;
+        time.pass(LONG * 3 / 10);
     }
 }
 
@@ -199,30 +208,25 @@ async fn a_look_costs_the_same_however_many_wait() {
 /// Another program writes over one lock's key: that lock is lost, and the others that are renewed with it are not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spoilt_record_costs_nobody_else_a_lease() {
-    let ttl = Duration::from_secs(6);
-    let site = Site::new().await;
-    let locks = site.locks(ttl).await;
+    let (site, hand) = (Site::shared().await, ManualClock::new());
+    let locks = site.timed(LONG, hand.clock()).await;
     let mut held = Vec::new();
     for number in 0..24 {
         held.push(locks.mutex(format!("alone {number}")).lock().await.expect("a lock"));
         held.push(locks.rwlock(format!("together {number}")).read().await.expect("a lock"));
     }
     for name in ["alone 7", "together 9"] {
-        site.ask(&["SET", &format!("leasehold:l{{{name}}}"), "something else", "EX", "60"]).await;
+        site.ask(&["SET", &site.key(name), "something else", "EX", "600"]).await;
     }
     let (spoilt, whole): (Vec<_>, Vec<_>) =
         held.into_iter().partition(|guard| ["alone 7", "together 9"].contains(&guard.name().as_str()));
+    // The fourth renewal at the latest asks for each by itself.
+    for _ in 0..5 {
+        renewed(&whole, || hand.advance(LONG / 3)).await;
+    }
     for guard in &spoilt {
         tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
     }
-    // They have been renewed since.
-    let since = locks.clock().now();
-    eventually(ttl, || async {
-        let old = whole.iter().filter(|guard| guard.deadline() < since.after(ttl * 4 / 5)).count();
-        if old == 0 { Ok(()) } else { Err(format!("{old} of {} were not renewed", whole.len())) }
-    })
-    .await;
-    assert!(whole.iter().all(leasehold::Guard::is_held));
     drop(spoilt);
     for guard in whole {
         give_back(guard).await;

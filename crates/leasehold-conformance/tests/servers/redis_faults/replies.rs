@@ -5,11 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::Locks;
+use leasehold::clock::ManualClock;
 use leasehold_conformance::probe::Room;
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::{Proxy, eventually};
 
 use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
+use crate::redis_faults::time::{LONGER, Time, until};
 
 /// The holders of a lock, by their tokens.
 async fn tokens(locks: &Locks, name: &str) -> Vec<Option<leasehold::Token>> {
@@ -18,7 +20,7 @@ async fn tokens(locks: &Locks, name: &str) -> Vec<Option<leasehold::Token>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_an_attempt_is_one_grant() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let other = site.locks(LONG).await;
     let (locks, proxy) = site.proxied(LONG).await;
     for _ in 0..5 {
@@ -40,25 +42,25 @@ async fn a_lost_reply_to_an_attempt_is_one_grant() {
     .await;
     give_back(held).await;
     give_back(guard(waits).await).await;
-    until_empty(&other, SOON).await;
+    until_empty(&other).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_a_try_leaves_nothing() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let other = site.locks(LONG).await;
     let (locks, proxy) = site.proxied(LONG).await;
     for _ in 0..5 {
         proxy.cut_after_request();
         let error = locks.mutex("a").try_lock().await.expect_err("the reply was lost");
         assert_eq!(error.effect(), leasehold::Effect::Unknown, "{error}");
-        until_empty(&other, SOON).await;
+        until_empty(&other).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_a_release_is_a_release() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let other = site.locks(LONG).await;
     let (locks, proxy) = site.proxied(LONG).await;
     for round in 0..6 {
@@ -72,23 +74,23 @@ async fn a_lost_reply_to_a_release_is_a_release() {
             assert_eq!(tokens(&other, "a").await, [Some(next.token())], "the second request did not touch it");
             give_back(next).await;
         }
-        until_empty(&other, SOON).await;
+        until_empty(&other).await;
     }
 }
 
-/// As above, where everything behind the release is swallowed: the client finds out by itself that nobody answers.
+/// As above, where everything behind the release is swallowed: the client finds out by itself that it gets no answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_on_a_mute_connection_is_a_release() {
-    let ttl = Duration::from_secs(12);
-    let site = Site::new().await;
+    let (site, hand) = (Site::shared().await, ManualClock::new());
     let other = site.locks(LONG).await;
-    let (locks, proxy) = site.proxied_with(ttl, "?connect-timeout=500ms").await;
+    let (locks, proxy) = site.proxied_with(LONG, hand.clock(), "connect-timeout=500ms").await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     proxy.drop_replies(true);
     let release = tokio::spawn(held.release());
-    until_empty(&other, SOON).await;
+    until_empty(&other).await;
     let next = other.mutex("a").lock().await.expect("it is free");
     proxy.drop_replies(false);
+    until(&hand, || if release.is_finished() { Ok(()) } else { Err("no answer so far") }).await;
     let outcome = release.await.expect("no panic").expect("a release");
     assert_eq!(outcome, leasehold::Outcome::Released);
     assert!(next.is_held());
@@ -98,10 +100,9 @@ async fn a_release_on_a_mute_connection_is_a_release() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_a_renewal_loses_nothing() {
-    let ttl = Duration::from_secs(3);
-    let site = Site::new().await;
+    let (site, hand) = (Site::shared().await, ManualClock::new());
     let other = site.locks(LONG).await;
-    let (locks, proxy) = site.proxied(ttl).await;
+    let (locks, proxy) = site.proxied_with(LONG, hand.clock(), "").await;
     let mut held = Vec::new();
     // Enough for a bundle, and some that are not in one.
     for number in 0..24 {
@@ -109,14 +110,17 @@ async fn a_lost_reply_to_a_renewal_loses_nothing() {
         held.push(locks.rwlock("together").read().await.expect("a lock"));
     }
     for _ in 0..3 {
-        let (before, lines) = (locks.clock().now(), proxy.counts().accepted);
+        let lines = proxy.counts().accepted;
         proxy.cut_after_request();
+        hand.advance(LONG / 3);
+        let before = locks.clock().now();
         eventually(SOON, || async {
             if proxy.counts().accepted > lines { Ok(()) } else { Err("no renewal was cut so far") }
         })
         .await;
-        eventually(ttl, || async {
-            let old = held.iter().filter(|guard| guard.deadline() < before.after(ttl * 9 / 10)).count();
+        // What was not renewed with the new connection is tried again a little later.
+        until(&hand, || {
+            let old = held.iter().filter(|guard| guard.deadline() < before.after(LONG * 9 / 10)).count();
             if old == 0 { Ok(()) } else { Err(format!("{old} were not renewed")) }
         })
         .await;
@@ -125,17 +129,17 @@ async fn a_lost_reply_to_a_renewal_loses_nothing() {
     for guard in held {
         give_back(guard).await;
     }
-    until_empty(&other, SOON).await;
+    until_empty(&other).await;
 }
 
 /// The look of a waiter is granted the lock, and the reply is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_a_look_is_one_grant() {
-    let short = Duration::from_secs(3);
-    let site = Site::new().await;
+    let time = Time::new();
+    let site = Site::of(time.redis()).await;
     let watcher = site.locks(LONG).await;
-    let mut player = site.player(short).await;
-    let (locks, proxy) = site.proxied(LONG).await;
+    let mut player = site.player(LONG).await;
+    let (locks, proxy) = site.proxied_with(LONGER, time.clock(), "").await;
     player.lock(leasehold_conformance::protocol::Ask::exclusive("a")).await;
     let waits = spawn_lock(&locks, "a");
     until_waiting(&watcher, "a", 1).await;
@@ -143,11 +147,12 @@ async fn a_lost_reply_to_a_look_is_one_grant() {
     let lines = proxy.counts().accepted;
     // The next that is asked is the first in line's look when the dead one's lease ends.
     proxy.cut_after_request();
-    let got = guard(waits).await;
+    time.pass(LONG + Duration::from_secs(1));
+    let got = time.granted(waits).await;
     assert_eq!(tokens(&watcher, "a").await, [Some(got.token())]);
     assert!(proxy.counts().accepted > lines, "a reply was lost");
     give_back(got).await;
-    until_empty(&watcher, SOON).await;
+    until_empty(&watcher).await;
 }
 
 /// Connections break after any request, while many work: nobody meets anybody, everybody is served, nothing is left.
@@ -155,7 +160,7 @@ async fn a_lost_reply_to_a_look_is_one_grant() {
 async fn lost_replies_at_random_leave_one_holder_and_nothing_behind() {
     const ROUNDS: u32 = 20;
     const CONNECTIONS: u64 = 10;
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let other = site.locks(LONG).await;
     let (locks, proxy) = site.proxied(LONG).await;
     let (room, over) = (Arc::new(Room::default()), Arc::new(AtomicBool::new(false)));
@@ -201,7 +206,7 @@ async fn lost_replies_at_random_leave_one_holder_and_nothing_behind() {
     cutter.await.expect("no panic");
     assert_eq!((room.most(), room.entered()), (1, done), "one at a time");
     assert!(proxy.counts().accepted > CONNECTIONS, "connections were cut: {:?}", proxy.counts());
-    until_empty(&other, SOON).await;
+    until_empty(&other).await;
 }
 
 /// Every request of a cycle reaches the server twice.
@@ -251,6 +256,6 @@ async fn what_is_asked_twice_is_done_once() {
         last = got.token();
         assert_eq!(tokens(&other, "a").await, [Some(last)]);
         give_back(got).await;
-        until_empty(&other, SOON).await;
+        until_empty(&other).await;
     }
 }

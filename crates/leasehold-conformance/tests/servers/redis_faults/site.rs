@@ -1,21 +1,32 @@
-//! A server of a test's own, its clients, and what the server says of them.
+//! A server, its clients, and what the server says of them.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use leasehold::clock::Clock;
 use leasehold::engine::{Engine, LockView};
 use leasehold::{Claim, Guard, Holder, LockName, Locks, Mode, Result, Terms};
 use leasehold_conformance::player::Player;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::redis::{Redis, Reply, Resp};
 use leasehold_testbed::{Proxy, Server, eventually};
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
-/// A server, and the ways to it.
-pub(crate) struct Site {
-    pub(crate) server: Server,
+use crate::redis_faults::time::timed;
+
+/// Longer than any test: who waits so long is not sent away.
+const PATIENCE: Duration = Duration::from_secs(86_400);
+
+/// A server, and the ways to it: one of the test's own, or a part of the one that many tests share.
+pub(crate) struct Site<S = Server> {
+    pub(crate) server: S,
+    prefix: String,
 }
 
 /// How often each command was carried out, those inside scripts included.
@@ -38,12 +49,49 @@ impl Site {
     }
 
     pub(crate) async fn of(redis: Redis) -> Self {
-        Self { server: redis.start().await.expect("a server") }
+        Self { server: redis.start().await.expect("a server"), prefix: "leasehold:".to_owned() }
+    }
+}
+
+/// The server that many tests share.
+pub(crate) async fn server() -> &'static Server {
+    static SERVER: OnceCell<Server> = OnceCell::const_new();
+    SERVER.get_or_init(|| async { leasehold_testbed::redis::start().await.expect("a server") }).await
+}
+
+impl Site<&'static Server> {
+    /// Keys of the test's own on the server that is shared: for tests that neither hurt it nor count what it does.
+    pub(crate) async fn shared() -> Self {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        Self { server: server().await, prefix: format!("test-{}:", MADE.fetch_add(1, Ordering::Relaxed)) }
+    }
+}
+
+impl<S: Borrow<Server>> Site<S> {
+    fn server(&self) -> &Server {
+        self.server.borrow()
     }
 
-    /// The server's URL with these options: `prefix=a&retention=1s`.
+    /// A URL with these options: `db=1&retention=1s`.
+    fn at(&self, server: &str, options: &str) -> String {
+        let prefix = if options.contains("prefix=") { String::new() } else { format!("prefix={}", self.prefix) };
+        let both: Vec<_> = [&*prefix, options].into_iter().filter(|part| !part.is_empty()).collect();
+        format!("{server}?{}", both.join("&"))
+    }
+
+    /// The server's URL with these options.
     pub(crate) fn url(&self, options: &str) -> String {
-        format!("{}?{options}", self.server.url())
+        self.at(&self.server().url(), options)
+    }
+
+    /// The key of a lock.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}l{{{name}}}", self.prefix)
+    }
+
+    /// The key of a record.
+    pub(crate) fn record_key(&self, name: &str) -> String {
+        format!("{}r{{{name}}}", self.prefix)
     }
 
     /// A client.
@@ -52,39 +100,42 @@ impl Site {
     }
 
     pub(crate) async fn locks_with(&self, ttl: Duration, options: &str) -> Locks {
-        let url = if options.is_empty() { self.server.url() } else { self.url(options) };
-        Locks::builder().ttl(ttl).open(&url).await.expect("a client")
+        Locks::builder().ttl(ttl).open(&self.url(options)).await.expect("a client")
+    }
+
+    /// A client that goes by this clock.
+    pub(crate) async fn timed(&self, ttl: Duration, clock: Clock) -> Locks {
+        timed(&self.url(""), ttl, clock).await
     }
 
     /// A client whose line can be tampered with.
     pub(crate) async fn proxied(&self, ttl: Duration) -> (Locks, Proxy) {
-        self.proxied_with(ttl, "").await
+        self.proxied_with(ttl, Clock::system(), "").await
     }
 
-    pub(crate) async fn proxied_with(&self, ttl: Duration, options: &str) -> (Locks, Proxy) {
-        let proxy = Proxy::start(self.server.addr()).await.expect("a proxy");
-        let url = format!("redis://{}/{options}", proxy.addr());
-        (eventually(SOON, || Locks::builder().ttl(ttl).open(&url)).await, proxy)
+    pub(crate) async fn proxied_with(&self, ttl: Duration, clock: Clock, options: &str) -> (Locks, Proxy) {
+        let proxy = Proxy::start(self.server().addr()).await.expect("a proxy");
+        let url = self.at(&format!("redis://{}/", proxy.addr()), options);
+        (eventually(SOON, || Locks::builder().ttl(ttl).clock(clock.clone()).open(&url)).await, proxy)
     }
 
     /// An engine without a keeper: nothing is asked but what the test asks.
     pub(crate) async fn engine(&self) -> Arc<dyn Engine> {
-        self.engine_with("").await
+        self.engine_with("", &Clock::system()).await
     }
 
-    pub(crate) async fn engine_with(&self, options: &str) -> Arc<dyn Engine> {
-        let clock = leasehold::clock::Clock::system();
-        leasehold::engine::open(&self.url(options), &clock).await.expect("an engine")
+    pub(crate) async fn engine_with(&self, options: &str, clock: &Clock) -> Arc<dyn Engine> {
+        leasehold::engine::open(&self.url(options), clock).await.expect("an engine")
     }
 
     /// Another process.
     pub(crate) async fn player(&self, ttl: Duration) -> Player {
-        Player::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &self.server.url(), ttl).await
+        Player::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &self.url(""), ttl).await
     }
 
     /// A connection by hand.
     pub(crate) async fn by_hand(&self) -> Resp {
-        Resp::connect(self.server.addr()).await.expect("a connection")
+        Resp::connect(self.server().addr()).await.expect("a connection")
     }
 
     /// Asks the server by hand.
@@ -107,6 +158,13 @@ impl Site {
             Reply::Integer(number) => number,
             other => panic!("{words:?}: {other:?}"),
         }
+    }
+
+    /// The server's time since 1970.
+    pub(crate) async fn time(&self) -> Duration {
+        let Reply::Array(parts) = self.ask(&["TIME"]).await else { panic!("no time") };
+        let number = |part: &Reply| if let Reply::Bulk(text) = part { text.parse().expect("a number") } else { 0 };
+        Duration::from_secs(number(&parts[0])) + Duration::from_micros(number(&parts[1]))
     }
 
     /// Counts from here on.
@@ -197,13 +255,13 @@ impl Monitor {
 
 /// Asks for a lock in a task of its own.
 pub(crate) fn spawn_lock(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
-    let mutex = locks.mutex(name).wait(SOON);
+    let mutex = locks.mutex(name).wait(PATIENCE);
     tokio::spawn(async move { mutex.lock().await })
 }
 
 /// The guard that such a task gets.
 pub(crate) async fn guard(task: JoinHandle<Result<Guard>>) -> Guard {
-    task.await.expect("no panic").expect("the lock")
+    timeout(SOON, task).await.expect("its turn").expect("no panic").expect("the lock")
 }
 
 /// Gives a lock back that was not lost.
@@ -225,8 +283,8 @@ pub(crate) async fn until_waiting(locks: &Locks, name: &str, count: usize) {
 }
 
 /// Waits until nobody holds anything and nobody waits.
-pub(crate) async fn until_empty(locks: &Locks, bound: Duration) {
-    eventually(bound, || async {
+pub(crate) async fn until_empty(locks: &Locks) {
+    eventually(SOON, || async {
         let left = locks.list("").await.map_err(|error| error.to_string())?;
         if left.is_empty() { Ok(()) } else { Err(format!("left behind: {left:?}")) }
     })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold::clock::ManualClock;
 use leasehold::{Guard, Locks, LostReason, Owner, Token};
 use leasehold_conformance::protocol::Ask;
 use leasehold_conformance::world::{LONG, SOON};
@@ -10,16 +11,13 @@ use tokio::time::timeout;
 
 use crate::redis_faults::site::{Site, give_back, view};
 
-/// The key of the lock `a`.
-const KEY: &str = "leasehold:l{a}";
-
 async fn take(locks: &Locks) -> Guard {
     locks.mutex("a").wait(SOON).lock().await.expect("the lock")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_with_every_grant_of_any_mode() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let locks = site.locks(LONG).await;
     let mut last = Token(0);
     for round in 0..200 {
@@ -41,7 +39,7 @@ async fn tokens_rise_with_every_grant_of_any_mode() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_enters_again_keeps_its_token() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
     let owner = Owner::new();
     let first = locks.mutex("a").owner(&owner).lock().await.expect("a lock");
@@ -58,9 +56,9 @@ async fn an_owner_that_enters_again_keeps_its_token() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_after_a_lease_that_ended_by_itself() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let locks = site.locks(LONG).await;
-    let mut player = site.player(Duration::from_secs(2)).await;
+    let mut player = site.player(Duration::from_secs(1)).await;
     let (token, _) = player.lock(Ask::exclusive("a")).await;
     player.process().sigkill().expect("a killed process");
     assert!(take(&locks).await.token().0 > token);
@@ -69,11 +67,10 @@ async fn tokens_rise_after_a_lease_that_ended_by_itself() {
 /// The record is removed by hand, while the lock is free and while it is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_after_the_record_is_gone() {
-    let ttl = Duration::from_secs(4);
-    let site = Site::new().await;
-    let (locks, other) = (site.locks(ttl).await, site.locks(LONG).await);
+    let (site, hand) = (Site::new().await, ManualClock::new());
+    let (locks, other) = (site.timed(LONG, hand.clock()).await, site.locks(LONG).await);
     let mut last = Token(0);
-    for words in [&["DEL", KEY][..], &["FLUSHALL"], &["FLUSHDB"]] {
+    for words in [&["DEL", &site.key("a")][..], &["FLUSHALL"], &["FLUSHDB"]] {
         let guard = take(&locks).await;
         assert!(guard.token() > last, "{words:?}");
         last = guard.token();
@@ -87,6 +84,7 @@ async fn tokens_rise_after_the_record_is_gone() {
         assert!(next.token() > held.token(), "{words:?}");
         last = next.token();
         // Its holder finds out when it renews.
+        hand.advance(LONG / 3);
         let reason = timeout(SOON, held.lost()).await.expect("it is told");
         assert_eq!(reason, LostReason::Taken);
         drop(held);
@@ -116,7 +114,7 @@ async fn tokens_rise_after_a_restart_without_data() {
 /// The server's clock was set back: the record remembers a token of the future, and the next ones are above it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_above_those_of_a_clock_that_was_set_back() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
     let guard = take(&locks).await;
     let now = guard.token().0;
@@ -124,7 +122,7 @@ async fn tokens_rise_above_those_of_a_clock_that_was_set_back() {
     // As `scripts/table.lua` writes a free lock: its last token, and the second in which its end was set.
     let mut last = now + 3_600_000_000;
     let record = format!("F{last:016}{:010}", now / 1_000_000);
-    site.ask(&["HSET", KEY, "m", &record]).await;
+    site.ask(&["HSET", &site.key("a"), "m", &record]).await;
     assert_eq!(view(&locks, "a").await.last_token, Some(Token(last)));
     for round in 0..6 {
         let guard = match round % 3 {

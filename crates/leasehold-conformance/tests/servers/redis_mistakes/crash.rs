@@ -3,16 +3,18 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::world::{LONG, SOON};
+use leasehold_testbed::Actor;
 use leasehold_testbed::process::Binary;
-use leasehold_testbed::{Actor, redis};
 
-use super::story::{LOCK, Story, client, now, process, since};
+use super::story::{LOCK, Story, client, process};
+use crate::redis_faults::time::Time;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn setnx_and_expire_apart_with_a_crash_between() {
     let story = Story::begin("SETNX and EXPIRE apart, with a crash between");
-    let server = redis::start().await.expect("a server");
+    let time = Time::new();
+    let server = time.redis().start().await.expect("a server");
     let mut naive = story.naive("B", server.addr()).await;
 
     story.part("the textbook");
@@ -30,16 +32,16 @@ async fn setnx_and_expire_apart_with_a_crash_between() {
     story.so("no expiry, no holder: nobody will ever get it");
 
     story.part("leasehold");
-    let ttl = Duration::from_secs(2);
-    let mut holder = process(&server.url(), ttl).await;
-    let locks = client(&server.url(), ttl).await;
-    let token = story.lock_in("A (a process, TTL 2 s)", &mut holder).await;
+    let mut holder = process(&server.url(), LONG).await;
+    let locks = client(&server.url(), LONG).await;
+    let token = story.lock_in("A (a process, TTL 600 s)", &mut holder).await;
     holder.process().sigkill().expect("a killed process");
-    let killed = now();
     story.tell("A is killed (SIGKILL)");
     story.busy("B", &locks).await;
+    let later = LONG + Duration::from_secs(1);
+    time.pass(later);
     let next = locks.mutex(LOCK).wait(SOON).lock().await.expect("the lock of the dead");
-    story.says("B", "lock().await", format!("token {}, {} after A's death", next.token(), since(killed)));
+    story.says("B", "lock().await", format!("token {}, {:.1} s after A's death", next.token(), later.as_secs_f64()));
     assert!(next.token().0 > token);
     story.so("record and expiry are one script: there is no lock without its end");
 

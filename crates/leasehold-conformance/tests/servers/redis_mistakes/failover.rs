@@ -4,16 +4,14 @@ use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold::fence::Fence;
-use leasehold_conformance::world::SOON;
+use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::SentinelSet;
 
 use super::story::{LOCK, Naive, Story, client, now, since};
 
 /// The TTL of strict mode, which is what nobody new gets in for.
-const TTL: Duration = Duration::from_secs(6);
-/// Only a failing test waits so long.
-const BOUND: Duration = Duration::from_secs(90);
+const TTL: Duration = Duration::from_secs(20);
 
 /// A textbook client of the master that the Sentinels name.
 async fn naive<'a>(story: &'a Story, who: &'static str, set: &SentinelSet) -> Naive<'a> {
@@ -55,7 +53,7 @@ async fn strictly(story: &Story, pair: &Pair, old: &leasehold::Guard, killed: le
     let early = eventually(SOON, || async { pair.b.mutex(LOCK).try_lock().await }).await;
     assert!(early.is_none(), "the new master lets somebody in at once");
     story.busy("B", &pair.b).await;
-    let new = pair.b.mutex(LOCK).wait(BOUND).lock().await.expect("the lock, at last");
+    let new = pair.b.mutex(LOCK).wait(SOON).lock().await.expect("the lock, at last");
     let held = old.is_held();
     story.says("B", "lock().await", format!("token {}, {} after the master's death", new.token(), since(killed)));
     story.says("A", "is_held()", held);
@@ -68,22 +66,22 @@ async fn strictly(story: &Story, pair: &Pair, old: &leasehold::Guard, killed: le
 async fn a_fail_over_that_loses_the_lock() {
     let story = Story::begin("A fail-over that loses the lock");
     let mut set = SentinelSet::start(1).await.expect("a set");
-    let loose = Pair::open(&set.url(), Duration::from_secs(30)).await;
-    let strict = Pair::open(&format!("{}?strict=6s&prefix=strict:", set.url()), TTL).await;
+    let loose = Pair::open(&set.url(), LONG).await;
+    let strict = Pair::open(&format!("{}?strict=20s&prefix=strict:", set.url()), TTL).await;
     // A server that strict mode does not know yet may have forgotten something, too.
-    drop(strict.a.mutex("warm-up").wait(BOUND).lock().await.expect("a lock"));
+    drop(strict.a.mutex("warm-up").wait(SOON).lock().await.expect("a lock"));
     set.cut_replication().await.expect("a cut");
 
     story.part("before");
     let mut a = naive(&story, "A (the textbook)", &set).await;
     assert_eq!(a.does("SET lock A NX PX 60000").await, "OK");
     let loose_a = story.lock("A (leasehold)", &loose.a).await;
-    let strict_a = story.lock("A (leasehold, ?strict=6s, TTL 6 s)", &strict.a).await;
+    let strict_a = story.lock("A (leasehold, ?strict=20s, TTL 20 s)", &strict.a).await;
     set.kill_master().await.expect("a dead master");
     let killed = now();
     set.resume_replicas().expect("a replica");
     story.tell("the master dies (SIGKILL) before its replica has heard of any of this");
-    set.failed_over(BOUND).await.expect("a new master");
+    set.failed_over(SOON).await.expect("a new master");
     story.tell(&format!("the Sentinels make the replica the master, {} later", since(killed)));
 
     story.part("the textbook");

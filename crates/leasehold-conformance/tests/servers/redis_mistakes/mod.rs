@@ -5,12 +5,13 @@
 //! has changed fails until the page says so, too (numbers aside). To write the stories anew:
 //!
 //! ```text
-//! UPDATE_PAGE=1 cargo test --package leasehold-conformance --test redis_mistakes
+//! UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers --features nightly redis_mistakes
 //! ```
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod clocks;
 mod crash;
+#[cfg(feature = "nightly")]
 mod failover;
 mod ownership;
 mod page;
@@ -24,7 +25,7 @@ use std::collections::BTreeSet;
 fn the_page_and_the_tests_are_about_the_same() {
     let mut tests = BTreeSet::new();
     for source in ["clocks", "crash", "failover", "ownership", "work"] {
-        let file = format!("{}/tests/redis_mistakes/{source}.rs", env!("CARGO_MANIFEST_DIR"));
+        let file = format!("{}/tests/servers/redis_mistakes/{source}.rs", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(file).expect("a source");
         let (marked, rest): (Vec<_>, Vec<_>) = text.split("#[tokio::test").enumerate().partition(|(at, _)| *at > 0);
         assert!(!marked.is_empty(), "{source}.rs has no test, or the mark is another one now: {}", rest.len());

@@ -7,8 +7,12 @@ use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::redis::{Reply, Resp};
 use leasehold_testbed::{Proxy, Server, eventually, redis};
 
-use super::story::{LOCK, Naive, Story, client, process};
+use tokio::time::timeout;
 
+use super::story::{LOCK, Naive, Story, client, process};
+use crate::redis_faults::time::{Time, timed};
+
+/// A TTL whose end is awaited.
 const SHORT: Duration = Duration::from_secs(1);
 
 /// A's lock ends by itself, and B takes it.
@@ -84,32 +88,40 @@ async fn look_inside(story: &Story, server: &Server) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn get_compare_del_not_atomic() {
     let story = Story::begin("GET, compare, DEL: not atomic");
-    let server = redis::start().await.expect("a server");
+    let time = Time::new();
+    let server = time.redis().start().await.expect("a server");
     let mut a = story.naive("A", server.addr()).await;
     let mut b = story.naive("B", server.addr()).await;
     let mut c = story.naive("C", server.addr()).await;
 
     story.part("the textbook");
-    assert_eq!(a.does("SET lock A NX PX 1000").await, "OK");
+    assert_eq!(a.does("SET lock A NX PX 600000").await, "OK");
     assert_eq!(a.does("GET lock").await, "A");
     story.tell("A compares: it is mine, I may delete it");
+    time.pass(LONG + Duration::from_secs(1));
     expire_and_pass_on(&story, &mut a, &mut b).await;
     delete_and_let_in(&story, &mut a, &mut c).await;
 
     story.part("leasehold");
     look_inside(&story, &server).await;
     let network = Proxy::start(server.addr()).await.expect("a proxy");
-    let slow = client(&format!("redis://{}/", network.addr()), SHORT).await;
+    let slow = timed(&format!("redis://{}/", network.addr()), LONG, time.clock()).await;
     let locks = client(&server.url(), LONG).await;
     let others = client(&server.url(), LONG).await;
-    let mine = story.lock("A (TTL 1 s)", &slow).await;
+    let mine = story.lock("A (TTL 600 s)", &slow).await;
     assert!(mine.is_held());
     let before = network.counts();
     network.freeze(true);
     story.tell("the network falls silent, and A, which holds the lock, sends its release into it");
-    let release = tokio::spawn(mine.release());
+    let mut release = Box::pin(mine.release());
+    tokio::select! {
+        biased;
+        outcome = &mut release => panic!("nobody has answered: {outcome:?}"),
+        () = std::future::ready(()) => {}
+    }
+    time.pass(LONG + Duration::from_secs(1));
     let guard = story.lock("B", &locks).await;
-    let outcome = release.await.expect("no panic");
+    let outcome = timeout(SOON, release).await.expect("an end");
     let error = outcome.expect_err("nobody has answered");
     story.says("A", "release().await", format!("error: {error}"));
     assert_eq!(network.counts().request_bytes, before.request_bytes, "nothing has arrived");

@@ -52,7 +52,7 @@ pub(crate) fn compare(heading: &str, lines: &[String]) {
         without_numbers(&story),
         shown,
         "left: what happened; right: what docs/classic-mistakes.md says of it. If the test is right, write the page anew: \
-         UPDATE_PAGE=1 cargo test --package leasehold-conformance --test redis_mistakes"
+         UPDATE_PAGE=1 cargo test --package leasehold-conformance --test servers --features nightly redis_mistakes"
     );
 }
 

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use leasehold::fence::Fence;
-use leasehold::{Locks, Token};
+use leasehold::{Guard, Locks, Token};
 use leasehold_conformance::world::{LONG, SOON};
-use leasehold_testbed::redis;
 
-use super::story::{LOCK, Story, client, now, process, since};
+use super::story::{LOCK, Story, client, process};
+use crate::redis_faults::time::{Time, renewed, timed};
 
+/// A TTL whose end is awaited.
 const TTL: Duration = Duration::from_secs(1);
 
 /// Somebody writes to the resource, which looks at the token.
@@ -19,28 +20,31 @@ fn write(story: &Story, who: &str, stock: &Fence, token: u64) -> bool {
     admitted.is_ok()
 }
 
-/// Tries to take a lock that is held, all the while.
-async fn besiege(story: &Story, who: &str, locks: &Locks, time: Duration) {
-    let (start, mut tries) = (now(), 0);
-    while now().since(start) < time {
-        let answer = locks.mutex(LOCK).wait(TTL / 4).lock().await;
+/// Tries to take a lock that is held, all the while: for longer than three TTLs of its holder.
+async fn besiege(story: &Story, who: &str, locks: &Locks, time: &Time, held: &Guard) {
+    const THIRDS: u32 = 10;
+    for _ in 0..THIRDS {
+        renewed([held], || time.pass(LONG / 3)).await;
+        let answer = locks.mutex(LOCK).wait(Duration::from_millis(50)).lock().await;
         assert!(answer.is_err(), "the lock is held");
-        tries += 1;
     }
-    story.says(who, "lock().await, again and again", format!("{tries} timeouts in {}", since(start)));
+    let passed = LONG / 3 * THIRDS;
+    story.says(who, "lock().await, again and again", format!("{THIRDS} timeouts in {:.1} s", passed.as_secs_f64()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_that_outlives_its_ttl_without_a_watchdog() {
     let story = Story::begin("Work that outlives its TTL, without a watchdog");
-    let server = redis::start().await.expect("a server");
+    let time = Time::new();
+    let server = time.redis().start().await.expect("a server");
     let mut a = story.naive("A", server.addr()).await;
     let mut b = story.naive("B", server.addr()).await;
 
     story.part("the textbook");
     assert_eq!(a.does("SET stock 10").await, "OK");
-    assert_eq!(a.does("SET lock A NX PX 1000").await, "OK");
+    assert_eq!(a.does("SET lock A NX PX 600000").await, "OK");
     assert_eq!(a.does("GET stock").await, "10");
+    time.pass(LONG + Duration::from_secs(1));
     a.until_gone("lock").await;
     story.tell("A is still at work when its TTL is over");
     assert_eq!(b.does("SET lock B NX PX 60000").await, "OK");
@@ -51,10 +55,10 @@ async fn work_that_outlives_its_ttl_without_a_watchdog() {
     story.so("two were inside, two are sold, and one is counted");
 
     story.part("leasehold, at work for longer than its TTL");
-    let working = client(&server.url(), TTL).await;
+    let working = timed(&server.url(), LONG, time.clock()).await;
     let locks = client(&server.url(), LONG).await;
-    let guard = story.lock("A (TTL 1 s)", &working).await;
-    besiege(&story, "B", &locks, TTL * 3).await;
+    let guard = story.lock("A (TTL 600 s)", &working).await;
+    besiege(&story, "B", &locks, &time, &guard).await;
     story.holds("A", &locks, &guard).await;
     let outcome = guard.release().await.expect("a release");
     story.says("A", "release().await", format!("{outcome:?}"));

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use leasehold::clock::ManualClock;
 use leasehold::{ErrorKind, Locks, LostReason, Outcome};
 use leasehold_conformance::player::Player;
 use leasehold_conformance::protocol::Ask;
@@ -10,11 +11,14 @@ use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::Proxy;
 use leasehold_testbed::redis::{Reply, Resp};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::python::{Python, TIMEOUT};
-use super::{ours, server};
+use super::{ours, ours_by, server};
+use crate::redis_faults::time::{Time, renewed};
 
-const SHORT: Duration = Duration::from_secs(4);
+/// A TTL whose end is awaited.
+const SHORT: Duration = Duration::from_secs(1);
 
 /// Waits for the lock in the background.
 fn waiter(locks: &Locks, name: &str) -> JoinHandle<leasehold::Result<leasehold::Guard>> {
@@ -26,31 +30,33 @@ fn waiter(locks: &Locks, name: &str) -> JoinHandle<leasehold::Result<leasehold::
 async fn redis_py_s_lock_keeps_us_out_until_it_is_given_back() {
     let mut python = Python::start(server().await);
     let locks = ours(&server().await.url(), LONG).await;
-    for timeout in [Some(TIMEOUT), None] {
-        assert!(python.try_acquire("theirs", timeout).await);
+    for lasts in [Some(TIMEOUT), None] {
+        assert!(python.try_acquire("theirs", lasts).await);
         assert!(locks.mutex("theirs").try_lock().await.expect("an answer").is_none());
-        let short = locks.mutex("theirs").wait(Duration::from_secs(2)).lock().await;
+        let short = locks.mutex("theirs").wait(Duration::from_millis(300)).lock().await;
         assert_eq!(short.expect_err("it is held").kind(), ErrorKind::Timeout);
         let waiter = waiter(&locks, "theirs");
         assert!(python.owned("theirs").await, "our tries leave it alone");
         assert!(!waiter.is_finished());
         assert_eq!(python.release("theirs").await, "released");
-        let guard = waiter.await.expect("no panic").expect("the lock");
-        assert!(!python.try_acquire("theirs", timeout).await, "it is ours now");
+        let guard = timeout(SOON, waiter).await.expect("its turn").expect("no panic").expect("the lock");
+        assert!(!python.try_acquire("theirs", lasts).await, "it is ours now");
         assert_eq!(guard.release().await.expect("a release"), Outcome::Released);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn our_lock_keeps_redis_py_out_until_it_is_given_back() {
-    let (mut python, mut patient) = (Python::start(server().await), Python::start(server().await));
-    let locks = ours(&server().await.url(), SHORT).await;
+    let time = Time::new();
+    let server = time.redis().start().await.expect("a server");
+    let (mut python, mut patient) = (Python::start(&server), Python::start(&server));
+    let locks = ours_by(&server.url(), LONG, time.clock()).await;
     let guard = locks.mutex("ours").lock().await.expect("a lock");
     assert!(!python.try_acquire("ours", Some(TIMEOUT)).await);
     patient.begin_acquire("ours").await;
     // Over more than one TTL: redis-py sees the renewed lock as held.
-    let over = leasehold::clock::Clock::system().now().after(SHORT * 3 / 2);
-    while leasehold::clock::Clock::system().now() < over {
+    for _ in 0..5 {
+        renewed([&guard], || time.pass(LONG / 3)).await;
         assert!(!python.try_acquire("ours", Some(TIMEOUT)).await);
     }
     assert!(guard.is_held());
@@ -86,18 +92,23 @@ async fn neither_gives_back_what_is_the_other_s() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lock_of_a_killed_one_is_the_other_s_after_its_time() {
-    let (mut dies, mut lives) = (Python::start(server().await), Python::start(server().await));
-    let locks = ours(&server().await.url(), LONG).await;
-    assert!(dies.try_acquire("dead", Some(1.0)).await);
+    let time = Time::new();
+    let server = time.redis().start().await.expect("a server");
+    let (mut dies, mut lives) = (Python::start(&server), Python::start(&server));
+    let locks = ours(&server.url(), LONG).await;
+    assert!(dies.try_acquire("dead", Some(TIMEOUT)).await);
     dies.kill();
+    assert!(locks.mutex("dead").try_lock().await.expect("an answer").is_none());
+    time.pass(LONG + Duration::from_secs(1));
     let guard = waiter(&locks, "dead").await.expect("no panic").expect("the lock of the dead");
-    drop(guard);
+    assert_eq!(guard.release().await.expect("a release"), Outcome::Released);
 
-    let url = format!("{}?protocol=simple", server().await.url());
-    let mut player = Player::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &url, SHORT).await;
+    let url = format!("{}?protocol=simple", server.url());
+    let mut player = Player::open(Path::new(env!("CARGO_BIN_EXE_leasehold-actor")), &url, LONG).await;
     player.lock(Ask::exclusive("dead")).await;
     assert!(!lives.try_acquire("dead", Some(TIMEOUT)).await);
     player.process().sigkill().expect("a killed process");
+    time.pass(LONG + Duration::from_secs(1));
     lives.begin_acquire("dead").await;
     assert_eq!(lives.hear().await, true);
     assert_eq!(lives.release("dead").await, "released");
@@ -125,16 +136,18 @@ async fn the_key_is_the_textbook_s() {
     }
 }
 
-/// Somebody deletes our lock, or overwrites it: we are told at the next renewal, and leave what is there now alone.
+/// Another program deletes our lock, or overwrites it: we are told at the next renewal, and leave what is there now alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_was_deleted_or_taken_over_is_lost() {
     let mut resp = Resp::connect(server().await.addr()).await.expect("a connection");
-    let locks = ours(&server().await.url(), SHORT).await;
-    for words in [&["DEL", "robbed"][..], &["SET", "robbed", "mine", "PX", "60000"]] {
+    let hand = ManualClock::new();
+    let locks = ours_by(&server().await.url(), LONG, hand.clock()).await;
+    for words in [&["DEL", "robbed"][..], &["SET", "robbed", "mine", "PX", "600000"]] {
         resp.command(&["DEL", "robbed"]).await.expect("a reply");
         let guard = locks.mutex("robbed").lock().await.expect("a lock");
         resp.command(words).await.expect("a reply");
-        let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("we are told");
+        hand.advance(LONG / 3);
+        let reason = timeout(SOON, guard.lost()).await.expect("we are told");
         assert_eq!(reason, LostReason::Taken);
         drop(guard);
     }
@@ -147,7 +160,7 @@ async fn a_lock_that_was_deleted_or_taken_over_is_lost() {
 async fn a_key_that_is_no_lock_is_left_alone() {
     let mut resp = Resp::connect(server().await.addr()).await.expect("a connection");
     resp.command(&["HSET", "cart", "apples", "3"]).await.expect("a reply");
-    let locks = ours(&server().await.url(), SHORT).await;
+    let locks = ours(&server().await.url(), LONG).await;
     let error = locks.mutex("cart").wait(SOON).lock().await.expect_err("no lock");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     assert!(error.to_string().contains("another program") && !error.is_retryable(), "{error}");

@@ -12,7 +12,7 @@ locks = {}
 def acquire(order):
     lock = server.lock(order["name"], timeout=order["timeout"], sleep=0.005)
     locks[order["name"]] = lock
-    return lock.acquire(blocking=order["wait"], blocking_timeout=20 if order["wait"] else None)
+    return lock.acquire(blocking=order["wait"], blocking_timeout=120 if order["wait"] else None)
 
 
 def release(order):

@@ -4,14 +4,17 @@
 mod battle;
 mod interop;
 mod python;
+#[cfg(feature = "nightly")]
+mod suite;
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::Locks;
-use leasehold_conformance::{Instance, Subject, suite};
+use leasehold::clock::Clock;
 use leasehold_testbed::Server;
 use tokio::sync::OnceCell;
+
+use crate::redis_faults::time::timed;
 
 /// One server for everything here.
 async fn server() -> &'static Server {
@@ -21,18 +24,10 @@ async fn server() -> &'static Server {
 
 /// A client of ours, at the server or at something in front of it.
 async fn ours(at: &str, ttl: Duration) -> Locks {
-    Locks::builder().ttl(ttl).open(&format!("{at}?protocol=simple")).await.expect("the server")
+    ours_by(at, ttl, Clock::system()).await
 }
 
-/// A prefix on the server.
-struct Simple;
-
-impl Subject for Simple {
-    async fn instance(&self) -> Instance {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let (url, made) = (server().await.url(), MADE.fetch_add(1, Ordering::Relaxed));
-        Instance::at(format!("{url}?protocol=simple&prefix=case-{made}:"))
-    }
+/// One that goes by this clock.
+async fn ours_by(at: &str, ttl: Duration, clock: Clock) -> Locks {
+    timed(&format!("{at}?protocol=simple"), ttl, clock).await
 }
-
-suite!(redis_simple, Simple);

@@ -1,0 +1,143 @@
+//! The ACL lines of docs/redis-acl.md where a lease must end, many leases are renewed together, and there is more than one server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::clock::Clock;
+use leasehold::engine::{Answer, Renewal};
+use leasehold::{Claim, ErrorKind, Holder, LockName, Locks, Mode, Terms};
+use leasehold_testbed::redis::{Cluster, Reply, SentinelSet, slot_of};
+use leasehold_testbed::{eventually, redis};
+
+use crate::redis_deployments::acl::{
+    as_user, denied, hand_over, locks_of_every_kind, released, rules, set_user, without,
+};
+use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, raw, soon, until_answering};
+
+/// No waiter can be told: the lock cannot be handed over, and its lease ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_hand_over_needs() {
+    let server = redis::start().await.expect("a server");
+    for missing in ["+publish", "+pubsub|numsub"] {
+        let mute = client(&without(&server, missing).await, Duration::from_secs(10)).await;
+        set_user(server.addr(), "app", &rules("app", true)).await;
+        let other = client(&as_user(&server.url(), "app"), LONG).await;
+        locks_of_every_kind(&mute, &mute).await;
+        let held = mute.mutex("a").lock().await.expect("a lock");
+        let mut line = Line::default();
+        line.join(&other, "a").await;
+        denied(&held.release().await.expect_err("somebody waits"), &missing[1..]);
+        assert_eq!(line.served().await.0, in_order(1), "at the end of its lease");
+    }
+}
+
+/// Many leases are renewed together by other commands. Nobody but the keeper calls that, so it is called here as the keeper does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_many_leases_need() {
+    let server = redis::start().await.expect("a server");
+    for missing in ["+get", "+set", "+setrange", "+del"] {
+        let url = without(&server, missing).await;
+        let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+        let claim = |number| {
+            let name = LockName::new(format!("{missing}-{number}")).expect("a name");
+            let holder = Arc::new(Holder::this_process());
+            Arc::new(Claim::new(Arc::new(Terms::new(name, Mode::Exclusive, None, LONG, holder))))
+        };
+        let claims: Vec<_> = (0..20).map(claim).collect();
+        // A bundle that nobody comes into is removed again.
+        for claim in claims.iter().filter(|_| missing != "+del") {
+            let answer = Arc::clone(&engine).attempt(Arc::clone(claim), false).await.expect("an answer");
+            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        }
+        let mut renewed = Arc::clone(&engine).renew(claims.clone()).await;
+        if missing == "+get" {
+            assert!(renewed.is_ok(), "a new bundle is not read: {renewed:?}");
+            let doubt = raw(server.addr(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
+            assert!(matches!(doubt, Reply::Integer(1..)), "{doubt:?}");
+            renewed = eventually(BOUND, || async {
+                match Arc::clone(&engine).renew(claims.clone()).await {
+                    Err(error) if error.kind() != ErrorKind::Unavailable => Ok(Err(error)),
+                    other => Err(format!("{other:?}")),
+                }
+            })
+            .await;
+        }
+        denied(&renewed.expect_err(missing), &missing[1..]);
+        let alone = claim(99);
+        Arc::clone(&engine).attempt(Arc::clone(&alone), false).await.expect("an answer");
+        let renewed = Arc::clone(&engine).renew(vec![alone]).await.expect("one needs none of it");
+        assert!(matches!(renewed[..], [Renewal::Renewed(_)]), "{renewed:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_options_need() {
+    let server = redis::start().await.expect("a server");
+    let _replica = redis::replica_of(&server).start().await.expect("a replica");
+    let with = async |more: &[&str]| {
+        set_user(server.addr(), "app", &[rules("app", true), more.to_vec()].concat()).await;
+        as_user(&server.url(), "app")
+    };
+    let plain = with(&[]).await;
+    denied(&Locks::open(&format!("{plain}?strict=1s")).await.expect_err("no INFO"), "'info'");
+    denied(&Locks::open(&format!("{plain}?db=1")).await.expect_err("no SELECT"), "'select'");
+    let locks = client(&format!("{plain}?replicas=1"), LONG).await;
+    denied(&locks.mutex("a").lock().await.expect_err("no WAIT"), "'wait'");
+    let unsure = locks.records().expect("records").record("a", 0, "x").await.expect_err("no WAIT");
+    denied(&unsure, "'wait'");
+    assert!(unsure.to_string().contains("record \"a\"") && unsure.to_string().contains("written"), "{unsure}");
+    let more = with(&["+info", "+select", "+wait"]).await;
+    let locks = client(&format!("{more}?strict=5s&db=1&replicas=1"), Duration::from_secs(5)).await;
+    released(soon("a lock", locks.mutex("b").lock()).await.expect("a lock")).await;
+    let written = locks.records().expect("records").record("b", 0, "x").await;
+    assert!(written.expect("a write that the replica has").is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_sentinels_need() {
+    let mut set = SentinelSet::start(1).await.expect("a set");
+    let url = as_user(&set.url(), "app") + "?sentinel-user=watch&sentinel-password=secret";
+    for node in set.nodes() {
+        set_user(node.addr(), "app", &rules("app", true)).await;
+    }
+    for sentinel in set.sentinel_addrs() {
+        set_user(sentinel, "watch", &rules("watch", true)).await;
+    }
+    denied(&Locks::open(&url).await.expect_err("no ROLE"), "'role'");
+    for node in set.nodes() {
+        set_user(node.addr(), "app", &[rules("app", true), vec!["+role"]].concat()).await;
+    }
+    let (one, two) = (client(&url, LONG).await, client(&url, LONG).await);
+    locks_of_every_kind(&one, &two).await;
+    set.kill_master().await.expect("a dead master");
+    set.failed_over(BOUND).await.expect("a fail-over");
+    until_answering(&one).await;
+    until_answering(&two).await;
+    hand_over(&client(&set.url(), LONG).await, &one, &two, "f").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_cluster_needs() {
+    let mut cluster = Cluster::start(3, 0).await.expect("a cluster");
+    let url = as_user(&cluster.url(), "app");
+    let with = async |cluster: &Cluster, more: &[&str]| {
+        for addr in cluster.addrs() {
+            set_user(addr, "app", &[rules("app", true), more.to_vec()].concat()).await;
+        }
+    };
+    with(&cluster, &[]).await;
+    denied(&Locks::open(&url).await.expect_err("no CLUSTER SLOTS"), "'cluster|slots'");
+    with(&cluster, &["+cluster|slots"]).await;
+    let (one, two) = (client(&url, LONG).await, client(&url, LONG).await);
+    locks_of_every_kind(&one, &two).await;
+    assert!(one.list("").await.expect("a list").is_empty());
+    let slot = slot_of("moving");
+    let from = cluster.owner_of(slot).await.expect("an owner");
+    let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+    denied(&one.mutex("moving").lock().await.expect_err("no ASKING"), "'asking'");
+    with(&cluster, &["+cluster|slots", "+cluster|info", "+asking"]).await;
+    let admin = client(&cluster.url(), LONG).await;
+    hand_over(&admin, &one, &two, "moving").await;
+    cluster.finish_migration(migration).await.expect("the end of a move");
+    hand_over(&admin, &one, &two, "moving").await;
+}

@@ -1,0 +1,202 @@
+//! A cluster's slots move under load, and its masters are replaced.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use leasehold::fence::Fence;
+use leasehold::{Locks, LostReason};
+use leasehold_conformance::probe::Room;
+use leasehold_testbed::eventually;
+use leasehold_testbed::redis::{Cluster, Reply, slot_of};
+use tokio::task::JoinSet;
+
+use crate::redis_deployments::cluster_moves::{masters, name_at, released};
+use crate::redis_deployments::deployment::{
+    BOUND, LONG, Line, client, in_order, raw, soon, text, until_answering, until_listening, until_renewed,
+};
+
+/// A slot moves round and round while everything goes on in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_moves_under_load() {
+    let (mut cluster, run) = masters().await;
+    let slot = slot_of(&format!("load-{run}"));
+    let name = |about: &str| format!("{about}{{load-{run}}}");
+    let (one, two) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
+    let held = two.mutex(name("held")).lock().await.expect("a lock");
+    let mut line = Line::default();
+    for locks in [&one, &two, &one] {
+        line.join(locks, &name("held")).await;
+    }
+    let (stop, rooms) = (Arc::new(AtomicBool::new(false)), Arc::new([Room::default(), Room::default()]));
+    let mut cycles = JoinSet::new();
+    for task in 0..6 {
+        let (locks, room) = ([one.clone(), two.clone()][task % 2].clone(), task / 3);
+        let (stop, rooms, name) = (Arc::clone(&stop), Arc::clone(&rooms), name(["x", "y"][room]));
+        cycles.spawn(async move { cycle(&locks, &name, &rooms[room], &stop).await });
+    }
+    for turn in 0..6 {
+        let from = cluster.owner_of(slot).await.expect("an owner");
+        let before = rooms[0].entered() + rooms[1].entered();
+        cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+        eventually(BOUND, || async {
+            let entered = rooms[0].entered() + rooms[1].entered() - before;
+            if entered > 20 { Ok(()) } else { Err(format!("only {entered} grants after move {turn}")) }
+        })
+        .await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    let visits = soon("all come to an end", cycles.join_all()).await;
+    assert_eq!(rooms.iter().map(Room::most).max(), Some(1), "never two at once");
+    assert_eq!(rooms[0].entered() + rooms[1].entered(), visits.iter().sum::<u32>());
+    assert!(held.is_held(), "the long holder holds");
+    released(held).await;
+    assert_eq!(line.served().await.0.len(), 3);
+}
+
+/// Takes the lock and gives it back, until told to stop; how often.
+async fn cycle(locks: &Locks, name: &str, room: &Room, stop: &AtomicBool) -> u32 {
+    let mut visits = 0;
+    while !stop.load(Ordering::SeqCst) {
+        let guard = locks.mutex(name).lock().await.expect("a lock");
+        room.visit(1).await;
+        visits += 1;
+        released(guard).await;
+    }
+    visits
+}
+
+/// An observer of an election sees the next leader, wherever the slot is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_observer_follows_a_moving_slot() {
+    let (mut cluster, run) = masters().await;
+    let name = format!("led-{run}");
+    let slot = slot_of(&name);
+    let (one, two) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
+    let mut observer = two.election(&name).observe().expect("an observer");
+    assert_eq!(observer.next().await.expect("an answer"), None);
+    for _ in 0..3 {
+        let leader = one.election(&name).campaign().await.expect("elected");
+        let seen = soon("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
+        assert_eq!(seen.token, leader.token());
+        let from = cluster.owner_of(slot).await.expect("an owner");
+        let migration = cluster.begin_migration(slot, (from + 1) % 3).await.expect("the beginning of a move");
+        cluster.move_keys(&migration).await.expect("moved keys");
+        let quiet = tokio::time::timeout(Duration::from_millis(200), observer.next()).await;
+        assert!(quiet.is_err(), "a slot on its way is no news: {quiet:?}");
+        let _ = leader.resign().await.expect("an answer");
+        assert_eq!(soon("the resignation is seen", observer.next()).await.expect("an answer"), None);
+        let leader = one.election(&name).campaign().await.expect("elected");
+        let seen = soon("the leader is seen", observer.next()).await.expect("an answer").expect("a leader");
+        assert_eq!(seen.token, leader.token());
+        cluster.finish_migration(migration).await.expect("the end of a move");
+        let _ = leader.resign().await.expect("an answer");
+        assert_eq!(soon("the resignation is seen", observer.next()).await.expect("an answer"), None);
+    }
+}
+
+/// Nodes that do not know by which name they are known say only their port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_need_not_know_their_names() {
+    let (mut cluster, run) = masters().await;
+    let prefer = async |cluster: &Cluster, kind: &str| {
+        for addr in cluster.addrs() {
+            let set = raw(addr, &["CONFIG", "SET", "cluster-preferred-endpoint-type", kind]).await;
+            assert_eq!(set, Reply::Simple("OK".to_owned()));
+        }
+    };
+    prefer(&cluster, "unknown-endpoint").await;
+    let name = format!("nameless-{run}");
+    let slot = slot_of(&name);
+    let locks = client(&format!("redis+cluster://{}", cluster.addrs()[0]), Duration::from_secs(10)).await;
+    let held = locks.mutex(&name).lock().await.expect("a lock");
+    let from = cluster.owner_of(slot).await.expect("an owner");
+    cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
+    until_renewed(&held).await;
+    let migration = cluster.begin_migration(slot, (from + 2) % 3).await.expect("the beginning of a move");
+    cluster.move_keys(&migration).await.expect("moved keys");
+    until_renewed(&held).await;
+    cluster.finish_migration(migration).await.expect("the end of a move");
+    released(held).await;
+    prefer(&cluster, "ip").await;
+}
+
+/// The replica had everything: whoever held holds, whoever waited is served.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_master_is_replaced() {
+    let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
+    let (one, two) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
+    let name = name_at(&cluster, 0, "kept").await;
+    let held = one.mutex(&name).lock().await.expect("a lock");
+    let mut line = Line::default();
+    for _ in 0..2 {
+        line.join(&two, &name).await;
+    }
+    eventually(BOUND, || async {
+        // The replica's own word: WAIT speaks of the asker's writes only.
+        let keys = raw(cluster.nodes()[3].addr(), &["DBSIZE"]).await;
+        let links = raw(cluster.nodes()[0].addr(), &["INFO", "replication"]).await;
+        match (&keys, text(links).contains("lag=0")) {
+            (Reply::Integer(1..), true) => Ok(()),
+            seen => Err(format!("{seen:?}")),
+        }
+    })
+    .await;
+    let token = held.token();
+    cluster.kill_node(0).expect("a dead master");
+    let new = cluster.failed_over(slot_of(&name), BOUND).await.expect("a fail-over");
+    // Nobody asks for anything, and yet all find the new one.
+    until_listening(cluster.nodes()[new].addr(), 2).await;
+    assert_eq!(one.inspect(&name).await.expect("a view").waiters.len(), 2);
+    assert!(held.is_held() && held.token() == token);
+    assert!(two.mutex(&name).try_lock().await.expect("an answer").is_none());
+    released(held).await;
+    assert_eq!(line.served().await.0, in_order(2));
+    let elsewhere = name_at(&cluster, 1, "else").await;
+    released(one.mutex(elsewhere).lock().await.expect("a lock")).await;
+    drop((one, two));
+    a_master_that_is_cut_off_is_left(&mut cluster).await;
+}
+
+/// A master that hears nothing of the others any more, which have replaced it, still answers us.
+async fn a_master_that_is_cut_off_is_left(cluster: &mut Cluster) {
+    let name = name_at(cluster, 1, "island").await;
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(client(&cluster.url(), LONG).await);
+    }
+    for locks in &clients {
+        released(locks.mutex(&name).lock().await.expect("a lock")).await;
+    }
+    for node in 2..6usize {
+        let id = text(raw(cluster.nodes()[node].addr(), &["CLUSTER", "MYID"]).await);
+        let forgotten = raw(cluster.nodes()[1].addr(), &["CLUSTER", "FORGET", &id]).await;
+        assert_eq!(forgotten, Reply::Simple("OK".to_owned()));
+    }
+    let taken = raw(cluster.nodes()[4].addr(), &["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    assert_eq!(taken, Reply::Simple("OK".to_owned()));
+    for locks in &clients {
+        let guard = soon("its replica answers", locks.mutex(&name).lock()).await;
+        released(guard.expect("a lock")).await;
+    }
+}
+
+/// The replica had missed the grant: its holder is told, and its writes are refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_forgets_is_replaced() {
+    let mut cluster = Cluster::start(3, 1).await.expect("a cluster");
+    let (one, two) = (client(&cluster.url(), LONG).await, client(&cluster.url(), LONG).await);
+    let name = name_at(&cluster, 0, "lost").await;
+    cluster.cut_replication(0).await.expect("a cut");
+    let first = one.mutex(&name).lock().await.expect("a lock");
+    cluster.kill_node(0).expect("a dead master");
+    cluster.resume_replicas().expect("a replica that goes on");
+    cluster.failed_over(slot_of(&name), BOUND).await.expect("a fail-over");
+    assert_eq!(soon("the forgotten holder is told", first.lost()).await, LostReason::Taken);
+    until_answering(&two).await;
+    let second = soon("a newcomer gets it", two.mutex(&name).lock()).await.expect("a lock");
+    let fence = Fence::default();
+    fence.admit(&name, second.token()).expect("the newest");
+    fence.admit(&name, first.token()).expect_err("a stale one");
+    released(second).await;
+}

@@ -1,0 +1,47 @@
+//! Contenders for one lock have it equally often.
+
+use std::sync::{Arc, Mutex};
+
+use leasehold::Locks;
+use leasehold_conformance::world::LONG;
+
+use crate::redis_faults::site::{Site, give_back, until_waiting};
+
+/// Eight who want a lock again and again have it equally often.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn contenders_are_served_equally() {
+    const ROUNDS: usize = 400;
+    let site = Site::shared().await;
+    let served = Arc::new(Mutex::new(vec![0usize; 8]));
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        clients.push(site.locks(LONG).await);
+    }
+    let start = clients[0].mutex("a").lock().await.expect("a lock");
+    let contend = |number: usize, locks: &Locks| {
+        let (mutex, served) = (locks.mutex("a"), Arc::clone(&served));
+        tokio::spawn(async move {
+            loop {
+                let guard = mutex.lock().await.expect("the lock");
+                let over = {
+                    let mut served = served.lock().expect("no panic");
+                    served[number] += 1;
+                    served.iter().sum::<usize>() >= ROUNDS
+                };
+                give_back(guard).await;
+                if over {
+                    return;
+                }
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..8).map(|number| contend(number, &clients[number % 4])).collect();
+    until_waiting(&clients[0], "a", 8).await;
+    give_back(start).await;
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    let served = served.lock().expect("no panic").clone();
+    let (least, most) = (served.iter().min(), served.iter().max());
+    assert!(least.zip(most).is_some_and(|(least, most)| least * 2 > *most), "{served:?}");
+}
