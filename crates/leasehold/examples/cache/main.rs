@@ -6,6 +6,7 @@
 //! ```
 //! Without `--engine` the cache is in this process, and no server is needed. `--seconds N` for each strategy; `--json` for programs. The database
 //! is a table in memory whose reads take a moment, as queries do.
+#![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
 mod shop;

@@ -8,6 +8,7 @@
 //! With `mysql:` and `postgres:` the stock is a row in that database, and each of the engine's techniques is shown. (It makes and drops the tables
 //! `leasehold_flash_sale` and `leasehold_flash_sale_fence`.) With any other engine the stock is in this process, a millisecond away.
 //! `--buyers N`, `--items N`; `--json` for programs, `--svg FILE` for a picture.
+#![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
 #[path = "../common/mod.rs"]

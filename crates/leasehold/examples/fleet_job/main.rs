@@ -8,6 +8,7 @@
 //! around the run, and by `leasehold::schedule`. The timers go off one after the other, as those of hosts whose clocks differ do, and so
 //! a lock alone does not help: whoever comes later finds it free again. The schedule has no clock to set wrong: it names a tick by its nominal
 //! time, counts on the engine's clock, and never reads the host's.
+#![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
 #[path = "../common/mod.rs"]

@@ -6,6 +6,7 @@
 //! ```
 //! Each candidate is a process. The first leader gets SIGKILL, so it can tell nobody: on `file:` the kernel does, and the others know at
 //! once; on the engines of many machines its lease must end first, which takes about the TTL of five seconds.
+#![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
 #[path = "../common/mod.rs"]

@@ -6,6 +6,7 @@
 //! ```
 //! Each worker has its own connection to the engine, as if it were on a machine of its own. They come one after the other, and are served
 //! in that order where the engine has an order.
+#![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
 #[path = "../common/mod.rs"]

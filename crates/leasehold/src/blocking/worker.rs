@@ -1,18 +1,13 @@
 //! The background thread: it runs the keeper and every call, so that no caller's thread ever drives a runtime.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Weak, mpsc};
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
-use crate::keeper::Desk;
-
-/// How often the thread looks whether the keeper has ended, once nobody needs it any more.
-const LOOK: Duration = Duration::from_millis(2);
 
 /// The way to the thread. The thread goes on while one of these is left.
 #[derive(Debug)]
@@ -39,12 +34,14 @@ impl Worker {
             };
             runtime.block_on(async move {
                 let locks = open().await;
-                let rest = locks.as_ref().ok().map(|locks| (Arc::downgrade(&locks.shared.desk), locks.shared.ttl));
+                let rest = |locks: &crate::Locks| (locks.shared.desk.end(), locks.clock().clone(), locks.shared.ttl);
+                let rest = locks.as_ref().ok().map(rest);
                 drop(opened.send(locks.map(|locks| (locks, Handle::current()))));
                 let _: Result<Infallible, _> = gone.await;
-                if let Some((desk, ttl)) = rest {
+                if let Some((mut end, clock, ttl)) = rest {
                     // After a TTL the engine has let go by itself.
-                    let _ = tokio::time::timeout(ttl, ended(desk)).await;
+                    // Nothing is ever sent: it ends when the keeper has given everything back.
+                    let _ = clock.timeout(ttl, end.changed()).await;
                 }
             });
         };
@@ -60,13 +57,6 @@ impl Worker {
         // An answer that nobody takes is dropped, and a guard in it given back.
         self.handle.spawn(async move { drop(done.send(call.await)) });
         answer.recv().unwrap_or_else(|_| Err(thread_gone().at_engine(self.engine)))
-    }
-}
-
-/// Waits until the keeper has given everything back and ended.
-async fn ended(desk: Weak<Desk>) {
-    while desk.strong_count() > 0 {
-        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -164,7 +164,7 @@ impl ReadThrough {
                 Brought::Overtaken(_) if strong && !last => {}
                 Brought::Behind(_) | Brought::Absent if strong && !last => {
                     let pause = backoff::pause(round, Duration::from_millis(10), Duration::from_millis(200), dice());
-                    tokio::time::sleep(pause).await;
+                    self.shared.clock.sleep(pause).await;
                 }
                 Brought::Behind(_) if strong => return Err(CacheError::Behind),
                 Brought::Value(data) | Brought::Overtaken(data) | Brought::Behind(data) => return Ok(data),
@@ -208,7 +208,7 @@ impl ReadThrough {
             return Ok(());
         };
         let patience = Duration::from_micros(left).min(LOOK) + Duration::from_micros(500);
-        match tokio::time::timeout(patience, ear.hear(theirs)).await {
+        match self.shared.clock.timeout(patience, ear.hear(theirs)).await {
             Ok(Some(why)) => Err(CacheError::LoaderElsewhere(why.to_string())),
             Ok(None) | Err(_) => Ok(()),
         }
@@ -331,7 +331,7 @@ impl Shared {
             match self.store.step(key, step.clone()).await {
                 Err(error) if error.is_retryable() && tries + 1 < TRIES => {
                     let pause = backoff::pause(tries, Duration::from_millis(20), Duration::from_millis(200), dice());
-                    tokio::time::sleep(pause).await;
+                    self.clock.sleep(pause).await;
                     tries += 1;
                 }
                 answer => return answer,

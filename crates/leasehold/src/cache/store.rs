@@ -17,6 +17,7 @@ use crate::logic::cache::{Said, Step};
 pub struct Store {
     kind: Arc<Kind>,
     timeout: Duration,
+    pub(super) clock: Clock,
 }
 
 #[derive(Debug)]
@@ -35,9 +36,9 @@ impl Store {
     }
 
     pub(crate) async fn connect(url: &str, timeout: Duration, lazy: bool) -> Result<Self> {
-        let url = EngineUrl::parse(url)?;
+        let (url, clock) = (EngineUrl::parse(url)?, Clock::system());
         let kind = match url.scheme.as_str() {
-            "memory" => Kind::Memory(Memory::new(&Clock::system())),
+            "memory" => Kind::Memory(Memory::new(&clock)),
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => Kind::Redis(Redis::open(&url, lazy).await?),
             other => {
                 let message = format!(
@@ -46,7 +47,7 @@ impl Store {
                 return Err(Error::new(ErrorKind::UnknownScheme, message));
             }
         };
-        Ok(Self { kind: Arc::new(kind), timeout })
+        Ok(Self { kind: Arc::new(kind), timeout, clock })
     }
 
     /// Takes one step.
@@ -61,7 +62,7 @@ impl Store {
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
+        self.clock.timeout(self.timeout, work).await.unwrap_or_else(|_| {
             let message = format!("no answer within {:?}", self.timeout);
             Err(Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine("redis"))
         })

@@ -165,7 +165,7 @@ impl Strategy for DelayedDoubleDelete {
             let (aside, delay, key) = (self.aside.clone(), self.delay, key.to_owned());
             // As in the textbook: nobody hears whether it was done.
             drop(tokio::spawn(async move {
-                tokio::time::sleep(delay).await;
+                aside.store.clock.sleep(delay).await;
                 aside.delete(&key).await
             }));
             Ok(())

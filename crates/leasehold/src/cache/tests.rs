@@ -125,7 +125,7 @@ async fn a_value_is_loaded_anew_before_it_ends_by_one() {
     let loads = AtomicU32::new(0);
     let load = || async {
         loads.fetch_add(1, Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        crate::clock::Clock::system().sleep(Duration::from_millis(20)).await;
         Ok::<_, Io>(Some("v"))
     };
     let mut reads = 0;

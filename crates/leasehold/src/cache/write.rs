@@ -170,7 +170,7 @@ impl ReadThrough {
     /// Says again and again that the writer is still at it.
     async fn renew(&self, mark: &mut Mark<'_>) -> Infallible {
         loop {
-            tokio::time::sleep(self.longest_write() / 3).await;
+            self.shared.clock.sleep(self.longest_write() / 3).await;
             self.extend(mark).await;
         }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use self::book::Book;
 use self::chores::Chore;
@@ -51,6 +51,8 @@ pub(crate) struct Desk {
     idle: Notify,
     /// How many losses were told of claims that were not in the book yet.
     lost_early: AtomicUsize,
+    /// Goes away with the desk: the keeper has ended.
+    end: watch::Sender<()>,
 }
 
 /// A claim that nobody wants any more, perhaps with a call that is still under way.
@@ -81,6 +83,7 @@ impl Desk {
             owed: AtomicUsize::new(0),
             idle: Notify::new(),
             lost_early: AtomicUsize::new(0),
+            end: watch::Sender::new(()),
         }
     }
 
@@ -140,6 +143,11 @@ impl Desk {
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::Release);
         self.wake.notify_one();
+    }
+
+    /// What ends when the keeper has, and nobody else is left at the desk.
+    pub(crate) fn end(&self) -> watch::Receiver<()> {
+        self.end.subscribe()
     }
 
     fn is_closed(&self) -> bool {

@@ -145,7 +145,7 @@ impl Versioned {
             };
             let elapsed = clock.now().since(start);
             match next(tried, tries, elapsed, &self.limits, (random::bits() & u128::from(u32::MAX)) as u32) {
-                Next::Again(rest) => tokio::time::sleep(rest).await,
+                Next::Again(rest) => clock.sleep(rest).await,
                 Next::TooContended => return Err(UpdateError::TooContended { tries }),
                 Next::Done | Next::Fail | Next::Unknown => {
                     return ended.map(|done| Updated { retries: tries - 1, ..done });

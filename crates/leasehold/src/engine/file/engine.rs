@@ -18,7 +18,7 @@ use super::store::{Stop, Store};
 use super::watch::{Watch, Watches};
 use super::{CAPABILITIES, error, inspect, records, store};
 use crate::claim::{Claim, ClaimId, Holder};
-use crate::clock::{Clock, Moment};
+use crate::clock::{self, Clock, Moment};
 use crate::engine::{
     Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
 };
@@ -178,7 +178,7 @@ impl FileEngine {
     async fn await_death(&self, clients: &[u128]) {
         let give_up = self.clock.now().after(UNWATCHED);
         while clients.iter().all(|client| self.is_alive(*client)) && self.clock.now() < give_up {
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            clock::until_asked_again(Duration::from_millis(1)).await;
         }
     }
 

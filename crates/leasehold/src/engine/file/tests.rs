@@ -317,7 +317,7 @@ async fn until(done: impl Fn() -> bool) {
         if done() {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        crate::clock::Clock::system().sleep(Duration::from_millis(1)).await;
     }
     panic!("waited ten seconds");
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
@@ -109,6 +110,8 @@ pub(crate) struct Config {
     pub(crate) strict: Option<Duration>,
     pub(crate) retention: Duration,
     pub(crate) connect_timeout: Duration,
+    /// By which connections and pauses are timed.
+    pub(crate) clock: Clock,
     /// The URL without secrets.
     pub(crate) shown: String,
 }
@@ -134,9 +137,16 @@ impl Config {
             retention: url.duration("retention")?.unwrap_or(RETENTION),
             connect_timeout: url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(2)),
             topology,
+            clock: Clock::system(),
             shown: url.to_string(),
         };
         config.check()
+    }
+
+    /// The same, timed by this clock.
+    pub(crate) fn on(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
     }
 
     fn check(self) -> Result<Self> {

@@ -54,7 +54,7 @@ async fn open(
     let connecting = client.get_multiplexed_async_connection_with_config(&options);
     // The library's own bound does not cover the handshake of TLS and of the protocol.
     let most = config.connect_timeout + Duration::from_secs(1);
-    let connected = tokio::time::timeout(most, connecting).await;
+    let connected = config.clock.timeout(most, connecting).await;
     let tls = if config.tls.is_some() { "; does it speak TLS?" } else { "" };
     let connected = connected.map_err(|_| error::unreachable(address, &format!("no answer within {most:?}{tls}")))?;
     connected.map_err(|cause| match cause.is_timeout() {

@@ -89,7 +89,7 @@ impl RedisEngine {
             retention,
         });
         if engine.config.strict.is_some() {
-            tokio::spawn(super::strict::keep_warm(Arc::downgrade(&engine), reached));
+            tokio::spawn(super::strict::keep_warm(Arc::downgrade(&engine), clock.clone(), reached));
         }
         Ok(engine)
     }

@@ -250,8 +250,8 @@ async fn tend(inner: Arc<Inner>) {
                 inner.state.send_replace(down);
                 inner.owner.down();
                 let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-                tokio::time::sleep(backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice))
-                    .await;
+                let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice);
+                inner.config.clock.sleep(pause).await;
                 failures = failures.saturating_add(1);
             }
         }
@@ -287,7 +287,7 @@ impl Inner {
         });
         let mut connection = connect::node(&self.config, &address, Some(hear)).await?;
         let most = self.config.connect_timeout;
-        let set_up = tokio::time::timeout(most, self.set_up(&mut connection, &address)).await;
+        let set_up = self.config.clock.timeout(most, self.set_up(&mut connection, &address)).await;
         let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {most:?}")))??;
         // A master that was replaced, and is called back, is in the same run and has missed what came between.
         let run = match &elected {
@@ -341,7 +341,7 @@ impl Inner {
             let quiet = tokio::select! {
                 () = self.breaks.notified() => false,
                 () = self.suspicion.notified() => true,
-                () = tokio::time::sleep(QUIET) => true,
+                () = self.config.clock.sleep(QUIET) => true,
             };
             if self.is_broken(live.number) {
                 return;
@@ -353,7 +353,7 @@ impl Inner {
             let ping = redis::cmd("PING");
             let alive = connection.send_packed_command(&ping);
             tokio::select! {
-                answer = tokio::time::timeout(patience, alive) => {
+                answer = self.config.clock.timeout(patience, alive) => {
                     if !matches!(answer, Ok(Ok(_))) {
                         return;
                     }

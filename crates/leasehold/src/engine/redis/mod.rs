@@ -96,7 +96,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
 
 /// Opens what the URL names.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    let config = Config::read(url)?;
+    let config = Config::read(url)?.on(clock);
     match config.protocol {
         Protocol::Full => Ok(RedisEngine::open(config, clock).await?),
         Protocol::Simple => Ok(simple::SimpleEngine::open(config, clock).await?),

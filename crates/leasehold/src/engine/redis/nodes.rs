@@ -246,7 +246,7 @@ async fn keep_fresh(map: Arc<Map>) {
         if let Err(error) = map.refresh().await {
             tracing::debug!(%error, "the cluster's map is not to be had");
         }
-        tokio::time::sleep(MAP_PAUSE).await;
+        map.maker.config.clock.sleep(MAP_PAUSE).await;
     }
 }
 
@@ -322,7 +322,7 @@ impl Map {
             let slots = slots.map_err(|cause| no_cluster(address, cause))?;
             Ok((slots, answers.next().unwrap_or(Value::Nil)))
         };
-        let answer = tokio::time::timeout(most, asking).await;
+        let answer = self.maker.config.clock.timeout(most, asking).await;
         let (slots, info) =
             answer.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))?;
         let slots = read_slots(&slots, address).ok_or_else(|| error::odd(address, &slots))?;

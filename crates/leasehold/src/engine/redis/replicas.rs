@@ -138,7 +138,7 @@ async fn ask(config: &Config, line: &Line) -> Result<i64> {
     let mut both = Pipeline::new();
     both.cmd("SET").arg(&pen.key).arg(1).arg("PX").arg(60_000);
     both.cmd("WAIT").arg(config.replicas).arg(PATIENCE.as_millis() as u64);
-    let answers = tokio::time::timeout(PATIENCE * 2, pen.connection.send_packed_commands(&both, 0, 2)).await;
+    let answers = config.clock.timeout(PATIENCE * 2, pen.connection.send_packed_commands(&both, 0, 2)).await;
     let answers = answers.map_err(|_| error::unreachable(&line.address, "no answer to WAIT"))?;
     let answers = answers.map_err(|cause| error::step(&line.address, cause))?;
     let answers = answers.into_iter().map(Value::extract_error).collect::<redis::RedisResult<Vec<_>>>();
@@ -152,17 +152,17 @@ async fn ask(config: &Config, line: &Line) -> Result<i64> {
 async fn pick_up(config: &Config, address: &Address) -> Result<Pen> {
     let mut connection = connect::node(config, address, None).await?;
     let slot = match config.topology {
-        Topology::Cluster(_) => Some(own_slot(&mut connection, address).await?),
+        Topology::Cluster(_) => Some(own_slot(config, &mut connection, address).await?),
         _ => None,
     };
     Ok(Pen { connection, key: wire::beside(&config.prefix, 's', slot) })
 }
 
 /// Any of the slots that the node has.
-async fn own_slot(connection: &mut MultiplexedConnection, address: &Address) -> Result<u16> {
+async fn own_slot(config: &Config, connection: &mut MultiplexedConnection, address: &Address) -> Result<u16> {
     let mut ask = redis::cmd("CLUSTER");
     ask.arg("SLOTS");
-    let asked = tokio::time::timeout(PATIENCE, connection.send_packed_command(&ask)).await;
+    let asked = config.clock.timeout(PATIENCE, connection.send_packed_command(&ask)).await;
     let answer = asked.map_err(|_| error::unreachable(address, "no answer to CLUSTER SLOTS"))?;
     let answer = answer.and_then(Value::extract_error).map_err(|cause| error::step(address, cause))?;
     let slots = nodes::read_slots(&answer, address).ok_or_else(|| error::odd(address, &answer))?;

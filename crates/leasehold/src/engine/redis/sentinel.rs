@@ -37,7 +37,7 @@ pub(crate) async fn elected(config: &Config, sentinels: &[Address], name: &str) 
     let (mut words, mut failed) = (Vec::new(), None);
     loop {
         let next = if words.len() > sentinels.len() / 2 {
-            tokio::time::timeout(GRACE, asked.next()).await.unwrap_or(None)
+            config.clock.timeout(GRACE, asked.next()).await.unwrap_or(None)
         } else {
             asked.next().await
         };
@@ -66,7 +66,7 @@ async fn connect_and_ask(config: &Config, address: &Address, name: &str) -> Resu
 
 async fn bounded<T>(config: &Config, address: &Address, asking: impl Future<Output = Result<T>>) -> Result<T> {
     let most = config.connect_timeout;
-    let asked = tokio::time::timeout(most, asking).await;
+    let asked = config.clock.timeout(most, asking).await;
     asked.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))
 }
 
@@ -110,7 +110,7 @@ async fn listen(config: &Config, address: &Address, name: &str, current: &Electe
     loop {
         let Err(error) = listen_once(config, address, name, current, hint).await;
         tracing::debug!(%error, "a Sentinel cannot be listened to");
-        tokio::time::sleep(LOOK).await;
+        config.clock.sleep(LOOK).await;
     }
 }
 
@@ -137,7 +137,7 @@ async fn listen_once(
             hint.notify_one();
         }
         // Any message, also that the connection has ended, is a reason to ask again.
-        let _ = tokio::time::timeout(LOOK, news.notified()).await;
+        let _ = config.clock.timeout(LOOK, news.notified()).await;
     }
 }
 

@@ -11,6 +11,7 @@ use super::config::Address;
 use super::engine::RedisEngine;
 use super::link::Live;
 use super::wire::SLOTS;
+use crate::clock::Clock;
 
 /// How many slots are touched at once.
 const AT_ONCE: usize = 512;
@@ -18,9 +19,9 @@ const AT_ONCE: usize = 512;
 const AGAIN: Duration = Duration::from_secs(6 * 3600);
 
 /// Touches each server that is reached, in all its slots, while the engine lives.
-pub(super) async fn keep_warm(engine: Weak<RedisEngine>, mut reached: UnboundedReceiver<Address>) {
+pub(super) async fn keep_warm(engine: Weak<RedisEngine>, clock: Clock, mut reached: UnboundedReceiver<Address>) {
     loop {
-        let address = match tokio::time::timeout(AGAIN, reached.recv()).await {
+        let address = match clock.timeout(AGAIN, reached.recv()).await {
             Ok(Some(address)) => Some(address),
             Ok(None) => return,
             Err(_) => None,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::engine::EngineUrl;
 use crate::engine::redis::config::{Address, Config as Node, Topology};
 use crate::error::{Error, ErrorKind, Result};
@@ -44,6 +45,12 @@ impl Config {
             )));
         }
         Ok(config)
+    }
+
+    /// The same, timed by this clock.
+    pub(crate) fn on(mut self, clock: &Clock) -> Self {
+        self.nodes = self.nodes.iter().map(|node| Arc::new(Node::clone(node).on(clock))).collect();
+        self
     }
 
     /// The same, of any number of nodes, and whether the URL allows an even one.

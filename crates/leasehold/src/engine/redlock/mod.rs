@@ -94,5 +94,5 @@ pub const CAPABILITIES: Capabilities = Capabilities {
 
 /// Opens what the URL names.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    Ok(RedlockEngine::open(Config::read(url)?, clock).await?)
+    Ok(RedlockEngine::open(Config::read(url)?.on(clock), clock).await?)
 }

@@ -123,7 +123,7 @@ impl Node {
             tender: Mutex::default(),
         });
         let touch = Request::new(&scripts.touch, Vec::new(), Vec::new());
-        let tender = tokio::spawn(tend(Arc::downgrade(&node), ears, touch));
+        let tender = tokio::spawn(tend(Arc::downgrade(&node), clock.clone(), ears, touch));
         *node.tender.lock().unwrap_or_else(PoisonError::into_inner) = Some(tender);
         node
     }
@@ -177,7 +177,7 @@ impl Node {
     }
 
     async fn in_time<T>(&self, asking: impl Future<Output = Result<T>>, most: Duration) -> Result<T> {
-        match tokio::time::timeout(most, asking).await {
+        match self.clock.timeout(most, asking).await {
             Ok(answer) => answer,
             Err(_) => {
                 self.ears.silent.store(true, Ordering::SeqCst);
@@ -240,15 +240,15 @@ impl std::fmt::Debug for Node {
 
 /// Probes a node that has fallen silent until it answers, begins strict mode's wait where it has restarted, and pays what it is
 /// owed; for as long as the node is wanted.
-async fn tend(node: Weak<Node>, ears: Arc<Ears>, touch: Arc<Request>) {
+async fn tend(node: Weak<Node>, clock: Clock, ears: Arc<Ears>, touch: Arc<Request>) {
     let mut failures = 0;
     loop {
         if failures == 0 {
-            let _ = tokio::time::timeout(AGAIN, ears.change.notified()).await;
+            let _ = clock.timeout(AGAIN, ears.change.notified()).await;
         } else {
             let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
             let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice);
-            tokio::time::sleep(pause).await;
+            clock.sleep(pause).await;
         }
         let Some(node) = node.upgrade() else { return };
         let was_silent = node.is_silent();

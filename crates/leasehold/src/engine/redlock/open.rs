@@ -41,7 +41,7 @@ pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
             }
         }
     };
-    let _ = tokio::time::timeout(REST, rest).await;
+    let _ = engine.clock.timeout(REST, rest).await;
     independent(&reached).await
 }
 

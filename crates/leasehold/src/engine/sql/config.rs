@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::Dialect;
+use crate::clock::Clock;
 use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
@@ -111,6 +112,8 @@ pub(crate) struct Config {
     /// How far the clocks of servers that all take writes may be apart.
     pub(crate) clock_skew: Duration,
     pub(crate) tls: Option<Tls>,
+    /// By which connections and pauses are timed.
+    pub(crate) clock: Clock,
     /// The URL without secrets.
     pub(crate) shown: String,
 }
@@ -181,6 +184,7 @@ impl Config {
             only_looks: false,
             clock_skew: url.duration("clock-skew")?.unwrap_or(Duration::ZERO),
             tls: tls(url)?,
+            clock: Clock::system(),
             shown: url.to_string(),
         })
     }

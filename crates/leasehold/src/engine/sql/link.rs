@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::config::Config;
 use super::error::Failure;
+use crate::clock::Clock;
 
 /// How long a statement waits at the server for a row that somebody keeps locked: less than we wait for its answer, so that the server says why. Where
 /// the TTL leaves less than that, PostgreSQL is told so ([`Link::hurry`]); MySQL counts whole seconds.
@@ -189,15 +190,18 @@ impl Link {
     }
 
     /// Gives it up in the middle of a statement, and comes back when the server has surely done the same.
-    pub(super) async fn abandon(self) {
+    pub(super) async fn abandon(self, clock: &Clock) {
         match self {
             #[cfg(feature = "mysql")]
             Self::MySql(link) => {
                 drop(link);
-                tokio::time::sleep(LOCK_WAIT).await;
+                clock.sleep(LOCK_WAIT).await;
             }
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.close().await,
+            Self::Postgres(link) => {
+                let _ = clock;
+                link.close().await;
+            }
         }
     }
 

@@ -57,7 +57,7 @@ const fn lease(engine: &'static str) -> Capabilities {
 /// Opens `mysql:` or `postgres:`.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let dialect = if url.scheme == "mysql" { Dialect::MySql } else { Dialect::Postgres };
-    let config = Config::read(dialect, url)?;
+    let config = Config { clock: clock.clone(), ..Config::read(dialect, url)? };
     let can = if dialect == Dialect::MySql { MYSQL } else { POSTGRES };
     match config.technique {
         Technique::Row => Ok(lease::LeaseEngine::open(config, can, clock).await?),

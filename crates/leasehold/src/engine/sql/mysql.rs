@@ -32,7 +32,7 @@ impl MyLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
         let mut last = Failure::Unreachable("the URL names no server".into());
         for (host, port) in &config.servers {
-            match tokio::time::timeout(config.connect_timeout, Self::to(config, host, *port)).await {
+            match config.clock.timeout(config.connect_timeout, Self::to(config, host, *port)).await {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(failure)) => last = failure,
                 Err(_) => last = Failure::Unreachable(format!("no answer within {:?}", config.connect_timeout)),

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
-use tokio::time::Instant;
 
 use super::config::Config;
 use super::error::Failure;
 use super::link::{LOCK_WAIT, Link, Reply, Value};
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 
 /// Whoever stops asking sooner has not waited for an answer; later, the line may be dead. Less than the least that a step waits.
@@ -29,9 +29,9 @@ pub(super) struct Pool {
 struct Rest {
     idle: Vec<Idle>,
     /// When any of them all last answered.
-    heard: Option<Instant>,
+    heard: Option<Moment>,
     /// What was last heard of before that may be dead.
-    doubted: Option<Instant>,
+    doubted: Option<Moment>,
 }
 
 impl Rest {
@@ -49,7 +49,7 @@ impl Rest {
 struct Idle {
     link: Link,
     /// When it last answered.
-    heard: Instant,
+    heard: Moment,
 }
 
 impl Pool {
@@ -78,7 +78,7 @@ impl Pool {
             Some((idle, true)) => Ok(Pooled::new(idle, self, permit)),
             Some((idle, false)) => {
                 // Until it has ended it is one of ours, and in the place of the next.
-                let _ = tokio::time::timeout(LOCK_WAIT, idle.link.close()).await;
+                let _ = self.config.clock.timeout(LOCK_WAIT, idle.link.close()).await;
                 self.open(permit).await
             }
             None => self.open(permit).await,
@@ -99,9 +99,9 @@ impl Pool {
         let opening = tokio::spawn(async move {
             let link = tokio::select! {
                 link = Link::open(&pool.config) => link?,
-                () = forgotten(unwanted) => return Err(Failure::Closed),
+                () = forgotten(unwanted, &pool.config.clock) => return Err(Failure::Closed),
             };
-            Ok(Pooled::new(Idle { link, heard: Instant::now() }, &pool, permit))
+            Ok(Pooled::new(Idle { link, heard: pool.config.clock.now() }, &pool, permit))
         });
         let opened = opening.await.unwrap_or_else(|_| Err(Failure::Closed));
         drop(wanted);
@@ -112,17 +112,17 @@ impl Pool {
     pub(super) async fn run(self: &Arc<Self>, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         let within = self.config.connect_timeout;
         let mut link = self.borrow().await?;
-        tokio::time::timeout(within, link.run(sql, values)).await.unwrap_or_else(|_| Err(Failure::silent(within)))
+        self.config.clock.timeout(within, link.run(sql, values)).await.unwrap_or_else(|_| Err(Failure::silent(within)))
     }
 
     /// Has the idle connections ended instead of used: one of them was dead.
     pub(super) fn forget_idle(&self) {
-        self.rest().doubted = Some(Instant::now());
+        self.rest().doubted = Some(self.config.clock.now());
     }
 
     /// The same if nothing was heard since then on any: one was silent from then on, and they may be, too. Otherwise it may have been a locked row, or
     /// a busy server; and the one used last is alive.
-    fn forget_silent(&self, since: Instant) {
+    fn forget_silent(&self, since: Moment) {
         let mut rest = self.rest();
         if rest.heard < Some(since) {
             rest.doubted = rest.doubted.max(Some(since));
@@ -148,10 +148,10 @@ impl Pool {
 }
 
 /// Comes back some time after nobody wants it any more.
-async fn forgotten(unwanted: oneshot::Receiver<()>) {
+async fn forgotten(unwanted: oneshot::Receiver<()>, clock: &Clock) {
     // Nothing is ever sent: its sender goes away.
     let _ = unwanted.await;
-    tokio::time::sleep(LOCK_WAIT).await;
+    clock.sleep(LOCK_WAIT).await;
 }
 
 /// A connection out of the pool; it goes back when dropped, unless it broke or a statement was left half-way.
@@ -161,9 +161,9 @@ pub(super) struct Pooled {
     pool: Arc<Pool>,
     permit: Option<OwnedSemaphorePermit>,
     /// When the statement was sent that is under way.
-    asked: Option<Instant>,
+    asked: Option<Moment>,
     /// When it last answered.
-    heard: Instant,
+    heard: Moment,
     /// Whether it can be used again.
     good: bool,
 }
@@ -193,7 +193,7 @@ impl Pooled {
     }
 
     fn ask(&mut self) -> Result<&mut Link, Failure> {
-        self.asked = Some(Instant::now());
+        self.asked = Some(self.pool.config.clock.now());
         self.link.as_mut().ok_or_else(|| Failure::Broken("the connection is gone".into()))
     }
 
@@ -201,7 +201,7 @@ impl Pooled {
         self.asked = None;
         self.good = !result.as_ref().is_err_and(|failure| failure.is_end(self.pool.config.dialect));
         if self.good {
-            self.heard = Instant::now();
+            self.heard = self.pool.config.clock.now();
             self.pool.rest().heard = Some(self.heard);
         }
         result
@@ -215,13 +215,14 @@ impl Drop for Pooled {
             return;
         }
         if let Some(asked) = self.asked {
-            if asked.elapsed() >= SILENT {
+            let clock = self.pool.config.clock.clone();
+            if clock.now().since(asked) >= SILENT {
                 self.pool.forget_silent(asked);
             }
             // The server may be at it for a while yet: till then, this is one of our connections.
             if let (Ok(runtime), Some(permit)) = (tokio::runtime::Handle::try_current(), self.permit.take()) {
                 runtime.spawn(async move {
-                    link.abandon().await;
+                    link.abandon(&clock).await;
                     drop(permit);
                 });
             }

@@ -16,6 +16,7 @@ use super::config::{Config, Technique};
 use super::error::{Failure, plain};
 use super::link::{LOCK_WAIT, Reply, Value};
 use super::tls::Tls;
+use crate::clock::Clock;
 
 /// A connection, set up as our statements need it.
 pub(super) struct PgLink {
@@ -27,6 +28,7 @@ pub(super) struct PgLink {
     lock_wait: Option<Duration>,
     driver: JoinHandle<()>,
     news: Option<UnboundedReceiver<String>>,
+    clock: Clock,
 }
 
 /// What every session is told first: statements that end by themselves, before we stop waiting for them ([`LOCK_WAIT`]), each of them a
@@ -63,7 +65,7 @@ impl PgLink {
         }
         let tls = Tls::new(config.tls.as_ref()).map_err(Failure::Unreachable)?;
         let most = config.connect_timeout * u32::try_from(config.servers.len()).unwrap_or(1);
-        let connected = tokio::time::timeout(most, options.connect(tls)).await;
+        let connected = config.clock.timeout(most, options.connect(tls)).await;
         let late = || Failure::Unreachable(format!("no answer within {most:?}"));
         let (client, mut connection) = connected.map_err(|_| late())?.map_err(unreachable)?;
         let (sender, news) = unbounded_channel();
@@ -73,13 +75,14 @@ impl PgLink {
         });
         let prepared = (!config.pooler).then(HashMap::new);
         let lock_wait = (!config.pooler).then_some(LOCK_WAIT);
-        let mut link = Self { client, id: 0, prepared, lock_wait, driver, news: Some(news) };
+        let clock = config.clock.clone();
+        let mut link = Self { client, id: 0, prepared, lock_wait, driver, news: Some(news), clock };
         let within = config.connect_timeout;
         // A pooler lets us log in also where it has no connection to give.
         let mute = format!(
             "logged in, and no answer within {within:?}: is a pooler before it, and are all its connections in use?"
         );
-        match tokio::time::timeout(within, link.set_up()).await {
+        match config.clock.timeout(within, link.set_up()).await {
             Ok(Ok(())) => Ok(link),
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
@@ -174,7 +177,7 @@ impl PgLink {
         // The library says good-bye when the client is dropped, and its driver ends then; whoever does not take it is left.
         let (client, driver) = (self.client, &mut self.driver);
         drop(client);
-        let _ = tokio::time::timeout(LOCK_WAIT, driver).await;
+        let _ = self.clock.timeout(LOCK_WAIT, driver).await;
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind as Native, FromRedisValue};
 
+use super::super::config::Config;
 use super::super::error::plain;
+use crate::clock::Clock;
 
 /// A server that does not answer a small question within this is as good as away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -42,12 +44,13 @@ pub(crate) type Known<T> = Result<T, No>;
 #[derive(Clone)]
 pub(crate) struct Link {
     connection: MultiplexedConnection,
+    clock: Clock,
     lost: Arc<OnceLock<String>>,
 }
 
 impl Link {
-    pub(crate) fn new(connection: MultiplexedConnection) -> Self {
-        Self { connection, lost: Arc::default() }
+    pub(crate) fn new(config: &Config, connection: MultiplexedConnection) -> Self {
+        Self { connection, clock: config.clock.clone(), lost: Arc::default() }
     }
 
     fn lose(&self, why: String) -> No {
@@ -61,7 +64,7 @@ pub(crate) async fn ask<T: FromRedisValue>(link: &Link, command: &Cmd) -> Known<
         return Err(No::Lost(why.clone()));
     }
     let mut connection = link.connection.clone();
-    match tokio::time::timeout(PATIENCE, command.query_async(&mut connection)).await {
+    match link.clock.timeout(PATIENCE, command.query_async(&mut connection)).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(match error.kind() {
             Native::Server(_) | Native::Extension => No::Refused(plain(&error)),

@@ -62,7 +62,7 @@ pub(super) async fn examine(config: &Config, listed: &[Address], aim: &Aim) -> V
 }
 
 async fn view(config: &Config, address: &Address) -> Result<View> {
-    let link = &Link::new(connect::node(config, address, None).await?);
+    let link = &Link::new(config, connect::node(config, address, None).await?);
     let state = ask::<String>(link, &words(&["CLUSTER", "INFO"])).await.map(|text| Info::read(&text));
     let nodes = ask::<String>(link, &words(&["CLUSTER", "NODES"])).await;
     let members = nodes.map(|text| text.lines().filter_map(|line| member(line, address)).collect());

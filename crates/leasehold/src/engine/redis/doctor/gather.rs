@@ -35,7 +35,7 @@ const SETTINGS: [&str; 10] = [
 /// # Errors
 /// Only if it cannot be reached at all.
 pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &[RangeInclusive<u16>]) -> Result<Node> {
-    let link = &Link::new(connect::node(config, address, None).await?);
+    let link = &Link::new(config, connect::node(config, address, None).await?);
     let info = ask::<String>(link, &words(&["INFO"])).await.map(|text| Info::read(&text));
     let is_master = is_master(link, &info).await;
     let mut settings = HashMap::new();

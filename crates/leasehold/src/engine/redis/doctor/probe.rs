@@ -120,10 +120,10 @@ pub(super) async fn echo(link: &Link, config: &Config, address: &Address, aim: &
         }
     });
     let ear = connect::node(config, address, Some(hear)).await;
-    let ear = Link::new(ear.map_err(|error| No::Lost(error.to_string()))?);
+    let ear = Link::new(config, ear.map_err(|error| No::Lost(error.to_string()))?);
     let _: redis::Value = ask(&ear, &words(&["SUBSCRIBE", &channel])).await?;
     let publish = words(&["EVAL", "return redis.call('PUBLISH', ARGV[1], 'x')", "0", &channel]);
     let receivers = ask(link, &publish).await?;
-    let heard = tokio::time::timeout(ECHO_PATIENCE, inbox.recv()).await;
+    let heard = config.clock.timeout(ECHO_PATIENCE, inbox.recv()).await;
     Ok(Echo { receivers, heard: matches!(heard, Ok(Some(()))) })
 }

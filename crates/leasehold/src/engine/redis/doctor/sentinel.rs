@@ -84,7 +84,7 @@ async fn listen(
 }
 
 async fn hear(config: &Config, address: &Address, name: &str) -> Result<Heard> {
-    let link = &Link::new(connect::sentinel(config, address).await?);
+    let link = &Link::new(config, connect::sentinel(config, address).await?);
     let place: Known<Option<Vec<String>>> = ask(link, &words(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])).await;
     let master = match &place {
         Ok(Some(pair)) => pair.first().zip(pair.get(1)).and_then(|(host, port)| at(host, port)),

@@ -50,14 +50,14 @@ pub(in crate::engine) async fn examine(nodes: &[Arc<Config>], plan: &Plan, ttl: 
 }
 
 async fn voter(config: &Config, address: &Address, aim: &Aim) -> Voter {
-    let (answer, places) = join(gather::node(config, address, aim, &[]), places(address.clone())).await;
+    let (answer, places) = join(gather::node(config, address, aim, &[]), places(config, address.clone())).await;
     Voter { address: address.clone(), places, answer }
 }
 
 /// Where a name leads to; nowhere, if nobody knows.
-async fn places(address: Address) -> Vec<IpAddr> {
+async fn places(config: &Config, address: Address) -> Vec<IpAddr> {
     let look = move || (address.host.as_str(), address.port).to_socket_addrs().map(Vec::from_iter);
-    match tokio::time::timeout(LOOK_UP, tokio::task::spawn_blocking(look)).await {
+    match config.clock.timeout(LOOK_UP, tokio::task::spawn_blocking(look)).await {
         Ok(Ok(Ok(found))) => found.iter().map(|place| place.ip()).collect(),
         _ => Vec::new(),
     }

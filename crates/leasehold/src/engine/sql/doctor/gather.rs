@@ -11,6 +11,7 @@ use super::super::link::{Link, Reply, Value};
 use super::super::{Dialect, held, lease};
 use super::facts::{Aim, Closed, Facts, Found, Known, No, Rows, Seen, Server, Table, Values};
 use super::{my, pg, probe};
+use crate::clock::Clock;
 
 /// A small question that is not answered within this is not answered.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,13 +23,14 @@ const LONGEST: i64 = 25 * 3600 * 1_000_000;
 pub(super) struct Asker {
     /// None: a question was not answered, and what comes next might be the answer to that.
     link: Option<Link>,
+    clock: Clock,
     pub(super) dialect: Dialect,
 }
 
 impl Asker {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
-        match tokio::time::timeout(config.connect_timeout + PATIENCE, Link::open(config)).await {
-            Ok(link) => Ok(Self { link: Some(link?), dialect: config.dialect }),
+        match config.clock.timeout(config.connect_timeout + PATIENCE, Link::open(config)).await {
+            Ok(link) => Ok(Self { link: Some(link?), clock: config.clock.clone(), dialect: config.dialect }),
             Err(_) => Err(Failure::Unreachable(format!("no answer within {:?}", config.connect_timeout))),
         }
     }
@@ -83,7 +85,7 @@ impl Asker {
         asking: impl AsyncFnOnce(&mut Link) -> Result<T, Failure>,
     ) -> Known<Result<T, Failure>> {
         let Some(link) = &mut self.link else { return Err(No::Lost("it fell silent".into())) };
-        match tokio::time::timeout(PATIENCE, asking(link)).await {
+        match self.clock.timeout(PATIENCE, asking(link)).await {
             Ok(answer) => {
                 // Who says no may say yes to the next question.
                 if answer.as_ref().is_err_and(|failure| !matches!(failure, Failure::Refused { .. })) {

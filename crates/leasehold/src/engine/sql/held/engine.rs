@@ -117,7 +117,7 @@ impl Engine for HeldEngine {
             let one = async |claim: &Arc<Claim>| {
                 let Some(seat) = self.room.seats.find(claim.id) else { return Renewal::Lost };
                 seat.show(sent);
-                match tokio::time::timeout(within, seat.prove()).await {
+                match self.room.clock.timeout(within, seat.prove()).await {
                     Ok(Some(until)) => Renewal::Renewed(Validity::FromSend(until.since(sent).min(claim.terms.ttl))),
                     Ok(None) => Renewal::Lost,
                     // Its session is silent; those of the others are not.

@@ -16,7 +16,7 @@ pub(super) async fn changes_sessions(config: &Config) -> Result<bool, Failure> {
     let mut met = Ok(false);
     for _ in 0..ROUNDS {
         let within = config.connect_timeout;
-        let met_in_time = tokio::time::timeout(within, meet(&mut one, &mut other)).await;
+        let met_in_time = config.clock.timeout(within, meet(&mut one, &mut other)).await;
         met = met_in_time.unwrap_or_else(|_| Err(Failure::silent(within)));
         if met != Ok(false) {
             break;

@@ -194,7 +194,7 @@ async fn permit(room: &Room, seat: &Seat, queue: bool) -> Result<OwnedSemaphoreP
         return Ok(room.next_permit().await?);
     }
     // One may just be on its way back.
-    match tokio::time::timeout(room.bound().min(seat.ttl / 4), room.next_permit()).await {
+    match room.clock.timeout(room.bound().min(seat.ttl / 4), room.next_permit()).await {
         Ok(permit) => Ok(permit?),
         Err(_) => Err(End::Trouble(Trouble::Crowded)),
     }
@@ -265,13 +265,13 @@ async fn stop<T>(room: &Room, stopper: &Stopper, mut waiting: Pin<&mut impl Futu
             if let Err(why) = stopper.stop(room).await {
                 tracing::debug!(why, "a statement that waits was not ended");
             }
-            tokio::time::sleep(AGAIN).await;
+            room.clock.sleep(AGAIN).await;
         }
     };
     tokio::select! {
         biased;
         answer = &mut waiting => Some(answer),
-        _ = tokio::time::timeout(room.bound(), stopping) => None,
+        _ = room.clock.timeout(room.bound(), stopping) => None,
     }
 }
 

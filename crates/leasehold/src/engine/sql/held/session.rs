@@ -48,9 +48,9 @@ impl Session {
     }
 
     async fn run_within(&mut self, bound: Duration, (sql, values): &Statement) -> Result<Reply, Failure> {
-        let sent = self.clock.now();
+        let (sent, clock) = (self.clock.now(), self.clock.clone());
         let link = self.link()?;
-        let reply = match tokio::time::timeout(bound, link.run(sql, values)).await {
+        let reply = match clock.timeout(bound, link.run(sql, values)).await {
             Ok(reply) => reply?,
             Err(_) => return Err(self.silent(bound)),
         };
@@ -59,9 +59,9 @@ impl Session {
     }
 
     async fn script(&mut self, sql: &str) -> Result<(), Failure> {
-        let (sent, bound) = (self.clock.now(), self.bound);
+        let (sent, bound, clock) = (self.clock.now(), self.bound, self.clock.clone());
         let link = self.link()?;
-        match tokio::time::timeout(bound, link.script(sql)).await {
+        match clock.timeout(bound, link.script(sql)).await {
             Ok(done) => done?,
             Err(_) => return Err(self.silent(bound)),
         }

@@ -184,7 +184,7 @@ async fn keep(config: Arc<Config>, clock: Clock, desk: Arc<Desk>) {
             lock(&desk.book).lost(clock.now().after(Duration::from_secs(1)));
             continue;
         };
-        match tell(open, &hang, &ring).await {
+        match tell(open, &clock, &hang, &ring).await {
             // Somebody listened at that very moment: again, a little later.
             Ok(taken) => lock(&desk.book).again(&taken, clock.now()),
             Err(failure) => {
@@ -227,17 +227,17 @@ impl Desk {
 }
 
 /// Rings and hangs; those that did not work. If there is nothing to do, the server is asked whether it still has our connection, and so our bells.
-async fn tell(link: &mut Link, hang: &[ClaimId], ring: &[ClaimId]) -> Result<Vec<ClaimId>, Failure> {
+async fn tell(link: &mut Link, clock: &Clock, hang: &[ClaimId], ring: &[ClaimId]) -> Result<Vec<ClaimId>, Failure> {
     if hang.is_empty() && ring.is_empty() {
-        answer(link, "SELECT 1", &[]).await?;
+        answer(link, clock, "SELECT 1", &[]).await?;
     }
-    order(link, "RELEASE_LOCK", ring).await?;
-    order(link, "GET_LOCK", hang).await
+    order(link, clock, "RELEASE_LOCK", ring).await?;
+    order(link, clock, "GET_LOCK", hang).await
 }
 
-async fn answer(link: &mut Link, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
+async fn answer(link: &mut Link, clock: &Clock, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
     let late = || Err(Failure::Broken("the bells gave no answer".into()));
-    tokio::time::timeout(ANSWER, link.run(sql, values)).await.unwrap_or_else(|_| late())
+    clock.timeout(ANSWER, link.run(sql, values)).await.unwrap_or_else(|_| late())
 }
 
 async fn wake(clock: &Clock, at: Option<Moment>) {
@@ -248,13 +248,13 @@ async fn wake(clock: &Clock, at: Option<Moment>) {
 }
 
 /// One statement for all of them; those that did not work.
-async fn order(link: &mut Link, what: &str, claims: &[ClaimId]) -> Result<Vec<ClaimId>, Failure> {
+async fn order(link: &mut Link, clock: &Clock, what: &str, claims: &[ClaimId]) -> Result<Vec<ClaimId>, Failure> {
     let mut failed = Vec::new();
     for claims in claims.chunks(AT_ONCE) {
         let each = if what == "GET_LOCK" { "GET_LOCK(?, 0)" } else { "RELEASE_LOCK(?)" };
         let sql = format!("SELECT {}", vec![each; claims.len()].join(", "));
         let values: Vec<Value> = claims.iter().map(|claim| Value::from(name(*claim))).collect();
-        let reply = answer(link, &sql, &values).await?;
+        let reply = answer(link, clock, &sql, &values).await?;
         let done = |index: usize| reply.row().and_then(|row| row.get(index)).and_then(Value::int) == Some(1);
         failed.extend(claims.iter().enumerate().filter(|(index, _)| !done(*index)).map(|(_, claim)| *claim));
     }

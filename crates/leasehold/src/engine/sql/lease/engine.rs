@@ -260,7 +260,7 @@ impl Engine for LeaseEngine {
         Step::new(async move {
             let one = async |claim: &Arc<Claim>| {
                 // One row may be kept locked; those of the others are not.
-                tokio::time::timeout(within, self.renew_one(claim)).await.unwrap_or_else(|_| {
+                self.clock.timeout(within, self.renew_one(claim)).await.unwrap_or_else(|_| {
                     tracing::warn!(name = %claim.name(), "a lease was not renewed within {within:?}");
                     Renewal::Unknown
                 })

@@ -90,7 +90,7 @@ impl LeaseEngine {
         let (sql, values) = self.sql.read(name.as_str());
         let within = call_timeout(UNHURRIED);
         let late = |_| self.pool.tell(&Failure::silent(within));
-        let reply = tokio::time::timeout(within, self.statement(sql, &values)).await.map_err(late)??;
+        let reply = self.clock.timeout(within, self.statement(sql, &values)).await.map_err(late)??;
         Ok(reply.row().and_then(|row| row.first()).and_then(Value::int).unwrap_or(0))
     }
 }

@@ -40,7 +40,8 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>) {
         strong.deaf(true);
         drop(strong);
         let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        tokio::time::sleep(backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice)).await;
+        let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice);
+        pool.config.clock.sleep(pause).await;
         failures += 1;
     }
 }

@@ -113,7 +113,7 @@ impl LeaseEngine {
             let within = asked.iter().map(|asked| asked.within).min();
             let within = within.unwrap_or_else(|| lot.lock().cohort_timeout());
             let (ops, tells): (Vec<Op>, Vec<_>) = asked.into_iter().map(|asked| (asked.op, asked.tell)).unzip();
-            let result = match tokio::time::timeout(within, self.round(lot, &ops, within)).await {
+            let result = match self.clock.timeout(within, self.round(lot, &ops, within)).await {
                 Ok(result) => result,
                 Err(_) => {
                     lot.lock().row = None;

@@ -135,7 +135,7 @@ async fn hear(
     // Whoever else wants to hear it must not wait for us.
     let asked = open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values);
     let late = || Err(Failure::Broken("a bell gave no answer".into()));
-    match tokio::time::timeout(SLICE * 2, asked).await.unwrap_or_else(|_| late()) {
+    match engine.clock.timeout(SLICE * 2, asked).await.unwrap_or_else(|_| late()) {
         Ok(reply) => Some(reply.value().and_then(Value::int) == Some(1)),
         Err(failure) => {
             tracing::debug!(?failure, "a bell cannot be heard");

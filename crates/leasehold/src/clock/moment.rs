@@ -1,0 +1,64 @@
+//! Points in time.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A point on a [`Clock`]. Moments of two machines, or of two clocks, cannot be compared.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Moment(pub(super) u64);
+
+impl Moment {
+    /// Later than anything that will happen.
+    pub const NEVER: Self = Self(u64::MAX);
+
+    /// The moment this many nanoseconds after the clock's start.
+    pub const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    /// Nanoseconds since the clock's start.
+    pub const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// This moment plus `by`; stops at [`Moment::NEVER`].
+    #[must_use]
+    pub fn after(self, by: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(by)))
+    }
+
+    /// This moment minus `by`; stops at the clock's start. `NEVER` stays `NEVER`.
+    #[must_use]
+    pub fn before(self, by: Duration) -> Self {
+        if self == Self::NEVER { self } else { Self(self.0.saturating_sub(nanos(by))) }
+    }
+
+    /// How long after `earlier` this is; zero if it is not after it.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl fmt::Debug for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Self::NEVER { f.write_str("never") } else { write!(f, "{:?}", Duration::from_nanos(self.0)) }
+    }
+}
+
+/// A duration in nanoseconds; more than 584 years are as good as for ever.
+pub(crate) fn nanos(d: Duration) -> u64 {
+    d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_do_not_wrap() {
+        assert_eq!(Moment::NEVER.after(Duration::from_secs(1)), Moment::NEVER);
+        assert_eq!(Moment::NEVER.before(Duration::from_secs(1)), Moment::NEVER);
+        assert_eq!(Moment::from_nanos(5).before(Duration::from_secs(1)), Moment::from_nanos(0));
+        assert_eq!(Moment::from_nanos(5).since(Moment::from_nanos(9)), Duration::ZERO);
+    }
+}
