@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Moment;
+#[cfg(feature = "schedule")]
+use crate::engine::ServerRun;
 use crate::engine::{Record, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper;
@@ -117,15 +119,45 @@ impl Records {
         found.map_err(|error| error.about_record(name))
     }
 
+    /// Reads a record, and with it the run of the servers, where the engine can tell.
+    #[cfg(feature = "schedule")]
+    pub(crate) async fn recall_in_run(&self, name: &LockName) -> Result<(Record, Option<ServerRun>)> {
+        self.open()?;
+        let found = self.bounded(Arc::clone(&self.shared.desk.engine).recall_in_run(name.clone())).await;
+        found.map_err(|error| error.about_record(name))
+    }
+
+    /// Writes a record in the run in which it was read, if the engine told one.
+    #[cfg(feature = "schedule")]
+    pub(crate) async fn record_in_run(
+        &self,
+        name: &LockName,
+        over: u64,
+        value: String,
+        run: Option<ServerRun>,
+    ) -> Result<Option<Record>> {
+        let Some(run) = run else { return self.write(name, over, value).await };
+        self.fits(name, &value)?;
+        let engine = Arc::clone(&self.shared.desk.engine);
+        let written = self.bounded(engine.record_in_run(name.clone(), over, value, run)).await;
+        written.map_err(|error| error.about_record(name))
+    }
+
     async fn write(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
+        self.fits(name, &value)?;
+        let written = self.bounded(Arc::clone(&self.shared.desk.engine).record(name.clone(), over, value)).await;
+        written.map_err(|error| error.about_record(name))
+    }
+
+    /// Whether it may be written at all.
+    fn fits(&self, name: &LockName, value: &str) -> Result<()> {
         self.open()?;
         if value.len() > MAX_RECORD {
             let message = format!("a record has at most {MAX_RECORD} bytes, and this one would have {}", value.len());
             let error = Error::new(ErrorKind::InvalidOption, message).about_record(name);
             return Err(error.at_engine(self.shared.engine_name()));
         }
-        let written = self.bounded(Arc::clone(&self.shared.desk.engine).record(name.clone(), over, value)).await;
-        written.map_err(|error| error.about_record(name))
+        Ok(())
     }
 
     fn open(&self) -> Result<()> {

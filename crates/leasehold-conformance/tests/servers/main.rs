@@ -9,6 +9,7 @@ mod redis_deployments;
 mod redis_faults;
 mod redis_mistakes;
 mod redis_simple;
+mod redis_ticks;
 mod redlock_faults;
 mod sql_faults;
 mod sql_held_faults;

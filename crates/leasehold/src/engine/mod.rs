@@ -277,6 +277,16 @@ impl Record {
     }
 }
 
+/// A run of an engine's servers: from a start, a promotion or a flush until the next. What was answered before it began may be forgotten in it; what was
+/// answered in it is not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerRun {
+    /// Its name: two runs never have the same, but for a flush, which leaves no record behind.
+    pub id: String,
+    /// What the engine's clock showed when a client first saw this run: whatever was answered in an earlier one was answered before.
+    pub began: Duration,
+}
+
 /// The answer of an engine that keeps no records; they are not asked for, but the trait has no default.
 #[cfg(feature = "redis")]
 pub(crate) fn no_records<T>(engine: &'static str) -> Step<T> {
@@ -291,7 +301,7 @@ pub(crate) fn no_records<T>(engine: &'static str) -> Step<T> {
 /// Whatever is asked, the answer must be safe to ask for again: a reply may be lost after the step was taken. Errors say
 /// whether the effect is known ([`Error::effect`]) and whether trying again may help ([`Error::is_retryable`]).
 ///
-/// There are no default bodies: what an engine cannot do, its author writes down as unsupported, knowingly, and says so in
+/// There are no default bodies (but for servers that forget): what an engine cannot do, its author writes down as unsupported, knowingly, and says so in
 /// [`Capabilities`], which are checked before any call.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// What this engine can do, and under which limits.
@@ -340,11 +350,31 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Reads a record and the engine's clock. Needs [`Capabilities::records`].
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record>;
 
+    /// The same, in one step with the run of the servers that answered; `None`: the engine does not forget what it answered, or cannot tell. This and
+    /// [`record_in_run`](Self::record_in_run) are the only defaults in this trait, since only an engine that may forget *and* can tell has something to say.
+    fn recall_in_run(self: Arc<Self>, name: LockName) -> Step<(Record, Option<ServerRun>)> {
+        let read = self.recall(name);
+        Step::new(async move { Ok((read.await?, None)) })
+    }
+
     /// Writes a record over the version that was read (zero: where there is none); `None`: another version is there, and nothing
     /// was written. An empty value removes it. A name's versions rise over all that was ever written to it, also over removals
     /// ([`record`](crate::logic::record) has the rule), so that a late writer which read an old version never succeeds. Needs
     /// [`Capabilities::records`].
     fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>>;
+
+    /// The same, but only while the servers are in the run in which the record was read. In another one nothing is written, as if another version were there:
+    /// a version that comes back with a forgetful server could be the one that was read.
+    fn record_in_run(
+        self: Arc<Self>,
+        name: LockName,
+        over: u64,
+        value: String,
+        run: ServerRun,
+    ) -> Step<Option<Record>> {
+        drop(run);
+        self.record(name, over, value)
+    }
 
     /// The names of all records that start with `prefix`, in order. Needs [`Capabilities::records`].
     fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>>;

@@ -278,6 +278,7 @@ mod tests {
                 policy: &policy,
                 since: 0,
                 seen: None,
+                run: None,
                 now: millis,
                 token,
                 node: "n",

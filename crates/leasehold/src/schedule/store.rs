@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
+use crate::engine::ServerRun;
 use crate::error::{Error, ErrorKind, Result};
 use crate::locks::Locks;
 use crate::logic::schedule::{Seen, State, VERSION};
@@ -18,6 +19,8 @@ pub(super) struct Loaded {
     pub(super) state: Option<State>,
     /// The newest that we have ever seen of it.
     pub(super) seen: Option<Seen>,
+    /// The run of the engine's servers, where it tells.
+    run: Option<ServerRun>,
     /// The engine's clock.
     pub(super) now: Duration,
     /// Our own, when that was told.
@@ -28,6 +31,12 @@ impl Loaded {
     /// The engine's time, in seconds.
     pub(super) fn seconds(&self) -> i64 {
         i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    /// The run of the engine's servers, and when it began, in seconds.
+    pub(super) fn run(&self) -> Option<(&str, i64)> {
+        let run = self.run.as_ref()?;
+        Some((&run.id, i64::try_from(run.began.as_secs()).unwrap_or(i64::MAX)))
     }
 
     /// The engine's time, in milliseconds.
@@ -53,21 +62,30 @@ impl Store {
 
     /// Reads it. What cannot be understood is an error: nothing is fired on a guess.
     pub(super) async fn load(&self) -> Result<Loaded> {
-        let record = self.records.recall(&self.name).await?;
+        let (record, run) = self.records.recall_in_run(&self.name).await?;
         let at = self.clock.now();
         let state = match record.value.as_str() {
             "" => None,
             value => Some(parse(value).map_err(|error| error.about(&self.name))?),
         };
         let seen = self.see(state.as_ref());
-        Ok(Loaded { version: record.version, state, seen, now: record.now, at })
+        Ok(Loaded { version: record.version, state, seen, run, now: record.now, at })
     }
 
     /// Writes it over what was read. `false`: somebody else was quicker.
     pub(super) async fn save(&self, over: u64, state: &State) -> Result<bool> {
+        self.write(over, state, None).await
+    }
+
+    /// The same for what was decided from what was read: only while the servers have forgotten nothing since.
+    pub(super) async fn save_decision(&self, read: &Loaded, state: &State) -> Result<bool> {
+        self.write(read.version, state, read.run.clone()).await
+    }
+
+    async fn write(&self, over: u64, state: &State, run: Option<ServerRun>) -> Result<bool> {
         let value = serde_json::to_string(state)
             .map_err(|error| Error::new(ErrorKind::Corrupt, "cannot be written").caused_by(error))?;
-        let written = self.records.record(&self.name, over, value).await?.is_some();
+        let written = self.records.record_in_run(&self.name, over, value, run).await?.is_some();
         if written {
             self.see(Some(state));
         }

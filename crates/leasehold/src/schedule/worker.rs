@@ -344,6 +344,7 @@ impl Worker {
                 policy: &self.policy,
                 since: self.since,
                 seen: loaded.seen,
+                run: loaded.run(),
                 now: loaded.millis(),
                 token: guard.token().0,
                 node: &self.node,
@@ -354,7 +355,7 @@ impl Worker {
             return Ok(Some(decision.action));
         }
         if decision.is_to_be_written_over(loaded.state.as_ref())
-            && !self.store.save(loaded.version, &decision.state).await?
+            && !self.store.save_decision(&loaded, &decision.state).await?
         {
             return Ok(None);
         }

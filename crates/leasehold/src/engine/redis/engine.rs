@@ -19,7 +19,9 @@ use super::wire::{self, Scripts, Stored};
 use super::{error, inspect, renew};
 use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::{Clock, Moment};
-use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step};
+use crate::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, ServerRun, Step,
+};
 use crate::error::Result;
 use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
@@ -361,9 +363,34 @@ impl Engine for RedisEngine {
         Step::new(async move { self.records.read(&self.nodes, &name).await })
     }
 
+    fn recall_in_run(self: Arc<Self>, name: LockName) -> Step<(Record, Option<ServerRun>)> {
+        Step::new(async move {
+            match self.config.strict {
+                Some(_) => self.records.read_in_run(&self, &name).await,
+                None => Ok((self.records.read(&self.nodes, &name).await?, None)),
+            }
+        })
+    }
+
     fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
         Step::new(async move {
             let (record, live) = self.records.write(&self.nodes, &name, over, value).await?;
+            if record.is_some() {
+                self.replicated_or(&live.address, "the record does not count as written").await?;
+            }
+            Ok(record)
+        })
+    }
+
+    fn record_in_run(
+        self: Arc<Self>,
+        name: LockName,
+        over: u64,
+        value: String,
+        run: ServerRun,
+    ) -> Step<Option<Record>> {
+        Step::new(async move {
+            let (record, live) = self.records.write_in_run(&self, &name, (over, value), &run).await?;
             if record.is_some() {
                 self.replicated_or(&live.address, "the record does not count as written").await?;
             }

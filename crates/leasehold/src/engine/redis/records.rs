@@ -6,7 +6,7 @@
 //! | two write at once | scripts run one after the other; the second finds another version |
 //! | a record is removed and made again | its version stays for a day, and then the clock is beyond it |
 //! | the server's clock is set back | versions go on one by one; the time that is read goes back with it |
-//! | a fail-over or restart loses the last writes | the record is as it was before; whoever writes next gets a version above the lost ones, if the clocks are right. With `replicas=N`, what was not on so many replicas was not answered as written |
+//! | a fail-over or restart loses the last writes | the record is as it was before; whoever writes next gets a version above the lost ones, if the clocks are right. With `replicas=N`, what was not on so many replicas was not answered as written. With `strict`, reading also tells in which run of the server, and since when it lasts: a reader that had seen another run knows that writes may be lost |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +14,12 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use redis::{Cmd, Value};
 
+use super::engine::RedisEngine;
 use super::link::Live;
 use super::nodes::Nodes;
-use super::wire::{self, Stored};
+use super::wire::{self, Stored, lua};
 use super::{error, inspect};
-use crate::engine::Record;
+use crate::engine::{Record, ServerRun};
 use crate::error::Result;
 use crate::name::LockName;
 
@@ -31,18 +32,48 @@ pub(super) struct Shelf {
     prefix: String,
     recall: Arc<Stored>,
     record: Arc<Stored>,
+    /// Reads and tells the run; used in strict mode only, so that it is not among those that every server stores.
+    recall_in_run: Arc<Stored>,
+    /// Writes in that run only; likewise.
+    record_in_run: Arc<Stored>,
 }
 
 impl Shelf {
     pub(super) fn new(prefix: String) -> Self {
         let script = |text: &str| Stored::new(text.to_owned());
         let (recall, record) = (include_str!("scripts/recall.lua"), include_str!("scripts/record.lua"));
-        Self { prefix, recall: script(recall), record: script(record) }
+        let in_run = |rest: &[&str]| Stored::new([&[lua::WORDS, lua::HEAD, lua::STRICT], rest].concat().concat());
+        Self {
+            prefix,
+            recall: script(recall),
+            record: script(record),
+            recall_in_run: in_run(&[include_str!("scripts/recall_strict.lua")]),
+            // What follows has a time of its own, which is the same one.
+            record_in_run: in_run(&[include_str!("scripts/record_strict.lua"), "do ", record, "end"]),
+        }
     }
 
     /// What a server may store.
     pub(super) fn scripts(&self) -> [Arc<Stored>; 2] {
         [Arc::clone(&self.recall), Arc::clone(&self.record)]
+    }
+
+    /// Reads, in strict mode, and tells the run of the server.
+    pub(super) async fn read_in_run(
+        &self,
+        engine: &RedisEngine,
+        name: &LockName,
+    ) -> Result<(Record, Option<ServerRun>)> {
+        let key = wire::record_key(&self.prefix, name.as_str());
+        let slot = engine.nodes.slot(&key);
+        let fill = |command: &mut Cmd, live: &Live| {
+            command.arg(&key);
+            engine.epoch_key(command, slot);
+            engine.epoch_arguments(command, live);
+        };
+        let (answer, live) = engine.nodes.script(slot, &self.recall_in_run, engine.keys(1), &fill).await?;
+        let odd = || error::odd(&live.address, &answer);
+        Ok((found(&answer).ok_or_else(odd)?, Some(run(&answer).ok_or_else(odd)?)))
     }
 
     pub(super) async fn read(&self, nodes: &Nodes, name: &LockName) -> Result<Record> {
@@ -67,6 +98,27 @@ impl Shelf {
             command.arg(&key).arg(format!("{over:016}")).arg(&value);
         };
         let (answer, live) = nodes.script(nodes.slot(&key), &self.record, 1, &fill).await?;
+        let Some((now, version)) = written(&answer) else { return Err(error::odd(&live.address, &answer)) };
+        Ok((version.map(|version| Record { version, value, now }), live))
+    }
+
+    /// The same in strict mode, in this run of the server only.
+    pub(super) async fn write_in_run(
+        &self,
+        engine: &RedisEngine,
+        name: &LockName,
+        (over, value): (u64, String),
+        run: &ServerRun,
+    ) -> Result<(Option<Record>, Live)> {
+        let key = wire::record_key(&self.prefix, name.as_str());
+        let slot = engine.nodes.slot(&key);
+        let fill = |command: &mut Cmd, live: &Live| {
+            command.arg(&key);
+            engine.epoch_key(command, slot);
+            command.arg(format!("{over:016}")).arg(&value).arg(&run.id).arg(run.began.as_micros() as u64);
+            engine.epoch_arguments(command, live);
+        };
+        let (answer, live) = engine.nodes.script(slot, &self.record_in_run, engine.keys(1), &fill).await?;
         let Some((now, version)) = written(&answer) else { return Err(error::odd(&live.address, &answer)) };
         Ok((version.map(|version| Record { version, value, now }), live))
     }
@@ -100,6 +152,13 @@ fn found(answer: &Value) -> Option<Record> {
         return Some(Record::absent(now));
     }
     Some(Record { version, value: String::from_utf8(value.to_vec()).ok()?, now })
+}
+
+/// Reads what `recall_strict.lua` adds.
+fn run(answer: &Value) -> Option<ServerRun> {
+    let Value::Array(parts) = answer else { return None };
+    let id = String::from_utf8(wire::bytes(parts.get(2)?)?.to_vec()).ok()?;
+    Some(ServerRun { id, began: clock(parts.get(3)?)? })
 }
 
 /// Reads the answer of `record.lua`: the time and, if it was written, the version.

@@ -3,8 +3,11 @@
 use super::look::floor;
 use super::seen::Seen;
 use super::state::{Entry, Outcome, Running, State, Wanted};
-use super::ticks::{Ticks, due};
+use super::ticks::{Due, Ticks, due};
 use super::{Crash, MOST_TICKS, Missed, Overlap, Policy};
+
+/// What is said of a run of which only the beginning is known.
+const FORGOTTEN: &str = "or the engine has forgotten its end";
 
 /// What a decision is made from, besides the record.
 #[derive(Clone, Copy)]
@@ -19,6 +22,8 @@ pub struct Scene<'a> {
     pub since: i64,
     /// The newest that this node has seen of the record, if any: nothing is decided below it.
     pub seen: Option<Seen>,
+    /// The run of the engine's servers that told us the record, and when it began, in seconds; `None`: the engine does not say.
+    pub run: Option<(&'a str, i64)>,
     /// The engine's time, in milliseconds since 1970, read after the lock was granted.
     pub now: u64,
     /// The guard's token.
@@ -74,6 +79,7 @@ pub enum Note {
 
 /// Decides. `None`: the job is new or, if it was seen before, its record is lost.
 pub fn decide(state: Option<&State>, scene: &Scene<'_>) -> Decision {
+    let is_lost = state.is_none() && scene.seen.is_some();
     let state = state.cloned().unwrap_or_else(|| anew(scene));
     let may_be_beside = matches!(scene.policy.overlap, Overlap::Allow { .. });
     if scene.token < state.fence && !may_be_beside {
@@ -85,8 +91,12 @@ pub fn decide(state: Option<&State>, scene: &Scene<'_>) -> Decision {
         return Decision { state, action: Action::Start(ours), notes: Vec::new() };
     }
     let mut desk = Desk { state, scene, notes: Vec::new() };
+    if is_lost {
+        desk.give_up();
+    }
     let unknown = scene.seen.map_or_else(Vec::new, |seen| seen.restore(&mut desk.state));
-    desk.skip(Outcome::Missed, &unknown);
+    desk.skip(Outcome::Unknown, &unknown);
+    desk.doubt();
     desk.state.fence = desk.state.fence.max(scene.token);
     let retried = desk.bury();
     let next = retried.or_else(|| desk.choose());
@@ -97,15 +107,12 @@ pub fn decide(state: Option<&State>, scene: &Scene<'_>) -> Decision {
     Decision { state: desk.state, action, notes: desk.notes }
 }
 
-/// A job that has no record. One that had is taken up from now on: what came due since we last looked may have run elsewhere.
+/// A job that has no record. One that had is taken up where we saw it last.
 fn anew(scene: &Scene<'_>) -> State {
     let (schedule, zone) = scene.schedule;
     match scene.seen {
         None => State::new(schedule, zone, scene.since),
-        Some(seen) => {
-            let since = seconds(scene.now).max(seen.watermark);
-            State { resets: seen.resets, ..State::new(schedule, zone, since) }
-        }
+        Some(seen) => State { resets: seen.resets, ..State::new(schedule, zone, seen.watermark) },
     }
 }
 
@@ -124,6 +131,47 @@ impl Desk<'_> {
         seconds(self.scene.now)
     }
 
+    /// The record that we have seen is gone, and how often what came due since has begun nobody knows: the job goes on from now.
+    fn give_up(&mut self) {
+        let from = self.state.watermark;
+        let due = due(self.scene.timetable, from, self.now(), MOST_TICKS);
+        self.state.watermark = self.now().max(from);
+        self.state.since = self.state.watermark;
+        self.skip_all(Outcome::Unknown, &due);
+    }
+
+    /// In a run of the servers that is new to the record, whatever it does not mention may have been forgotten: up to its beginning, ticks and runs by hand
+    /// may have begun.
+    fn doubt(&mut self) {
+        let Some((run, began)) = self.scene.run else { return };
+        if self.state.run == run {
+            return;
+        }
+        run.clone_into(&mut self.state.run);
+        self.state.doubt = self.state.doubt.max(began);
+        if self.begins_again() {
+            return;
+        }
+        let doubt = self.state.doubt;
+        let wanted = self.state.wanted.extract_if(.., |wanted| wanted.at <= doubt).map(|wanted| wanted.at);
+        let mut unknown: Vec<i64> = wanted.collect();
+        unknown.extend(self.state.queue.extract_if(.., |tick| *tick <= doubt));
+        unknown.sort_unstable();
+        self.skip(Outcome::Unknown, &unknown);
+    }
+
+    /// Whether what may have begun is begun again. Not where runs are side by side: there a node decides that was let in before the one that was forgotten, and its
+    /// token is lower.
+    fn begins_again(&self) -> bool {
+        let beside = matches!(self.scene.policy.overlap, Overlap::Allow { .. });
+        !beside && matches!(self.scene.policy.crash, Crash::Retry { attempts } if attempts > 1)
+    }
+
+    /// The first begin that we know of; one that may have begun before counts as the second.
+    fn first(&self, tick: i64, manual: bool) -> Running {
+        self.begin(tick, if tick <= self.state.doubt { 2 } else { 1 }, manual)
+    }
+
     fn begin(&self, tick: i64, attempt: u32, manual: bool) -> Running {
         let (token, node, started) = (self.scene.token, self.scene.node.to_owned(), self.scene.now);
         Running { tick, token, node, started, attempt, manual }
@@ -135,9 +183,10 @@ impl Desk<'_> {
         let mut again = None;
         let all = std::mem::take(&mut self.state.running);
         for run in all {
+            let in_doubt = i64::try_from(run.started / 1000).is_ok_and(|started| started <= self.state.doubt);
             let may_retry = match self.scene.policy.crash {
                 Crash::AtMostOnce => false,
-                Crash::Retry { attempts } => run.attempt < attempts,
+                Crash::Retry { attempts } => run.attempt < attempts && (!in_doubt || self.begins_again()),
             };
             // One at a time, none in a pause, and none with a token below its own, which whoever was granted the lock earlier and decides later would
             // give it: such a run stays, to be found again.
@@ -152,7 +201,8 @@ impl Desk<'_> {
             }
             self.notes.push(Note::Crashed(run.clone(), may_retry));
             let (tick, at) = (run.tick, self.scene.now);
-            let (outcome, text) = (Outcome::Crashed, String::new());
+            let text = if in_doubt { FORGOTTEN.to_owned() } else { String::new() };
+            let outcome = Outcome::Crashed;
             self.state.enter(Entry { tick, outcome, count: 1, run: Some(run), at, text });
         }
         again
@@ -165,20 +215,20 @@ impl Desk<'_> {
         }
         if !self.state.wanted.is_empty() {
             let Wanted { at, .. } = self.state.wanted.remove(0);
-            return Some(self.begin(at, 1, true));
+            return Some(self.first(at, true));
         }
         if self.state.paused.is_some() || self.state.queue.is_empty() {
             return None;
         }
         let tick = self.state.queue.remove(0);
-        Some(self.begin(tick, 1, false))
+        Some(self.first(tick, false))
     }
 
     /// Judges every tick that has come due since the last time: each is queued or skipped, and none is looked at again.
     fn judge(&mut self) {
         let (schedule, zone) = self.scene.schedule;
         let floor = floor(&self.state, schedule, zone, self.scene.since);
-        let due = due(self.scene.timetable, floor, self.now(), MOST_TICKS);
+        let mut due = due(self.scene.timetable, floor, self.now(), MOST_TICKS);
         if (self.state.schedule.as_str(), self.state.zone.as_str()) != (schedule, zone) {
             self.notes.push(Note::Rescheduled(std::mem::replace(&mut self.state.schedule, schedule.to_owned())));
             zone.clone_into(&mut self.state.zone);
@@ -186,6 +236,13 @@ impl Desk<'_> {
         }
         let Some(newest) = due.ticks.last().copied() else { return };
         self.state.watermark = newest;
+        if !self.begins_again() {
+            let doubt = self.state.doubt;
+            let unknown: Vec<i64> = due.ticks.extract_if(.., |tick| *tick <= doubt).collect();
+            if !unknown.is_empty() {
+                self.skip_all(Outcome::Unknown, &Due { ticks: unknown, more: std::mem::take(&mut due.more) });
+            }
+        }
         let verdicts = judge(&due.ticks, self.scene.policy, self.state.busy_until, self.now());
         if due.more {
             // Nobody counts them: all that is known is that they are older than this.
@@ -197,6 +254,14 @@ impl Desk<'_> {
         let surplus = self.state.queue.len().saturating_sub(MOST_TICKS);
         let dropped: Vec<i64> = self.state.queue.drain(..surplus).collect();
         self.skip(Outcome::Overlapped, &dropped);
+    }
+
+    /// Those that are due, and that there are older ones.
+    fn skip_all(&mut self, outcome: Outcome, due: &Due) {
+        if let Some(oldest) = due.ticks.first().filter(|_| due.more) {
+            self.skip(outcome, &[oldest - 1]);
+        }
+        self.skip(outcome, &due.ticks);
     }
 
     fn skip(&mut self, outcome: Outcome, ticks: &[i64]) {

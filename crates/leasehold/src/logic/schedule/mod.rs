@@ -8,6 +8,7 @@
 //! - [`mod@look`]: whether there is something to do, before the lock is asked for.
 //! - [`mod@decide`]: what to do, with the lock in hand.
 //! - [`seen`]: what a node remembers of the record, in case the engine does not.
+//! - [`state`] also has the run of the servers in which the record was decided: in another one, what it does not mention may have been forgotten.
 //! - [`ticks`]: the nominal times.
 
 pub mod decide;
@@ -18,6 +19,8 @@ pub mod ticks;
 
 #[cfg(test)]
 mod decide_tests;
+#[cfg(test)]
+mod forget_tests;
 #[cfg(test)]
 mod simulation;
 

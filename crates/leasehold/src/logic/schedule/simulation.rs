@@ -1,5 +1,6 @@
 //! A few nodes that take the steps of the protocol in any order, are killed and stopped between any two of them, lose replies, and
-//! whose engine's clock jumps. What they decide is the real thing.
+//! whose engine's clock jumps, or whose server forgets what it answered last, and lets nobody new in while leases may last. What they decide is the real
+//! thing.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::collections::BTreeMap;
@@ -30,11 +31,15 @@ enum Step {
         token: u64,
         over: u64,
         state: Option<Box<State>>,
+        /// In which run that was read.
+        run: (String, i64),
     },
     /// Has decided over this version, and writes.
     Write {
         token: u64,
         over: u64,
+        /// In this run only.
+        run: (String, i64),
         decision: Box<Decision>,
     },
     /// Has written, and begins unless the lock is lost.
@@ -72,12 +77,22 @@ enum Event {
     Stall { node: usize },
     /// The engine's clock goes on, or back.
     Clock { by: i64 },
+    /// The server begins a new run, without the last so many writes.
+    Forget { writes: usize },
 }
 
 struct World {
     policy: Policy,
     now: i64,
     record: Option<(u64, State)>,
+    /// All that was written and is not forgotten, oldest first.
+    written: Vec<(u64, State)>,
+    /// The highest version: it never comes back.
+    versions: u64,
+    /// The number of the server's run, and when it began.
+    run: (String, i64),
+    /// Whether the engine tells that.
+    tells: bool,
     /// Nodes and their tokens; more than one only with `Overlap::Allow`.
     holders: Vec<(usize, u64)>,
     token: u64,
@@ -92,8 +107,23 @@ impl World {
         let now = 1000;
         let nodes = vec![(Step::Look, now); NODES];
         // Made by whoever came first.
-        let record = Some((1, State::new(NAME.0, NAME.1, now)));
-        Self { policy, now, record, holders: Vec::new(), token: 0, nodes, begun: Vec::new(), watermark: now }
+        let run = ("1".to_owned(), now);
+        let record = Some((1, State { run: run.0.clone(), ..State::new(NAME.0, NAME.1, now) }));
+        let written = Vec::from_iter(record.clone());
+        Self {
+            policy,
+            now,
+            record,
+            written,
+            versions: 1,
+            run,
+            tells: true,
+            holders: Vec::new(),
+            token: 0,
+            nodes,
+            begun: Vec::new(),
+            watermark: now,
+        }
     }
 
     fn read(&self) -> (u64, Option<&State>) {
@@ -106,7 +136,10 @@ impl World {
         if fits {
             assert!(state.watermark >= self.watermark, "the watermark fell");
             self.watermark = state.watermark;
-            self.record = Some((over + 1, state.clone()));
+            let version = self.versions + 1;
+            self.versions = version;
+            self.record = Some((version, state.clone()));
+            self.written.extend(self.record.clone());
         }
         if lost { None } else { Some(fits) }
     }
@@ -132,7 +165,17 @@ impl World {
             }
             Event::Stall { node } => self.free(node),
             Event::Clock { by } => self.now = (self.now + by).max(0),
+            Event::Forget { writes } => self.forget(writes),
         }
+    }
+
+    /// Who holds the lock goes on by its own clock, and until then nobody else is let in.
+    fn forget(&mut self, writes: usize) {
+        self.written.truncate(self.written.len().saturating_sub(writes));
+        self.record = self.written.last().cloned();
+        self.watermark = self.record.as_ref().map_or(0, |(_, state)| state.watermark);
+        let number: u64 = self.run.0.parse().unwrap();
+        self.run = ((number + 1).to_string(), self.now);
     }
 
     fn free(&mut self, node: usize) {
@@ -142,7 +185,7 @@ impl World {
     fn scene<'a>(&'a self, token: u64, since: i64, beside: &'a [u64]) -> Scene<'a> {
         let now = u64::try_from(self.now).unwrap() * 1000;
         let (schedule, policy) = (NAME, &self.policy);
-        Scene { schedule, timetable: &TIMETABLE, policy, since, seen: None, now, token, node: "n", beside }
+        Scene { schedule, timetable: &TIMETABLE, policy, since, seen: None, run: None, now, token, node: "n", beside }
     }
 
     fn step(&mut self, node: usize, lost: bool) {
@@ -150,7 +193,8 @@ impl World {
         let next = match step {
             Step::Look => {
                 let work = self.read().1.map(|state| look(state, &TIMETABLE, NAME, &self.policy, since, self.now));
-                if matches!(work, Some(Work::Now | Work::Watch)) { Step::Line } else { Step::Look }
+                // Whoever finds no record makes one.
+                if matches!(work, None | Some(Work::Now | Work::Watch)) { Step::Line } else { Step::Look }
             }
             Step::Line if self.is_full() => Step::Line,
             Step::Line => {
@@ -160,27 +204,31 @@ impl World {
             }
             Step::Read { token } => {
                 let (over, state) = self.read();
-                Step::Beside { token, over, state: state.cloned().map(Box::new) }
+                Step::Beside { token, over, state: state.cloned().map(Box::new), run: self.run.clone() }
             }
-            Step::Beside { token, over, state } => {
+            Step::Beside { token, over, state, run } => {
                 let beside: Vec<u64> = match self.policy.overlap {
                     Overlap::Allow { .. } => self.holders.iter().map(|(_, token)| *token).collect(),
                     _ => Vec::new(),
                 };
-                let decision = decide(state.as_deref(), &self.scene(token, since, &beside));
+                let told = self.tells.then_some((run.0.as_str(), run.1));
+                let decision = decide(state.as_deref(), &Scene { run: told, ..self.scene(token, since, &beside) });
                 match decision.action {
                     Action::Stale(_) => Step::Release { token },
                     // Side by side, writes that say nothing would be in the way of others for ever.
                     _ if !decision.is_to_be_written_over(state.as_deref()) => Step::Release { token },
-                    _ => Step::Write { token, over, decision: Box::new(decision) },
+                    _ => Step::Write { token, over, run, decision: Box::new(decision) },
                 }
             }
-            Step::Write { token, over, decision } => match (self.write(over, &decision.state, lost), decision.action) {
-                (Some(true), Action::Start(run)) => Step::Begin { token, run },
-                (Some(true), _) => Step::Release { token },
-                // Read again: the token tells whether it was ours.
-                _ => Step::Read { token },
-            },
+            Step::Write { token, run, .. } if self.tells && run != self.run => Step::Read { token },
+            Step::Write { token, over, decision, .. } => {
+                match (self.write(over, &decision.state, lost), decision.action) {
+                    (Some(true), Action::Start(run)) => Step::Begin { token, run },
+                    (Some(true), _) => Step::Release { token },
+                    // Read again: the token tells whether it was ours.
+                    _ => Step::Read { token },
+                }
+            }
             Step::Begin { token, run } if self.holds(node, token) => {
                 self.begun.push((run.tick, run.token));
                 Step::Run { token, left: 2 }
@@ -224,6 +272,19 @@ impl World {
         }
         all
     }
+}
+
+/// With a server that forgets.
+fn losses() -> impl Strategy<Value = Vec<Event>> {
+    let forget = (0usize..6).prop_map(|writes| Event::Forget { writes });
+    let wipe = Just(Event::Forget { writes: usize::MAX });
+    let losses = prop::collection::vec((any::<prop::sample::Index>(), prop_oneof![4 => forget, 1 => wipe]), 1..4);
+    (events(false), losses).prop_map(|(mut events, losses)| {
+        for (at, loss) in losses {
+            events.insert(at.index(events.len() + 1), loss);
+        }
+        events
+    })
 }
 
 fn events(jumps: bool) -> impl Strategy<Value = Vec<Event>> {
@@ -277,6 +338,26 @@ proptest! {
     }
 
     #[test]
+    fn what_the_server_forgets_is_not_begun_again_but_by_policy_and_then_with_a_higher_token(
+        policy in policies(), events in losses(),
+    ) {
+        let mut world = World::new(policy);
+        for event in events {
+            world.happen(event);
+        }
+        world.settle();
+        for (tick, tokens) in world.begins() {
+            // How often it began before, those who retry do not know.
+            let once = policy.crash == Crash::AtMostOnce || policy.crash == Crash::Retry { attempts: 1 };
+            prop_assert!(!once || tokens.len() == 1, "{} began with {:?}", tick, tokens);
+            prop_assert!(tokens.is_sorted_by(|a, b| a < b), "{} began with {:?}", tick, tokens);
+        }
+        // Whatever was due is judged.
+        let state = world.record.map(|(_, state)| state).unwrap();
+        prop_assert!(state.watermark + PERIOD > world.now, "{} at {}", state.watermark, world.now);
+    }
+
+    #[test]
     fn with_every_policy_open_each_tick_is_run(events in events(false), beside in 0u32..4) {
         let overlap = if beside == 0 { Overlap::Queue } else { Overlap::Allow { max: beside } };
         let policy = Policy {
@@ -297,5 +378,23 @@ proptest! {
             ends.sort_unstable();
         }
         prop_assert!(ends.is_sorted_by(|a, b| a < b), "ended twice: {:?}", ends);
+    }
+}
+
+/// Without word of the server's runs the same loss runs a tick again.
+#[test]
+fn a_server_that_forgets_and_does_not_tell_has_a_tick_begin_twice() {
+    let policy = Policy { crash: Crash::AtMostOnce, missed: Missed::Skip, overlap: Overlap::Skip, grace: 20 };
+    for tells in [false, true] {
+        let mut world = World { tells, ..World::new(policy) };
+        world.happen(Event::Clock { by: PERIOD });
+        // All but the first write are forgotten once the tick has run.
+        for _ in 0..40 {
+            world.step(0, false);
+        }
+        world.happen(Event::Forget { writes: 2 });
+        world.settle();
+        let begins: Vec<usize> = world.begins().values().map(Vec::len).collect();
+        assert_eq!(begins, [if tells { 1 } else { 2 }]);
     }
 }

@@ -27,6 +27,13 @@ pub struct State {
     /// How often the watermark was set anew by hand: it falls for no other reason.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resets: u32,
+    /// The run of the engine's servers in which it was last decided, where the engine tells; empty: not known. A record that is read in another run may lack what was
+    /// written last.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
+    /// When that run began: ticks up to this may have begun before, and have been forgotten.
+    #[serde(default, skip_serializing_if = "is_nought")]
+    pub doubt: i64,
     /// The highest token that decided.
     pub fence: u64,
     /// When the last run ended: a tick not after it came due while it went on.
@@ -94,6 +101,8 @@ pub enum Outcome {
     Overlapped,
     /// Nobody ran it in time.
     Missed,
+    /// The engine may have forgotten what became of it: it may have been run or not, and is not run (again).
+    Unknown,
 }
 
 impl Outcome {
@@ -107,12 +116,13 @@ impl Outcome {
             Self::TimedOut => "timed-out",
             Self::Overlapped => "overlapped",
             Self::Missed => "missed",
+            Self::Unknown => "unknown",
         }
     }
 
-    /// Whether there was a run at all.
+    /// Whether there was a run for sure.
     pub fn has_run(self) -> bool {
-        !matches!(self, Self::Overlapped | Self::Missed)
+        !matches!(self, Self::Overlapped | Self::Missed | Self::Unknown)
     }
 }
 
@@ -140,6 +150,11 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde hands it over like this")]
+fn is_nought(number: &i64) -> bool {
+    *number == 0
+}
+
 impl State {
     /// A job that is new at `since`: it has no ticks before.
     pub fn new(schedule: &str, zone: &str, since: i64) -> Self {
@@ -150,6 +165,8 @@ impl State {
             since,
             watermark: since,
             resets: 0,
+            run: String::new(),
+            doubt: 0,
             fence: 0,
             busy_until: 0,
             paused: None,
@@ -211,12 +228,13 @@ impl State {
     }
 
     /// Begins anew at `now`: for a watermark that a wrong clock left in the future. What waited is forgotten, and so is a run that ended
-    /// in the future: every tick until then would count as overlapped.
+    /// in the future: every tick until then would count as overlapped. So is a doubt about the future.
     #[must_use]
     pub fn reset(&self, now: i64) -> Self {
         let resets = self.resets.saturating_add(1);
         let busy_until = self.busy_until.min(u64::try_from(now).unwrap_or(0).saturating_mul(1000));
-        Self { watermark: now, resets, since: now, busy_until, queue: Vec::new(), wanted: Vec::new(), ..self.clone() }
+        let (doubt, queue, wanted) = (self.doubt.min(now), Vec::new(), Vec::new());
+        Self { watermark: now, resets, since: now, doubt, busy_until, queue, wanted, ..self.clone() }
     }
 
     /// How many seconds the watermark is ahead of the engine's clock, if that is more than two clocks may differ.

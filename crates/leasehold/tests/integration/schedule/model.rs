@@ -28,6 +28,8 @@ enum Flaw {
     RunsFirst,
     /// Decides from what it read before it had the lock.
     Stale,
+    /// Takes what a server says in a new run for all that there is.
+    Trusts,
 }
 
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ struct Small {
     kills: u8,
     stalls: u8,
     losses: u8,
+    /// How often the server begins a new run without its last write.
+    forgets: u8,
 }
 
 /// Where a node stands.
@@ -46,7 +50,7 @@ enum Step {
     Look,
     Line { seen: (u64, Box<State>) },
     Read { token: u64 },
-    Write { token: u64, over: u64, state: Box<State>, run: Option<Running> },
+    Write { token: u64, over: u64, read_in: u8, state: Box<State>, run: Option<Running> },
     Begin { token: u64, run: Running },
     Run { token: u64 },
     Finish { token: u64 },
@@ -59,6 +63,10 @@ struct World {
     now: i64,
     version: u64,
     record: State,
+    /// As it was before the last write.
+    before: State,
+    /// The server's run, and when it began.
+    run: (u8, i64),
     holder: Option<(usize, u64)>,
     token: u64,
     nodes: Vec<Step>,
@@ -68,6 +76,7 @@ struct World {
     kills: u8,
     stalls: u8,
     losses: u8,
+    forgets: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,6 +88,8 @@ enum Move {
     /// The lease ends, and the node does not know.
     Stall(usize),
     Tick,
+    /// A new run, without the last write. Whoever holds the lock keeps it for its time, and nobody else is let in.
+    Forget,
 }
 
 impl Small {
@@ -95,18 +106,16 @@ impl Small {
                 world.token += 1;
                 world.holder = Some((node, world.token));
                 if self.flaw == Flaw::Stale {
-                    self.decided(world.token, world.version, &seen.1, now)
+                    self.decided(world.token, world.version, &seen.1, world.run, now)
                 } else {
                     Step::Read { token: world.token }
                 }
             }
-            Step::Read { token } => self.decided(token, world.version, &world.record, now),
-            Step::Write { token, over, state, run } => {
-                let fits = over == world.version || self.flaw == Flaw::Blind;
+            Step::Read { token } => self.decided(token, world.version, &world.record, world.run, now),
+            Step::Write { token, over, read_in, state, run } => {
+                let fits = (over, read_in) == (world.version, world.run.0) || self.flaw == Flaw::Blind;
                 if fits {
-                    world.fell |= state.watermark < world.record.watermark;
-                    world.record = *state;
-                    world.version += 1;
+                    world.keep(*state);
                 }
                 match run {
                     // It began before it wrote, and goes on whatever came of that.
@@ -130,9 +139,7 @@ impl Small {
             Step::End { token, over, state } => {
                 let fits = over == world.version || self.flaw == Flaw::Blind;
                 if fits {
-                    world.fell |= state.watermark < world.record.watermark;
-                    world.record = *state;
-                    world.version += 1;
+                    world.keep(*state);
                 }
                 if fits && !lost { Step::Release { token } } else { Step::Finish { token } }
             }
@@ -151,17 +158,26 @@ impl Small {
         world.nodes[node] = next;
     }
 
-    fn decided(&self, token: u64, over: u64, state: &State, now: u64) -> Step {
-        let (policy, timetable) = (&self.policy, &EverySecond);
+    fn decided(&self, token: u64, over: u64, state: &State, (read_in, began): (u8, i64), now: u64) -> Step {
+        let (schedule, policy, timetable, number) = (NAME, &self.policy, &EverySecond, read_in.to_string());
+        let run = (self.flaw != Flaw::Trusts).then_some((number.as_str(), began));
         let scene =
-            Scene { schedule: NAME, timetable, policy, since: BEGIN, seen: None, now, token, node: "n", beside: &[] };
+            Scene { schedule, timetable, policy, since: BEGIN, seen: None, run, now, token, node: "n", beside: &[] };
         let decision = decide(Some(state), &scene);
         let run = match decision.action {
             Action::Stale(_) => return Step::Release { token },
             Action::Start(run) => Some(run),
             Action::Nothing => None,
         };
-        Step::Write { token, over, state: Box::new(decision.state), run }
+        Step::Write { token, over, read_in, state: Box::new(decision.state), run }
+    }
+}
+
+impl World {
+    fn keep(&mut self, state: State) {
+        self.fell |= state.watermark < self.record.watermark;
+        self.before = std::mem::replace(&mut self.record, state);
+        self.version += 1;
     }
 }
 
@@ -170,12 +186,14 @@ impl Model for Small {
     type Action = Move;
 
     fn init_states(&self) -> Vec<World> {
-        let record = State::new(NAME.0, NAME.1, BEGIN);
-        let (kills, stalls, losses) = (self.kills, self.stalls, self.losses);
+        let record = State { run: "0".to_owned(), ..State::new(NAME.0, NAME.1, BEGIN) };
+        let (kills, stalls, losses, forgets) = (self.kills, self.stalls, self.losses, self.forgets);
         vec![World {
             now: BEGIN,
             version: 1,
+            before: record.clone(),
             record,
+            run: (0, BEGIN),
             holder: None,
             token: 0,
             nodes: vec![Step::Look; NODES],
@@ -184,6 +202,7 @@ impl Model for Small {
             kills,
             stalls,
             losses,
+            forgets,
         }]
     }
 
@@ -202,6 +221,9 @@ impl Model for Small {
         }
         if world.now < BEGIN + self.ticks {
             moves.push(Move::Tick);
+        }
+        if world.forgets > 0 {
+            moves.push(Move::Forget);
         }
     }
 
@@ -223,6 +245,12 @@ impl Model for Small {
                 next.holder = None;
             }
             Move::Tick => next.now += 1,
+            Move::Forget => {
+                next.forgets -= 1;
+                next.record = next.before.clone();
+                next.run = (next.run.0 + 1, next.now);
+                next.version += 1;
+            }
         }
         (next != *world).then_some(next)
     }
@@ -250,7 +278,21 @@ impl Model for Small {
 
 fn small(crash: Crash, flaw: Flaw) -> Small {
     let policy = Policy { crash, missed: Missed::All { limit: 9 }, overlap: Overlap::Queue, grace: 0 };
-    Small { policy, flaw, ticks: 2, kills: 1, stalls: 1, losses: 1 }
+    Small { policy, flaw, ticks: 2, kills: 1, stalls: 1, losses: 1, forgets: 0 }
+}
+
+/// One whose server forgets its last write.
+fn forgetful(flaw: Flaw) -> Small {
+    Small { kills: 0, losses: 0, forgets: 1, ..small(Crash::AtMostOnce, flaw) }
+}
+
+#[test]
+fn within_these_bounds_no_order_of_events_runs_a_tick_again_that_the_server_forgot() {
+    let checker = forgetful(Flaw::None).checker().threads(2).spawn_bfs().join();
+    checker.assert_properties();
+    assert!(checker.unique_state_count() > 5_000, "{}", checker.unique_state_count());
+    let found = forgetful(Flaw::Trusts).checker().threads(2).spawn_bfs().join();
+    assert!(found.discoveries().contains_key("a tick begins once, or again with a higher token"), "not found out");
 }
 
 #[test]

@@ -2,6 +2,8 @@
 -- digits each), run. The last two arguments are this server's run and our longest lease. In a run that we have not seen from
 -- its start, leases may have been forgotten: nobody new is let in before the longest of them is over.
 local frozen, extra, floor, born = 0, 2, ZERO, 0
+-- The run and its start, for records.
+local course, began
 do
   local key, run, most = KEYS[#KEYS], ARGV[#ARGV - 1], num(ARGV[#ARGV])
   local seen = call('GET', key)
@@ -21,6 +23,7 @@ do
   if now - touched > 43200000000 then
     call('SET', key, fmt('%016.0f%016.0f%016.0f', start, most, now) .. run, 'PX', 86400000 + math.ceil(most / 1000))
   end
+  course, began = run, start
   if start + most > now then frozen, born = start + most, start end
   -- Whatever was forgotten, no token of it was higher, if this clock is right.
   floor = fmt('%016.0f', start + most)

@@ -1,0 +1,141 @@
+//! Servers that forget what they answered, and tell in which run they are.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use proptest::prelude::*;
+
+use super::ticks::tests::Every;
+use super::*;
+
+const MINUTELY: Every = Every(60);
+const NAME: (&str, &str) = ("* * * * *", "UTC");
+const ONCE: Policy =
+    Policy { crash: Crash::AtMostOnce, missed: Missed::All { limit: 9 }, overlap: Overlap::Queue, grace: 600 };
+const RETRY: Policy = Policy { crash: Crash::Retry { attempts: 3 }, ..ONCE };
+
+fn scene<'a>(policy: &'a Policy, run: (&'a str, i64), now: i64, token: u64) -> Scene<'a> {
+    let now = u64::try_from(now).unwrap() * 1000;
+    let (schedule, timetable, run) = (NAME, &MINUTELY, Some(run));
+    Scene { schedule, timetable, policy, since: 0, seen: None, run, now, token, node: "n", beside: &[] }
+}
+
+/// A job whose ticks up to `watermark` were judged in this run.
+fn at(watermark: i64, run: &str) -> State {
+    State { watermark, run: run.to_owned(), ..State::new(NAME.0, NAME.1, 0) }
+}
+
+fn unknown(decision: &Decision) -> Vec<(i64, u32)> {
+    let of = |entry: &&Entry| entry.outcome == Outcome::Unknown;
+    decision.state.history.iter().filter(of).map(|entry| (entry.tick, entry.count)).collect()
+}
+
+fn started(decision: &Decision) -> Option<(i64, u32)> {
+    match &decision.action {
+        Action::Start(run) => Some((run.tick, run.attempt)),
+        _ => None,
+    }
+}
+
+#[test]
+fn what_came_due_before_the_run_began_is_unknown_and_what_came_after_is_run() {
+    let decision = decide(Some(&at(60, "first")), &scene(&ONCE, ("second", 190), 250, 1));
+    assert_eq!((unknown(&decision), started(&decision)), (vec![(180, 2)], Some((240, 1))));
+    assert_eq!((decision.state.run.as_str(), decision.state.doubt), ("second", 190));
+    // A tick in the second in which the run began may have been begun before.
+    let decision = decide(Some(&at(60, "first")), &scene(&ONCE, ("second", 180), 185, 1));
+    assert_eq!((unknown(&decision), started(&decision)), (vec![(180, 2)], None));
+}
+
+#[test]
+fn in_the_run_of_the_record_nothing_is_in_doubt() {
+    let decision = decide(Some(&at(60, "first")), &scene(&ONCE, ("first", 1000), 130, 1));
+    assert_eq!((unknown(&decision), started(&decision)), (vec![], Some((120, 1))));
+    // An engine that does not tell its runs leaves the record's alone.
+    let silent = Scene { run: None, ..scene(&ONCE, ("", 0), 130, 1) };
+    let decision = decide(Some(&at(60, "first")), &silent);
+    assert_eq!((started(&decision), decision.state.run.as_str()), (Some((120, 1)), "first"));
+}
+
+#[test]
+fn what_waited_and_what_was_asked_for_by_hand_may_have_begun() {
+    let by_hand = |at| Wanted { at, by: "me".to_owned() };
+    let before = State { queue: vec![60, 120], wanted: vec![by_hand(130), by_hand(205)], ..at(120, "first") };
+    let decision = decide(Some(&before), &scene(&ONCE, ("second", 200), 210, 1));
+    assert_eq!(unknown(&decision), [(130, 3), (180, 1)]);
+    assert_eq!(started(&decision), Some((205, 1)), "it was asked for in this run");
+    assert!(decision.state.queue.is_empty());
+}
+
+#[test]
+fn retry_begins_again_with_another_attempt() {
+    let before = State { queue: vec![60], ..at(60, "first") };
+    let decision = decide(Some(&before), &scene(&RETRY, ("second", 130), 190, 1));
+    assert_eq!((unknown(&decision), started(&decision)), (vec![], Some((60, 2))));
+    let ended = decision.state.finished(1, Outcome::Done, "", 191_000).unwrap();
+    let decision = decide(Some(&ended), &scene(&RETRY, ("second", 130), 192, 2));
+    assert_eq!(started(&decision), Some((120, 2)));
+    let ended = decision.state.finished(2, Outcome::Done, "", 193_000).unwrap();
+    assert_eq!(started(&decide(Some(&ended), &scene(&RETRY, ("second", 130), 194, 3))), Some((180, 1)));
+    // One attempt in all is none that is left.
+    let one = Policy { crash: Crash::Retry { attempts: 1 }, ..RETRY };
+    assert_eq!(unknown(&decide(Some(&before), &scene(&one, ("second", 130), 170, 1))), [(60, 1), (120, 1)]);
+}
+
+#[test]
+fn a_pause_or_an_end_in_the_new_run_takes_no_doubt_away() {
+    let running = decide(Some(&at(0, "first")), &scene(&ONCE, ("first", 0), 60, 1)).state;
+    let ended = running.finished(1, Outcome::Done, "", 130_000).unwrap();
+    assert_eq!(unknown(&decide(Some(&ended), &scene(&ONCE, ("second", 125), 140, 2))), [(120, 1)]);
+    let paused = at(0, "first").pause("me", 100).unwrap();
+    let decision = decide(Some(&paused), &scene(&ONCE, ("second", 125), 140, 2));
+    assert_eq!((unknown(&decision), &decision.action), (vec![], &Action::Nothing));
+    let resumed = decision.state.resume(150).unwrap();
+    assert_eq!(started(&decide(Some(&resumed), &scene(&ONCE, ("second", 125), 180, 3))), Some((180, 1)));
+}
+
+#[test]
+fn a_clock_that_was_set_back_takes_no_doubt_away_but_a_reset_does() {
+    // It began at 1000, and the clock shows 130 now.
+    let decision = decide(Some(&at(60, "first")), &scene(&ONCE, ("second", 1000), 130, 1));
+    assert_eq!((unknown(&decision), started(&decision)), (vec![(120, 1)], None));
+    let later = decide(Some(&decision.state), &scene(&ONCE, ("second", 1000), 190, 2));
+    assert_eq!(started(&later), None);
+    let reset = later.state.reset(200);
+    assert_eq!(started(&decide(Some(&reset), &scene(&ONCE, ("second", 1000), 240, 3))), Some((240, 1)));
+}
+
+#[test]
+fn a_job_whose_record_is_gone_does_not_begin_what_came_before_the_run() {
+    // As a call of the system's cron that was started for 180.
+    let call = Scene { since: 179, ..scene(&ONCE, ("second", 182), 183, 1) };
+    let decision = decide(None, &call);
+    assert_eq!((unknown(&decision), started(&decision)), (vec![(180, 1)], None));
+    let next = Scene { since: 239, ..scene(&ONCE, ("second", 182), 241, 2) };
+    assert_eq!(started(&decide(Some(&decision.state), &next)), Some((240, 1)));
+}
+
+#[test]
+fn a_run_without_an_end_says_that_it_may_have_had_one() {
+    let running = decide(Some(&at(0, "first")), &scene(&ONCE, ("first", 0), 60, 1)).state;
+    let after = decide(Some(&running), &scene(&ONCE, ("second", 70), 75, 2)).state;
+    let entry = after.history.last().unwrap();
+    assert_eq!((entry.outcome, entry.text.as_str()), (Outcome::Crashed, "or the engine has forgotten its end"));
+}
+
+proptest! {
+    /// Whatever the record says, at most once is at most once: nothing that may have begun is begun.
+    #[test]
+    fn no_tick_up_to_the_beginning_of_the_run_begins(
+        (watermark, mut queue) in (0i64..3000, prop::collection::vec(0i64..3000, 0..4)),
+        (began, now) in (0i64..3000, 0i64..4000),
+        known in any::<bool>(),
+    ) {
+        queue.retain(|tick| *tick <= watermark);
+        let record = known.then(|| State { queue, ..at(watermark, "first") });
+        let decision = decide(record.as_ref(), &scene(&ONCE, ("second", began), now, 1));
+        prop_assert!(started(&decision).is_none_or(|(tick, attempt)| tick > began && attempt == 1));
+        prop_assert!(decision.state.queue.iter().all(|tick| *tick > began));
+        // And each is judged: it is entered, or it is to be run.
+        let again = decide(Some(&decision.state), &scene(&ONCE, ("second", began), now, 2));
+        prop_assert_eq!(again.state.watermark, decision.state.watermark);
+    }
+}
