@@ -56,7 +56,7 @@ async fn writes(server: &Server) -> u64 {
 /// So many thirds of a lease pass, and every lease is renewed in each of them.
 async fn renewed(guards: &[Guard], hand: &ManualClock, thirds: u32) {
     for _ in 0..thirds {
-        time::renewed(guards, || hand.advance(LONG / 3)).await;
+        time::renewed(guards, |by| hand.advance(by)).await;
     }
     assert!(guards.iter().all(Guard::is_held), "all are held");
 }

@@ -112,7 +112,7 @@ async fn the_least_is_enough() {
     })
     .await;
     for _ in 0..3 {
-        renewed(&many, || hand.advance(LONG / 3)).await;
+        renewed(&many, |by| hand.advance(by)).await;
     }
     assert!(two.mutex("many-0").try_lock().await.expect("an answer").is_none());
     for guard in many {

@@ -1,18 +1,15 @@
-//! The ACL lines of docs/redis-acl.md where a lease must end, many leases are renewed together, and there is more than one server.
+//! The ACL lines of docs/redis-acl.md where a lease must end, and where there is more than one server.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::clock::Clock;
-use leasehold::engine::{Answer, Renewal};
-use leasehold::{Claim, ErrorKind, Holder, LockName, Locks, Mode, Terms};
-use leasehold_testbed::redis::{Cluster, Reply, SentinelSet, slot_of};
-use leasehold_testbed::{eventually, redis};
+use leasehold::Locks;
+use leasehold_testbed::redis;
+use leasehold_testbed::redis::{Cluster, SentinelSet, slot_of};
 
 use crate::redis_deployments::acl::{
     as_user, denied, hand_over, locks_of_every_kind, released, rules, set_user, without,
 };
-use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, raw, soon, until_answering};
+use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, soon, until_answering};
 
 /// No waiter can be told: the lock cannot be handed over, and its lease ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,45 +25,6 @@ async fn what_a_hand_over_needs() {
         line.join(&other, "a").await;
         denied(&held.release().await.expect_err("somebody waits"), &missing[1..]);
         assert_eq!(line.served().await.0, in_order(1), "at the end of its lease");
-    }
-}
-
-/// Many leases are renewed together by other commands. Nobody but the keeper calls that, so it is called here as the keeper does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_many_leases_need() {
-    let server = redis::start().await.expect("a server");
-    for missing in ["+get", "+set", "+setrange", "+del"] {
-        let url = without(&server, missing).await;
-        let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
-        let claim = |number| {
-            let name = LockName::new(format!("{missing}-{number}")).expect("a name");
-            let holder = Arc::new(Holder::this_process());
-            Arc::new(Claim::new(Arc::new(Terms::new(name, Mode::Exclusive, None, LONG, holder))))
-        };
-        let claims: Vec<_> = (0..20).map(claim).collect();
-        // A bundle that nobody comes into is removed again.
-        for claim in claims.iter().filter(|_| missing != "+del") {
-            let answer = Arc::clone(&engine).attempt(Arc::clone(claim), false).await.expect("an answer");
-            assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
-        }
-        let mut renewed = Arc::clone(&engine).renew(claims.clone()).await;
-        if missing == "+get" {
-            assert!(renewed.is_ok(), "a new bundle is not read: {renewed:?}");
-            let doubt = raw(server.addr(), &["CLIENT", "KILL", "TYPE", "pubsub"]).await;
-            assert!(matches!(doubt, Reply::Integer(1..)), "{doubt:?}");
-            renewed = eventually(BOUND, || async {
-                match Arc::clone(&engine).renew(claims.clone()).await {
-                    Err(error) if error.kind() != ErrorKind::Unavailable => Ok(Err(error)),
-                    other => Err(format!("{other:?}")),
-                }
-            })
-            .await;
-        }
-        denied(&renewed.expect_err(missing), &missing[1..]);
-        let alone = claim(99);
-        Arc::clone(&engine).attempt(Arc::clone(&alone), false).await.expect("an answer");
-        let renewed = Arc::clone(&engine).renew(vec![alone]).await.expect("one needs none of it");
-        assert!(matches!(renewed[..], [Renewal::Renewed(_)]), "{renewed:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use leasehold_testbed::redis::{Cluster, Reply, slot_of};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
 use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, raw, until_free, until_waiting};
-use crate::redis_faults::time::{timed, until};
+use crate::redis_faults::time::{renewed, timed};
 
 /// Masters without replicas, which the tests that only move slots share, one after the other; and a number for each of them.
 pub(super) async fn masters() -> (MutexGuard<'static, Cluster>, u32) {
@@ -28,22 +28,6 @@ pub(super) async fn name_at(cluster: &Cluster, node: usize, about: &str) -> Stri
         }
     }
     unreachable!("every node has slots")
-}
-
-/// A third of the lease passes, and it is renewed; a little later if the slot was on its way.
-async fn until_renewed(guard: &Guard, hand: &ManualClock) {
-    hand.advance(LONG / 3);
-    until_extended(guard, hand).await;
-}
-
-/// The lease is renewed as of now.
-async fn until_extended(guard: &Guard, hand: &ManualClock) {
-    let now = hand.clock().now();
-    until(hand, || {
-        let renewed = guard.is_held() && guard.deadline() > now.after(LONG * 9 / 10);
-        if renewed { Ok(()) } else { Err(format!("not renewed: {guard:?}, {:?}", guard.lost_reason())) }
-    })
-    .await;
 }
 
 /// The lock's key.
@@ -104,13 +88,13 @@ async fn a_slot_moves_between_two_requests() {
     let mut line = Line::default();
     line.join(&two, &name).await;
     cluster.migrate_slot(slot, (from + 1) % 3).await.expect("a move");
-    until_renewed(&held, &hand).await;
+    renewed([&held], |by| hand.advance(by)).await;
     line.join(&two, &name).await;
     cluster.migrate_slot(slot, (from + 2) % 3).await.expect("a move");
     assert!(two.mutex(&name).try_lock().await.expect("an answer").is_none());
     until_waiting(&one, &name, 2).await;
     cluster.migrate_slot(slot, from).await.expect("a move");
-    until_renewed(&held, &hand).await;
+    renewed([&held], |by| hand.advance(by)).await;
     released(held).await;
     assert_eq!(line.served().await.0, in_order(2));
     until_free(&one, &name).await;
@@ -137,14 +121,14 @@ async fn a_slot_is_half_way() {
     assert!(one.mutex(name("new")).try_lock().await.expect("an answer").is_none());
     let mut behind = Line::default();
     behind.join(&one, &name("new")).await;
-    until_renewed(&held, &hand).await;
+    renewed([&held], |by| hand.advance(by)).await;
     released(new).await;
     assert_eq!(behind.served().await.0, in_order(1));
 
     // The old one has moved, too, but the slot has not.
     cluster.move_keys(&migration).await.expect("moved keys");
     assert!(has_key(&cluster, to, &name("old")).await && !has_key(&cluster, from, &name("old")).await);
-    until_renewed(&held, &hand).await;
+    renewed([&held], |by| hand.advance(by)).await;
     line.join(&two, &name("old")).await;
     assert!(two.mutex(name("old")).try_lock().await.expect("an answer").is_none());
     assert_eq!(two.inspect(name("old")).await.expect("a view").holders.len(), 1);
@@ -178,10 +162,7 @@ async fn locks_of_one_slot_on_both_sides_are_renewed() {
     }
     // Longer than a TTL.
     for _ in 0..4 {
-        hand.advance(LONG / 3);
-        for guard in all.guards() {
-            until_extended(guard, &hand).await;
-        }
+        renewed(all.guards(), |by| hand.advance(by)).await;
     }
     assert!(all.is_held());
     let both = [name("a"), name("new")];

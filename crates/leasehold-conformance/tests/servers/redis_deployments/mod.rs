@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod acl;
+mod acl_bundles;
 #[cfg(feature = "nightly")]
 mod acl_deployments;
 #[cfg(feature = "nightly")]

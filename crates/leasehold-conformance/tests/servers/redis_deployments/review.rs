@@ -77,7 +77,7 @@ async fn one_spoilt_key_does_not_end_other_leases() {
     let lost = guards.remove(9);
     // With the fourth renewal at the latest each is asked for by itself; twice the TTL.
     for _ in 0..6 {
-        renewed(&guards, || hand.advance(LONG / 3)).await;
+        renewed(&guards, |by| hand.advance(by)).await;
     }
     let reason = tokio::time::timeout(SOON, lost.lost()).await.expect("it is told");
     assert!(matches!(reason, LostReason::Taken | LostReason::Expired));
@@ -126,7 +126,7 @@ async fn without_memory_locks_are_kept_and_given_back() {
     let error = locks.mutex("new").try_lock().await.expect_err("there is no room");
     assert_eq!(error.kind(), leasehold::ErrorKind::Full, "{error}");
     for _ in 0..4 {
-        renewed(&guards, || hand.advance(LONG / 3)).await;
+        renewed(&guards, |by| hand.advance(by)).await;
     }
     for guard in guards {
         assert!(guard.is_held(), "{guard:?}");

@@ -6,7 +6,8 @@ use leasehold::clock::ManualClock;
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::eventually;
 
-use crate::redis_faults::site::{Monitor, Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
+use crate::redis_faults::monitor::Monitor;
+use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
 use crate::redis_faults::time::renewed;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -156,7 +157,7 @@ async fn only_heartbeats_are_sent() {
     }
     site.reset().await;
     for _ in 0..4 {
-        renewed([&held], || hand.advance(LONG / 3)).await;
+        renewed([&held], |by| hand.advance(by)).await;
     }
     // A waiter that has not gone back to rest when the clock moves is heard of in the next third.
     eventually(SOON, || async {

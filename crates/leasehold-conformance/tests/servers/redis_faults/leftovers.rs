@@ -36,7 +36,7 @@ async fn mix(locks: &Locks, other: &Locks, time: &Time) {
     for number in 0..40 {
         many.push(locks.mutex(format!("many {number}")).lock().await.expect("a lock"));
     }
-    renewed(&many, || time.pass(LONG / 3)).await;
+    renewed(&many, |by| time.pass(by)).await;
     drop((mutex, again, read, also, all, handed, evicted, many));
     locks.settle().await.expect("all given back");
     other.settle().await.expect("all given back");

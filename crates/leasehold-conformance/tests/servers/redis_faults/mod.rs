@@ -10,6 +10,7 @@ mod deaths;
 mod fairness;
 mod leftovers;
 mod messages;
+mod monitor;
 #[cfg(feature = "nightly")]
 mod mute;
 mod reconnect;

@@ -222,7 +222,7 @@ async fn a_spoilt_record_costs_nobody_else_a_lease() {
         held.into_iter().partition(|guard| ["alone 7", "together 9"].contains(&guard.name().as_str()));
     // The fourth renewal at the latest asks for each by itself.
     for _ in 0..5 {
-        renewed(&whole, || hand.advance(LONG / 3)).await;
+        renewed(&whole, |by| hand.advance(by)).await;
     }
     for guard in &spoilt {
         tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");

@@ -90,6 +90,8 @@ async fn a_release_on_a_mute_connection_is_a_release() {
     until_empty(&other).await;
     let next = other.mutex("a").lock().await.expect("it is free");
     proxy.drop_replies(false);
+    // The client has waited for long enough.
+    hand.advance(Duration::from_secs(5));
     until(&hand, || if release.is_finished() { Ok(()) } else { Err("no answer so far") }).await;
     let outcome = release.await.expect("no panic").expect("a release");
     assert_eq!(outcome, leasehold::Outcome::Released);

@@ -25,7 +25,7 @@ async fn forgotten_scripts_between_any_two_operations() {
     until_waiting(&other, "a", 1).await;
     flush().await;
     // A renewal, and a look of the first in line.
-    renewed([&held], || hand.advance(LONG / 3)).await;
+    renewed([&held], |by| hand.advance(by)).await;
     flush().await;
     let claim = view(&other, "a").await.holders[0].claim;
     flush().await;

@@ -209,50 +209,6 @@ impl<S: Borrow<Server>> Site<S> {
     }
 }
 
-/// What a server is asked, as it is asked it.
-pub(crate) struct Monitor(Resp);
-
-/// One command.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    /// Who asked: an address, or `lua`.
-    pub(crate) by: String,
-    pub(crate) command: String,
-}
-
-impl Monitor {
-    pub(crate) async fn start(site: &Site) -> Self {
-        let mut hand = site.by_hand().await;
-        assert_eq!(hand.command(&["MONITOR"]).await.expect("an answer"), Reply::Simple("OK".to_owned()));
-        Self(hand)
-    }
-
-    /// What clients have asked since the last call, scripts and us left out.
-    pub(crate) async fn asked(&mut self, site: &Site) -> Vec<String> {
-        let mut asked = self.all(site).await;
-        asked.retain(|asked| asked.by != "lua");
-        asked.into_iter().map(|asked| asked.command).collect()
-    }
-
-    pub(crate) async fn all(&mut self, site: &Site) -> Vec<Asked> {
-        let mark = format!("mark-{:032x}", leasehold::ClaimId::random().bits());
-        site.text(&["ECHO", &mark]).await;
-        let mut seen = Vec::new();
-        loop {
-            let Reply::Simple(line) = self.0.reply().await.expect("a line") else { panic!("no line") };
-            // 1700000000.123456 [0 127.0.0.1:5000] "evalsha" "…"
-            let (_, rest) = line.split_once('[').expect("a client");
-            let (who, rest) = rest.split_once("] \"").expect("a command");
-            if rest.contains(&mark) {
-                return seen;
-            }
-            let (_, by) = who.split_once(' ').expect("a database and an address");
-            let command = rest.split('"').next().unwrap_or_default().to_lowercase();
-            seen.push(Asked { by: by.to_owned(), command });
-        }
-    }
-}
-
 /// Asks for a lock in a task of its own.
 pub(crate) fn spawn_lock(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
     let mutex = locks.mutex(name).wait(PATIENCE);

@@ -52,6 +52,8 @@ impl Time {
         eventually(SOON, || {
             look += 1;
             let granted = waits.is_finished();
+            // For one whose look failed, and that tries again after a pause.
+            self.hand.advance(Duration::from_millis(200));
             if !granted && (50..150).contains(&look) {
                 self.pass(Duration::from_secs(5));
             }
@@ -67,13 +69,21 @@ pub(crate) async fn timed(url: &str, ttl: Duration, clock: Clock) -> Locks {
     Locks::builder().ttl(ttl).clock(clock).open(url).await.expect("a client")
 }
 
-/// A third of a lease passes, by which all of them are due, and each is renewed.
-pub(crate) async fn renewed<'a>(guards: impl IntoIterator<Item = &'a Guard>, pass: impl FnOnce()) {
+/// A third of a lease of [`LONG`] passes, by which all of them are due, and each is renewed. A renewal that was on its way when the
+/// clock moved counts as unanswered, and is tried again a tenth of the lease later.
+pub(crate) async fn renewed<'a>(guards: impl IntoIterator<Item = &'a Guard>, pass: impl Fn(Duration)) {
     let guards: Vec<_> = guards.into_iter().map(|guard| (guard, guard.deadline())).collect();
-    pass();
-    eventually(SOON, || async {
+    pass(LONG / 3);
+    let mut look = 0;
+    eventually(SOON, || {
+        look += 1;
         let late = guards.iter().find(|(guard, before)| guard.deadline() <= *before || !guard.is_held());
-        late.map_or(Ok(()), |(guard, _)| Err(format!("not renewed: {guard:?}, {:?}", guard.lost_reason())))
+        // Four tenths at the most: no lease ends.
+        if late.is_some() && look % 50 == 0 && look <= 200 {
+            pass(LONG / 10);
+        }
+        let late = late.map(|(guard, _)| format!("not renewed: {guard:?}, {:?}", guard.lost_reason()));
+        async move { late.map_or(Ok(()), Err) }
     })
     .await;
 }

@@ -24,7 +24,7 @@ fn write(story: &Story, who: &str, stock: &Fence, token: u64) -> bool {
 async fn besiege(story: &Story, who: &str, locks: &Locks, time: &Time, held: &Guard) {
     const THIRDS: u32 = 10;
     for _ in 0..THIRDS {
-        renewed([held], || time.pass(LONG / 3)).await;
+        renewed([held], |by| time.pass(by)).await;
         let answer = locks.mutex(LOCK).wait(Duration::from_millis(50)).lock().await;
         assert!(answer.is_err(), "the lock is held");
     }

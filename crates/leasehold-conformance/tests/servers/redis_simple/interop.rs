@@ -56,7 +56,7 @@ async fn our_lock_keeps_redis_py_out_until_it_is_given_back() {
     patient.begin_acquire("ours").await;
     // Over more than one TTL: redis-py sees the renewed lock as held.
     for _ in 0..5 {
-        renewed([&guard], || time.pass(LONG / 3)).await;
+        renewed([&guard], |by| time.pass(by)).await;
         assert!(!python.try_acquire("ours", Some(TIMEOUT)).await);
     }
     assert!(guard.is_held());
