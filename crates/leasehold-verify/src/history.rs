@@ -213,6 +213,9 @@ pub enum Call {
         attempt: u32,
         /// The token of the run.
         token: u64,
+        /// Whether the job asks for at most one begin of each tick; otherwise for another after a run that was lost.
+        #[serde(default)]
+        once: bool,
     },
 }
 

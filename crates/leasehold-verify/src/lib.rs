@@ -8,6 +8,7 @@
 //! | [`resource`] | what the locks protect |
 //! | [`matrix`] | every engine under every fault |
 //! | [`history`] | what was done, by whom, when, and what came of it: one JSON value per line |
+//! | [`guarantees`] | what is promised where: the one table that decides what is judged |
 //! | [`check`] | pure: a history in, a [`verdict::Verdict`] out |
 //! | [`verdict`] | which promises were kept, with figures, and each violation in words |
 //! | [`report`] | the verdict as text, as JSON, and as one HTML page with the timeline |
@@ -16,6 +17,7 @@ pub mod check;
 pub mod conduct;
 pub mod deploy;
 pub mod dice;
+pub mod guarantees;
 pub mod history;
 pub mod matrix;
 pub mod report;

@@ -100,6 +100,9 @@ pub struct Violation {
     pub title: String,
     /// What happened, in a few sentences for a person: who, when, with which token, and which fault was going on.
     pub words: String,
+    /// Whether it is about how long something took.
+    #[serde(default)]
+    pub about_time: bool,
 }
 
 /// What happened after one fault.
@@ -207,6 +210,9 @@ pub struct Verdict {
     pub violations: Vec<Violation>,
     /// How many there were; the list may be shorter.
     pub violations_in_all: u64,
+    /// What took too long, where that is only reported.
+    #[serde(default)]
+    pub late: Vec<Violation>,
     /// What happened after each fault.
     pub recovered: Vec<Recovered>,
     /// How many of everything.

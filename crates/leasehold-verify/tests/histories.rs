@@ -1,15 +1,16 @@
-//! Every engine under every fault: ten histories of two hundred calls each, with fixed seeds, through all workloads, and one of a scheduled job; and not
+//! Every engine under every fault: ten histories of two hundred calls each, with fixed seeds, through all workloads, and two of a scheduled job; and not
 //! one violation. And the controls, which must be found out: a checker that finds nothing there would be worth nothing here.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use leasehold_verify::check::{Judge, Time};
 use leasehold_verify::conduct::Control;
 use leasehold_verify::deploy::Local;
+use leasehold_verify::guarantees;
 use leasehold_verify::history::FaultKind;
 use leasehold_verify::matrix::{self, Extent};
-use leasehold_verify::verdict::Promise;
 
 fn extent() -> Extent {
     Extent {
@@ -22,6 +23,7 @@ fn extent() -> Extent {
         seed: 1,
         worker: PathBuf::from(env!("CARGO_BIN_EXE_leasehold-soak")),
         kept: PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("broken-histories"),
+        judge: Judge { time: Time::Fail },
     }
 }
 
@@ -51,19 +53,10 @@ async fn every_engine_keeps_its_promises_under_every_fault() {
         if cell.fault == Some(FaultKind::Ahead) && cell.local != Local::Redlock {
             assert!(outcome.at_once + outcome.losses > 0, "{cell}: no lease ended before its time: {}", outcome.line());
         }
-        let mut tested = vec![Promise::Exclusion, Promise::Tokens, Promise::Loss, Promise::Leaks, Promise::Deadlines];
-        tested.extend([Promise::Fencing, Promise::Counter]);
         if cell.fault.is_some() {
             assert!(outcome.faults >= outcome.histories, "{cell}: {}", outcome.line());
-            tested.push(Promise::Recovery);
         }
-        if cell.fault != Some(FaultKind::Ahead) && cell.local != Local::Redlock {
-            tested.push(Promise::Ticks);
-        }
-        // Leases end before their time: two may be in, and tokens tell them apart.
-        tested.retain(|promise| *promise != Promise::Exclusion || cell.fault != Some(FaultKind::Ahead));
-        // In one process all are stopped together, and nobody waits meanwhile.
-        tested.retain(|promise| *promise != Promise::Recovery || cell.local != Local::Memory);
+        let tested = guarantees::to_be_tested(cell.local, cell.fault);
         let missing: Vec<_> = tested.iter().filter(|promise| !outcome.tested.contains(promise)).collect();
         assert!(missing.is_empty(), "{cell}: {missing:?} were not put to the test");
     }
@@ -119,10 +112,10 @@ async fn a_soak_of_a_part_says_so_and_goes_on_where_it_ended() {
     assert_eq!(std::fs::read_to_string(&readme).expect("it is there"), marks, "a part is no table");
     let part = |histories| soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
     let (done, words) = part("1");
-    assert!(done && words.contains("memory under nothing: 2 histories"), "{words}");
+    assert!(done && words.contains("memory under nothing: 3 histories"), "{words}");
     let table = || std::fs::read_to_string(out.join("promises.md")).expect("a table");
-    assert!(table().contains("| none | 0 of 2 | not run | not run |"), "{}", table());
+    assert!(table().contains("| none | 0 of 3 | not run | not run |"), "{}", table());
     let (done, words) = part("2");
     assert!(done && words.contains("1 histories of each were run before"), "{words}");
-    assert!(table().contains("| none | 0 of 4 | not run | not run |"), "{}", table());
+    assert!(table().contains("| none | 0 of 6 | not run | not run |"), "{}", table());
 }

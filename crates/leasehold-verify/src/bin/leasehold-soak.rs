@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use leasehold_verify::check::{Judge, Time};
 use leasehold_verify::conduct::Control;
 use leasehold_verify::matrix::{self, Cell, Extent, Outcome};
 use leasehold_verify::worker;
@@ -84,6 +85,7 @@ fn options() -> Result<Options, String> {
         seed: 1,
         worker,
         kept: out.clone(),
+        judge: Judge { time: Time::Fail },
     };
     let mut options = Options { extent, only: None, minutes: None, out, readme: None };
     let mut words = std::env::args().skip(1);

@@ -75,7 +75,13 @@ fn report(story: &Story<'_>, made: &Made<'_>, ended: Option<(Nanos, Nanos)>, ben
         ),
     };
     let words = format!("{who} called {name} at {}{due}. {what} {}", at(made.begin), fault_at(story, made.begin));
-    bench.broken((made.begin, to), &[made.worker], &[made.op], title, words);
+    // One that was to end, and had not when the history did, hangs: that is no matter of time.
+    let hangs = ended.is_none() && story.complete && story.life(made.worker).killed.is_none();
+    let (span, workers, ops) = ((made.begin, to), [made.worker], [made.op]);
+    match hangs {
+        true => bench.broken(span, &workers, &ops, title, words),
+        false => bench.late(span, &workers, &ops, title, words),
+    }
 }
 
 fn name(call: &Call) -> String {

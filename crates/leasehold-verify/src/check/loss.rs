@@ -143,7 +143,7 @@ fn told_wrong(story: &Story<'_>, hold: &Hold<'_>, span: (Nanos, Nanos), how: &st
         hold.token,
         fault_at(story, span.0),
     );
-    bench.broken(span, &[hold.worker], &[hold.op], format!("the loss of {:?} {title}", hold.lock), words);
+    bench.late(span, &[hold.worker], &[hold.op], format!("the loss of {:?} {title}", hold.lock), words);
 }
 
 /// Learned of the loss only after another was granted the lock, though it ran all the time.
@@ -181,6 +181,6 @@ fn too_late(
         at(lost),
         fault_at(story, other.granted),
     );
-    bench.broken((other.granted, lost), &[hold.worker, other.worker], &[hold.op, other.op], title, words);
+    bench.late((other.granted, lost), &[hold.worker, other.worker], &[hold.op, other.op], title, words);
     true
 }

@@ -38,6 +38,7 @@ mod ticks;
 mod tokens;
 mod words;
 
+use crate::guarantees::{self, Claim};
 use crate::history::{Call, Class, Event, Nanos, OpId, Outcome, Worker};
 use crate::verdict::{Counts, Finding, Promise, State, Verdict, Violation};
 use story::Story;
@@ -47,9 +48,33 @@ pub(crate) const SECOND: Nanos = 1_000_000_000;
 /// The most violations that are kept in words; all are counted.
 const KEPT: usize = 100;
 
-/// Judges a history.
+/// What becomes of judgements about time: recovery, a call's deadline and a second, how soon a loss was told, whether ticks go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Time {
+    /// They count as all others do.
+    #[default]
+    Fail,
+    /// They are told, and do not count: a machine that is busy with something else is slow.
+    Report,
+}
+
+/// How a history is judged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Judge {
+    /// What becomes of judgements about time.
+    pub time: Time,
+}
+
+/// Judges a history, also about time.
 pub fn check(events: &[Event]) -> Verdict {
-    let story = Story::read(events);
+    check_as(events, Judge::default())
+}
+
+/// Judges a history.
+pub fn check_as(events: &[Event], judge: Judge) -> Verdict {
+    let mut story = Story::read(events);
+    story.header.exclusion = guarantees::of_history(&story.header, Promise::Exclusion).claim == Claim::Guaranteed;
+    story.header.fencing = guarantees::of_history(&story.header, Promise::Tokens).claim == Claim::Guaranteed;
     let (recovery, recovered) = recovery::check(&story);
     let (fencing, second_opinion) = register::check(&story);
     let rooms = [
@@ -66,9 +91,14 @@ pub fn check(events: &[Event]) -> Verdict {
         leaks::check(&story),
         deadlines::check(&story),
     ];
-    let mut findings = Vec::new();
-    let mut violations = Vec::new();
-    for room in rooms {
+    let (mut findings, mut violations, mut late) = (Vec::new(), Vec::new(), Vec::new());
+    for mut room in rooms {
+        if guarantees::of_history(&story.header, room.finding.promise).claim != Claim::Guaranteed {
+            room.is_only_counted();
+        }
+        if judge.time == Time::Report {
+            late.extend(room.is_not_about_time());
+        }
         findings.push(room.finding);
         violations.extend(room.violations);
     }
@@ -83,6 +113,7 @@ pub fn check(events: &[Event]) -> Verdict {
         findings,
         violations,
         violations_in_all,
+        late,
         recovered,
         counts,
         second_opinion,
@@ -93,6 +124,30 @@ pub fn check(events: &[Event]) -> Verdict {
 pub(crate) struct Judged {
     finding: Finding,
     violations: Vec<Violation>,
+}
+
+impl Judged {
+    /// The engine promises nothing of it under the faults of this run: what was seen is only counted.
+    fn is_only_counted(&mut self) {
+        if self.finding.checked > 0 {
+            self.finding.state = State::Unpromised;
+            self.finding.figure = format!("not promised under these faults; {}", self.finding.figure);
+            self.violations.clear();
+        }
+    }
+
+    /// What is about time is told, and does not count.
+    fn is_not_about_time(&mut self) -> Vec<Violation> {
+        let late: Vec<Violation> = self.violations.extract_if(.., |one| one.about_time).collect();
+        if !late.is_empty() {
+            self.finding.broken -= late.len() as u64;
+            self.finding.figure = format!("{}; {} about time, only reported", self.finding.figure, late.len());
+            if self.violations.is_empty() && self.finding.state == State::Broken {
+                self.finding.state = State::Kept;
+            }
+        }
+        late
+    }
 }
 
 /// What a check found, as it goes on.
@@ -110,34 +165,34 @@ impl Bench {
 
     /// Something that must not have happened.
     fn broken(&mut self, span: (Nanos, Nanos), workers: &[Worker], ops: &[OpId], title: String, words: String) {
+        self.say(span, workers, ops, title, words, false);
+    }
+
+    /// Something that took too long.
+    fn late(&mut self, span: (Nanos, Nanos), workers: &[Worker], ops: &[OpId], title: String, words: String) {
+        self.say(span, workers, ops, title, words, true);
+    }
+
+    fn say(
+        &mut self,
+        span: (Nanos, Nanos),
+        workers: &[Worker],
+        ops: &[OpId],
+        title: String,
+        words: String,
+        about_time: bool,
+    ) {
+        let (promise, ops) = (self.promise, ops.to_vec());
         let mut workers = workers.to_vec();
         workers.sort_unstable();
         workers.dedup();
         let (from, to) = (span.0, span.1.max(span.0));
-        self.violations.push(Violation { promise: self.promise, from, to, workers, ops: ops.to_vec(), title, words });
+        self.violations.push(Violation { promise, from, to, workers, ops, title, words, about_time });
     }
 
     /// How many were wrong.
     fn wrong(&self) -> u64 {
         self.violations.len() as u64
-    }
-
-    /// Done, where the engine promises nothing of it under the faults of this run: what was seen is only counted.
-    fn not_promised(self, seen: &str) -> Judged {
-        let figure = format!("not promised under these faults; {seen}");
-        let finding = Finding {
-            promise: self.promise,
-            state: State::Unpromised,
-            checked: self.checked,
-            broken: self.wrong(),
-            figure,
-        };
-        Judged { finding, violations: Vec::new() }
-    }
-
-    /// Done, where all depends on nobody being let in beside a holder.
-    fn judged_if_exclusive(self, story: &Story<'_>, figure: String) -> Judged {
-        if story.header.exclusion || self.checked == 0 { self.judged(figure) } else { self.not_promised(&figure) }
     }
 
     /// Done: kept if anything was checked and nothing is wrong.

@@ -21,7 +21,7 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
         0 => "no permits were asked for".to_owned(),
         n => format!("{} of permits, at most {} of {} out at once", counted(n, "grant"), count(most), count(limit)),
     };
-    bench.judged_if_exclusive(story, figure)
+    bench.judged(figure)
 }
 
 /// The most that were out at once, and the limit.

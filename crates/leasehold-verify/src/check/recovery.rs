@@ -167,7 +167,7 @@ fn free(story: &Story<'_>, bench: &mut Bench) {
                     at(by)
                 );
                 bench.checked += 1;
-                bench.broken((since, next), &[], &[], title, words);
+                bench.late((since, next), &[], &[], title, words);
             }
             (last, since) = (next, since.max(then));
         }
@@ -276,6 +276,6 @@ impl<'a> After<'a> {
             at(by),
         );
         let to = recovered.granted.unwrap_or(by);
-        bench.broken((self.counted_from, to), self.fault.workers, &[], title, words);
+        bench.late((self.counted_from, to), self.fault.workers, &[], title, words);
     }
 }

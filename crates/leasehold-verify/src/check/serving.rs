@@ -40,7 +40,7 @@ pub(super) fn while_it_lasts(story: &Story<'_>, fault: &Fault<'_>, bench: &mut B
         at(since),
         at(by)
     );
-    bench.broken((since, granted.unwrap_or(by)), &[], &[], title, words);
+    bench.late((since, granted.unwrap_or(by)), &[], &[], title, words);
 }
 
 /// When the last of those who ran and asked had a lock again after `from`, and who had none.
@@ -94,6 +94,6 @@ pub(super) fn left_behind(story: &Story<'_>, fault: &Fault<'_>, from: Nanos, ben
             counted(others, "grant"),
         );
         bench.checked += 1;
-        bench.broken((from, by), &[worker], &[], title, words);
+        bench.late((from, by), &[worker], &[], title, words);
     }
 }

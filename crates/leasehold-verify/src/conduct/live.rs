@@ -202,7 +202,7 @@ mod tests {
         let live = Live::new(None);
         let op = |worker: Worker, number: u64| u64::from(worker) << 32 | number;
         let tick = |worker, number| {
-            let call = Call::Tick { job: "a".to_owned(), tick: 1, attempt: 1, token: number };
+            let call = Call::Tick { job: "a".to_owned(), tick: 1, attempt: 1, token: number, once: false };
             live.hear(Event::Begin { t: number, worker, op: op(worker, number), due: None, call });
         };
         let done = |worker, number| live.hear(Event::End { t: number, op: op(worker, number), outcome: Outcome::Done });

@@ -54,7 +54,9 @@ use self::gear::Gear;
 use self::lines::Lines;
 use self::local::{Side, side};
 use crate::dice::Dice;
+use crate::guarantees::Terms;
 use crate::history::FaultKind;
+use crate::verdict::Promise;
 
 /// How often servers are looked at that are to take over.
 const LOOK: Duration = Duration::from_millis(50);
@@ -228,18 +230,21 @@ impl Deployment {
         self.lines.as_ref().map(Lines::enter).unwrap_or_default()
     }
 
-    /// Whether tokens rise over all faults of this run. They go by what the server remembers and by its clock: one that forgets, and
-    /// whose clock is wrong, can give a token twice.
+    /// Whether tokens rise over all faults of this run, by the table of guarantees.
     pub fn fencing(&self) -> bool {
-        let wants = |fault: &FaultKind| self.setup.wants(*fault);
-        // One clock that only goes ahead is as good as a memory.
-        let moves = wants(&FaultKind::Clock) || (wants(&FaultKind::Ahead) && self.engine == "redlock");
-        !(moves && [FaultKind::Wipe, FaultKind::Failover, FaultKind::Evict].iter().any(wants))
+        self.terms().guarantees(Promise::Tokens)
     }
 
-    /// Whether nobody is let in beside a holder over all faults of this run. A server whose clock jumps ahead ends leases before their time.
+    /// Whether nobody is let in beside a holder over all faults of this run, by the same table.
     pub fn exclusion(&self) -> bool {
-        !self.setup.wants(FaultKind::Ahead)
+        // What a control turns off counts as if it were on: it must be found out.
+        self.terms().guarantees(Promise::Exclusion)
+    }
+
+    fn terms(&self) -> Terms<'_> {
+        let has = |option: &str| !self.setup.guard || self.own_url.contains(option);
+        let (strict, replicas) = (has("strict="), has("replicas="));
+        Terms { engine: &self.engine, strict, replicas, faults: &self.setup.faults }
     }
 
     /// What is off, in words, if the guard is; `None` if it is on, or if nothing here depends on it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Cell;
-use crate::check;
+use crate::check::{self, Judge};
 use crate::conduct::{Length, Run, Trouble};
 use crate::history::{self, Event, Workload};
 use crate::report;
@@ -60,6 +60,12 @@ pub struct Outcome {
     /// How many things were checked of each of them, and how many of those were wrong.
     #[serde(default)]
     pub checked: BTreeMap<Promise, (u64, u64)>,
+    /// The same of what is not promised there.
+    #[serde(default)]
+    pub counted: BTreeMap<Promise, (u64, u64)>,
+    /// What took too long, where that is only reported, a line each.
+    #[serde(default)]
+    pub late: Vec<String>,
     /// What kept a history from being run.
     pub troubles: Vec<String>,
     /// What kept one from being run at first: the same was run once more.
@@ -90,6 +96,8 @@ impl Outcome {
             unconfirmed: 0,
             tested: Vec::new(),
             checked: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            late: Vec::new(),
             troubles: Vec::new(),
             again: Vec::new(),
         }
@@ -99,8 +107,9 @@ impl Outcome {
         format!("{}-{}", self.engine, if self.fault.is_empty() { "none" } else { &self.fault })
     }
 
-    pub(super) fn take_in(&mut self, events: &[Event], run: &Run, kept: &Path) {
-        let verdict = check::check(events);
+    pub(super) fn take_in(&mut self, events: &[Event], run: &Run, kept: &Path, judge: Judge) {
+        let verdict = check::check_as(events, judge);
+        self.late.extend(verdict.late.iter().map(|one| one.title.clone()));
         let (header, counts) = (&verdict.header, &verdict.counts);
         self.versions.clone_from(&header.versions);
         self.ttl = Duration::from_nanos(header.ttl).as_secs_f64();
@@ -121,8 +130,12 @@ impl Outcome {
         self.meanwhile.extend(asked().filter_map(Recovered::took_meanwhile).map(in_ttls));
         self.meanwhile.sort_by(f64::total_cmp);
         for finding in &verdict.findings {
-            if !matches!(finding.state, State::Untested | State::Unpromised) {
-                self.count(finding.promise, (finding.checked, finding.broken));
+            match finding.state {
+                State::Untested => {}
+                State::Unpromised => {
+                    add(self.counted.entry(finding.promise).or_default(), (finding.checked, finding.broken));
+                }
+                _ => self.count(finding.promise, (finding.checked, finding.broken)),
             }
             match (finding.promise, finding.state) {
                 (Promise::Exclusion, State::Unpromised) => self.at_once += finding.broken,
@@ -144,9 +157,8 @@ impl Outcome {
         }
     }
 
-    fn count(&mut self, promise: Promise, (checked, broken): (u64, u64)) {
-        let sum = self.checked.entry(promise).or_default();
-        *sum = (sum.0 + checked, sum.1 + broken);
+    fn count(&mut self, promise: Promise, more: (u64, u64)) {
+        add(self.checked.entry(promise).or_default(), more);
     }
 
     /// Takes in a history that did not come to its end. Whether the same is to be run again: not if it had gone wrong by then, nor a second time.
@@ -188,6 +200,8 @@ impl Outcome {
         self.violations.extend(later.violations);
         self.troubles.extend(later.troubles);
         later.checked.into_iter().for_each(|(promise, sums)| self.count(promise, sums));
+        later.counted.into_iter().for_each(|(promise, sums)| add(self.counted.entry(promise).or_default(), sums));
+        self.late.extend(later.late);
         self.again.extend(later.again);
         self.tested.extend(later.tested);
         self.tested.sort_unstable();
@@ -215,15 +229,20 @@ impl Outcome {
             0 => String::new(),
             n => format!(", {n} at once with another, which is not promised here"),
         };
+        let late: String = self.late.iter().map(|title| format!("\n    late, only reported: {title}")).collect();
         let unconfirmed = match self.unconfirmed {
             0 => String::new(),
             n => format!(", {n} registers that porcupine did not confirm"),
         };
         format!(
-            "{} histories, {} calls, {} grants, {} faults, {} lost ({} while they ran), {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{again}{words}",
+            "{} histories, {} calls, {} grants, {} faults, {} lost ({} while they ran), {} refused, {} broken{worst}{meanwhile}{short}{at_once}{unconfirmed}{again}{late}{words}",
             self.histories, self.calls, self.grants, self.faults, self.losses, self.told, self.refused, self.broken
         )
     }
+}
+
+fn add(sum: &mut (u64, u64), more: (u64, u64)) {
+    *sum = (sum.0 + more.0, sum.1 + more.1);
 }
 
 /// What must hold whatever else went wrong. For the others one must know of all that went wrong, and of when the run ended.

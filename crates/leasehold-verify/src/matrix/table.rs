@@ -32,7 +32,7 @@ pub fn table(outcomes: &[Outcome], date: &str) -> String {
     let _ = write!(
         text,
         "\nIn the first table, each entry: histories with a violation of all histories · the longest time from a fault's end (of a kill or a stop: from its beginning) until the lock was granted again, in TTLs; in brackets from its beginning, where other servers serve on meanwhile · holds that were at once with another, where that is not promised. \
-         In the second: how many things were wrong of how many that were checked, under all those faults together. \
+         In the second: how many things were wrong of how many that were checked, under all those faults together; in brackets where that is not promised. \
          –: does not apply there, or is not done there. {} histories, {} calls, {} grants, {} faults, {} locks lost and noticed ({} by holders that ran all the time: of these it was judged when), {} stale writes refused; \
          {date}, {}.\n",
         sum(|outcome| outcome.histories),
@@ -67,8 +67,16 @@ fn promises(outcomes: &[Outcome], text: &mut String) {
             let sums = of.filter_map(|outcome| outcome.checked.get(&promise));
             let (checked, broken) = sums.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
             let _ = match checked {
-                0 => write!(text, " – |"),
-                _ => write!(text, " {} of {} |", count(broken), count(checked)),
+                0 => write!(text, " –"),
+                _ => write!(text, " {} of {}", count(broken), count(checked)),
+            };
+            // Where the table of guarantees does not promise it: only counted.
+            let counted = outcomes.iter().filter(|outcome| outcome.engine == local.as_str());
+            let counted = counted.filter_map(|outcome| outcome.counted.get(&promise));
+            let (seen, wrong) = counted.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));
+            let _ = match seen {
+                0 => write!(text, " |"),
+                _ => write!(text, " (not promised: {} of {}) |", count(wrong), count(seen)),
             };
         }
         text.push('\n');

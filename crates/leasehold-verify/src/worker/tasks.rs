@@ -71,7 +71,8 @@ impl Task {
         if self.assignment.workload == Workload::Ticks {
             if let Taker::Leasehold(locks) = &self.taker {
                 let hold = self.assignment.hold;
-                ticks::run(locks, &self.assignment.locks, hold, self.worker, &self.recorder, &self.stop).await;
+                let once = self.assignment.seed.is_multiple_of(2);
+                ticks::run(locks, &self.assignment.locks, hold, self.worker, &self.recorder, &self.stop, once).await;
             }
             return;
         }

@@ -13,7 +13,7 @@ use crate::history::{Call, Outcome, Worker};
 /// Before it is tried again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs a job that is due every second, until it is told to stop.
+/// Runs a job that is due every second, until it is told to stop; with `once`, one that begins each tick once at most.
 pub(super) async fn run(
     locks: &Locks,
     names: &[String],
@@ -21,17 +21,19 @@ pub(super) async fn run(
     worker: Worker,
     recorder: &Arc<Recorder>,
     stop: &Stop,
+    once: bool,
 ) {
+    let crash = if once { Crash::AtMostOnce } else { Crash::Retry { attempts: 3 } };
     let name = names.first().cloned().unwrap_or_default();
     while !stop.is_stopped() {
         let job =
-            Job::new(&name, "* * * * * *").map(|job| job.crash(Crash::Retry { attempts: 3 }).missed(Missed::Once));
+            Job::new(&name, "* * * * * *").map(|job| job.crash(crash).missed(Missed::Once));
         let Ok(job) = job else { return };
         let work = |run: leasehold::schedule::Run| {
             let (recorder, name) = (Arc::clone(recorder), name.clone());
             async move {
-                let call =
-                    Call::Tick { job: name, tick: run.tick().unix(), attempt: run.attempt(), token: run.token().0 };
+                let (tick, attempt, token) = (run.tick().unix(), run.attempt(), run.token().0);
+                let call = Call::Tick { job: name, tick, attempt, token, once };
                 let op = recorder.begin(worker, None, call);
                 tokio::time::sleep(hold).await;
                 recorder.end(op, Outcome::Done);

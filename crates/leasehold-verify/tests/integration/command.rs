@@ -4,27 +4,28 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use leasehold_testbed::{postgres, redis};
+use leasehold_testbed::redis;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold-verify");
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold-verify");
 
-fn verify(folder: &Path, arguments: &[&str]) -> Output {
+pub(crate) fn verify(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
-    command.args(arguments).current_dir(folder).env_remove("LEASEHOLD_ENGINE");
+    // How long something takes on a machine that is busy says nothing here.
+    command.args(arguments).args(["--time", "report"]).current_dir(folder).env_remove("LEASEHOLD_ENGINE");
     command.output().expect("it runs")
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-fn json(output: &Output) -> serde_json::Value {
+pub(crate) fn json(output: &Output) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(output)))
 }
 
-fn folder() -> TempDir {
+pub(crate) fn folder() -> TempDir {
     tempfile::tempdir().expect("a folder")
 }
 
@@ -83,7 +84,7 @@ fn what_is_wrong_in_a_history_is_found_and_said() {
 fn a_run_that_is_interrupted_is_checked_and_reported() {
     let folder = folder();
     let mut command = Command::new(PROGRAM);
-    command.args(["--local", "file", "--faults", "kill", "--for", "10m"]).current_dir(folder.path());
+    command.args(["--local", "file", "--faults", "kill", "--for", "10m", "--time", "report"]).current_dir(folder.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let history = folder.path().join("verify-file-fenced-1.jsonl");
     let granted = || std::fs::read_to_string(&history).is_ok_and(|lines| lines.matches("granted").count() > 3);
@@ -109,7 +110,7 @@ fn a_run_that_is_interrupted_is_checked_and_reported() {
 fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
     let folder = folder();
     let mut command = Command::new(PROGRAM);
-    command.args(["--local", "file", "--faults", "kill", "--for", "10m"]).current_dir(folder.path());
+    command.args(["--local", "file", "--faults", "kill", "--for", "10m", "--time", "report"]).current_dir(folder.path());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
     let history = folder.path().join("verify-file-fenced-1.jsonl");
     let lines = || std::fs::read_to_string(&history).unwrap_or_default();
@@ -135,11 +136,11 @@ fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
 }
 
 fn wait_for(condition: impl Fn() -> bool) {
-    let looks = (0..3000).any(|_| {
+    let looks = (0..6000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(20));
         condition()
     });
-    assert!(looks, "nothing within a minute");
+    assert!(looks, "nothing within two minutes");
 }
 
 #[tokio::test]
@@ -155,52 +156,6 @@ async fn a_deployment_of_somebody_is_never_broken() {
         assert!(text(&run).contains("--local"), "it says where that can be done: {}", text(&run));
     }
     assert!(server.is_awake());
-}
-
-/// An engine whose holders and waiters cannot be looked at is put to the test, too; that nobody looked is said.
-#[tokio::test]
-async fn an_engine_without_inspection_is_put_to_the_test() {
-    let (folder, server) = (folder(), postgres::start().await.expect("a server"));
-    let url = format!("{}?technique=session", server.url());
-    let run = ["--engine", &url, "--workload", "mutex", "--faults", "kill", "--ops", "60", "--ttl", "2s", "--json"];
-    let run = verify(folder.path(), &run);
-    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
-    let findings = json(&run)["findings"].clone();
-    let of = |name: &str| findings.as_array().expect("a list").iter().find(|one| one["promise"] == name).cloned();
-    assert_eq!(of("exclusion").expect("a finding")["state"], "kept", "{findings}");
-    let leaks = of("leaks").expect("a finding");
-    assert!(leaks["state"] == "untested" && leaks["figure"] == "nobody looked", "{leaks}");
-}
-
-/// Without words all is done to a deployment that can be done from outside, and nothing else.
-#[tokio::test]
-async fn from_outside_connections_are_disturbed_too() {
-    let (folder, server) = (folder(), redis::start().await.expect("a server"));
-    let run =
-        verify(folder.path(), &["--engine", &server.url(), "--faults", "all", "--ops", "150", "--ttl", "1s", "--json"]);
-    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
-    let expected = ["kill", "stop", "cut", "lost-reply", "delay", "duplicate", "partition"];
-    assert_eq!(json(&run)["header"]["faults"], serde_json::json!(expected), "{}", text(&run));
-    assert!(server.is_awake());
-    // Four of one kind.
-    let run = verify(
-        folder.path(),
-        &["--engine", &server.url(), "--faults", "cut", "--times", "4", "--ops", "200", "--ttl", "1s", "--json"],
-    );
-    assert_eq!(json(&run)["counts"]["faults"], 4, "{}", text(&run));
-    assert!(json(&run)["header"]["notes"]["command"].as_str().is_some_and(|words| words.contains("--times 4")));
-}
-
-#[test]
-fn a_schedule_fires_each_tick_once_though_its_runners_are_killed() {
-    let folder = folder();
-    let run =
-        verify(folder.path(), &["--local", "file", "--workload", "ticks", "--faults", "kill", "--for", "6s", "--json"]);
-    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
-    let findings = json(&run)["findings"].clone();
-    let ticks = findings.as_array().expect("a list").iter().find(|finding| finding["promise"] == "ticks").cloned();
-    let ticks = ticks.expect("a finding");
-    assert!(ticks["state"] == "kept" && ticks["checked"].as_u64() >= Some(3), "{ticks}");
 }
 
 #[test]
@@ -248,23 +203,4 @@ fn wrong_usage_is_said_before_anything_is_started() {
     );
     assert_eq!(run.status.code(), Some(74), "{}", text(&run));
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "and nothing is left behind");
-}
-
-/// Progress stands on one line, which is written over; the verdict takes its place at the end.
-#[test]
-fn progress_is_shown_on_a_terminal() {
-    let folder = folder();
-    let words = format!("{PROGRAM} --local file --faults stop --ops 400");
-    // `script` gives the program a terminal of its own.
-    let mut command = Command::new("script");
-    command.args(["--quiet", "--return", "--command", &words, "/dev/null"]).current_dir(folder.path());
-    let ran = command.stdin(Stdio::null()).output().expect("script, of Debian's bsdutils, runs");
-    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
-    let seen = text(&ran);
-    let mut rest = seen.as_str();
-    for part in ["\r\u{1b}[Kstarting", " grants", "fault 1 of 1", "\r\u{1b}[Kchecking", "holds: ", "report   "] {
-        let (before, after) = rest.split_once(part).unwrap_or_else(|| panic!("no {part:?} in order in {seen}"));
-        assert!(part == "report   " || !before.contains('\n'), "one line until the verdict: {seen}");
-        rest = after;
-    }
 }

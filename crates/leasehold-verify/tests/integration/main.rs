@@ -2,5 +2,8 @@
 
 mod check;
 mod command;
+#[cfg(feature = "nightly")]
+mod command_long;
 mod deploy;
 mod report;
+mod smoke;

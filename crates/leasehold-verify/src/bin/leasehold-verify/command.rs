@@ -9,6 +9,7 @@ use clap::{ArgGroup, Args, ValueEnum};
 use leasehold_command::duration::parse_positive;
 use leasehold_command::exit::{self, Failure};
 use leasehold_command::output;
+use leasehold_verify::check::{Judge, Time};
 use leasehold_verify::conduct::{Control, Length, Progress, Run, Scene, Stage, Target, Trouble};
 use leasehold_verify::deploy::{Local, faults_at};
 use leasehold_verify::history::{self, Event, FaultKind, Workload};
@@ -132,6 +133,9 @@ pub(crate) struct VerifyArgs {
     /// `off`: a negative control. What should guard is turned off, and the checker must find out
     #[arg(long, value_enum, default_value_t = Switch::On)]
     guard: Switch,
+    /// What takes too long (recovery, a deadline and a second, word of a loss): a failure, or only told
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Late::Fail)]
+    time: Late,
     /// The folder for the history and the report; without it this one, or with --check that of the history
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -141,6 +145,24 @@ pub(crate) struct VerifyArgs {
     /// JSON for programs instead of text for people
     #[arg(long)]
     json: bool,
+}
+
+/// What becomes of judgements about time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Late {
+    Fail,
+    Report,
+}
+
+impl Late {
+    fn judge(self) -> Judge {
+        Judge {
+            time: match self {
+                Self::Fail => Time::Fail,
+                Self::Report => Time::Report,
+            },
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -206,7 +228,8 @@ pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
             None => return cut.ends(&ticker),
         },
     };
-    let checking = tokio::task::spawn_blocking(move || (check::check(&events), events));
+    let judge = options.time.judge();
+    let checking = tokio::task::spawn_blocking(move || (check::check_as(&events, judge), events));
     let (verdict, events) = tokio::select! {
         checked = checking => checked.map_err(|error| Failure::system("the check ended", error))?,
         number = signals.next() => return Cut::Signal(number).ends(&ticker),
@@ -304,7 +327,7 @@ fn check_again(file: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
     let text =
         history::load(file).map_err(|error| Failure::usage(format!("{} cannot be read: {error}", file.display())))?;
     let events = history::read(&text).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-    let verdict = check::check(&events);
+    let verdict = check::check_as(&events, options.time.judge());
     tell(&events, &verdict, file, options)
 }
 

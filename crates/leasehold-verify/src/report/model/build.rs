@@ -167,7 +167,7 @@ impl Reader {
     fn takes(&mut self, t: Nanos, worker: Worker, op: OpId, call: &Call) {
         let (name, kind, owner, token) = match call {
             Call::Lock { lock, mode, owner, .. } => (lock, Kind::Lock(*mode), owner.clone(), None),
-            Call::Tick { job, tick, attempt, token } => (job, Kind::Tick(*tick, *attempt), None, Some(*token)),
+            Call::Tick { job, tick, attempt, token, .. } => (job, Kind::Tick(*tick, *attempt), None, Some(*token)),
             _ => return,
         };
         let lock = *self.locks.entry(name.clone()).or_insert_with(|| {

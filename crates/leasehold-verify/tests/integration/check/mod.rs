@@ -4,7 +4,10 @@
 mod agree;
 mod build;
 mod faults;
+mod guaranteed;
 mod holds;
+#[cfg(feature = "nightly")]
+mod long;
 mod random;
 mod registers;
 mod serving;

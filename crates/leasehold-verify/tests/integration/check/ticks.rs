@@ -13,7 +13,7 @@ fn run(
     outcome: Option<Outcome>,
 ) -> OpId {
     let token = span.0;
-    let op = history.begin(span.0, worker, Call::Tick { job: "j".to_owned(), tick, attempt, token });
+    let op = history.begin(span.0, worker, Call::Tick { job: "j".to_owned(), tick, attempt, token, once: false });
     if let Some(outcome) = outcome {
         history.end(span.1, op, outcome);
     }
@@ -117,7 +117,7 @@ fn whose_line_was_disturbed_may_not_have_said_that_it_was_done() {
 fn three(runs: [(i64, u64); 3]) -> History {
     let mut history = History::of(Workload::Ticks);
     for (at, (tick, token)) in (0..).zip(runs) {
-        let call = Call::Tick { job: "j".to_owned(), tick, attempt: 1, token };
+        let call = Call::Tick { job: "j".to_owned(), tick, attempt: 1, token, once: false };
         let op = history.begin(at * 1_000, 1 + at as u32 % 2, call);
         history.end(at * 1_000 + 10, op, Outcome::Done);
     }

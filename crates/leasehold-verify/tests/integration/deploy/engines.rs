@@ -6,13 +6,7 @@ use leasehold_verify::deploy::{Deployment, Local, Setup};
 use leasehold_verify::dice::Dice;
 use leasehold_verify::history::FaultKind::{self, *};
 
-use crate::deploy::site::{BOUND, client, grants, start, survives};
-
-/// All faults of the engine but those of workers and these.
-fn faults(local: Local, but: &[FaultKind]) -> Vec<FaultKind> {
-    let all = local.faults().into_iter();
-    all.filter(|fault| ![Kill, Stop].contains(fault) && !but.contains(fault)).collect()
-}
+use crate::deploy::site::{BOUND, faults, start, survives};
 
 /// Each of these faults, one after the other, on one deployment.
 async fn survives_all(local: Local, faults: &[FaultKind], version: &str) -> Vec<String> {
@@ -31,31 +25,6 @@ async fn survives_all(local: Local, faults: &[FaultKind], version: &str) -> Vec<
     let shown = format!("{deployment:?}");
     assert!(!shown.contains("password"), "{shown}");
     notes
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_and_file_need_no_servers() {
-    let deployment = start(Local::Memory, &[Stop], true).await;
-    assert_eq!((deployment.url(), deployment.own_url()), ("memory:", "memory:"));
-    let faults = faults(Local::File, &[]);
-    let mut deployment = start(Local::File, &faults, true).await;
-    let ttl = Local::File.ttl();
-    let locks = client(deployment.url(), ttl).await;
-    grants(&locks, "at first").await;
-    if faults.contains(&DiskFull) {
-        let held = locks.mutex("held").lock().await.expect("a lock");
-        deployment.begin(DiskFull, &mut Dice::new(1)).await.expect("a full disk");
-        let refused = locks.mutex("a new one").try_lock().await;
-        assert!(refused.is_err(), "there is no room: {refused:?}");
-        let note = deployment.end(DiskFull).await.expect("room");
-        assert!(note.contains("room"), "{note}");
-        drop(held);
-        grants(&locks, "with room").await;
-        let folder = std::path::PathBuf::from(deployment.url().trim_start_matches("file://"));
-        assert!(folder.exists());
-        drop(deployment);
-        assert!(!folder.exists(), "the disk is gone");
-    }
 }
 
 async fn redis_alone() {

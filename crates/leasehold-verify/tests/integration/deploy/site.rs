@@ -5,15 +5,23 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold_testbed::eventually;
 use leasehold_verify::deploy::{Deployment, Local, Setup};
+#[cfg(feature = "nightly")]
 use leasehold_verify::dice::Dice;
 use leasehold_verify::history::FaultKind;
+#[cfg(feature = "nightly")]
 use tokio::time::timeout;
 
 /// Only a failing test waits this long.
-pub(crate) const BOUND: Duration = Duration::from_secs(60);
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
 pub(crate) fn setup(local: Local, faults: &[FaultKind], guard: bool) -> Setup {
     Setup { faults: faults.to_vec(), guard, ttl: local.ttl_for(faults), apart: false }
+}
+
+/// All faults of the engine but those of workers and these.
+pub(crate) fn faults(local: Local, but: &[FaultKind]) -> Vec<FaultKind> {
+    let all = local.faults().into_iter();
+    all.filter(|fault| ![FaultKind::Kill, FaultKind::Stop].contains(fault) && !but.contains(fault)).collect()
 }
 
 /// A deployment for these faults.
@@ -40,6 +48,7 @@ pub(crate) async fn grants(locks: &Locks, when: &str) {
 }
 
 /// Takes it and gives it back, again and again.
+#[cfg(feature = "nightly")]
 async fn work(locks: &Locks) {
     loop {
         if let Ok(guard) = locks.mutex("a").wait(Duration::from_millis(200)).lock().await {
@@ -51,6 +60,7 @@ async fn work(locks: &Locks) {
 }
 
 /// Begins and ends a fault while somebody works; then everybody is granted the lock again.
+#[cfg(feature = "nightly")]
 pub(crate) async fn survives(deployment: &mut Deployment, fault: FaultKind, ttl: Duration, dice: &mut Dice) -> String {
     let (through, past) = (client(deployment.url(), ttl).await, client(deployment.own_url(), ttl).await);
     grants(&through, &format!("before {fault}")).await;

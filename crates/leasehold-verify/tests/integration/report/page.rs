@@ -283,7 +283,7 @@ fn at_once() -> Vec<Event> {
         end(20, 1, granted(u64::MAX)),
         begin(100, 2, lock("a")),
         end(110, 2, granted(u64::MAX)),
-        begin(200, 3, Call::Tick { job: "nightly".to_owned(), tick: 1_700_000_000, attempt: 2, token: 5 }),
+        begin(200, 3, Call::Tick { job: "nightly".to_owned(), tick: 1_700_000_000, attempt: 2, token: 5, once: false }),
         end(600, 3, Outcome::Done),
         begin(650, 4, Call::Release { hold: 2 }),
         end(660, 4, Outcome::Released),

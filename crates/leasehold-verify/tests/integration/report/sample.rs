@@ -207,6 +207,7 @@ impl World {
                 ops: vec![write],
                 title,
                 words,
+                about_time: false,
             });
         }
         free
@@ -224,7 +225,7 @@ impl World {
             self.recovered.len()
         );
         let workers = vec![worker, other];
-        self.violations.push(Violation { promise: Promise::Exclusion, from, to, workers, ops: vec![op], title, words });
+        self.violations.push(Violation { promise: Promise::Exclusion, from, to, workers, ops: vec![op], title, words, about_time: false });
     }
 
     fn fault(&mut self, kind: FaultKind, target: String, workers: Vec<u32>, from: Nanos, to: Nanos, granted: Nanos) {
@@ -275,6 +276,7 @@ impl World {
             findings: findings(&self.violations, &counts),
             violations_in_all: self.violations.len() as u64,
             violations: self.violations,
+            late: Vec::new(),
             recovered: self.recovered,
             counts,
             second_opinion: SecondOpinion::Agrees,

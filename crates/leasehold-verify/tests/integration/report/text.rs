@@ -73,6 +73,7 @@ fn violation(title: &str) -> Violation {
         ops: vec![],
         title: title.to_owned(),
         words: "Worker 3 held \"a\" with token 17 and its deadline was 312 ms away when worker 5 was granted it with token 18. Fault 2 (stop worker 3) was going on.".to_owned(),
+        about_time: false,
     }
 }
 

@@ -1,0 +1,250 @@
+//! What is promised on which engine, with which options, under which fault: one table, from which the checker takes what it judges, the matrix what must have been
+//! put to the test, and the README's table what it shows. Nothing else decides that.
+//!
+//! Everything is [`Guaranteed`](Claim::Guaranteed) but what a rule of [`RULES`] takes out. A rule says why, and which page says so.
+
+use crate::deploy::Local;
+use crate::history::{FaultKind, Header};
+use crate::verdict::Promise;
+
+/// What is claimed of a promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Claim {
+    /// It must hold: one counterexample is a failure.
+    Guaranteed,
+    /// It is not promised: what is seen is counted and told, and never a failure.
+    Counted,
+    /// There is nothing of the kind there.
+    NotApplicable,
+}
+
+/// A claim, and where it comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// What is claimed.
+    pub claim: Claim,
+    /// Why, in a line.
+    pub why: &'static str,
+    /// The page that says so.
+    pub docs: &'static str,
+}
+
+/// Under what something is claimed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms<'a> {
+    /// The engine: the first word of its URL.
+    pub engine: &'a str,
+    /// Whether servers that may have forgotten let nobody in for a while.
+    pub strict: bool,
+    /// Whether a write counts only when replicas have it.
+    pub replicas: bool,
+    /// All that may go wrong.
+    pub faults: &'a [FaultKind],
+}
+
+/// One exception from "everything is guaranteed".
+struct Rule {
+    promises: &'static [Promise],
+    applies: fn(&Terms<'_>) -> bool,
+    word: Word,
+}
+
+const fn counted(why: &'static str, docs: &'static str) -> Word {
+    Word { claim: Claim::Counted, why, docs }
+}
+
+const fn nothing(why: &'static str, docs: &'static str) -> Word {
+    Word { claim: Claim::NotApplicable, why, docs }
+}
+
+const GUARANTEED: Word =
+    Word { claim: Claim::Guaranteed, why: "it is what the engine is for", docs: "docs/verify.md#what-is-checked" };
+
+/// What rests on nobody being let in beside a holder.
+const ALONE: &[Promise] = &[Promise::Exclusion, Promise::Reentry, Promise::Permits];
+
+const RULES: &[Rule] = &[
+    Rule {
+        promises: &[Promise::Permits, Promise::Order, Promise::Ticks],
+        applies: |terms| terms.engine == "redlock",
+        word: nothing("redlock has no permits, no line and no records", "docs/verify.md#what-happens"),
+    },
+    Rule {
+        promises: ALONE,
+        applies: |terms| terms.wants(FaultKind::Ahead),
+        word: counted("a clock that jumps ahead ends leases before their time", "docs/verify.md#faults"),
+    },
+    Rule {
+        promises: &[Promise::Ticks],
+        applies: |terms| terms.wants(FaultKind::Ahead),
+        word: counted("by a clock that jumps ahead leases end, and ticks come due, before their time", "docs/verify.md#faults"),
+    },
+    Rule {
+        promises: ALONE,
+        applies: |terms| terms.may_forget() && !terms.strict,
+        word: counted("a server that forgot a lease lets another in", "docs/redis.md#fail-over"),
+    },
+    Rule {
+        promises: &[Promise::Ticks],
+        applies: |terms| terms.may_forget() && !terms.strict,
+        word: counted("a server that forgot a record has its ticks due again", "docs/schedule.md#what-each-engine-keeps"),
+    },
+    Rule {
+        promises: &[Promise::Ticks],
+        applies: |terms| terms.may_forget() && terms.wants(FaultKind::Clock),
+        word: counted(
+            "by a clock that was set back, a tick that was forgotten comes due after the server began to forget",
+            "docs/schedule.md#what-each-engine-keeps",
+        ),
+    },
+    Rule {
+        promises: &[Promise::Tokens],
+        applies: |terms| terms.moves_clocks() && terms.forgets_or_evicts(),
+        word: counted("a server that forgets, and whose clock is wrong, can give a token twice", "docs/verify.md#faults"),
+    },
+];
+
+impl Terms<'_> {
+    fn wants(&self, fault: FaultKind) -> bool {
+        self.faults.contains(&fault)
+    }
+
+    /// Whether what a server answered may be gone. With `replicas` a fail-over keeps it.
+    fn may_forget(&self) -> bool {
+        let on_redis = matches!(self.engine, "redis" | "rediss" | "redlock");
+        on_redis && (self.wants(FaultKind::Wipe) || (self.wants(FaultKind::Failover) && !self.replicas))
+    }
+
+    fn forgets_or_evicts(&self) -> bool {
+        [FaultKind::Wipe, FaultKind::Failover, FaultKind::Evict].iter().any(|fault| self.wants(*fault))
+    }
+
+    /// Whether clocks are moved by which tokens go. One clock that only goes ahead is as good as a memory.
+    fn moves_clocks(&self) -> bool {
+        self.wants(FaultKind::Clock) || (self.wants(FaultKind::Ahead) && self.engine == "redlock")
+    }
+
+    /// What is claimed of a promise: the weakest of all that the faults leave of it.
+    pub fn word(&self, promise: Promise) -> Word {
+        let rules = RULES.iter().filter(|rule| rule.promises.contains(&promise) && (rule.applies)(self));
+        rules.map(|rule| rule.word).fold(GUARANTEED, |weakest, word| if word.claim > weakest.claim { word } else { weakest })
+    }
+
+    /// Whether it must hold.
+    pub fn guarantees(&self, promise: Promise) -> bool {
+        self.word(promise).claim == Claim::Guaranteed
+    }
+}
+
+/// What is claimed of a promise in the history with this header.
+pub fn of_history(header: &Header, promise: Promise) -> Word {
+    // A header may take back what a table of engines cannot know; one of older histories does.
+    if !header.fencing && promise == Promise::Tokens {
+        return counted("the header says that tokens do not rise over these faults", "docs/verify.md#the-history");
+    }
+    if !header.exclusion && (ALONE.contains(&promise) || promise == Promise::Ticks) {
+        return counted("the header says that two may hold under these faults", "docs/verify.md#the-history");
+    }
+    // In a control what should guard is off, and that must be found out.
+    if !header.guard {
+        return GUARANTEED;
+    }
+    let (engine, options) = options_of(&header.url);
+    // `redis+sentinel` is redis.
+    let named = header.engine.split('+').next().filter(|name| !name.is_empty()).unwrap_or(engine);
+    let has = |name: &str| options.split('&').any(|option| option.split('=').next() == Some(name));
+    let (strict, replicas) = (has("strict"), has("replicas") && !options.contains("replicas=0"));
+    Terms { engine: named, strict, replicas, faults: &header.faults }.word(promise)
+}
+
+/// The scheme of a URL, without what stands behind a plus, and its options.
+fn options_of(url: &str) -> (&str, &str) {
+    let engine = url.split([':', '+']).next().unwrap_or_default();
+    (engine, url.split_once('?').map_or("", |(_, options)| options))
+}
+
+/// What is claimed in a cell of the matrix, where servers that may forget have `strict`.
+pub fn of_cell(local: Local, fault: Option<FaultKind>, promise: Promise) -> Word {
+    let faults = Vec::from_iter(fault);
+    Terms { engine: local.as_str(), strict: true, replicas: false, faults: &faults }.word(promise)
+}
+
+/// The promises that the histories of a cell must have put to the test.
+pub fn to_be_tested(local: Local, fault: Option<FaultKind>) -> Vec<Promise> {
+    let always = [
+        Promise::Exclusion,
+        Promise::Tokens,
+        Promise::Loss,
+        Promise::Leaks,
+        Promise::Deadlines,
+        Promise::Fencing,
+        Promise::Counter,
+        Promise::Ticks,
+    ];
+    // In one process all are stopped together, and nobody waits meanwhile.
+    let after_faults = fault.filter(|_| local != Local::Memory).map(|_| Promise::Recovery);
+    let all = always.into_iter().chain(after_faults);
+    all.filter(|promise| of_cell(local, fault, *promise).claim == Claim::Guaranteed).collect()
+}
+
+/// All exceptions as lines of a table in Markdown: which promises, why, and where that is said.
+pub fn exceptions() -> Vec<String> {
+    let line = |rule: &Rule| {
+        let names: Vec<&str> = rule.promises.iter().map(|promise| crate::report::words::promise(*promise)).collect();
+        let claim = if rule.word.claim == Claim::Counted { "counted" } else { "does not apply" };
+        format!("| {} | {claim} | {} |", names.join(", "), rule.word.why)
+    };
+    RULES.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn terms<'a>(engine: &'a str, strict: bool, faults: &'a [FaultKind]) -> Terms<'a> {
+        Terms { engine, strict, replicas: false, faults }
+    }
+
+    #[test]
+    fn ticks_are_promised_where_the_docs_say_so() {
+        use FaultKind::{Ahead, Clock, Crash, Evict, Failover, Kill, Wipe};
+        let ticks = |engine, strict, faults| terms(engine, strict, faults).word(Promise::Ticks).claim;
+        for fault in [Failover, Wipe] {
+            assert_eq!(ticks("redis", false, &[fault]), Claim::Counted);
+            assert_eq!(ticks("redis", true, &[fault]), Claim::Guaranteed);
+            assert_eq!(ticks("redis", true, &[fault, Clock]), Claim::Counted);
+        }
+        for fault in [Kill, Crash, Clock, Evict] {
+            assert_eq!(ticks("redis", false, &[fault]), Claim::Guaranteed, "nothing is forgotten: {fault}");
+        }
+        let replicas = |faults| Terms { replicas: true, ..terms("redis", false, faults) }.word(Promise::Ticks).claim;
+        assert_eq!(replicas(&[Failover]), Claim::Guaranteed);
+        assert_eq!(replicas(&[Wipe]), Claim::Counted);
+        assert_eq!(ticks("postgres", false, &[Ahead]), Claim::Counted);
+        assert_eq!(ticks("redlock", true, &[]), Claim::NotApplicable);
+    }
+
+    #[test]
+    fn every_cell_has_a_word_for_every_promise_and_most_are_guaranteed() {
+        let mut exceptions = Vec::new();
+        for cell in crate::matrix::cells() {
+            for promise in Promise::ALL {
+                let word = of_cell(cell.local, cell.fault, promise);
+                assert!(!word.why.is_empty() && word.docs.starts_with("docs/"), "{word:?}");
+                if word.claim == Claim::Counted {
+                    exceptions.push((cell.fault, promise));
+                }
+            }
+        }
+        let only_ahead = |(fault, _): &(Option<FaultKind>, Promise)| *fault == Some(FaultKind::Ahead);
+        assert!(exceptions.iter().all(only_ahead), "{exceptions:?}");
+    }
+
+    #[test]
+    fn the_docs_have_the_same_list() {
+        let docs = include_str!("../../../docs/verify.md");
+        for line in exceptions() {
+            assert!(docs.contains(&line), "docs/verify.md lacks: {line}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! `leasehold verify`, as a user runs it: what takes longer.
+#![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
+
+use std::process::{Command, Stdio};
+
+use leasehold_testbed::{postgres, redis};
+
+use crate::command::{PROGRAM, folder, json, text, verify};
+
+/// An engine whose holders and waiters cannot be looked at is put to the test, too; that nobody looked is said.
+#[tokio::test]
+async fn an_engine_without_inspection_is_put_to_the_test() {
+    let (folder, server) = (folder(), postgres::start().await.expect("a server"));
+    let url = format!("{}?technique=session", server.url());
+    let run = ["--engine", &url, "--workload", "mutex", "--faults", "kill", "--ops", "60", "--ttl", "2s", "--json"];
+    let run = verify(folder.path(), &run);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let findings = json(&run)["findings"].clone();
+    let of = |name: &str| findings.as_array().expect("a list").iter().find(|one| one["promise"] == name).cloned();
+    assert_eq!(of("exclusion").expect("a finding")["state"], "kept", "{findings}");
+    let leaks = of("leaks").expect("a finding");
+    assert!(leaks["state"] == "untested" && leaks["figure"] == "nobody looked", "{leaks}");
+}
+
+/// Without words all is done to a deployment that can be done from outside, and nothing else.
+#[tokio::test]
+async fn from_outside_connections_are_disturbed_too() {
+    let (folder, server) = (folder(), redis::start().await.expect("a server"));
+    let run =
+        verify(folder.path(), &["--engine", &server.url(), "--faults", "all", "--ops", "150", "--ttl", "1s", "--json"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let expected = ["kill", "stop", "cut", "lost-reply", "delay", "duplicate", "partition"];
+    assert_eq!(json(&run)["header"]["faults"], serde_json::json!(expected), "{}", text(&run));
+    assert!(server.is_awake());
+    // Four of one kind.
+    let run = verify(
+        folder.path(),
+        &["--engine", &server.url(), "--faults", "cut", "--times", "4", "--ops", "200", "--ttl", "1s", "--json"],
+    );
+    assert_eq!(json(&run)["counts"]["faults"], 4, "{}", text(&run));
+    assert!(json(&run)["header"]["notes"]["command"].as_str().is_some_and(|words| words.contains("--times 4")));
+}
+
+#[test]
+fn a_schedule_fires_each_tick_once_though_its_runners_are_killed() {
+    let folder = folder();
+    let run =
+        verify(folder.path(), &["--local", "file", "--workload", "ticks", "--faults", "kill", "--for", "6s", "--json"]);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let findings = json(&run)["findings"].clone();
+    let ticks = findings.as_array().expect("a list").iter().find(|finding| finding["promise"] == "ticks").cloned();
+    let ticks = ticks.expect("a finding");
+    assert!(ticks["state"] == "kept" && ticks["checked"].as_u64() >= Some(3), "{ticks}");
+}
+
+/// Progress stands on one line, which is written over; the verdict takes its place at the end.
+#[test]
+fn progress_is_shown_on_a_terminal() {
+    let folder = folder();
+    let words = format!("{PROGRAM} --local file --faults stop --ops 400");
+    // `script` gives the program a terminal of its own.
+    let mut command = Command::new("script");
+    command.args(["--quiet", "--return", "--command", &words, "/dev/null"]).current_dir(folder.path());
+    let ran = command.stdin(Stdio::null()).output().expect("script, of Debian's bsdutils, runs");
+    assert_eq!(ran.status.code(), Some(0), "{}", text(&ran));
+    let seen = text(&ran);
+    let mut rest = seen.as_str();
+    for part in ["\r\u{1b}[Kstarting", " grants", "fault 1 of 1", "\r\u{1b}[Kchecking", "holds: ", "report   "] {
+        let (before, after) = rest.split_once(part).unwrap_or_else(|| panic!("no {part:?} in order in {seen}"));
+        assert!(part == "report   " || !before.contains('\n'), "one line until the verdict: {seen}");
+        rest = after;
+    }
+}
