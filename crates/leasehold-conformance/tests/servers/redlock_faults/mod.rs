@@ -8,6 +8,8 @@ mod eviction;
 mod forgetful;
 mod hung;
 mod lines;
+#[cfg(feature = "nightly")]
+mod nightly;
 mod options;
 mod pairs;
 mod reentry;

@@ -4,35 +4,39 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, Locks};
 use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
 use tokio::time::Instant;
 
-use crate::redlock_faults::site::{Site, attempt, claim, give_back, held_beyond, lock, until_granted};
+use crate::redlock_faults::site::{
+    Ahead, LASTING, NODES, PATIENT, Site, attempt, claim, give_back, lock, until_granted,
+};
 
+/// One that is too short for some drifts.
 const TTL: Duration = Duration::from_secs(4);
 
 /// How much of a lease a client has at most, right after it was granted or renewed.
 fn most_of_it(drift: Duration) -> Duration {
-    TTL.checked_sub(drift).expect("less than a TTL")
+    LASTING.checked_sub(drift).expect("less than a TTL")
 }
 
 /// The drift is taken off the lease when it is granted, and each time when it is renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_drift_is_taken_off_every_lease() {
-    let site = Site::new().await;
+    let (site, ahead) = (Site::shared().await, Ahead::new());
     for (options, drift) in [
-        ("", Duration::from_millis(40 + 2)),
-        ("drift=0.2", Duration::from_millis(800 + 2)),
+        ("", Duration::from_millis(6_000 + 2)),
+        ("drift=0.2", Duration::from_millis(120_000 + 2)),
         ("drift=0&drift-fixed=300ms", Duration::from_millis(300)),
-        ("drift=0.1&drift-fixed=500ms", Duration::from_millis(400 + 500)),
+        ("drift=0.1&drift-fixed=500ms", Duration::from_millis(60_000 + 500)),
     ] {
-        let locks = site.locks_with(TTL, options).await;
+        let locks = ahead.locks(&site.url(&format!("{PATIENT}&{options}")), LASTING).await;
         let clock = locks.clock();
         let before = clock.now();
         let held = lock(&locks, "a").await;
         let (after, end) = (clock.now(), held.deadline());
         let most = most_of_it(drift);
         assert!(end >= before.after(most) && end <= after.after(most), "{options}: {:?} of it", end.since(before));
-        held_beyond(&held, end).await;
+        ahead.renewed(&[&held], LASTING).await;
         let (now, renewed) = (clock.now(), held.deadline());
         assert!(renewed <= now.after(most), "{options}: renewed for {:?}", renewed.since(now));
         give_back(held).await;
@@ -42,7 +46,7 @@ async fn the_drift_is_taken_off_every_lease() {
 /// A lease of which the drift leaves nothing is refused: it would look as if somebody else held it, for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drift_that_leaves_nothing_is_refused() {
-    let site = Site::new().await;
+    let site = Site::shared().await;
     for options in ["drift-fixed=5s", "drift-fixed=2s", "drift=0.49&drift-fixed=100ms"] {
         let locks = site.locks_with(TTL, options).await;
         for error in [
@@ -52,7 +56,7 @@ async fn a_drift_that_leaves_nothing_is_refused() {
             assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
             assert!(error.to_string().contains("a longer TTL, or less drift"), "{error}");
         }
-        give_back(locks.mutex("a").ttl(TTL * 4).lock().await.expect("a longer one")).await;
+        give_back(locks.mutex("a").ttl(LASTING).lock().await.expect("a longer one")).await;
     }
 }
 
@@ -75,29 +79,12 @@ async fn a_node_is_waited_for_as_long_as_was_asked_for_and_a_tenth_of_the_ttl_at
         let taken = start.elapsed();
         site.resume(&[0, 2, 4]);
         assert!(error.to_string().contains(&format!("no answer within {waits:?}")), "{options}: {error}");
-        // It is withdrawn, for which those who hang are not waited for again.
-        assert!(taken >= waits && taken < waits + Duration::from_secs(1), "{options} {ttl:?}: {taken:?}");
+        assert!(taken >= waits, "{options} {ttl:?}: {taken:?}");
         drop(engine);
         let locks = Locks::open(&site.url("")).await.expect("a client");
-        leasehold_testbed::eventually(SOON, || locks.inspect("b")).await;
-        for at in 0..crate::redlock_faults::site::NODES {
+        eventually(SOON, || locks.inspect("b")).await;
+        for at in 0..NODES {
             site.ask(at, &["FLUSHALL"]).await;
         }
     }
-}
-
-/// Whoever waits asks less and less often: after pauses that double, up to a quarter of a second.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_asks_with_growing_pauses() {
-    const LONG: Duration = Duration::from_secs(60);
-    let site = Site::new().await;
-    let (holds, waits) = (site.locks(LONG).await, site.locks(LONG).await);
-    let held = lock(&holds, "a").await;
-    let before = site.scripts(0).await;
-    waits.mutex("a").wait(Duration::from_secs(3)).lock().await.expect_err("it is held");
-    // Each attempt asks, and withdraws.
-    let attempts = (site.scripts(0).await - before) / 2;
-    // The first six take a third of a second; with those pauses it would go on to ask hundreds of times.
-    assert!((6..=40).contains(&attempts), "{attempts} attempts in three seconds");
-    give_back(held).await;
 }

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::engine::{Answer, Engine, Released};
-use leasehold::{Claim, ErrorKind, Guard, Holder, LockName, Locks, LostReason, Mode, Owner, Terms};
-use leasehold_conformance::world::{LONG, SOON};
-use leasehold_testbed::redis::{Independent, Reply, Resp};
-use leasehold_testbed::{Proxy, Server, eventually, redis};
-use tokio::time::{Instant, timeout};
+use leasehold::{ErrorKind, Locks, LostReason, Owner};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::redis::{Reply, Resp};
+use leasehold_testbed::{Server, eventually, redis};
+use tokio::time::timeout;
+
+use crate::redlock_faults::site::{Ahead, LASTING, PATIENT, Site, claim};
 
 async fn raw(server: &Server) -> Resp {
     Resp::connect(server.addr()).await.expect("a raw connection")
@@ -22,12 +24,7 @@ async fn number(server: &Server, words: &[&str]) -> i64 {
     }
 }
 
-fn claim(name: &str, owner: Option<Owner>, ttl: Duration) -> Arc<Claim> {
-    let (name, holder) = (LockName::new(name).expect("a name"), Arc::new(Holder::this_process()));
-    Arc::new(Claim::new(Arc::new(Terms::new(name, Mode::Exclusive, owner, ttl, holder))))
-}
-
-async fn locks(url: &str, ttl: Duration) -> Locks {
+pub(super) async fn locks(url: &str, ttl: Duration) -> Locks {
     Locks::builder().ttl(ttl).open(url).await.expect("a client")
 }
 
@@ -42,7 +39,7 @@ async fn a_give_back_without_memory_does_not_end_the_owners_other_claims() {
     let url = format!("redlock://{}?retention=1s", server.addr());
     let engine: Arc<dyn Engine> = leasehold::engine::open(&url, &Clock::system()).await.expect("the engine");
     let owner = Owner::new();
-    let (stays, goes) = (claim("a", Some(owner), LONG), claim("a", Some(owner), LONG));
+    let (stays, goes) = (claim("a", Some(owner), LASTING), claim("a", Some(owner), LASTING));
     for claim in [&stays, &goes] {
         let answer = Arc::clone(&engine).attempt(Arc::clone(claim), false).await.expect("an answer");
         assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
@@ -50,92 +47,51 @@ async fn a_give_back_without_memory_does_not_end_the_owners_other_claims() {
     let _ = raw(&server).await.command(&["CONFIG", "SET", "maxmemory", "1"]).await.expect("an answer");
     assert_eq!(Arc::clone(&engine).release(goes).await.expect("a release"), Released::Released);
     let left = number(&server, &["PTTL", "leasehold:qa"]).await;
-    assert!(left > LONG.as_millis() as i64 / 2, "the record of a claim that lasts {LONG:?} ends in {left} ms");
+    assert!(left > LASTING.as_millis() as i64 / 2, "the record of a claim that lasts {LASTING:?} ends in {left} ms");
 }
 
 /// One owner may hold a lock many times over: what its servers do for one renewal grows with the claims, and not with their square.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_owner_holds_it_many_times() {
-    let servers = Independent::start(3).await.expect("servers");
-    let ttl = Duration::from_secs(6);
-    let (locks, owner) = (locks(&servers.url(), ttl).await, Owner::new());
+    let (site, ahead) = (Site::shared().await, Ahead::new());
+    let (locks, owner) = (site.locks_on(&ahead).await, Owner::new());
     let mut guards = Vec::new();
     for _ in 0..150 {
-        guards.push(locks.mutex("a").owner(&owner).wait(SOON).lock().await.expect("the lock"));
+        guards.push(locks.mutex("a").owner(&owner).lock().await.expect("the lock"));
     }
-    let begun = locks.clock().now();
-    until("all are renewed", async || {
-        assert!(guards.iter().all(Guard::is_held), "one is lost");
-        guards.iter().all(|guard| guard.deadline() > begun.after(ttl))
-    })
-    .await;
-}
-
-/// A server that hangs does not keep those waiting for long who only look, nor those who put somebody out.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_hangs_keeps_nobody_from_looking() {
-    let mut servers = Independent::start(5).await.expect("servers");
-    let ttl = Duration::from_secs(9);
-    let (holds, looks) = (locks(&servers.url(), ttl).await, locks(&servers.url(), ttl).await);
-    let (lists, evicts) = (locks(&servers.url(), ttl).await, locks(&servers.url(), ttl).await);
-    let held = holds.mutex("a").lock().await.expect("the lock");
-    servers.server_mut(1).pause().expect("a paused server");
-    let view = looks.inspect("a").await.expect("a view");
-    assert_eq!(view.holders.len(), 1, "{view:?}");
-    assert_eq!(lists.list("").await.expect("a list").len(), 1);
-    let evicted = evicts.evict("a", view.holders[0].claim).await.expect("an eviction");
-    assert!(evicted.token > held.token());
-}
-
-/// Whoever lists the locks of servers far away does not pay a round trip for each of them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_locks_are_listed_from_far_away() {
-    let servers = Independent::start(3).await.expect("servers");
-    let near = locks(&servers.url(), LONG).await;
-    let mut guards = Vec::new();
-    for number in 0..300 {
-        guards.push(near.mutex(format!("n{number}")).lock().await.expect("a lock"));
-    }
-    let mut lines = Vec::new();
-    for server in servers.servers() {
-        let line = Proxy::start(server.addr()).await.expect("a proxy");
-        line.delay(Duration::from_millis(15));
-        lines.push(line);
-    }
-    let hosts: Vec<_> = lines.iter().map(|line| line.addr().to_string()).collect();
-    let far = locks(&format!("redlock://{}", hosts.join(",")), LONG).await;
-    assert_eq!(far.list("n").await.expect("a list").len(), guards.len());
+    ahead.renewed(&guards.iter().collect::<Vec<_>>(), LASTING).await;
 }
 
 /// A majority says that a lease is lost. What the others have of it, and have just extended, does not stay for a TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_claim_leaves_the_servers_that_still_have_it() {
-    let servers = Independent::start(3).await.expect("servers");
-    let holds = locks(&servers.url(), SOON).await;
-    let two = format!("redlock://{},{}?even=allowed", servers.server(0).addr(), servers.server(1).addr());
-    let evicts = locks(&two, SOON).await;
+    let (site, ahead) = (Site::shared().await, Ahead::new());
+    let hosts = |count| (0..count).map(|at| site.server(at).addr().to_string()).collect::<Vec<_>>().join(",");
+    let holds = ahead.locks(&format!("redlock://{}?{}&{PATIENT}&drift=0", hosts(3), site.prefix()), LASTING).await;
+    let evicts = locks(&format!("redlock://{}?{}&{PATIENT}&even=allowed", hosts(2), site.prefix()), LASTING).await;
+    eventually(SOON, || holds.inspect("nothing")).await;
     let held = holds.mutex("a").lock().await.expect("the lock");
-    let size = async || number(servers.server(2), &["STRLEN", "leasehold:qa"]).await;
+    let size = async || number(site.server(2), &["STRLEN", &site.key("a")]).await;
     until("the third has it, too", async || size().await > 48).await;
-    // One that was too slow for the claim learns of it with the first renewal.
     let claim = eventually(SOON, || async {
         let view = evicts.inspect("a").await.map_err(|error| error.to_string())?;
         view.holders.first().map(|holder| holder.claim).ok_or("nobody holds it there".to_owned())
     });
     let claim = claim.await;
     eventually(SOON, || evicts.evict("a", claim)).await;
+    ahead.jump(LASTING * 2 / 5);
     assert_eq!(timeout(SOON, held.lost()).await.expect("it is told"), LostReason::Taken);
-    let start = Instant::now();
     until("nothing is left of it", async || size().await == 48).await;
-    assert!(start.elapsed() < SOON / 2, "{:?}", start.elapsed());
 }
 
 /// Where the drift takes all of a lease, it says so, and not that somebody else holds the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ttl_of_which_nothing_is_left_is_refused() {
-    let server = redis::start().await.expect("a server");
+    let site = Site::shared().await;
     for (drift, fits) in [("drift-fixed=3s", 7), ("drift-fixed=1900ms", 4), ("drift=0.49", 1)] {
-        let locks = locks(&format!("redlock://{}?{drift}", server.addr()), Duration::from_secs(2)).await;
+        let locks =
+            locks(&format!("redlock://{}?{drift}&{}", site.server(0).addr(), site.prefix()), Duration::from_secs(2))
+                .await;
         let ttl = Duration::from_secs(fits);
         drop(locks.mutex("a").ttl(ttl).lock().await.expect("the lock"));
         eventually(SOON, || locks.settle()).await;

@@ -1,6 +1,7 @@
-//! Five servers of a test's own, their clients, and what each server has of a lock.
+//! Five servers, their clients, and what each server has of a lock.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
@@ -9,8 +10,11 @@ use leasehold::logic::lease::Validity;
 use leasehold::{Claim, Error, ErrorKind, Guard, Holder, LockName, Locks, Mode, Owner, Result, Terms, Token};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::redis::{Independent, Redis, Reply, Resp};
-use leasehold_testbed::{Data, Proxy, eventually};
+use leasehold_testbed::{Data, Proxy, Server, eventually};
+use tokio::sync::OnceCell;
 use tokio::task::JoinHandle;
+
+pub(crate) use crate::sql_faults::ahead::Ahead;
 
 /// Counts the claims in a lock's record.
 const COUNT: &str = "local text, at, count = redis.call('GET', KEYS[1]), 49, 0
@@ -20,15 +24,36 @@ return count";
 /// How many servers there are.
 pub(crate) const NODES: usize = 5;
 
+/// A TTL that no test outlives.
+pub(crate) const LASTING: Duration = Duration::from_secs(600);
+/// No node of such a lease is taken for silent because the machine is busy.
+pub(crate) const PATIENT: &str = "node-timeout=60s";
+
 /// Five servers, and the ways to them.
 pub(crate) struct Site {
-    pub(crate) servers: Independent,
+    servers: Servers,
+    /// What keys begin with.
+    prefix: String,
+}
+
+enum Servers {
+    Own(Independent),
+    Shared(&'static Independent),
 }
 
 impl Site {
-    /// Servers that keep nothing on disk.
+    /// Servers that keep nothing on disk, of this test's own.
     pub(crate) async fn new() -> Self {
         Self::of(&Redis::new()).await
+    }
+
+    /// Those that all tests share which neither stop them, nor change them, nor count what they do.
+    pub(crate) async fn shared() -> Self {
+        static SERVERS: OnceCell<Independent> = OnceCell::const_new();
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let servers = SERVERS.get_or_init(|| async { Independent::start(NODES).await.expect("servers") }).await;
+        let prefix = format!("site{}:", MADE.fetch_add(1, Ordering::Relaxed));
+        Self { servers: Servers::Shared(servers), prefix }
     }
 
     /// Servers that have on disk whatever they have acknowledged.
@@ -37,18 +62,51 @@ impl Site {
     }
 
     pub(crate) async fn of(each: &Redis) -> Self {
-        Self { servers: Independent::of(NODES, each).await.expect("servers") }
+        let servers = Independent::of(NODES, each).await.expect("servers");
+        Self { servers: Servers::Own(servers), prefix: "leasehold:".to_owned() }
+    }
+
+    fn servers(&self) -> &Independent {
+        match &self.servers {
+            Servers::Own(servers) => servers,
+            Servers::Shared(servers) => servers,
+        }
+    }
+
+    pub(crate) fn server(&self, at: usize) -> &Server {
+        self.servers().server(at)
+    }
+
+    fn server_mut(&mut self, at: usize) -> &mut Server {
+        match &mut self.servers {
+            Servers::Own(servers) => servers.server_mut(at),
+            Servers::Shared(_) => panic!("others use it, too"),
+        }
+    }
+
+    /// A key of this test on the servers.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}q{name}", self.prefix)
+    }
+
+    /// The option that says so.
+    pub(crate) fn prefix(&self) -> String {
+        format!("prefix={}", self.prefix)
     }
 
     /// The URL with these options: `prefix=a&strict=1s`.
     pub(crate) fn url(&self, options: &str) -> String {
-        format!("{}?{options}", self.servers.url())
+        format!("{}?{}&{options}", self.servers().url(), self.prefix())
     }
 
-    pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
-        // A busy machine may take longer for an answer than a small part of a TTL.
-        let patient = if ttl >= Duration::from_secs(60) { "node-timeout=2s" } else { "" };
-        self.locks_with(ttl, patient).await
+    /// A client of lasting leases.
+    pub(crate) async fn locks(&self) -> Locks {
+        met(self.locks_with(LASTING, PATIENT).await).await
+    }
+
+    /// The same on this clock. Without a drift by the TTL, what is lost is given back soon after that.
+    pub(crate) async fn locks_on(&self, clock: &Ahead) -> Locks {
+        met(clock.locks(&self.url(&format!("{PATIENT}&drift=0")), LASTING).await).await
     }
 
     pub(crate) async fn locks_with(&self, ttl: Duration, options: &str) -> Locks {
@@ -63,11 +121,11 @@ impl Site {
     /// A proxy before each of the servers, and the URL of all of them.
     pub(crate) async fn proxies(&self, options: &str) -> (Vec<Proxy>, String) {
         let mut proxies = Vec::new();
-        for server in self.servers.servers() {
+        for server in self.servers().servers() {
             proxies.push(Proxy::start(server.addr()).await.expect("a proxy"));
         }
         let hosts: Vec<_> = proxies.iter().map(|proxy| proxy.addr().to_string()).collect();
-        (proxies, format!("redlock://{}?{options}", hosts.join(",")))
+        (proxies, format!("redlock://{}?{}&{options}", hosts.join(","), self.prefix()))
     }
 
     /// A client whose lines can be tampered with.
@@ -87,31 +145,31 @@ impl Site {
 
     pub(crate) fn kill(&mut self, which: &[usize]) {
         for at in which {
-            self.servers.server_mut(*at).kill().expect("a killed server");
+            self.server_mut(*at).kill().expect("a killed server");
         }
     }
 
     pub(crate) async fn restart(&mut self, which: &[usize], data: Data) {
         for at in which {
-            self.servers.server_mut(*at).restart(data).await.expect("a server that is back");
+            self.server_mut(*at).restart(data).await.expect("a server that is back");
         }
     }
 
     pub(crate) fn pause(&mut self, which: &[usize]) {
         for at in which {
-            self.servers.server_mut(*at).pause().expect("a paused server");
+            self.server_mut(*at).pause().expect("a paused server");
         }
     }
 
     pub(crate) fn resume(&mut self, which: &[usize]) {
         for at in which {
-            self.servers.server_mut(*at).resume().expect("a running server");
+            self.server_mut(*at).resume().expect("a running server");
         }
     }
 
     /// Asks one server by hand.
     pub(crate) async fn ask(&self, at: usize, words: &[&str]) -> Reply {
-        let mut hand = Resp::connect(self.servers.server(at).addr()).await.expect("a connection");
+        let mut hand = Resp::connect(self.server(at).addr()).await.expect("a connection");
         match hand.command(words).await.expect("an answer") {
             Reply::Error(error) => panic!("{words:?}: {error}"),
             reply => reply,
@@ -127,7 +185,7 @@ impl Site {
 
     /// How many claims a server has for a lock, whether their time is over or not.
     pub(crate) async fn claims(&self, at: usize, name: &str) -> usize {
-        match self.ask(at, &["EVAL", COUNT, "1", &format!("leasehold:q{name}")]).await {
+        match self.ask(at, &["EVAL", COUNT, "1", &self.key(name)]).await {
             Reply::Integer(count) => count as usize,
             other => panic!("{other:?}"),
         }
@@ -137,22 +195,27 @@ impl Site {
     pub(crate) async fn all_claims(&self, name: &str) -> Vec<usize> {
         let mut counts = Vec::new();
         for at in 0..NODES {
-            if self.servers.server(at).is_awake() {
+            if self.server(at).is_awake() {
                 counts.push(self.claims(at, name).await);
             }
         }
         counts
     }
 
-    /// Waits until each server that is up has so many claims for a lock. One that was too slow for a claim learns of it with its
-    /// first renewal, after a third of the TTL: the bound must leave time for that.
+    /// Waits until each server that is up has so many claims for a lock.
     #[track_caller]
-    pub(crate) fn until_claims(&self, name: &str, count: usize, bound: Duration) -> impl Future<Output = ()> {
-        eventually(bound, move || async move {
+    pub(crate) fn until_claims(&self, name: &str, count: usize) -> impl Future<Output = ()> {
+        eventually(SOON, move || async move {
             let counts = self.all_claims(name).await;
             if counts.iter().all(|found| *found == count) { Ok(()) } else { Err(format!("{name}: {counts:?}")) }
         })
     }
+}
+
+/// A client that has asked every server something: one that it had not reached by its first claim would not hear of that.
+async fn met(locks: Locks) -> Locks {
+    eventually(SOON, || async { locks.inspect("nothing").await.map(drop) }).await;
+    locks
 }
 
 /// A claim for an engine itself.
@@ -188,31 +251,24 @@ pub(crate) async fn until_granted(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) 
 
 /// Asks for a lock in a task of its own.
 pub(crate) fn spawn_lock(locks: &Locks, name: &str) -> JoinHandle<Result<Guard>> {
-    let mutex = locks.mutex(name).wait(SOON);
+    let mutex = locks.mutex(name);
     tokio::spawn(async move { mutex.lock().await })
 }
 
 /// The guard that such a task gets.
 pub(crate) async fn guard(task: JoinHandle<Result<Guard>>) -> Guard {
-    task.await.expect("no panic").expect("the lock")
+    tokio::time::timeout(SOON, task).await.expect("it is free soon").expect("no panic").expect("the lock")
 }
 
+/// Takes a lock, however long that takes on the client's clock.
 pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
-    locks.mutex(name).wait(SOON).lock().await.expect("the lock")
+    let mutex = locks.mutex(name);
+    tokio::time::timeout(SOON, mutex.lock()).await.expect("it is free soon").expect("the lock")
 }
 
 /// Gives a lock back that was not lost.
 pub(crate) async fn give_back(guard: Guard) {
     assert_eq!(guard.release().await.expect("a release"), leasehold::Outcome::Released);
-}
-
-/// Waits until a lease that goes on being held was renewed until after `until`.
-pub(crate) async fn held_beyond(guard: &Guard, until: Moment) {
-    eventually(SOON, || async {
-        assert!(guard.is_held(), "lost: {:?}", guard.lost_reason());
-        if guard.deadline() > until { Ok(()) } else { Err("not renewed so far") }
-    })
-    .await;
 }
 
 /// Numbers that look random and are the same for the same seed.

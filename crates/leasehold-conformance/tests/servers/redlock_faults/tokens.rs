@@ -4,15 +4,19 @@ use std::time::Duration;
 
 use leasehold::clock::Clock;
 use leasehold::{Claim, Holder, LockName, Locks, Mode, Owner, Terms};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Independent, Reply, Resp};
+
+use crate::redlock_faults::site::{LASTING, PATIENT};
 
 /// After every node has forgotten everything, tokens go on from the clock: with a guess, and in the second round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_over_nodes_that_forgot_everything() {
     let servers = Independent::start(3).await.expect("servers");
-    for (options, owner) in [("", None), ("", Some(Owner::new())), ("?second-round=always", None)] {
-        let locks = Locks::open(&format!("{}{options}", servers.url())).await.expect("locks");
+    for (options, owner) in [("", None), ("", Some(Owner::new())), ("&second-round=always", None)] {
+        let locks =
+            Locks::builder().ttl(LASTING).open(&format!("{}?{PATIENT}{options}", servers.url())).await.expect("locks");
         let mut last = None;
         for round in 0..5 {
             let mutex = locks.mutex("a");
@@ -38,8 +42,10 @@ async fn tokens_rise_over_nodes_that_forgot_everything() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_expires() {
     let servers = Independent::start(3).await.expect("servers");
-    let url = format!("{}?node-timeout=2s", servers.url());
-    let locks = Locks::open(&url).await.expect("locks");
+    let url = format!("{}?{PATIENT}", servers.url());
+    let locks = Locks::builder().ttl(LASTING).open(&url).await.expect("locks");
+    // Every server is reached.
+    eventually(SOON, || locks.inspect("nothing")).await;
     let first = locks.mutex("given back").lock().await.expect("a lock");
     let _ = first.release().await.expect("a release");
     let _held = locks.mutex("held").lock().await.expect("a lock");
@@ -49,12 +55,13 @@ async fn every_key_expires() {
     drop(evicted);
     // One whose time is over, and whose late renewal is refused.
     let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    eventually(SOON, || std::sync::Arc::clone(&engine).inspect(LockName::new("nothing").expect("a name"))).await;
     let name = LockName::new("over").expect("a name");
     let terms = Terms::new(name.clone(), Mode::Exclusive, None, Duration::from_secs(2), Holder::this_process().into());
     let claim = std::sync::Arc::new(Claim::new(terms.into()));
     let attempt = || std::sync::Arc::clone(&engine).attempt(std::sync::Arc::clone(&claim), false);
-    let _ = eventually(Duration::from_secs(20), attempt).await;
-    eventually(Duration::from_secs(20), || async {
+    let _ = eventually(SOON, attempt).await;
+    eventually(SOON, || async {
         let view = std::sync::Arc::clone(&engine).inspect(name.clone()).await.map_err(|error| error.to_string())?;
         if view.holders.is_empty() { Ok(()) } else { Err(format!("{view:?}")) }
     })

@@ -2,112 +2,130 @@
 
 use std::time::Duration;
 
+use leasehold::Locks;
 use leasehold_conformance::world::SOON;
-use leasehold_testbed::{Proxy, WallClock, eventually};
+use leasehold_testbed::{WallClock, eventually};
 
-use crate::sql_faults::site::{BOTH, Kind, MIDDLE, SHORT, Site, is_free, lock, locks};
+use crate::sql_faults::site::{Ahead, Kind, LASTING, SHORT, Site, is_free, lock};
 
-/// The database's clock goes back by an hour while a lock is held: nobody else gets in while it is renewed, the token still
-/// rises, and a holder that is gone then is gone after its TTL, not after an hour.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_set_back_neither_lets_two_in_nor_keeps_a_lock_for_an_hour() {
-    for kind in BOTH {
+/// A server whose clock is set back, and a client of it.
+struct Scene {
+    site: Site,
+    clock: WallClock,
+    other: Locks,
+}
+
+impl Scene {
+    async fn new(kind: Kind) -> Self {
         let clock = WallClock::new().expect("a clock");
         let site = Site::with_clock(kind, &clock).await;
-        let (one, proxy) = site.proxied(MIDDLE).await;
-        let two = site.locks(MIDDLE).await;
-        let guard = lock(&one, "a").await;
-        let token = guard.token();
-        clock.move_to(-3600).expect("a moved clock");
-        let before = guard.deadline();
-        eventually(SOON, || async {
-            assert!(!is_free(&two, "a").await, "{kind:?}: it is held");
-            if guard.deadline() > before { Ok(()) } else { Err("not renewed") }
-        })
-        .await;
-        assert!(guard.is_held(), "{kind:?}");
+        let other = site.locks(LASTING).await;
+        Self { site, clock, other }
+    }
+
+    fn move_to(&self, seconds: i64) {
+        self.clock.move_to(seconds).expect("a moved clock");
+    }
+
+    /// The database's clock goes back by an hour while a lock is held: nobody else gets in while it is renewed, the token still
+    /// rises, and a holder that is gone then is gone after its TTL, not after an hour.
+    async fn while_a_lock_is_held(&self) {
+        let (ahead, proxy, kind) = (Ahead::new(), self.site.proxy().await, self.site.kind);
+        let one = ahead.locks(&self.site.url_at(proxy.addr()), LASTING).await;
+        let guard = lock(&one, "held").await;
+        self.move_to(-3600);
+        assert!(!is_free(&self.other, "held").await, "{kind:?}: it is held");
+        ahead.renewed(&[&guard], LASTING).await;
+        assert!(!is_free(&self.other, "held").await, "{kind:?}: it is held");
         // Now it is gone, and its lease was written after the clock went back; before that, ours would have begun in the future.
         proxy.freeze(true);
-        let next = lock(&two, "a").await;
-        assert!(!guard.is_held(), "{kind:?}");
-        assert!(next.token() > token, "{kind:?}: {} after {token}", next.token());
+        let ttl = LASTING.as_secs().cast_signed();
+        self.move_to(-3600 + ttl / 2);
+        assert!(!is_free(&self.other, "held").await, "{kind:?}: its time is not over");
+        self.move_to(-3600 + ttl + 1);
+        let next = self.other.mutex("held").try_lock().await.expect("an answer").expect("its time is over");
+        assert!(next.token() > guard.token(), "{kind:?}: {} after {}", next.token(), guard.token());
     }
-}
 
-/// The same for those who only try, and do not wait: it is free after a TTL, not after an hour.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_try_mends_a_lease_that_begins_in_the_future() {
-    for kind in BOTH {
-        let clock = WallClock::new().expect("a clock");
-        let site = Site::with_clock(kind, &clock).await;
-        let (one, proxy) = site.proxied(SHORT).await;
-        let two = site.locks(SHORT).await;
-        let guard = lock(&one, "a").await;
-        proxy.freeze(true);
-        clock.move_to(-3600).expect("a moved clock");
-        eventually(SOON, || async { if is_free(&two, "a").await { Ok(()) } else { Err("not free") } }).await;
-        assert!(!guard.is_held(), "{kind:?}");
-    }
-}
-
-/// The same, and the holder is gone before it could renew on the clock that was set back.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lease_that_begins_in_the_future_lasts_no_longer_than_its_ttl() {
-    for kind in BOTH {
-        let clock = WallClock::new().expect("a clock");
-        let site = Site::with_clock(kind, &clock).await;
-        let (one, proxy) = site.proxied(SHORT).await;
-        let two = site.locks(SHORT).await;
-        let guard = lock(&one, "a").await;
-        proxy.freeze(true);
-        clock.move_to(-3600).expect("a moved clock");
-        let next = lock(&two, "a").await;
-        assert!(!guard.is_held() && next.token() > guard.token(), "{kind:?}");
-    }
-}
-
-/// The clock goes back while we remember a row: what is decided on it is not believed for longer than a TTL.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_remembered_lease_is_not_believed_for_an_hour() {
-    for kind in BOTH {
-        let clock = WallClock::new().expect("a clock");
-        let site = Site::with_clock(kind, &clock).await;
-        let locks = site.locks(SHORT).await;
-        let first = locks.rwlock("a").read().await.expect("a lock");
-        clock.move_to(-3600).expect("a moved clock");
-        let second = locks.rwlock("a").read().await.expect("a lock");
-        let before = first.deadline().max(second.deadline());
-        eventually(SOON, || async {
-            let now = leasehold::clock::Clock::system().now();
-            for guard in [&first, &second] {
-                assert!(
-                    guard.deadline().since(now) <= SHORT,
-                    "{kind:?}: believed for {:?}",
-                    guard.deadline().since(now)
-                );
+    /// The same, and the holder is gone before it could renew on the clock that was set back: it is free after a TTL, also for those who only try.
+    async fn while_a_holder_is_gone(&self) {
+        let kind = self.site.kind;
+        for (name, at) in [("gone", None), ("future", Some(-7200)), ("tried", Some(-10_800))] {
+            let (one, proxy) = self.site.proxied(SHORT).await;
+            let guard = lock(&one, name).await;
+            proxy.freeze(true);
+            if let Some(at) = at {
+                self.move_to(at);
             }
-            if first.deadline().min(second.deadline()) > before { Ok(()) } else { Err("not renewed") }
-        })
-        .await;
+            if name == "tried" {
+                eventually(SOON, || async { if is_free(&self.other, name).await { Ok(()) } else { Err("not free") } })
+                    .await;
+            }
+            let next = lock(&self.other, name).await;
+            assert!(!guard.is_held(), "{kind:?}, {name}: it must have known before another was let in");
+            assert!(next.token() > guard.token(), "{kind:?}, {name}: {} after {}", next.token(), guard.token());
+        }
+    }
+
+    /// The clock goes back while we remember a row: what is decided on it is not believed for longer than a TTL.
+    async fn while_a_row_is_remembered(&self) {
+        let ahead = Ahead::new();
+        let locks = ahead.locks(&self.site.url(), LASTING).await;
+        let first = locks.rwlock("remembered").read().await.expect("a lock");
+        self.move_to(-14_400);
+        let second = locks.rwlock("remembered").read().await.expect("a lock");
+        for round in 0..2 {
+            for guard in [&first, &second] {
+                let left = guard.deadline().since(locks.clock().now());
+                assert!(left <= LASTING, "{:?}, {round}: believed for {left:?}", self.site.kind);
+            }
+            ahead.renewed(&[&first, &second], LASTING).await;
+        }
     }
 }
 
-/// The next one asks a server whose clock is ahead of the holder's, as in Galera: with `clock-skew` it waits for that much longer, and without it
+async fn neither_lets_two_in_nor_keeps_a_lock_for_an_hour(kind: Kind) {
+    let scene = Scene::new(kind).await;
+    scene.while_a_lock_is_held().await;
+    scene.while_a_holder_is_gone().await;
+    scene.while_a_row_is_remembered().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_back_neither_lets_two_in_nor_keeps_a_lock_for_an_hour_on_mariadb() {
+    neither_lets_two_in_nor_keeps_a_lock_for_an_hour(Kind::MariaDb).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_back_neither_lets_two_in_nor_keeps_a_lock_for_an_hour_on_postgres() {
+    neither_lets_two_in_nor_keeps_a_lock_for_an_hour(Kind::Postgres).await;
+}
+
+/// The next one asks a server whose clock is 150 s ahead of the holder's, as in Galera: with `clock-skew` it waits for that much longer, and without it
 /// two hold. The holder's line is frozen, so that it does not renew.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clocks_that_are_apart_let_nobody_in_early() {
-    for (option, is_bound) in [("", false), ("?clock-skew=3s", true)] {
-        let clock = WallClock::new().expect("a clock");
-        let site = Site::with_clock(Kind::MariaDb, &clock).await;
-        let proxy = Proxy::start(site.server.addr()).await.expect("a proxy");
-        let ttl = Duration::from_secs(10);
-        let one = locks(&format!("{}{option}", site.url_at(proxy.addr())), ttl).await;
-        let two = locks(&format!("{}{option}", site.url()), ttl).await;
-        let guard = lock(&one, "a").await;
+    let clock = WallClock::new().expect("a clock");
+    let site = Site::with_clock(Kind::MariaDb, &clock).await;
+    for (name, option, is_bound) in [("plain", "", false), ("bound", "?clock-skew=150s", true)] {
+        clock.move_to(0).expect("the right time");
+        let (ahead, proxy) = (Ahead::new(), site.proxy().await);
+        let one = ahead.locks(&format!("{}{option}", site.url_at(proxy.addr())), LASTING).await;
+        let two = crate::sql_faults::site::locks(&format!("{}{option}", site.url()), LASTING).await;
+        let guard = lock(&one, name).await;
         proxy.freeze(true);
-        clock.move_to(3).expect("a moved clock");
-        let next = two.mutex("a").wait(SOON * 2).lock().await.expect("a lock");
-        assert_eq!(!guard.is_held(), is_bound, "{option}: held by two?");
-        assert!(next.token() > guard.token());
+        // 500 s later, on both clocks.
+        ahead.jump(Duration::from_secs(500));
+        clock.move_to(500 + 150).expect("a moved clock");
+        let mut next = two.mutex(name).try_lock().await.expect("an answer");
+        assert!(guard.is_held(), "{option}: its time is not over");
+        assert_eq!(next.is_none(), is_bound, "{option}: held by two?");
+        if is_bound {
+            ahead.jump(Duration::from_secs(101));
+            clock.move_to(601 + 150).expect("a moved clock");
+            next = two.mutex(name).try_lock().await.expect("an answer");
+            assert!(!guard.is_held(), "{option}: its time is over");
+        }
+        assert!(next.expect("a lock").token() > guard.token());
     }
 }

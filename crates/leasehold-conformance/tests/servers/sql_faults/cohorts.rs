@@ -2,12 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use leasehold::Locks;
 use leasehold_conformance::world::SOON;
 
-use crate::sql_faults::site::{BOTH, LONG, Site, lock, queued};
+use crate::sql_faults::site::{Ahead, BOTH, LASTING, Site, lock, queued};
 
 /// Who had the lock, in order, with its token.
 #[derive(Default)]
@@ -31,13 +30,13 @@ impl Log {
     }
 }
 
-/// One after the other, in the order of their coming, and with far fewer writes than there are holders.
+/// One after the other, in the order of their coming, while not one statement reaches the server; and with far fewer writes than there are holders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_goes_down_the_line_with_few_writes() {
     const MANY: usize = 40;
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let locks = site.locks(LONG).await;
+        let (locks, proxy) = site.proxied(LASTING).await;
         let first = lock(&locks, "a").await;
         let log = Arc::new(Log::default());
         let mut tasks = tokio::task::JoinSet::new();
@@ -46,21 +45,26 @@ async fn a_lock_goes_down_the_line_with_few_writes() {
             tasks.spawn(async move { log.once(&its, who).await });
             queued(&locks, "a", who + 1).await;
         }
-        let version = async || {
-            let rows = site.ask(&format!("SELECT version FROM {} WHERE name = 'a'", site.table())).await;
-            rows[0][0].as_ref().expect("a version").parse::<i64>().expect("a number")
-        };
-        let before = version().await;
+        let version = format!("SELECT version FROM {} WHERE name = 'a'", site.table());
+        let before = site.number(&version).await;
         let token = first.token().0;
-        let _ = first.release().await.expect("a release");
+        proxy.freeze(true);
+        let releasing = tokio::spawn(first.release());
+        leasehold_testbed::eventually(SOON, || async {
+            let seen = log.seen.lock().expect("no panic").len();
+            if seen == MANY { Ok(()) } else { Err(format!("{seen} had it")) }
+        })
+        .await;
+        proxy.freeze(false);
+        let _ = releasing.await.expect("no panic").expect("a release");
         tasks.join_all().await;
         let seen = log.seen.lock().expect("no panic").clone();
         assert!(seen.iter().map(|(who, _)| *who).eq(0..MANY), "{kind:?}: {seen:?}");
         assert!(seen[0].1 > token, "{kind:?}");
         // All is written down in the end, and the next one's token is above all.
-        let writes = version().await - before;
-        assert!(writes < MANY as i64 / 2, "{kind:?}: {writes} writes for {MANY} holders");
-        let other = site.locks(LONG).await;
+        let writes = site.number(&version).await - before;
+        assert!(writes < MANY as u64 / 2, "{kind:?}: {writes} writes for {MANY} holders");
+        let other = site.locks(LASTING).await;
         assert!(lock(&other, "a").await.token().0 > log.highest.load(Ordering::SeqCst), "{kind:?}");
     }
 }
@@ -73,7 +77,7 @@ async fn cohorts_of_two_clients_take_turns() {
         let log = Arc::new(Log::default());
         let mut tasks = tokio::task::JoinSet::new();
         for client in 0..2 {
-            let locks = site.locks(LONG).await;
+            let locks = site.locks(LASTING).await;
             for _ in 0..16 {
                 let (log, locks) = (Arc::clone(&log), locks.clone());
                 tasks.spawn(async move {
@@ -93,7 +97,8 @@ async fn cohorts_of_two_clients_take_turns() {
 async fn one_of_a_cohort_can_be_seen_and_put_out() {
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+        let ahead = Ahead::new();
+        let (locks, other) = (ahead.locks(&site.url(), LASTING).await, site.locks(LASTING).await);
         let first = lock(&locks, "a").await;
         let waiting = |locks: &Locks| {
             let locks = locks.clone();
@@ -118,6 +123,8 @@ async fn one_of_a_cohort_can_be_seen_and_put_out() {
         let evicted = other.evict("a", holder).await.expect("an eviction");
         assert!(evicted.party.is_some() && evicted.token > third.token(), "{kind:?}");
         assert!(theirs.await.expect("no panic").token() > evicted.token, "{kind:?}");
+        // With its next renewal at the latest, which is before its lease would have ended of itself.
+        ahead.jump(LASTING * 2 / 5);
         tokio::time::timeout(SOON, third.lost()).await.expect("it is told");
     }
 }
@@ -127,20 +134,20 @@ async fn one_of_a_cohort_can_be_seen_and_put_out() {
 async fn a_longest_hold_begins_with_the_holder() {
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let locks = site.locks(LONG).await;
+        let ahead = Ahead::new();
+        let locks = ahead.locks(&site.url(), LASTING).await;
         let first = lock(&locks, "a").await;
-        let most = Duration::from_millis(300);
+        let most = LASTING / 8;
         let its = locks.clone();
         let second = tokio::spawn(async move {
-            let guard = its.mutex("a").wait(SOON).max_hold(most).lock().await.expect("a lock");
-            let left = guard.deadline().since(leasehold::clock::Clock::system().now());
+            let guard = its.mutex("a").max_hold(most).lock().await.expect("a lock");
+            let left = guard.deadline().since(its.clock().now());
             let _ = guard.release().await.expect("a release");
             left
         });
         queued(&locks, "a", 1).await;
         // Longer than the second one may hold it.
-        let clock = leasehold::clock::Clock::system();
-        clock.sleep_until(clock.now().after(most * 2)).await;
+        ahead.jump(most * 2);
         let _ = first.release().await.expect("a release");
         assert!(!second.await.expect("it was let in").is_zero(), "{kind:?}");
     }
@@ -151,12 +158,13 @@ async fn a_longest_hold_begins_with_the_holder() {
 async fn no_token_below_an_evictions_is_held_on_to() {
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let (locks, other) = (site.locks(LONG).await, site.locks(LONG).await);
+        let ahead = Ahead::new();
+        let (locks, other) = (ahead.locks(&site.url(), LASTING).await, site.locks(LASTING).await);
         let first = lock(&locks, "a").await;
         let mut waiting = tokio::task::JoinSet::new();
         for place in 1..=3 {
             let its = locks.clone();
-            waiting.spawn(async move { its.mutex("a").wait(SOON).lock().await });
+            waiting.spawn(async move { lock(&its, "a").await });
             queued(&locks, "a", place).await;
         }
         let second = other.inspect("a").await.expect("a view").waiters[1].claim;
@@ -164,9 +172,11 @@ async fn no_token_below_an_evictions_is_held_on_to() {
         let _ = first.release().await.expect("a release");
         // In whatever order: the evicted one asks anew, and may be let in last.
         while let Some(waiter) = waiting.join_next().await {
-            let guard = waiter.expect("no panic").expect("a lock");
+            let guard = waiter.expect("no panic");
             let token = guard.token();
             if token < evicted.token {
+                // With its next renewal at the latest.
+                ahead.jump(LASTING * 2 / 5);
                 tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
             }
             drop(guard);
@@ -179,10 +189,10 @@ async fn no_token_below_an_evictions_is_held_on_to() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_of_the_server_forgets_no_token_of_a_cohort() {
     for kind in BOTH {
-        let mut site = Site::new(kind).await;
+        let mut site = Site::alone(kind).await;
         let log = Arc::new(Log::default());
         let mut tasks = tokio::task::JoinSet::new();
-        let locks = site.locks(LONG).await;
+        let locks = site.locks(LASTING).await;
         for who in 0..32 {
             let (log, locks) = (Arc::clone(&log), locks.clone());
             tasks.spawn(async move {
@@ -196,16 +206,15 @@ async fn a_crash_of_the_server_forgets_no_token_of_a_cohort() {
             if seen > 100 { Ok(()) } else { Err(format!("{seen} had it")) }
         })
         .await;
-        site.crash().await;
+        site.home.crash().await;
         // Those whose call failed have left; the others go on.
         while let Some(ended) = tasks.join_next().await {
             if let Err(error) = ended {
                 assert!(!format!("{error:?}").contains("two at once"), "{kind:?}: {error:?}");
             }
         }
-        let other = site.locks(LONG).await;
-        let row = site.ask(&format!("SELECT token FROM {} WHERE name = 'a'", site.table())).await;
-        let written: u64 = row[0][0].as_ref().expect("a token").parse().expect("a number");
+        let other = site.locks(LASTING).await;
+        let written = site.number(&format!("SELECT token FROM {} WHERE name = 'a'", site.table())).await;
         assert!(written >= log.highest.load(Ordering::SeqCst), "{kind:?}: a token was given that was not written");
         drop((other, locks));
     }

@@ -2,11 +2,10 @@
 
 use leasehold::Locks;
 use leasehold_conformance::world::SOON;
-use leasehold_testbed::mariadb::Galera;
 use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
-use leasehold_testbed::{Server, eventually, mariadb, postgres};
+use leasehold_testbed::{Server, eventually, mariadb};
 
-use crate::sql_faults::site::{Kind, LONG, Site, lock, locks, queued};
+use crate::sql_faults::site::{Kind, LASTING, Site, lock, locks, queued};
 
 /// How many times a lock is taken and given back.
 const CYCLES: u64 = 40;
@@ -36,7 +35,7 @@ async fn statements(server: &Server) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_statements_a_cycle_on_mariadb() {
     let server = mariadb::start().await.expect("a server");
-    let plain = locks(&server.url(), LONG).await;
+    let plain = locks(&server.url(), LASTING).await;
     cycles(&plain, 1).await;
     let before = (counted(&server, "= 'Com_insert'").await, counted(&server, "= 'Com_update'").await);
     cycles(&plain, CYCLES).await;
@@ -48,7 +47,7 @@ async fn two_statements_a_cycle_on_mariadb() {
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;
-    let silent = locks(&format!("{}?wake=poll", server.url()), LONG).await;
+    let silent = locks(&format!("{}?wake=poll", server.url()), LASTING).await;
     cycles(&silent, 1).await;
     let before = statements(&server).await;
     cycles(&silent, CYCLES).await;
@@ -67,7 +66,7 @@ async fn two_statements_a_cycle_on_postgres() {
     tokio::spawn(line);
     let number = async |sql: &str| hand.query_one(sql, &[]).await.expect("a row").get::<_, i64>(0);
     let client = async |count: u64| {
-        let locks = locks(&format!("{}?wake=poll", server.url()), LONG).await;
+        let locks = locks(&format!("{}?wake=poll", server.url()), LASTING).await;
         cycles(&locks, count).await;
         locks.close().await.expect("an end");
         // A session tells what it did at its end, if not before.
@@ -85,10 +84,10 @@ async fn two_statements_a_cycle_on_postgres() {
 /// Somebody waits, and is let in: `LISTEN` is sent by a plain client, and by none that must not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_listens_where_it_must_not() {
-    let site = Site::new(Kind::Postgres).await;
-    let pooler = PgBouncer::new(&site.server, PoolMode::Transaction).pool_size(3).start().await.expect("a pooler");
+    let site = Site::alone(Kind::Postgres).await;
+    let pooler = PgBouncer::new(site.server(), PoolMode::Transaction).pool_size(3).start().await.expect("a pooler");
     let listens = async || {
-        let all = postgres::connections(&site.server).await.expect("a list");
+        let all = site.connections().await;
         all.iter().any(|one| one.query.as_ref().is_some_and(|query| query.contains("LISTEN")))
     };
     for url in [
@@ -96,7 +95,7 @@ async fn nobody_listens_where_it_must_not() {
         format!("{}?pooler=transaction", site.url()),
         format!("{}?wake=poll", site.url()),
     ] {
-        let (one, two) = (locks(&url, LONG).await, locks(&url, LONG).await);
+        let (one, two) = (locks(&url, LASTING).await, locks(&url, LASTING).await);
         let guard = lock(&one, "a").await;
         let waiting = tokio::spawn(async move { lock(&two, "a").await });
         queued(&one, "a", 1).await;
@@ -105,17 +104,17 @@ async fn nobody_listens_where_it_must_not() {
         assert!(waiting.await.expect("no panic").is_held());
         assert!(!listens().await, "{url}");
     }
-    let _plain = site.locks(LONG).await;
+    let _plain = site.locks(LASTING).await;
     eventually(SOON, || async { if listens().await { Ok(()) } else { Err("a plain one should") } }).await;
 }
 
 /// How often `GET_LOCK` was sent while one client waits for another and is let in.
-async fn bells(server: &Server, options: &str) -> u64 {
+pub(super) async fn bells(server: &Server, options: &str) -> u64 {
     let ask = async |sql: &str| mariadb::ask(server, sql).await.expect("an answer");
     ask("SET GLOBAL log_output = 'TABLE'").await;
     ask("TRUNCATE TABLE mysql.general_log").await;
     let url = format!("{}{options}", server.url());
-    let (one, two) = (locks(&url, LONG).await, locks(&url, LONG).await);
+    let (one, two) = (locks(&url, LASTING).await, locks(&url, LASTING).await);
     ask("SET GLOBAL general_log = ON").await;
     let guard = lock(&one, "a").await;
     let waiting = tokio::spawn(async move { lock(&two, "a").await });
@@ -138,12 +137,10 @@ async fn bells(server: &Server, options: &str) -> u64 {
     count("%GET_LOCK%").await
 }
 
-/// Bells are rung by plain clients of one server, and by none of a cluster, nor by those who shall look by themselves.
+/// Bells are rung by plain clients, and by none of those who shall look by themselves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_rings_where_it_must_not() {
     let server = mariadb::start().await.expect("a server");
     assert!(bells(&server, "").await > 0, "a plain one has bells");
     assert_eq!(bells(&server, "?wake=poll").await, 0);
-    let cluster = Galera::start(1).await.expect("a cluster");
-    assert_eq!(bells(cluster.server(0), "").await, 0);
 }

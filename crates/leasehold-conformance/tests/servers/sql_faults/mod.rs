@@ -2,13 +2,18 @@
 //! lines, lost answers, clocks that are set back, poolers, replicas, clusters. The behaviour itself is the suite's.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
+pub(crate) mod ahead;
 mod clocks;
 mod cohorts;
 mod costs;
 mod crowd;
+pub(crate) mod hand;
 mod lines;
 mod names;
+#[cfg(feature = "nightly")]
+mod nightly;
 mod places;
 mod records;
 mod rows;
+pub(crate) mod shared;
 mod site;

@@ -2,7 +2,7 @@
 
 use leasehold_testbed::{mariadb, postgres};
 
-use crate::sql_faults::site::{BOTH, LONG, Site, lock, locks};
+use crate::sql_faults::site::{BOTH, LASTING, Site, lock, locks};
 
 /// Case, accents, spaces at the end, and 512 bytes: all are different locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,7 +33,7 @@ async fn no_two_names_meet() {
     .map(str::to_owned);
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let (one, two) = (site.locks(LONG).await, site.locks(LONG).await);
+        let (one, two) = (site.locks(LASTING).await, site.locks(LASTING).await);
         let mut guards = Vec::new();
         for name in &names {
             let guard = one.mutex(name).try_lock().await.expect("an answer");
@@ -61,7 +61,7 @@ async fn tls_is_spoken_and_the_server_is_checked() {
     ] {
         let (ca, cert, key) = (ca.display(), cert.display(), key.display());
         let tls = format!("{url}?tls=on&ca={ca}&cert={cert}&cert-key={key}");
-        assert!(lock(&locks(&tls, LONG).await, "a").await.is_held());
+        assert!(lock(&locks(&tls, LASTING).await, "a").await.is_held());
         for wrong in
             [url.clone(), format!("{url}?tls=on&ca={ca}"), format!("{url}?tls=on&ca={cert}&cert={cert}&cert-key={key}")]
         {

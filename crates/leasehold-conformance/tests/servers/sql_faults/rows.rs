@@ -3,116 +3,36 @@
 use std::time::Duration;
 
 use leasehold::clock::Clock;
-use leasehold::engine::Renewal;
 use leasehold::{Effect, ErrorKind};
-use leasehold_conformance::world::{SOON, granted};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::eventually;
-use leasehold_testbed::postgres::{PgBouncer, PoolMode};
 
-use crate::sql_faults::site::{BOTH, Hand, Kind, LONG, SHORT, Site, is_free, lock, stay_held};
+use crate::sql_faults::site::{BOTH, Hand, Kind, LASTING, SHORT, Site, is_free, lock};
 
 /// Somebody keeps our row locked in an open transaction. Who tries is told so, and that nothing was done; who has waited all the time has the lock
-/// when that transaction is over. PostgreSQL says it in time for a short TTL, too.
+/// when that transaction is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_stays_locked_is_said_and_waited_for() {
-    for (kind, ttl) in [(Kind::MariaDb, LONG), (Kind::Postgres, LONG), (Kind::Postgres, Duration::from_secs(5))] {
-        let site = Site::new(kind).await;
-        let (tries, waits) = (site.locks(ttl).await, site.locks(LONG).await);
-        let _ = lock(&tries, "a").await.release().await.expect("a release");
-        let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
-        let waiting = tokio::spawn(async move { lock(&waits, "a").await });
-        blocked(&site).await;
-        let error = tries.mutex("a").try_lock().await.expect_err("it is locked");
-        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{kind:?}: {error}");
-        assert_eq!(error.effect(), Effect::None, "{kind:?}: {error}");
-        assert!(error.to_string().contains("somebody keeps our row locked"), "{kind:?}, {ttl:?}: {error}");
-        assert!(!waiting.is_finished(), "{kind:?}");
-        hand.commit().await;
-        assert!(waiting.await.expect("no panic").is_held(), "{kind:?}");
-    }
-}
-
-/// However many statements are stuck at rows that somebody keeps locked, and however soon we stop waiting for them: there are never more connections
-/// than the URL says.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_that_stay_locked_cost_no_more_connections() {
     for kind in BOTH {
-        let site = Site::new(kind).await;
-        let locks = crate::sql_faults::site::locks(&format!("{}?connections=4&wake=poll", site.url()), SHORT).await;
-        let names = ["a", "b", "c", "d", "e", "f"];
-        for name in names {
-            let guard = locks.mutex(name).ttl(LONG).lock().await.expect("a lock");
-            let _ = guard.release().await.expect("a release");
-        }
-        let hand = Hand::lock(&site, "SELECT * FROM leasehold FOR UPDATE").await;
-        let mut tries = tokio::task::JoinSet::new();
-        for name in names {
-            let locks = locks.clone();
-            tries.spawn(async move {
-                for _ in 0..4 {
-                    let _ = locks.mutex(name).try_lock().await.expect_err("it is locked");
-                }
-            });
-        }
-        let mut most = 0;
-        while !tries.is_empty() {
-            if let Some(ended) = tries.try_join_next() {
-                ended.expect("no panic");
-            }
-            // Ours, and the one by hand.
-            most = most.max(site.at_most(4, 4 + 1).await);
-        }
-        assert!(most > 0, "{kind:?}: no statement was seen");
-        hand.commit().await;
-        for name in names {
-            let guard = locks.mutex(name).ttl(LONG).wait(SOON).lock().await.expect("a lock");
-            assert!(guard.is_held(), "{kind:?}");
-        }
+        is_said_and_waited_for(kind, LASTING).await;
     }
 }
 
-/// One row is kept locked for longer than its holder's renewals wait: that one is lost in time, and the client's others are not. MySQL gives up
-/// too late for this TTL, and behind a pooler PostgreSQL never does.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_stays_locked_costs_no_other_lock() {
-    for (kind, ttl) in [(Kind::MariaDb, Duration::from_millis(3500)), (Kind::Postgres, Duration::from_secs(9))] {
-        let site = Site::new(kind).await;
-        let pooler = match kind {
-            Kind::MariaDb => None,
-            Kind::Postgres => {
-                let pooler = PgBouncer::new(&site.server, PoolMode::Transaction).pool_size(8);
-                Some(pooler.start().await.expect("a pooler"))
-            }
-        };
-        let url = pooler.as_ref().map_or_else(|| site.url(), |pooler| format!("{}?pooler=transaction", pooler.url()));
-        let locks = crate::sql_faults::site::locks(&url, ttl).await;
-        let stuck = lock(&locks, "a").await;
-        let mut kept = Vec::new();
-        for name in ["b", "c", "d", "e", "f", "g"] {
-            kept.push(lock(&locks, name).await);
-        }
-        let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
-        tokio::time::timeout(SOON, stuck.lost()).await.expect("it cannot be renewed");
-        stay_held(&kept, ttl * 2).await;
-        hand.commit().await;
-        assert!(lock(&locks, "a").await.is_held(), "{kind:?}");
-    }
-}
-
-/// The same as the keeper asks: whoever is renewed together with the one whose row is locked is answered in the time that the keeper waits.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_waits_for_no_other() {
-    let ttl = Duration::from_secs(15);
-    let site = Site::new(Kind::Postgres).await;
-    let pooler = PgBouncer::new(&site.server, PoolMode::Transaction).pool_size(8).start().await.expect("a pooler");
-    let url = format!("{}?pooler=transaction", pooler.url());
-    let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
-    let (stuck, kept) = (granted(&engine, "a", ttl).await, granted(&engine, "b", ttl).await);
-    let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
-    let renewals = tokio::time::timeout(ttl / 3, engine.renew(vec![stuck, kept])).await;
-    let renewals = renewals.expect("in time").expect("answers");
-    assert!(matches!(renewals[..], [Renewal::Unknown, Renewal::Renewed(_)]), "{renewals:?}");
+/// The same with this TTL of who tries.
+pub(super) async fn is_said_and_waited_for(kind: Kind, ttl: Duration) {
+    let site = Site::new(kind).await;
+    let (tries, waits) = (site.locks(ttl).await, site.locks(LASTING).await);
+    let _ = lock(&tries, "a").await.release().await.expect("a release");
+    let hand = Hand::lock(&site.home, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+    let waiting = tokio::spawn(async move { lock(&waits, "a").await });
+    blocked(&site).await;
+    let error = tries.mutex("a").try_lock().await.expect_err("it is locked");
+    assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{kind:?}: {error}");
+    assert_eq!(error.effect(), Effect::None, "{kind:?}: {error}");
+    assert!(error.to_string().contains("somebody keeps our row locked"), "{kind:?}, {ttl:?}: {error}");
+    assert!(!waiting.is_finished(), "{kind:?}");
     hand.commit().await;
+    assert!(waiting.await.expect("no panic").is_held(), "{kind:?}");
 }
 
 /// A claim in a hurry leaves nothing behind on its connection: who comes next has a server that waits as long as it may.
@@ -120,10 +40,10 @@ async fn a_renewal_waits_for_no_other() {
 async fn a_short_ttl_leaves_no_hurry_behind() {
     let site = Site::new(Kind::Postgres).await;
     // One connection for statements: both claims have the same.
-    let locks = crate::sql_faults::site::locks(&format!("{}?connections=2", site.url()), LONG).await;
+    let locks = crate::sql_faults::site::locks(&format!("{}?connections=2", site.url()), LASTING).await;
     let _ = lock(&locks, "a").await.release().await.expect("a release");
     let _ = locks.mutex("b").ttl(SHORT).lock().await.expect("a lock").release().await.expect("a release");
-    let hand = Hand::lock(&site, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
+    let hand = Hand::lock(&site.home, "SELECT * FROM leasehold WHERE name = 'a' FOR UPDATE").await;
     let (clock, asked) = (Clock::system(), Clock::system().now());
     let error = locks.mutex("a").try_lock().await.expect_err("it is locked");
     assert!(error.to_string().contains("somebody keeps our row locked"), "{error}");
@@ -147,7 +67,7 @@ async fn blocked(site: &Site) {
 async fn a_dropped_table_is_made_anew() {
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let (one, two) = (site.locks(SHORT).await, site.locks(SHORT).await);
+        let (one, two) = (site.locks(SHORT).await, site.locks(LASTING).await);
         let guard = lock(&one, "a").await;
         let token = guard.token();
         site.ask(&format!("DROP TABLE {}", site.table())).await;
@@ -162,11 +82,11 @@ async fn a_dropped_table_is_made_anew() {
 async fn a_damaged_row_says_so() {
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let locks = site.locks(LONG).await;
+        let locks = site.locks(LASTING).await;
         let (_a, _b) = (lock(&locks, "a").await, lock(&locks, "b").await);
         // Another version, as every writer makes one: a renewal that is on its way does not write over it.
         site.ask(&format!("UPDATE {} SET state = '{{', version = version + 1 WHERE name = 'a'", site.table())).await;
-        let other = site.locks(LONG).await;
+        let other = site.locks(LASTING).await;
         let error = other.mutex("a").try_lock().await.expect_err("damaged");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{kind:?}: {error}");
         assert!(error.to_string().contains("\"a\""), "{kind:?}: {error}");
@@ -181,10 +101,10 @@ async fn a_damaged_row_says_so() {
 async fn a_deleted_row_is_a_lost_lock() {
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let (one, two) = (site.locks(SHORT).await, site.locks(LONG).await);
+        let (one, two) = (site.locks(SHORT).await, site.locks(LASTING).await);
         let guard = lock(&one, "a").await;
         site.ask(&format!("DELETE FROM {}", site.table())).await;
-        tokio::time::timeout(Duration::from_secs(10), guard.lost()).await.expect("the next renewal finds nothing");
+        tokio::time::timeout(SOON, guard.lost()).await.expect("the next renewal finds nothing");
         assert!(is_free(&two, "a").await, "{kind:?}");
     }
 }
@@ -193,7 +113,7 @@ async fn a_deleted_row_is_a_lost_lock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_message_lets_nobody_in() {
     let site = Site::new(Kind::Postgres).await;
-    let (one, two) = (site.locks(LONG).await, site.locks(LONG).await);
+    let (one, two) = (site.locks(LASTING).await, site.locks(LASTING).await);
     let guard = lock(&one, "a").await;
     let waiting = tokio::spawn(async move { lock(&two, "a").await });
     crate::sql_faults::site::queued(&one, "a", 1).await;
@@ -208,36 +128,6 @@ async fn an_old_message_lets_nobody_in() {
     let token = guard.token();
     let _ = guard.release().await.expect("a release");
     assert!(waiting.await.expect("no panic").token() > token);
-}
-
-/// Statements that the server refuses because another was first (40001) are asked again, and nobody notices.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn statements_that_meet_are_asked_again() {
-    let strict =
-        leasehold_testbed::postgres::Postgres::new().setting("default_transaction_isolation", "repeatable read");
-    let site = Site { kind: Kind::Postgres, server: strict.start().await.expect("a server") };
-    // Nothing is set for the session then, so that the server's own isolation level counts.
-    let url = format!("{}?pooler=transaction&poll=1ms", site.url());
-    let refused = async || {
-        let rows = site.ask("SELECT xact_rollback FROM pg_stat_database WHERE datname = 'test'").await;
-        rows[0][0].as_ref().expect("a number").parse::<u64>().expect("a number")
-    };
-    let before = refused().await;
-    eventually(Duration::from_secs(60), || async {
-        let mut clients = tokio::task::JoinSet::new();
-        for _ in 0..8 {
-            let url = url.clone();
-            clients.spawn(async move {
-                let locks = crate::sql_faults::site::locks(&url, LONG).await;
-                for _ in 0..10 {
-                    let _ = lock(&locks, "a").await.release().await.expect("a release");
-                }
-            });
-        }
-        clients.join_all().await;
-        if refused().await > before { Ok(()) } else { Err("no two met") }
-    })
-    .await;
 }
 
 /// A table that cannot be made for a reason of the server's own: it is told when the engine is opened.
@@ -262,7 +152,7 @@ async fn why_a_table_cannot_be_made_is_told() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadlock_is_asked_again() {
     let site = Site::new(Kind::Postgres).await;
-    let locks = site.locks(LONG).await;
+    let locks = site.locks(LASTING).await;
     let _ = lock(&locks, "a").await.release().await.expect("a release");
     for sql in [
         "CREATE SEQUENCE met",
@@ -277,29 +167,30 @@ async fn a_deadlock_is_asked_again() {
     let token = guard.token();
     let _ = guard.release().await.expect("a release");
     assert!(lock(&locks, "a").await.token() > token);
-    let met = site.ask("SELECT last_value FROM met").await;
-    assert!(met[0][0].as_ref().expect("a number").parse::<u64>().expect("a number") > 2, "it was met");
+    assert!(site.number("SELECT last_value FROM met").await > 2, "it was met");
 }
 
 /// The same on MySQL (1213). There a trigger takes away the number by which a take answers, so that it is met by the give-back only.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deadlock_on_mysql_is_asked_again() {
     let site = Site::new(Kind::MariaDb).await;
-    let locks = site.locks(LONG).await;
+    let locks = site.locks(LASTING).await;
     let guard = lock(&locks, "a").await;
     let token = guard.token();
+    let (table, met, trigger) = (site.table(), site.named("met"), site.named("deadlock"));
     for sql in [
         // What is counted there stays when the statement is undone.
-        "CREATE TABLE met (times INT) ENGINE = MyISAM",
-        "INSERT INTO met VALUES (0)",
-        "CREATE TRIGGER deadlock BEFORE UPDATE ON leasehold FOR EACH ROW BEGIN UPDATE met SET times = times + 1; \
-         IF (SELECT times FROM met) <= 2 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'; END IF; END",
+        format!("CREATE TABLE {met} (times INT) ENGINE = MyISAM"),
+        format!("INSERT INTO {met} VALUES (0)"),
+        format!(
+            "CREATE TRIGGER {trigger} BEFORE UPDATE ON {table} FOR EACH ROW BEGIN UPDATE {met} SET times = times + 1; \
+             IF (SELECT times FROM {met}) <= 2 THEN SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'; END IF; END"
+        ),
     ] {
-        site.ask(sql).await;
+        site.ask(&sql).await;
     }
     assert_eq!(guard.release().await.expect("an answer"), leasehold::Outcome::Released);
-    site.ask("DROP TRIGGER deadlock").await;
-    let met = site.ask("SELECT times FROM met").await;
-    assert!(met[0][0].as_ref().expect("a number").parse::<u64>().expect("a number") > 2, "it was met");
+    site.ask(&format!("DROP TRIGGER {trigger}")).await;
+    assert!(site.number(&format!("SELECT times FROM {met}")).await > 2, "it was met");
     assert!(lock(&locks, "a").await.token() > token);
 }

@@ -1,4 +1,4 @@
-//! Servers of both kinds, clients, and SQL by hand.
+//! Databases of both kinds, clients, and what is done to them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,97 +6,110 @@ use std::time::Duration;
 use leasehold::{Guard, Locks};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::mariadb::Connection;
-use leasehold_testbed::{Data, Proxy, Server, WallClock, eventually, mariadb, postgres};
-use mysql_async::prelude::Queryable;
+use leasehold_testbed::{Proxy, Server, WallClock, eventually, mariadb, postgres};
 
-/// A TTL that a test outlives.
+pub(crate) use super::ahead::Ahead;
+pub(crate) use super::hand::Hand;
+pub(crate) use super::shared::{BOTH, Home, Kind};
+
+/// A TTL whose end a test waits for.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);
-/// One that outlives a stall of the machine.
-pub(crate) const MIDDLE: Duration = Duration::from_secs(4);
 /// A TTL that no test outlives.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LASTING: Duration = Duration::from_secs(600);
 
-/// Which database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    MariaDb,
-    Postgres,
-}
-
-pub(crate) const BOTH: [Kind; 2] = [Kind::MariaDb, Kind::Postgres];
-
-/// A server of its own.
+/// A database, and our table in it.
 pub(crate) struct Site {
     pub(crate) kind: Kind,
-    pub(crate) server: Server,
+    pub(crate) home: Home,
 }
 
 impl Site {
+    /// On the server that all share.
     pub(crate) async fn new(kind: Kind) -> Self {
+        Self { kind, home: Home::shared(kind).await }
+    }
+
+    /// On a server of its own, to be killed.
+    pub(crate) async fn alone(kind: Kind) -> Self {
         let server = match kind {
             Kind::MariaDb => mariadb::start().await,
             Kind::Postgres => postgres::start().await,
         };
-        Self { kind, server: server.expect("a server") }
+        Self::of(kind, server.expect("a server"))
     }
 
-    /// One whose clock can be moved.
+    /// On a server whose clock can be moved.
     pub(crate) async fn with_clock(kind: Kind, clock: &WallClock) -> Self {
         let server = match kind {
             Kind::MariaDb => mariadb::MariaDb::new().clock(clock).start().await,
             Kind::Postgres => postgres::Postgres::new().clock(clock).start().await,
         };
-        Self { kind, server: server.expect("a server") }
+        Self::of(kind, server.expect("a server"))
+    }
+
+    /// On this server, where there is nobody else.
+    pub(crate) fn of(kind: Kind, server: Server) -> Self {
+        Self { kind, home: Home::alone(kind, server) }
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        self.home.server()
     }
 
     pub(crate) fn url(&self) -> String {
-        self.server.url()
+        self.home.url()
     }
 
     /// The same server through another door.
     pub(crate) fn url_at(&self, addr: SocketAddr) -> String {
-        self.url().replace(&self.server.addr().to_string(), &addr.to_string())
+        self.url().replace(&self.server().addr().to_string(), &addr.to_string())
     }
 
     pub(crate) async fn locks(&self, ttl: Duration) -> Locks {
         locks(&self.url(), ttl).await
     }
 
+    pub(crate) async fn proxy(&self) -> Proxy {
+        Proxy::start(self.server().addr()).await.expect("a proxy")
+    }
+
     /// A client whose line can be tampered with.
     pub(crate) async fn proxied(&self, ttl: Duration) -> (Locks, Proxy) {
-        let proxy = Proxy::start(self.server.addr()).await.expect("a proxy");
+        let proxy = self.proxy().await;
         (locks(&self.url_at(proxy.addr()), ttl).await, proxy)
     }
 
     pub(crate) async fn ask(&self, sql: &str) -> Vec<Vec<Option<String>>> {
-        let rows = match self.kind {
-            Kind::MariaDb => mariadb::ask(&self.server, sql).await,
-            Kind::Postgres => postgres::ask(&self.server, sql).await,
-        };
-        rows.expect("an answer")
+        self.home.ask(sql).await
     }
 
-    /// Our table, as a statement of the one who may do everything names it.
-    pub(crate) fn table(&self) -> &'static str {
+    /// The only number that a statement gives.
+    pub(crate) async fn number(&self, sql: &str) -> u64 {
+        self.ask(sql).await[0][0].as_ref().expect("a value").parse().expect("a number")
+    }
+
+    /// What is ours in this database, as a statement of the one who may do everything names it.
+    pub(crate) fn named(&self, what: &str) -> String {
         match self.kind {
-            Kind::MariaDb => "test.leasehold",
-            Kind::Postgres => "leasehold",
+            Kind::MariaDb => format!("{}.{what}", self.home.database),
+            Kind::Postgres => what.to_owned(),
         }
     }
 
+    /// Our table.
+    pub(crate) fn table(&self) -> String {
+        self.named("leasehold")
+    }
+
     pub(crate) async fn connections(&self) -> Vec<Connection> {
-        let all = match self.kind {
-            Kind::MariaDb => mariadb::connections(&self.server).await,
-            Kind::Postgres => postgres::connections(&self.server).await,
-        };
-        all.expect("a list")
+        self.home.connections().await
     }
 
     /// No more than so many statements are under way, and no more connections are there; but one that has said good-bye may be seen for a moment
     /// yet, beside the one in its place. How many are under way.
     pub(crate) async fn at_most(&self, at_work: usize, connections: usize) -> usize {
         let busy = |one: &&Connection| ["active", "Query", "Execute"].contains(&one.state.as_str());
-        eventually(Duration::from_secs(2), || async {
+        eventually(SOON, || async {
             let all = self.connections().await;
             let busy = all.iter().filter(busy).count();
             assert!(busy <= at_work, "{:?}: {all:?}", self.kind);
@@ -109,51 +122,7 @@ impl Site {
     pub(crate) async fn kill_connections(&self) {
         for connection in self.connections().await {
             // It may have ended by itself.
-            let _ = match self.kind {
-                Kind::MariaDb => mariadb::kill_connection(&self.server, connection.id).await,
-                Kind::Postgres => postgres::kill_connection(&self.server, connection.id).await,
-            };
-        }
-    }
-
-    /// `kill -9`, and up again with what was written.
-    pub(crate) async fn crash(&mut self) {
-        self.server.kill().expect("a kill");
-        self.server.restart(Data::Keep).await.expect("a restart");
-    }
-}
-
-/// A transaction that somebody keeps open by hand.
-pub(crate) enum Hand {
-    MariaDb(mysql_async::Conn),
-    Postgres(tokio_postgres::Client),
-}
-
-impl Hand {
-    /// Begins one with this statement, as the user of the locks.
-    pub(crate) async fn lock(site: &Site, sql: &str) -> Self {
-        match site.kind {
-            Kind::MariaDb => {
-                let opts = mysql_async::Opts::from_url(&site.url()).expect("a URL");
-                let mut hand = mysql_async::Conn::new(opts).await.expect("a connection");
-                hand.query_drop("BEGIN").await.expect("a transaction");
-                hand.query_drop(sql).await.expect("rows");
-                Self::MariaDb(hand)
-            }
-            Kind::Postgres => {
-                let (hand, line) =
-                    tokio_postgres::connect(&site.url(), tokio_postgres::NoTls).await.expect("a connection");
-                tokio::spawn(line);
-                hand.batch_execute(&format!("BEGIN; {sql}")).await.expect("a transaction");
-                Self::Postgres(hand)
-            }
-        }
-    }
-
-    pub(crate) async fn commit(self) {
-        match self {
-            Self::MariaDb(mut hand) => hand.query_drop("COMMIT").await.expect("a commit"),
-            Self::Postgres(hand) => hand.batch_execute("COMMIT").await.expect("a commit"),
+            let _ = self.home.kill(connection.id).await;
         }
     }
 }
@@ -162,15 +131,10 @@ pub(crate) async fn locks(url: &str, ttl: Duration) -> Locks {
     Locks::builder().ttl(ttl).open(url).await.expect("locks")
 }
 
+/// Takes a lock, however long that takes on the client's clock.
 pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
-    locks.mutex(name).wait(SOON).lock().await.expect("a lock")
-}
-
-/// None of them is lost for so long.
-pub(crate) async fn stay_held(guards: &[Guard], time: Duration) {
-    let lost = futures_util::future::select_all(guards.iter().map(|guard| Box::pin(guard.lost())));
-    let lost = tokio::time::timeout(time, lost).await;
-    assert!(lost.is_err() && guards.iter().all(Guard::is_held), "one was lost");
+    let mutex = locks.mutex(name);
+    tokio::time::timeout(SOON, mutex.lock()).await.expect("it is free soon").expect("a lock")
 }
 
 pub(crate) async fn is_free(locks: &Locks, name: &str) -> bool {

@@ -3,7 +3,7 @@
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{WallClock, eventually};
 
-use crate::sql_held_faults::site::{Hand, Kind, LONG, Site, Table};
+use crate::sql_held_faults::site::{Hand, Kind, LASTING, Site, Table, lock};
 
 fn number(rows: &[Vec<Option<String>>]) -> u64 {
     rows[0][0].as_ref().expect("a value").parse().expect("a number")
@@ -12,17 +12,15 @@ fn number(rows: &[Vec<Option<String>>]) -> u64 {
 /// A deadlock that the server reports (1213, 40P01), here through a trigger: raised again, while the lock stays where it is.
 async fn meets_a_deadlock(kind: Kind) {
     for table in Site::new(kind).await.tables() {
-        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let (locks, other) = (table.locks(LASTING).await, table.locks(LASTING).await);
         let first = locks.mutex("a").lock().await.expect("a lock");
         let before = first.token();
         let _ = first.release().await.expect("a release");
         trip(&table).await;
         let guard = locks.mutex("a").try_lock().await.expect("nobody notices").expect("it is free");
         assert!(guard.token() > before, "{}", table.technique);
-        let met = match kind {
-            Kind::MariaDb => table.site.ask(&format!("SELECT times FROM {}_met", table.name)).await,
-            Kind::Postgres => table.site.ask(&format!("SELECT last_value FROM {}_met", table.name)).await,
-        };
+        let what = if kind == Kind::MariaDb { "times" } else { "last_value" };
+        let met = table.site.ask(&format!("SELECT {what} FROM {}", table.named("_met"))).await;
         assert!(number(&met) > 2, "{}: it was met", table.technique);
         assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "{}", table.technique);
         assert!(guard.is_held());
@@ -31,29 +29,29 @@ async fn meets_a_deadlock(kind: Kind) {
 
 /// Has the next two who raise the counter meet a deadlock.
 async fn trip(table: &Table) {
-    let name = &table.name;
+    let (met, deadlock, tokens) = (table.named("_met"), table.named("_deadlock"), table.named("_tokens"));
     let statements = match table.site.kind {
         // What is counted there stays when the statement is undone.
         Kind::MariaDb => vec![
-            format!("CREATE TABLE {name}_met (times INT) ENGINE = MyISAM"),
-            format!("INSERT INTO {name}_met VALUES (0)"),
+            format!("CREATE TABLE {met} (times INT) ENGINE = MyISAM"),
+            format!("INSERT INTO {met} VALUES (0)"),
             format!(
-                "CREATE TRIGGER {name}_deadlock BEFORE INSERT ON {name}_tokens FOR EACH ROW BEGIN \
-                 UPDATE {name}_met SET times = times + 1; IF (SELECT times FROM {name}_met) <= 2 THEN \
+                "CREATE TRIGGER {deadlock} BEFORE INSERT ON {tokens} FOR EACH ROW BEGIN \
+                 UPDATE {met} SET times = times + 1; IF (SELECT times FROM {met}) <= 2 THEN \
                  SIGNAL SQLSTATE '40001' SET MYSQL_ERRNO = 1213, MESSAGE_TEXT = 'Deadlock found'; END IF; END"
             ),
         ],
         Kind::Postgres => vec![
-            format!("CREATE SEQUENCE {name}_met"),
-            format!("GRANT ALL ON SEQUENCE {name}_met TO PUBLIC"),
+            format!("CREATE SEQUENCE {met}"),
+            format!("GRANT ALL ON SEQUENCE {met} TO PUBLIC"),
             format!(
-                "CREATE FUNCTION {name}_deadlock() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
-                 IF nextval('{name}_met') <= 2 THEN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01'; END IF; \
+                "CREATE FUNCTION {deadlock}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+                 IF nextval('{met}') <= 2 THEN RAISE EXCEPTION 'deadlock detected' USING ERRCODE = '40P01'; END IF; \
                  RETURN NEW; END $$"
             ),
             format!(
-                "CREATE TRIGGER {name}_deadlock BEFORE INSERT ON {name}_tokens FOR EACH ROW \
-                 EXECUTE FUNCTION {name}_deadlock()"
+                "CREATE TRIGGER {deadlock} BEFORE INSERT ON {tokens} FOR EACH ROW \
+                 EXECUTE FUNCTION {deadlock}()"
             ),
         ],
     };
@@ -88,17 +86,17 @@ async fn another(table: &Table, than: Option<String>) -> Option<String> {
 
 /// Somebody keeps the counter locked until the server says so (1205, 55P03): raised again, and one who only tries has its lock.
 async fn is_kept_locked(kind: Kind) {
-    for table in Site::new(kind).await.tables() {
+    for table in Site::alone(kind).await.tables() {
         if (kind, table.technique) == (Kind::Postgres, "session") {
             // A session that waits for locks without a bound has none for this, either.
             continue;
         }
-        let locks = table.locks(LONG).await;
+        let locks = table.locks(LASTING).await;
         let first = locks.mutex("a").lock().await.expect("a lock");
         let before = first.token();
         let _ = first.release().await.expect("a release");
         let before_all = wait(&table).await;
-        let hand = Hand::lock(&table.site, &format!("SELECT * FROM {}_tokens FOR UPDATE", table.name)).await;
+        let hand = Hand::lock(&table.site.home, &format!("SELECT * FROM {}_tokens FOR UPDATE", table.name)).await;
         let trying = tokio::spawn({
             let mutex = locks.mutex("a");
             async move { mutex.try_lock().await }
@@ -118,7 +116,7 @@ async fn outlives_a_clock_set_back(kind: Kind) {
     let clock = WallClock::new().expect("a clock");
     for table in Site::with_clock(kind, &clock).await.tables() {
         clock.move_to(0).expect("the right time");
-        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let (locks, other) = (table.locks(LASTING).await, table.locks(LASTING).await);
         let guard = locks.mutex("a").lock().await.expect("a lock");
         let token = guard.token();
         clock.move_to(-3600).expect("a moved clock");
@@ -134,7 +132,7 @@ async fn outlives_a_clock_set_back(kind: Kind) {
         assert!(other.mutex("a").try_lock().await.expect("an answer").is_none(), "{}", table.technique);
         assert!(guard.is_held());
         let _ = guard.release().await.expect("a release");
-        let next = other.mutex("a").wait(SOON).lock().await.expect("a lock");
+        let next = lock(&other, "a").await;
         assert!(next.token() > token, "{}: {} after {token}", table.technique, next.token());
     }
 }

@@ -2,38 +2,36 @@
 
 use std::collections::HashSet;
 
-use leasehold_conformance::world::SOON;
-
-use crate::sql_held_faults::site::{Kind, LONG, Site, told, waits};
+use crate::sql_held_faults::site::{Hand, Kind, LASTING, Site, lock, told, waits};
 
 /// Holding: the holder is told long before its TTL, and the lock is the next one's, with a higher token.
 async fn of_a_holder(kind: Kind) {
     for table in Site::new(kind).await.tables() {
-        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let (locks, other) = (table.locks(LASTING).await, table.locks(LASTING).await);
         let guard = locks.mutex("a").lock().await.expect("a lock");
         assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
         assert!(table.site.end(|_| true).await > 0);
         told(&guard).await;
-        let next = other.mutex("a").wait(SOON).lock().await.expect("it is free");
+        let next = lock(&other, "a").await;
         assert!(next.token() > guard.token(), "{}", table.technique);
         let outcome = guard.release().await.expect("an outcome");
         assert_ne!(outcome, leasehold::Outcome::Released);
         assert!(next.is_held());
         // The one who lost it can have it again.
         let _ = next.release().await.expect("a release");
-        drop(locks.mutex("a").wait(SOON).lock().await.expect("a lock"));
+        drop(lock(&locks, "a").await);
     }
 }
 
 /// Holding, while another waits: that one has the lock at once, and the holder may not have been told yet. The token tells them apart.
 async fn of_a_holder_for_whom_another_waits(kind: Kind) {
     for table in Site::new(kind).await.tables() {
-        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let (locks, other) = (table.locks(LASTING).await, table.locks(LASTING).await);
         let guard = locks.mutex("a").lock().await.expect("a lock");
-        let waiter = tokio::spawn(async move { other.mutex("a").wait(SOON).lock().await });
+        let waiter = tokio::spawn(async move { lock(&other, "a").await });
         table.site.until("waits", waits).await;
         assert!(table.site.end(|connection| !waits(connection)).await > 0);
-        let next = waiter.await.expect("no panic").expect("the lock");
+        let next = waiter.await.expect("no panic");
         assert!(next.token() > guard.token(), "{}", table.technique);
         let fence = leasehold::fence::Fence::default();
         fence.admit("a", next.token()).expect("the newest");
@@ -46,9 +44,9 @@ async fn of_a_holder_for_whom_another_waits(kind: Kind) {
 /// Waiting: the place is lost, and nothing else.
 async fn of_a_waiter(kind: Kind) {
     for table in Site::new(kind).await.tables() {
-        let (locks, other) = (table.locks(LONG).await, table.locks(LONG).await);
+        let (locks, other) = (table.locks(LASTING).await, table.locks(LASTING).await);
         let guard = locks.mutex("a").lock().await.expect("a lock");
-        let waiter = tokio::spawn(async move { other.mutex("a").wait(SOON).lock().await });
+        let waiter = tokio::spawn(async move { lock(&other, "a").await });
         // One that is told to end may be seen for a while yet.
         let mut ended = HashSet::new();
         for _ in 0..3 {
@@ -59,7 +57,7 @@ async fn of_a_waiter(kind: Kind) {
         assert!(guard.is_held() && !waiter.is_finished());
         let token = guard.token();
         let _ = guard.release().await.expect("a release");
-        let next = waiter.await.expect("no panic").expect("the lock");
+        let next = waiter.await.expect("no panic");
         assert!(next.token() > token);
     }
 }
@@ -67,32 +65,16 @@ async fn of_a_waiter(kind: Kind) {
 /// Between the lock and its counter: there was no grant, and the claim asks again.
 async fn between_lock_and_token(kind: Kind) {
     for table in Site::new(kind).await.tables() {
-        let locks = table.locks(LONG).await;
+        let locks = table.locks(LASTING).await;
         let first = locks.mutex("a").lock().await.expect("a lock");
         let before = first.token();
         let _ = first.release().await.expect("a release");
-        // Somebody keeps the counter for a while.
+        // Somebody keeps the counter.
         let tokens = format!("{}_tokens", table.name);
-        let keep = match kind {
-            Kind::MariaDb => format!("UPDATE {tokens} SET token = token + SLEEP(2)"),
-            Kind::Postgres => format!("BEGIN; UPDATE {tokens} SET token = token; SELECT pg_sleep(2); COMMIT"),
-        };
-        let site = std::sync::Arc::clone(&table.site);
-        let keeping = tokio::spawn(async move { site.ask(&keep).await });
-        let kept = |text: &str| text.contains("SLEEP") || text.contains("pg_sleep");
-        let list = match kind {
-            Kind::MariaDb => "SELECT info FROM information_schema.processlist WHERE user = 'root'",
-            Kind::Postgres => "SELECT query FROM pg_stat_activity WHERE usename = 'postgres' AND state = 'active'",
-        };
-        leasehold_testbed::eventually(SOON, || async {
-            let rows = table.site.ask(list).await;
-            let keeps = rows.iter().flatten().flatten().any(|text| kept(text) && text.contains(&tokens));
-            if keeps { Ok(()) } else { Err("the counter is not kept yet") }
-        })
-        .await;
+        let hand = Hand::lock(&table.site.home, &format!("SELECT * FROM {tokens} FOR UPDATE")).await;
         let asking = tokio::spawn({
-            let mutex = locks.mutex("a").wait(SOON);
-            async move { mutex.lock().await }
+            let locks = locks.clone();
+            async move { lock(&locks, "a").await }
         });
         let counts = |connection: &leasehold_testbed::mariadb::Connection| {
             connection.query.as_deref().is_some_and(|query| query.contains(&tokens) && query.contains("INSERT"))
@@ -101,19 +83,19 @@ async fn between_lock_and_token(kind: Kind) {
         };
         table.site.until("raises the counter", counts).await;
         assert!(!asking.is_finished());
-        assert!(table.site.end(|_| true).await > 0);
-        let guard = asking.await.expect("no panic").expect("a lock, after all");
+        assert!(table.site.end(|one| one.id != hand.id).await > 0);
+        hand.commit().await;
+        let guard = asking.await.expect("no panic");
         assert!(guard.token() > before && guard.is_held(), "{}", table.technique);
-        let other = table.locks(LONG).await;
+        let other = table.locks(LASTING).await;
         assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
-        keeping.await.expect("no panic");
     }
 }
 
 /// Idle, between two locks: nobody notices.
 async fn of_one_that_rests(kind: Kind) {
     for table in Site::new(kind).await.tables() {
-        let locks = table.locks(LONG).await;
+        let locks = table.locks(LASTING).await;
         let mut last = 0;
         for _ in 0..3 {
             let guard = locks.mutex("a").try_lock().await.expect("an answer").expect("a free lock");

@@ -4,7 +4,8 @@
 mod counters;
 mod ends;
 mod lines;
-mod secret;
+#[cfg(feature = "nightly")]
+mod nightly;
 mod servers;
 mod site;
 

@@ -1,36 +1,29 @@
 //! A server, its clients, and what is done to them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::{Guard, Locks};
 use leasehold_conformance::world::SOON;
-use leasehold_testbed::mariadb::{self, Connection, MariaDb};
-use leasehold_testbed::postgres::{self, Postgres};
+use leasehold_testbed::mariadb::{Connection, MariaDb};
+use leasehold_testbed::postgres::Postgres;
 use leasehold_testbed::{Proxy, Server, WallClock, eventually};
-use mysql_async::prelude::Queryable;
+
+pub(crate) use crate::sql_faults::hand::Hand;
+pub(crate) use crate::sql_faults::shared::{Home, Kind};
 
 /// A TTL that no test outlives.
-pub(crate) const LONG: Duration = Duration::from_secs(90);
-/// A TTL that ends within a test.
+pub(crate) const LASTING: Duration = Duration::from_secs(600);
+/// A TTL whose end a test waits for.
 pub(crate) const SHORT: Duration = Duration::from_secs(2);
 
-/// Which database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    MariaDb,
-    Postgres,
-}
-
-/// One server.
+/// A database.
 pub(crate) struct Site {
     pub(crate) kind: Kind,
-    pub(crate) server: Server,
-    made: AtomicU32,
+    pub(crate) home: Home,
 }
 
-/// A table of its own, on one technique.
+/// Tables of its own, on one technique.
 pub(crate) struct Table {
     pub(crate) site: Arc<Site>,
     pub(crate) technique: &'static str,
@@ -38,7 +31,13 @@ pub(crate) struct Table {
 }
 
 impl Site {
+    /// On the server that all share.
     pub(crate) async fn new(kind: Kind) -> Self {
+        Self { kind, home: Home::shared(kind).await }
+    }
+
+    /// On a server of its own, to be killed or changed.
+    pub(crate) async fn alone(kind: Kind) -> Self {
         let server = match kind {
             Kind::MariaDb => MariaDb::new().start().await,
             Kind::Postgres => Postgres::new().start().await,
@@ -46,7 +45,7 @@ impl Site {
         Self::of(kind, server.expect("a server"))
     }
 
-    /// One whose clock can be moved.
+    /// On a server whose clock can be moved.
     pub(crate) async fn with_clock(kind: Kind, clock: &WallClock) -> Self {
         let server = match kind {
             Kind::MariaDb => MariaDb::new().clock(clock).start().await,
@@ -55,9 +54,13 @@ impl Site {
         Self::of(kind, server.expect("a server"))
     }
 
-    /// One that is there already.
+    /// On this server, where there is nobody else.
     pub(crate) fn of(kind: Kind, server: Server) -> Self {
-        Self { kind, server, made: AtomicU32::new(0) }
+        Self { kind, home: Home::alone(kind, server) }
+    }
+
+    pub(crate) fn server(&self) -> &Server {
+        self.home.server()
     }
 
     /// Both techniques, one after the other.
@@ -67,37 +70,24 @@ impl Site {
     }
 
     fn table(self: &Arc<Self>, technique: &'static str) -> Table {
-        let name = format!("t{}", self.made.fetch_add(1, Ordering::Relaxed));
-        Table { site: Arc::clone(self), technique, name }
+        Table { site: Arc::clone(self), technique, name: technique.replace('-', "_") }
     }
 
     /// Asks by hand, as the one who may do everything.
     pub(crate) async fn ask(&self, statement: &str) -> Vec<Vec<Option<String>>> {
-        match self.kind {
-            Kind::MariaDb => mariadb::ask(&self.server, statement).await,
-            Kind::Postgres => postgres::ask(&self.server, statement).await,
-        }
-        .unwrap_or_else(|error| panic!("{statement}: {error}"))
+        self.home.ask(statement).await
     }
 
     pub(crate) async fn connections(&self) -> Vec<Connection> {
-        match self.kind {
-            Kind::MariaDb => mariadb::connections(&self.server).await,
-            Kind::Postgres => postgres::connections(&self.server).await,
-        }
-        .expect("the connections")
+        self.home.connections().await
     }
 
     /// Ends all connections that `which` picks; how many.
     pub(crate) async fn end(&self, which: impl FnMut(&Connection) -> bool) -> usize {
         let mut ended = 0;
         for connection in self.connections().await.into_iter().filter(which) {
-            let killed = match self.kind {
-                Kind::MariaDb => mariadb::kill_connection(&self.server, connection.id).await,
-                Kind::Postgres => postgres::kill_connection(&self.server, connection.id).await,
-            };
             // It may have ended by itself.
-            ended += usize::from(killed.is_ok());
+            ended += usize::from(self.home.kill(connection.id).await);
         }
         ended
     }
@@ -112,41 +102,6 @@ impl Site {
     }
 }
 
-/// A transaction that somebody keeps open by hand.
-pub(crate) enum Hand {
-    MariaDb(mysql_async::Conn),
-    Postgres(tokio_postgres::Client),
-}
-
-impl Hand {
-    /// Begins one with this statement, as the user of the locks.
-    pub(crate) async fn lock(site: &Site, sql: &str) -> Self {
-        let url = site.server.url();
-        match site.kind {
-            Kind::MariaDb => {
-                let opts = mysql_async::Opts::from_url(&url).expect("a URL");
-                let mut hand = mysql_async::Conn::new(opts).await.expect("a connection");
-                hand.query_drop("BEGIN").await.expect("a transaction");
-                hand.query_drop(sql).await.expect("rows");
-                Self::MariaDb(hand)
-            }
-            Kind::Postgres => {
-                let (hand, line) = tokio_postgres::connect(&url, tokio_postgres::NoTls).await.expect("a connection");
-                tokio::spawn(line);
-                hand.batch_execute(&format!("BEGIN; {sql}")).await.expect("a transaction");
-                Self::Postgres(hand)
-            }
-        }
-    }
-
-    pub(crate) async fn commit(self) {
-        match self {
-            Self::MariaDb(mut hand) => hand.query_drop("COMMIT").await.expect("a commit"),
-            Self::Postgres(hand) => hand.batch_execute("COMMIT").await.expect("a commit"),
-        }
-    }
-}
-
 /// Whether a connection waits for a lock.
 pub(crate) fn waits(connection: &Connection) -> bool {
     let query = connection.query.as_deref().unwrap_or("");
@@ -155,8 +110,16 @@ pub(crate) fn waits(connection: &Connection) -> bool {
 }
 
 impl Table {
+    /// What belongs to it, as a statement of the one who may do everything names it: `_tokens`, say.
+    pub(crate) fn named(&self, end: &str) -> String {
+        match self.site.kind {
+            Kind::MariaDb => format!("{}.{}{end}", self.site.home.database, self.name),
+            Kind::Postgres => format!("{}{end}", self.name),
+        }
+    }
+
     pub(crate) fn url(&self) -> String {
-        format!("{}?technique={}&table={}", self.site.server.url(), self.technique, self.name)
+        format!("{}?technique={}&table={}", self.site.home.url(), self.technique, self.name)
     }
 
     /// A client with this TTL.
@@ -171,7 +134,7 @@ impl Table {
 
     /// The same, with options of the URL.
     pub(crate) async fn behind_with(&self, options: &str, ttl: Duration) -> (Locks, Proxy) {
-        let addr = self.site.server.addr();
+        let addr = self.site.server().addr();
         let proxy = Proxy::start(addr).await.expect("a proxy");
         let url = self.url().replace(&addr.to_string(), &proxy.addr().to_string());
         (open(&format!("{url}{options}"), ttl).await, proxy)
@@ -182,7 +145,13 @@ pub(crate) async fn open(url: &str, ttl: Duration) -> Locks {
     Locks::builder().ttl(ttl).open(url).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-/// The holder is told soon.
+/// Takes a lock, sooner or later.
+pub(crate) async fn lock(locks: &Locks, name: &str) -> Guard {
+    let mutex = locks.mutex(name);
+    tokio::time::timeout(SOON, mutex.lock()).await.expect("it is free soon").expect("a lock")
+}
+
+/// The holder is told.
 pub(crate) async fn told(guard: &Guard) {
     tokio::time::timeout(SOON, guard.lost()).await.expect("the holder is told");
     assert!(!guard.is_held());

@@ -5,7 +5,7 @@ use leasehold_testbed::eventually;
 use leasehold_testbed::mariadb::MariaDb;
 use leasehold_testbed::postgres::Postgres;
 
-use crate::sql_held_faults::site::{Kind, LONG, Site, open, waits};
+use crate::sql_held_faults::site::{Kind, LASTING, Site, lock, open, waits};
 
 /// Taken, waited for, left and given back.
 async fn over_tls(kind: Kind) {
@@ -21,12 +21,12 @@ async fn over_tls(kind: Kind) {
     };
     for table in Site::of(kind, server).tables() {
         // Who cannot end its statement cuts its line after `connect-timeout`: not within this test.
-        let url = format!("{}&tls=on&ca={}&connect-timeout=60s", table.url(), ca.display());
-        let (locks, other) = (open(&url, LONG).await, open(&url, LONG).await);
+        let url = format!("{}&tls=on&ca={}&connect-timeout=600s", table.url(), ca.display());
+        let (locks, other) = (open(&url, LASTING).await, open(&url, LASTING).await);
         let guard = locks.mutex("a").lock().await.expect("a lock");
         let waiter = tokio::spawn({
-            let mutex = other.mutex("a").wait(SOON);
-            async move { mutex.lock().await.map(|guard| guard.token()) }
+            let other = other.clone();
+            async move { lock(&other, "a").await.token() }
         });
         table.site.until("waits", waits).await;
         waiter.abort();
@@ -38,7 +38,7 @@ async fn over_tls(kind: Kind) {
         assert!(guard.is_held() && waiter.await.is_err_and(|ended| ended.is_cancelled()));
         let token = guard.token();
         let _ = guard.release().await.expect("a release");
-        let next = other.mutex("a").wait(SOON).lock().await.expect("nobody has it");
+        let next = lock(&other, "a").await;
         assert!(next.token() > token, "{}", table.technique);
     }
 }

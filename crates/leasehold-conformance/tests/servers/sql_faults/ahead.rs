@@ -1,0 +1,75 @@
+//! A client's clock that a test moves ahead: what is due after a third of a TTL is due at once, and no server's clock is touched.
+
+use std::time::Duration;
+
+use leasehold::clock::{Clock, ManualClock};
+use leasehold::{Guard, Locks};
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::{eventually, try_eventually};
+use tokio::task::JoinHandle;
+
+/// How long a renewal is waited for before the clock is moved on.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often it is brought up to the machine's clock.
+const TICK: Duration = Duration::from_millis(5);
+
+/// Goes on as the machine's clock does, and by so much more as the test says.
+pub(crate) struct Ahead {
+    hand: ManualClock,
+    ticks: JoinHandle<()>,
+}
+
+impl Ahead {
+    pub(crate) fn new() -> Self {
+        let hand = ManualClock::new();
+        let its = hand.clone();
+        let ticks = tokio::spawn(async move {
+            let system = Clock::system();
+            let mut last = system.now();
+            loop {
+                tokio::time::sleep(TICK).await;
+                let now = system.now();
+                its.advance(now.since(last));
+                last = now;
+            }
+        });
+        Self { hand, ticks }
+    }
+
+    /// A client that goes by this clock.
+    pub(crate) async fn locks(&self, url: &str, ttl: Duration) -> Locks {
+        Locks::builder().ttl(ttl).clock(self.hand.clock()).open(url).await.expect("locks")
+    }
+
+    /// Moves it ahead.
+    pub(crate) fn jump(&self, by: Duration) {
+        self.hand.advance(by);
+    }
+
+    /// Has leases of this TTL renewed, and waits until they are. All that the client holds should be among them: the next jump finds
+    /// less left of what was not renewed meanwhile.
+    pub(crate) async fn renewed(&self, guards: &[&Guard], ttl: Duration) {
+        let before: Vec<_> = guards.iter().map(|guard| guard.deadline()).collect();
+        let renewed = || async {
+            let lost = guards.iter().find_map(|guard| guard.lost_reason());
+            assert!(guards.iter().all(|guard| guard.is_held()), "lost: {lost:?}");
+            let renewed = guards.iter().zip(&before).all(|(guard, before)| guard.deadline() > *before);
+            if renewed { Ok(()) } else { Err("not renewed so far") }
+        };
+        // They are due after a third. A call that was under way has run out of its time by that, and is made again after a tenth.
+        self.jump(ttl * 2 / 5);
+        for _ in 0..3 {
+            if try_eventually("a renewal", PATIENCE, renewed).await.is_ok() {
+                return;
+            }
+            self.jump(ttl / 10);
+        }
+        eventually(SOON, renewed).await;
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.ticks.abort();
+    }
+}

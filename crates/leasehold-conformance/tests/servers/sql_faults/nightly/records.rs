@@ -1,0 +1,48 @@
+//! Records, where the clock is set back, and through a pooler.
+
+use leasehold_testbed::WallClock;
+use leasehold_testbed::postgres::{self, PgBouncer, PoolMode};
+
+use crate::sql_faults::records::{add, of};
+use crate::sql_faults::site::{BOTH, LASTING, Site, locks};
+
+/// The database's clock is set back by an hour: what is read goes back, and versions rise all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_set_back_repeats_no_version() {
+    for kind in BOTH {
+        let clock = WallClock::new().expect("a clock");
+        let site = Site::with_clock(kind, &clock).await;
+        let records = of(&site.locks(LASTING).await);
+        let made = records.record("a", 0, "x").await.expect("an answer").expect("none was there");
+        clock.move_to(-3600).expect("a clock");
+        let back = records.recall("a").await.expect("a record");
+        assert!(back.now + std::time::Duration::from_secs(1800) < made.now, "{kind:?}: the server's clock: {back:?}");
+        let next = records.record("a", made.version, "y").await.expect("an answer").expect("it is as it was");
+        assert_eq!(next.version, made.version + 1, "{kind:?}");
+        let _ = records.record("a", next.version, "").await.expect("an answer").expect("it is as it was");
+        let again = records.record("a", 0, "z").await.expect("an answer").expect("it was removed");
+        assert!(again.version > next.version, "{kind:?}: {again:?} after {next:?}");
+        assert!(records.record("a", made.version, "late").await.expect("an answer").is_none(), "{kind:?}");
+    }
+}
+
+/// Each statement may go to another session of the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_through_a_pooler() {
+    let server = postgres::start().await.expect("a server");
+    let pooler = PgBouncer::new(&server, PoolMode::Transaction).pool_size(3).start().await.expect("a pooler");
+    let url = format!("{}?pooler=transaction", pooler.url());
+    let mut clients = Vec::new();
+    for _ in 0..4 {
+        let locks = locks(&url, LASTING).await;
+        clients.push(tokio::spawn(async move {
+            for _ in 0..10 {
+                add(&of(&locks), "a").await;
+            }
+        }));
+    }
+    for client in clients {
+        client.await.expect("a client");
+    }
+    assert_eq!(of(&locks(&server.url(), LASTING).await).recall("a").await.expect("a record").value, "40");
+}
