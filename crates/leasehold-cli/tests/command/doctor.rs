@@ -58,7 +58,7 @@ async fn a_replica_is_no_place_for_locks_and_its_master_should_wait_for_it() {
     // Until the master has heard of it, it is not in step.
     let mut raw = Resp::connect(master.addr()).await.unwrap();
     raw.command(&["SET", "x", "1", "PX", "1"]).await.unwrap();
-    assert_eq!(raw.command(&["WAIT", "1", "20000"]).await.unwrap(), Reply::Integer(1));
+    assert_eq!(raw.command(&["WAIT", "1", "120000"]).await.unwrap(), Reply::Integer(1));
     let (code, of_replica) = report(&replica.url()).await;
     assert_eq!(code, 2);
     let finding = found(&of_replica, "role", "fail");
@@ -82,11 +82,9 @@ async fn a_holder_that_died_is_found() {
     assert!(of(&before, "ended-holders").is_empty(), "{before:#}");
     let kill = move || {
         let place = Place::new();
-        let held =
-            place.start(["run", "--engine", &url, "--ttl", "4s", "--grace", "100ms", "died", "--", "sleep", "60"]);
-        crate::common::wait_for("the lock to be held", || {
-            place.run(["show", "--engine", &url, "died"]).out().contains("held").then_some(())
-        });
+        let work = "echo > begun; exec sleep 600";
+        let held = place.start(["run", "--engine", &url, "--ttl", "2s", "died", "-c", work]);
+        place.wait_for_file("begun");
         held.signal(rustix::process::Signal::KILL);
         crate::common::wait_for("its lease to be over", || {
             place.run(["show", "--engine", &url, "died"]).out().contains("free").then_some(())
