@@ -77,7 +77,10 @@ const RULES: &[Rule] = &[
     Rule {
         promises: &[Promise::Ticks],
         applies: |terms| terms.wants(FaultKind::Ahead),
-        word: counted("by a clock that jumps ahead leases end, and ticks come due, before their time", "docs/verify.md#faults"),
+        word: counted(
+            "by a clock that jumps ahead leases end, and ticks come due, before their time",
+            "docs/verify.md#faults",
+        ),
     },
     Rule {
         promises: ALONE,
@@ -87,7 +90,10 @@ const RULES: &[Rule] = &[
     Rule {
         promises: &[Promise::Ticks],
         applies: |terms| terms.may_forget() && !terms.strict,
-        word: counted("a server that forgot a record has its ticks due again", "docs/schedule.md#what-each-engine-keeps"),
+        word: counted(
+            "a server that forgot a record has its ticks due again",
+            "docs/schedule.md#what-each-engine-keeps",
+        ),
     },
     Rule {
         promises: &[Promise::Ticks],
@@ -100,7 +106,10 @@ const RULES: &[Rule] = &[
     Rule {
         promises: &[Promise::Tokens],
         applies: |terms| terms.moves_clocks() && terms.forgets_or_evicts(),
-        word: counted("a server that forgets, and whose clock is wrong, can give a token twice", "docs/verify.md#faults"),
+        word: counted(
+            "a server that forgets, and whose clock is wrong, can give a token twice",
+            "docs/verify.md#faults",
+        ),
     },
 ];
 
@@ -127,7 +136,9 @@ impl Terms<'_> {
     /// What is claimed of a promise: the weakest of all that the faults leave of it.
     pub fn word(&self, promise: Promise) -> Word {
         let rules = RULES.iter().filter(|rule| rule.promises.contains(&promise) && (rule.applies)(self));
-        rules.map(|rule| rule.word).fold(GUARANTEED, |weakest, word| if word.claim > weakest.claim { word } else { weakest })
+        rules
+            .map(|rule| rule.word)
+            .fold(GUARANTEED, |weakest, word| if word.claim > weakest.claim { word } else { weakest })
     }
 
     /// Whether it must hold.

@@ -84,7 +84,9 @@ fn what_is_wrong_in_a_history_is_found_and_said() {
 fn a_run_that_is_interrupted_is_checked_and_reported() {
     let folder = folder();
     let mut command = Command::new(PROGRAM);
-    command.args(["--local", "file", "--faults", "kill", "--for", "10m", "--time", "report"]).current_dir(folder.path());
+    command
+        .args(["--local", "file", "--faults", "kill", "--for", "10m", "--time", "report"])
+        .current_dir(folder.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let history = folder.path().join("verify-file-fenced-1.jsonl");
     let granted = || std::fs::read_to_string(&history).is_ok_and(|lines| lines.matches("granted").count() > 3);
@@ -110,7 +112,9 @@ fn a_run_that_is_interrupted_is_checked_and_reported() {
 fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
     let folder = folder();
     let mut command = Command::new(PROGRAM);
-    command.args(["--local", "file", "--faults", "kill", "--for", "10m", "--time", "report"]).current_dir(folder.path());
+    command
+        .args(["--local", "file", "--faults", "kill", "--for", "10m", "--time", "report"])
+        .current_dir(folder.path());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
     let history = folder.path().join("verify-file-fenced-1.jsonl");
     let lines = || std::fs::read_to_string(&history).unwrap_or_default();
