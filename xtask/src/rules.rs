@@ -48,17 +48,12 @@ fn timed(text: &str) -> Vec<(usize, String)> {
         let names_one =
             bound.iter().any(|(from, name)| *from < at && at - from < 4000 && has_word(condition(body), name));
         let is_time = ["elapsed()", ".since("].iter().any(|word| condition(body).contains(word)) || names_one;
-        if is_time && !is_lower_bound(condition(body)) {
+        if is_time && condition(body).contains('<') {
             let line = text[..at].matches('\n').count() + 1;
             found.push((line, body.split_whitespace().collect::<Vec<_>>().join(" ")));
         }
     }
     found
-}
-
-/// "Not before": true on a slow machine, too.
-fn is_lower_bound(condition: &str) -> bool {
-    condition.contains('>') && !condition.contains('<')
 }
 
 /// The names that `let NAME = ….elapsed()…;` binds, and where.
@@ -114,7 +109,6 @@ mod tests {
         assert_eq!(timed(direct), [(2, "start.elapsed() < SOON, \"too slow\"".to_owned())]);
         let named = "let took = start.elapsed();\nassert!(\n  took < SOON\n);";
         assert_eq!(timed(named), [(2, "took < SOON".to_owned())]);
-        assert_eq!(timed("let took = start.elapsed().as_secs();\nassert_eq!(took, 3);").len(), 1);
         assert_eq!(timed("assert!(clock.now().since(start) <= BOUND);").len(), 1);
     }
 
@@ -126,6 +120,8 @@ mod tests {
             "let took = start.elapsed();\nprintln!(\"{took:?}\");",
             "if start.elapsed() > LIMIT { return; }",
             "assert!(start.elapsed() >= delay * 2, \"not before\");",
+            // Exactly so much: that can only be a clock that the test moves.
+            "assert_eq!(start.elapsed(), TIMEOUT / 3);",
         ] {
             assert_eq!(timed(text), [], "{text}");
         }
