@@ -11,7 +11,7 @@ use leasehold_testbed::redis::{Reply, Resp, replica_of};
 use leasehold_testbed::{Server, eventually, redis};
 
 use crate::redis_faults::site::Site;
-use crate::redis_faults::time::{renewed, timed};
+use crate::redis_faults::time::{self, renewed, timed};
 
 pub(super) async fn raw(server: &Server) -> Resp {
     Resp::connect(server.addr()).await.expect("a raw connection")
@@ -93,10 +93,16 @@ async fn without_the_replicas_bundled_leases_are_not_extended() {
     let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
     let mut replica = replica_of(&server).start().await.expect("a replica");
     let locks = timed(&format!("{}?replicas=1", server.url()), LONG, hand.clock()).await;
-    let mut guards = Vec::new();
-    for number in 0..40 {
-        guards.push(locks.mutex(format!("lock {number}")).wait(SOON).lock().await.expect("a lock"));
-    }
+    let taking = tokio::spawn(async move {
+        let mut guards = Vec::new();
+        for number in 0..40 {
+            guards.push(locks.mutex(format!("lock {number}")).wait(LONG).lock().await.expect("a lock"));
+        }
+        guards
+    });
+    // A grant that the replica has not seen in time is asked for again, after a pause.
+    time::until(&hand, || if taking.is_finished() { Ok(()) } else { Err("not all are taken") }).await;
+    let guards = taking.await.expect("no panic");
     replica.pause().expect("a pause");
     let promised: Vec<_> = guards.iter().map(Guard::deadline).collect();
     let _ = raw(&server).await.command(&["CONFIG", "RESETSTAT"]).await.expect("an answer");

@@ -64,9 +64,12 @@ impl Time {
     }
 }
 
-/// A client whose clock stands still until the test moves it.
+/// A client whose clock stands still until the test moves it. It does not give up a slow connection: it would try again after a pause
+/// on that clock.
 pub(crate) async fn timed(url: &str, ttl: Duration, clock: Clock) -> Locks {
-    Locks::builder().ttl(ttl).clock(clock).open(url).await.expect("a client")
+    let mark = if url.contains('?') { '&' } else { '?' };
+    let url = format!("{url}{mark}connect-timeout=300s");
+    Locks::builder().ttl(ttl).clock(clock).open(&url).await.expect("a client")
 }
 
 /// A third of a lease of [`LONG`] passes, by which all of them are due, and each is renewed. A renewal that was on its way when the
