@@ -196,9 +196,13 @@ impl Check {
 
 #[test]
 fn no_read_gets_less_than_what_had_been_written_before_it_began() {
-    let check = Check::run(Rule::Ours, [1, 1, 1]);
-    assert_eq!(check.wrong, None);
-    assert!(check.seen.len() > 10_000, "only {} states", check.seen.len());
+    // Every fault once, together; in the gate one with each other.
+    let all: &[_] = if cfg!(feature = "nightly") { &[[1, 1, 1]] } else { &[[1, 1, 0], [0, 1, 1]] };
+    for faults in all {
+        let check = Check::run(Rule::Ours, *faults);
+        assert_eq!(check.wrong, None);
+        assert!(check.seen.len() > 3_000, "only {} states", check.seen.len());
+    }
     let check = Check::run(Rule::Ours, [1, 0, 0]);
     assert_eq!(check.wrong, None);
 }

@@ -344,7 +344,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 500 } else { 150 }))]
 
     #[test]
     fn tokens_rise_and_nobody_enters_beside_a_holder(acts in prop::collection::vec(acts(), 1..120)) {

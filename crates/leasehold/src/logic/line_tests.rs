@@ -505,7 +505,7 @@ fn simulate(without: Without, first: i32, ops: &[Op]) -> Result<(), TestCaseErro
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(3_000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 3_000 } else { 500 }))]
 
     /// Whatever is late: nobody believes to hold beside another, and once all is told, everybody who holds knows.
     #[test]
@@ -623,7 +623,7 @@ impl Prompt {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 2_000 } else { 400 }))]
 
     /// Where nothing is late and nothing expires, the list does what the specification says.
     #[test]

@@ -197,7 +197,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 2_000 } else { 500 }))]
 
         /// Whatever is asked and whenever the follower is cut off: the leader never ends the session before `until`.
         #[test]

@@ -253,7 +253,7 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 600 } else { 150 }))]
 
     #[test]
     fn no_tick_begins_twice_but_by_policy_and_then_with_a_higher_token(policy in policies(), events in events(true)) {

@@ -1,5 +1,5 @@
-//! Long random runs, each of which follows from its seed. `LEASEHOLD_SEED=7 cargo test -p leasehold --test quorum
-//! simulation::every_promise_holds -- --nocapture` does one run and no other, and shows it event by event.
+//! Long random runs, each of which follows from its seed. `LEASEHOLD_SEED=7 cargo test -p leasehold --test integration
+//! quorum::simulation::every_promise_holds -- --nocapture` does one run and no other, and shows it event by event.
 
 mod actor;
 mod chance;
@@ -16,6 +16,9 @@ use self::judge::Breach;
 use self::plan::{Plan, Restart};
 use self::world::{Happening, World};
 use leasehold::logic::lease::Drift;
+
+/// The gate does one run in so many; `--features nightly` does all.
+const ONE_IN: u64 = if cfg!(feature = "nightly") { 1 } else { 25 };
 
 /// What came of a run.
 #[derive(Debug, Default)]
@@ -124,7 +127,7 @@ struct Many {
 
 /// Runs many seeds on two threads, or the one that is wanted, and adds up what came of them.
 fn many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> Many {
-    let wanted = wanted();
+    let (wanted, seeds) = (wanted(), seeds.div_ceil(ONE_IN));
     let reports: Vec<(u64, Report)> = match wanted {
         Some(seed) => {
             let report = run(seed, true, adjust);
@@ -171,7 +174,7 @@ fn all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan), enough: fn(&Report) -
     if let Some((seed, breaches)) = bad.first_key_value() {
         panic!(
             "{} runs broke a promise: {kinds:?}\nthe first, to be seen with\n\
-             LEASEHOLD_SEED={seed} cargo test -p leasehold --test quorum simulation::{test} -- --nocapture\n{:#?}",
+             LEASEHOLD_SEED={seed} cargo test -p leasehold --test integration quorum::simulation::{test} -- --nocapture\n{:#?}",
             bad.len(),
             &breaches[..breaches.len().min(3)]
         );
@@ -191,7 +194,7 @@ fn some_break(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: Breach) {
 
 #[test]
 fn one_seed_is_one_run() {
-    for seed in 0..20 {
+    for seed in 0..20_u64.div_ceil(ONE_IN) {
         let (one, again, other) = (run(seed, true, |_| {}), run(seed, true, |_| {}), run(seed + 1, true, |_| {}));
         assert!(one.log.len() > 50, "{} events", one.log.len());
         assert_eq!((&one.log, one.events), (&again.log, again.events), "seed {seed}");
@@ -203,7 +206,10 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn every_promise_holds() {
-    let enough = |total: &Report| total.grants > 10_000 && total.shared > 500 && total.fenced_off > 100;
+    let enough = |total: &Report| {
+        let one_in = ONE_IN as usize;
+        total.grants > 10_000 / one_in && total.shared > 500 / one_in && total.fenced_off > 100 / one_in
+    };
     all_hold("every_promise_holds", 2500, |_| {}, enough);
 }
 
@@ -213,7 +219,7 @@ fn tokens_need_no_clock() {
         plan.jumps = 4;
         plan.restart = Restart::Durable;
     };
-    all_hold("tokens_need_no_clock", 1500, jumps, |total| total.grants > 5_000);
+    all_hold("tokens_need_no_clock", 1500, jumps, |total| total.grants > 5_000 / ONE_IN as usize);
 }
 
 #[test]
@@ -228,7 +234,7 @@ fn nodes_that_forget_and_do_not_abstain_let_two_in() {
 #[test]
 fn the_allowance_for_drift_is_needed_and_enough() {
     const TEST: &str = "the_allowance_for_drift_is_needed_and_enough";
-    all_hold(TEST, 25, Plan::only_clocks, |total| total.grants > 100);
+    all_hold(TEST, 25, Plan::only_clocks, |total| total.grants > 100 / ONE_IN as usize);
     let without = |plan: &mut Plan| {
         plan.only_clocks();
         plan.drift = Drift { ppm: 0, fixed: Duration::ZERO };
