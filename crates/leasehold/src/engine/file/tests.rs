@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::wire::{self, COUNTERS, Counters, PAGE, SLOTS};
-use crate::clock::Clock;
+use crate::clock::{Clock, ManualClock};
 use crate::engine::{Engine, EngineUrl, LockView, Renewal};
 use crate::{Claim, ErrorKind, LockName, Locks, LostReason, Mode, Terms, Token};
+
+/// The TTL of a lease that cannot end while a test runs.
+const LASTING: Duration = Duration::from_secs(600);
 
 struct Home {
     _temp: tempfile::TempDir,
@@ -27,7 +30,7 @@ impl Home {
     }
 
     async fn open(&self) -> Locks {
-        Locks::open(&self.url()).await.unwrap()
+        Locks::builder().ttl(LASTING).open(&self.url()).await.unwrap()
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -74,7 +77,7 @@ async fn the_folder_and_all_in_it_are_private() {
 #[tokio::test]
 async fn a_folder_is_shared_with_a_group_when_that_is_asked_for() {
     let home = Home::new();
-    let locks = Locks::open(&format!("{}?mode=0770", home.url())).await.unwrap();
+    let locks = Locks::builder().ttl(LASTING).open(&format!("{}?mode=0770", home.url())).await.unwrap();
     let _guard = locks.mutex("a").lock().await.unwrap();
     assert_eq!(fs::metadata(&home.dir).unwrap().permissions().mode() & 0o777, 0o770);
     assert_eq!(fs::metadata(home.file("a")).unwrap().permissions().mode() & 0o777, 0o660);
@@ -88,7 +91,7 @@ async fn a_folder_is_shared_with_a_group_when_that_is_asked_for() {
 async fn a_folder_that_was_private_can_be_shared_later() {
     let home = Home::new();
     take(&home.open().await, "a").await;
-    let locks = Locks::open(&format!("{}?mode=0770", home.url())).await.unwrap();
+    let locks = Locks::builder().ttl(LASTING).open(&format!("{}?mode=0770", home.url())).await.unwrap();
     take(&locks, "a").await;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&home.dir), mode(&home.dir.join("locks")), mode(&home.file("a"))), (0o770, 0o770, 0o660));
@@ -308,18 +311,17 @@ async fn what_dead_clients_left_is_cleared_away() {
     let other = home.open().await;
     assert_eq!(fs::read_dir(&clients).unwrap().count(), 4, "two clients, a file and a bell each");
     drop((locks, other));
-    until(|| fs::read_dir(&clients).unwrap().count() == 0).await;
+    until(async || fs::read_dir(&clients).unwrap().count() == 0).await;
 }
 
-/// Waits until `done`, for ten seconds at most.
-async fn until(done: impl Fn() -> bool) {
-    for _ in 0..10_000 {
-        if done() {
-            return;
+/// Waits until `done`. Only a failing test waits for two minutes.
+async fn until(done: impl AsyncFn() -> bool) {
+    let waiting = async {
+        while !done().await {
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    panic!("waited ten seconds");
+    };
+    assert!(tokio::time::timeout(Duration::from_secs(120), waiting).await.is_ok(), "waited two minutes");
 }
 
 async fn engine(home: &Home) -> Arc<super::FileEngine> {
@@ -328,13 +330,7 @@ async fn engine(home: &Home) -> Arc<super::FileEngine> {
 
 fn claim(name: &str) -> Arc<Claim> {
     let holder = Arc::new(crate::Holder::new("h", 1, "p", ""));
-    Arc::new(Claim::new(Arc::new(Terms::new(
-        LockName::new(name).unwrap(),
-        Mode::Exclusive,
-        None,
-        Duration::from_secs(30),
-        holder,
-    ))))
+    Arc::new(Claim::new(Arc::new(Terms::new(LockName::new(name).unwrap(), Mode::Exclusive, None, LASTING, holder))))
 }
 
 #[tokio::test]
@@ -362,7 +358,7 @@ async fn a_step_that_finds_the_file_occupied_says_so() {
     take(&locks, "a").await;
     let occupier = File::open(home.file("a")).unwrap();
     rustix::fs::flock(&occupier, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let error = locks.mutex("a").ttl(Duration::from_secs(60)).try_lock().await.unwrap_err();
+    let error = locks.mutex("a").ttl(LASTING).try_lock().await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true));
     assert!(error.to_string().contains("is it stopped?"), "{error}");
     drop(occupier);
@@ -371,13 +367,23 @@ async fn a_step_that_finds_the_file_occupied_says_so() {
 
 #[tokio::test]
 async fn an_occupied_file_costs_no_other_lease() {
-    let home = Home::new();
-    let locks = Locks::builder().ttl(Duration::from_secs(3)).open(&home.url()).await.unwrap();
+    let (home, hand, ttl) = (Home::new(), ManualClock::new(), Duration::from_secs(30));
+    let locks = Locks::builder().clock(hand.clock()).ttl(ttl).open(&home.url()).await.unwrap();
     let stuck = locks.mutex("a-stuck").lock().await.unwrap();
     let others = [locks.mutex("b").lock().await.unwrap(), locks.mutex("c").lock().await.unwrap()];
+    let before = others.each_ref().map(crate::Guard::deadline);
     let occupier = File::open(home.file("a-stuck")).unwrap();
     rustix::fs::flock(&occupier, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    // The one that cannot be renewed is lost in the end; by then the others were renewed, and still are.
+    // All are renewed together; the folder has what became of the others while the first is waited for.
+    hand.advance(ttl / 3);
+    for name in ["b", "c"] {
+        until(async || locks.inspect(name).await.unwrap().holders[0].left == ttl).await;
+    }
+    // The wait for the first ends, and with it the renewal of the others.
+    hand.advance(Duration::from_secs(3));
+    until(async || others.iter().zip(&before).all(|(guard, before)| guard.deadline() > *before)).await;
+    // The one that cannot be renewed is lost in the end, and no other.
+    hand.advance(stuck.deadline().since(locks.clock().now()));
     assert_eq!(stuck.lost().await, LostReason::Expired);
     assert!(others.iter().all(crate::Guard::is_held));
     drop(occupier);

@@ -5,17 +5,17 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use leasehold::Locks;
 
-use crate::file::{TASK, URL, again, lines};
+use crate::BOUND;
+use crate::file::{TASK, URL, again, lines, started_again_name};
 
 /// Takes and gives back three times, and says each token as soon as it has it.
 pub(crate) async fn cycle(url: &str) {
     let locks = Locks::open(url).await.unwrap();
     for _ in 0..3 {
-        let guard = locks.mutex("a").wait(Duration::from_secs(10)).lock().await.unwrap();
+        let guard = locks.mutex("a").wait(BOUND).lock().await.unwrap();
         say(guard.token().0);
         let _ = guard.release().await.unwrap();
     }
@@ -26,9 +26,9 @@ pub(crate) async fn cycle(url: &str) {
 /// Holds while others wait, then hands over.
 pub(crate) async fn hand_over(url: &str) {
     let (one, two) = (Locks::open(url).await.unwrap(), Locks::open(url).await.unwrap());
-    let first = one.mutex("a").wait(Duration::from_secs(10)).lock().await.unwrap();
+    let first = one.mutex("a").wait(BOUND).lock().await.unwrap();
     say(first.token().0);
-    let waiting = two.mutex("a").wait(Duration::from_secs(10));
+    let waiting = two.mutex("a").wait(BOUND);
     let (second, released) = tokio::join!(waiting.lock(), async {
         while two.inspect("a").await.unwrap().waiters.is_empty() {
             tokio::task::yield_now().await;
@@ -52,7 +52,7 @@ fn killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
     let mut strace = Command::new("strace");
     strace.args(["-f", "-qq", "-o", "/dev/null", "-e", &format!("trace={syscall}")]);
     strace.args(["-e", &format!("inject={syscall}:signal=SIGKILL:when={nth}")]).arg(exe);
-    strace.args(["--exact", "started_again", "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
+    strace.args(["--exact", started_again_name(), "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
     strace.output().expect("strace is not installed; it is in the Debian package `strace`: apt-get install strace")
 }
 

@@ -16,10 +16,30 @@ use std::process::Command;
 const TASK: &str = "LEASEHOLD_TEST_TASK";
 const URL: &str = "LEASEHOLD_TEST_URL";
 
+/// The test that does what a started process is to do.
+fn started_again_name() -> &'static str {
+    crate::test_name(concat!(module_path!(), "::started_again"))
+}
+
+/// Waits until the condition finds something.
+async fn until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
+    let waiting = async {
+        loop {
+            match condition().await {
+                Some(found) => return found,
+                None => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
+            }
+        }
+    };
+    tokio::time::timeout(crate::BOUND, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("not within {:?}: {what}", crate::BOUND))
+}
+
 /// This test binary, to be started again for a task.
 fn again(task: &str, url: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "started_again", "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
+    command.args(["--exact", started_again_name(), "--nocapture", "--test-threads=1"]).env(TASK, task).env(URL, url);
     command
 }
 

@@ -8,7 +8,8 @@ use std::process::Command;
 
 use leasehold::{ErrorKind, Locks};
 
-use crate::file::{TASK, URL, again, lines};
+use crate::LASTING;
+use crate::file::{TASK, URL, again, lines, started_again_name};
 
 /// Opens and takes a lock, and says how that went.
 pub(crate) async fn open(url: &str) {
@@ -23,7 +24,7 @@ pub(crate) async fn open(url: &str) {
 pub(crate) async fn fill(url: &str) {
     let dir = Path::new(url.strip_prefix("file://").unwrap());
     fs::write(dir.join("ballast"), vec![1; 64 * 1024]).unwrap();
-    let locks = Locks::open(url).await.unwrap();
+    let locks = Locks::builder().ttl(LASTING).open(url).await.unwrap();
     let guard = locks.mutex("held").lock().await.unwrap();
     let mut names = 0;
     let error = loop {
@@ -87,7 +88,7 @@ fn a_folder_that_cannot_be_written_is_refused() {
         // By another process: a file that we have open for writing cannot be started by us.
         assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&exe).status().unwrap().success());
         open = Command::new(exe);
-        open.args(["--exact", "started_again", "--nocapture"]).uid(65_534).gid(65_534);
+        open.args(["--exact", started_again_name(), "--nocapture"]).uid(65_534).gid(65_534);
         open.env(TASK, "open").env(URL, format!("file://{}", dir.display()));
     }
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o500)).unwrap();
@@ -122,7 +123,7 @@ fn a_full_disk_is_said_and_loses_nothing() {
     }
     let script = "mount -t tmpfs -o size=256k,mode=700 tmpfs \"$1\" && shift && exec \"$@\"";
     unshare.args(["--mount", "sh", "-c", script, "sh"]).arg(&small).arg(std::env::current_exe().unwrap());
-    unshare.args(["--exact", "started_again", "--nocapture", "--test-threads=1"]);
+    unshare.args(["--exact", started_again_name(), "--nocapture", "--test-threads=1"]);
     let output = unshare.env(TASK, "fill").env(URL, format!("file://{}", small.display())).output().unwrap();
     let result = lines(&output.stdout, "result ");
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use leasehold::Locks;
 
-use crate::file::again;
+use crate::file::{again, until};
+use crate::{BOUND, LASTING};
 
 /// Waits for the lock.
 pub(crate) async fn wait(url: &str) {
     let locks = Locks::open(url).await.unwrap();
-    let _ = locks.mutex("a").lock().await.unwrap().release().await.unwrap();
+    let _ = locks.mutex("a").ttl(LASTING).lock().await.unwrap().release().await.unwrap();
     std::process::exit(0);
 }
 
 /// Takes one of two permits, and keeps it until it is killed.
 pub(crate) async fn permit(url: &str) {
     let locks = Locks::open(url).await.unwrap();
-    let _guard = locks.semaphore("s", 2).acquire(1).await.unwrap();
+    let _guard = locks.semaphore("s", 2).ttl(LASTING).acquire(1).await.unwrap();
     std::future::pending().await
 }
 
@@ -31,16 +32,14 @@ async fn the_death_of_any_holder_of_permits_is_noticed_at_once() {
         let mut holders: Vec<Child> = Vec::new();
         for count in 1..=2 {
             holders.push(again("permit", &url).stdout(Stdio::null()).spawn().unwrap());
-            while locks.inspect("s").await.unwrap().holders.len() < count {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            let held = async || (locks.inspect("s").await.unwrap().holders.len() == count).then_some(());
+            until("a holder", held).await;
         }
-        // Half of what the waiter's own heartbeat would take.
-        let waiting = locks.semaphore("s", 2).ttl(Duration::from_secs(60)).wait(Duration::from_secs(10));
+        // Neither a lease nor the waiter's own heartbeat, a third of its TTL, ends within the bound.
+        let waiting = locks.semaphore("s", 2).ttl(LASTING).wait(BOUND);
         let (granted, ()) = tokio::join!(waiting.acquire(1), async {
-            while locks.inspect("s").await.unwrap().waiters.is_empty() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
+            let waits = async || locks.inspect("s").await.unwrap().waiters.first().map(drop);
+            until("a waiter", waits).await;
             holders[killed].kill().unwrap();
         });
         let _ = granted.unwrap().release().await.unwrap();
@@ -67,28 +66,19 @@ fn waits(child: &Child) -> u64 {
 async fn a_waiter_sleeps_until_it_is_woken() {
     let home = tempfile::tempdir().unwrap();
     let url = format!("file://{}", home.path().join("locks").display());
-    let locks = Locks::open(&url).await.unwrap();
+    let locks = Locks::builder().ttl(LASTING).open(&url).await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     let mut waiters: Vec<Child> = (0..2).map(|_| again("wait", &url).stdout(Stdio::null()).spawn().unwrap()).collect();
-    while locks.inspect("a").await.unwrap().waiters.len() < 2 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    // Once all is quiet, two seconds pass without a thing to do: a poll every 100 ms would show as twenty waits each.
-    let mut before = waits(&waiters[0]);
-    loop {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        let now = waits(&waiters[0]);
-        if now == before {
-            break;
-        }
-        before = now;
-    }
-    let before: Vec<u64> = waiters.iter().map(waits).collect();
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    for (waiter, before) in waiters.iter().zip(before) {
-        let woken = waits(waiter) - before;
-        assert!(woken <= 4, "woke {woken} times in two seconds");
-    }
+    until("two waiters", async || (locks.inspect("a").await.unwrap().waiters.len() == 2).then_some(())).await;
+    // Once all is quiet, nothing wakes them: a poll every 100 ms would show as ten waits each in a second, and as more if it takes longer.
+    let all = || waiters.iter().map(waits).collect::<Vec<u64>>();
+    let second = Duration::from_secs(1);
+    until("a second in which nobody wakes more than now and then", async || {
+        let before = all();
+        tokio::time::sleep(second).await;
+        all().iter().zip(&before).all(|(after, before)| after - before <= 4).then_some(())
+    })
+    .await;
     let _ = guard.release().await.unwrap();
     for waiter in &mut waiters {
         assert!(waiter.wait().unwrap().success());

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Locks, LostReason, Mode, Outcome, Wanted};
+use leasehold::{ErrorKind, LostReason, Mode, Outcome, Wanted};
 
-use crate::library::time::{TTL, give_back, pass, quiet, soon, still, walk};
+use crate::library::time::{TTL, give_back, lasting, pass, quiet, soon, still, walk};
 
 fn names(guard: &leasehold::AllGuard) -> Vec<&str> {
     guard.guards().iter().map(|guard| guard.name().as_str()).collect()
@@ -14,7 +14,7 @@ fn names(guard: &leasehold::AllGuard) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callers_that_name_them_in_different_order_do_not_wait_for_each_other() {
-    let locks = Locks::open("memory:").await.unwrap();
+    let locks = lasting("memory:").await;
     let inside = Arc::new([AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0)]);
     let orders: [&[usize]; 4] = [&[0, 1, 2], &[2, 1, 0], &[1, 0], &[2, 1]];
     let work = orders.into_iter().cycle().take(8).map(|order| {

@@ -8,7 +8,7 @@ use tokio::sync::Semaphore;
 
 use crate::library::renewal::spied;
 use crate::library::spy::{Call, Play};
-use crate::library::time::{TTL, give_back, pass, pending, quiet, soon, still, walk};
+use crate::library::time::{TTL, give_back, lasting, pass, pending, quiet, soon, still, walk};
 
 async fn nobody(locks: &Locks) -> bool {
     let view = locks.inspect("a").await.unwrap();
@@ -82,7 +82,7 @@ async fn a_dropped_writer_does_not_hold_up_readers() {
 
 #[tokio::test]
 async fn settle_after_a_dropped_request_is_quick() {
-    let locks = Locks::open("memory:").await.unwrap();
+    let locks = lasting("memory:").await;
     let _guard = locks.mutex("a").lock().await.unwrap();
     let mutex = locks.mutex("a");
     let mut request = Box::pin(mutex.lock());

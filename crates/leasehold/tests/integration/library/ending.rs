@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Locks};
+use leasehold::ErrorKind;
 
+use crate::BOUND;
 use crate::library::renewal::spied;
 use crate::library::spy::{Call, Play};
-use crate::library::time::{give_back, quiet, soon, still, walk};
+use crate::library::time::{give_back, lasting, quiet, soon, still, walk};
 
 #[tokio::test]
 async fn settle_waits_until_what_was_dropped_is_given_back() {
@@ -55,15 +56,15 @@ async fn a_closed_locks_refuses_further_requests_and_keeps_its_guards() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_dropped_together_with_the_last_locks_is_given_back() {
-    let watcher = Locks::open("memory:ending-rs").await.unwrap();
+    let watcher = lasting("memory:ending-rs").await;
     for round in 0..2000 {
-        let locks = Locks::open("memory:ending-rs").await.unwrap();
+        let locks = lasting("memory:ending-rs").await;
         let guard = locks.mutex("a").try_lock().await.unwrap();
         let guard = guard.unwrap_or_else(|| panic!("round {round}: left behind"));
         // The keeper of these locks is being woken by the new lease at this very moment, on another thread.
         drop(guard);
         drop(locks);
-        let next = watcher.mutex("a").wait(Duration::from_secs(5)).lock().await;
+        let next = watcher.mutex("a").wait(BOUND).lock().await;
         let next = next.unwrap_or_else(|error| panic!("round {round}: {error}"));
         give_back(next).await;
     }
@@ -71,8 +72,8 @@ async fn whatever_is_dropped_together_with_the_last_locks_is_given_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn settle_never_says_so_too_early() {
-    let locks = Locks::open("memory:ending-rs-2").await.unwrap();
-    let watcher = Locks::open("memory:ending-rs-2").await.unwrap();
+    let locks = lasting("memory:ending-rs-2").await;
+    let watcher = lasting("memory:ending-rs-2").await;
     for round in 0..5000 {
         drop(locks.mutex("a").lock().await.unwrap());
         locks.settle().await.unwrap();

@@ -55,15 +55,15 @@ impl Subscriber for Ear {
     }
 }
 
-/// Whether this is a process in which nothing but `test` runs; if not, one is started, and must succeed. Beside other tests,
+/// Whether this is a process in which nothing but the test at `path` runs; if not, one is started, and must succeed. Beside other tests,
 /// which do not listen, `tracing` may decide for all threads that nobody does.
-fn alone(test: &str) -> bool {
+fn alone(path: &'static str) -> bool {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
     let mut again = std::process::Command::new(std::env::current_exe().unwrap());
-    let output = again.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let output = again.args(["--exact", crate::test_name(path), "--nocapture"]).env(ALONE, "1").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "the test was run");
     false
@@ -71,7 +71,7 @@ fn alone(test: &str) -> bool {
 
 #[tokio::test]
 async fn requests_losses_failures_and_evictions_are_heard() {
-    if !alone("events::requests_losses_failures_and_evictions_are_heard") {
+    if !alone(concat!(module_path!(), "::requests_losses_failures_and_evictions_are_heard")) {
         return;
     }
     let ear = Ear::default();
@@ -99,7 +99,7 @@ async fn requests_losses_failures_and_evictions_are_heard() {
 
 #[tokio::test]
 async fn secrets_are_not_heard() {
-    if !alone("events::secrets_are_not_heard") {
+    if !alone(concat!(module_path!(), "::secrets_are_not_heard")) {
         return;
     }
     let ear = Ear::default();

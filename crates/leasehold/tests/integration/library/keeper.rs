@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold::{Locks, LostReason};
+use leasehold::LostReason;
 
 use crate::library::renewal::spied;
 use crate::library::spy::{Call, Play};
-use crate::library::time::{DRIFT, TTL, give_back, pass, quiet, still, walk};
+use crate::library::time::{DRIFT, TTL, give_back, lasting, pass, quiet, still, walk};
 
 #[tokio::test]
 async fn max_hold_ends_the_renewals_and_then_the_hold() {
@@ -100,7 +100,7 @@ async fn an_engine_without_a_queue_is_asked_less_and_less_often() {
 async fn one_keeper_task_serves_all_leases_and_ends_with_the_last_user() {
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     assert_eq!(tasks(), 0);
-    let locks = Locks::open("memory:").await.unwrap();
+    let locks = lasting("memory:").await;
     let mut guards = Vec::new();
     for index in 0..50 {
         guards.push(locks.mutex(format!("lock {index}")).lock().await.unwrap());

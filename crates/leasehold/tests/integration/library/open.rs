@@ -2,6 +2,8 @@
 
 use leasehold::{ErrorKind, Locks};
 
+use crate::library::time::lasting;
+
 async fn refusal(url: &str) -> leasehold::Error {
     match Locks::open(url).await {
         Ok(locks) => panic!("{url} was opened: {locks:?}"),
@@ -61,11 +63,11 @@ async fn a_memory_url_with_a_host_is_refused_rather_than_silently_private() {
 #[tokio::test]
 async fn a_named_memory_engine_is_shared_and_an_unnamed_one_is_not() {
     let url = "memory:open-rs";
-    let (one, two) = (Locks::open(url).await.unwrap(), Locks::open(url).await.unwrap());
+    let (one, two) = (lasting(url).await, lasting(url).await);
     let guard = one.mutex("a").lock().await.unwrap();
     assert!(two.mutex("a").try_lock().await.unwrap().is_none());
     assert_eq!(one.url(), url);
-    let apart = Locks::open("memory:").await.unwrap();
+    let apart = lasting("memory:").await;
     assert!(apart.mutex("a").try_lock().await.unwrap().is_some());
     drop(guard);
 }

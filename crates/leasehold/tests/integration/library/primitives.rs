@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use leasehold::{ErrorKind, Holder, Locks, MAX_DESCRIPTION, Mode, Outcome, Owner};
 
-use crate::library::time::{TTL, give_back, quiet, soon, still, walk};
+use crate::library::time::{TTL, give_back, lasting, quiet, soon, still, walk};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn many_tasks_exclude_each_other_and_tokens_rise() {
-    let locks = Locks::open("memory:").await.unwrap();
+    let locks = lasting("memory:").await;
     let inside = Arc::new(AtomicU32::new(0));
     let last = Arc::new(std::sync::Mutex::new(0));
     let work = (0..16).map(|_| {
@@ -155,7 +155,7 @@ async fn what_others_see() {
     let view = locks.inspect("a").await.unwrap();
     let holder = &view.holders[0];
     assert_eq!((&*holder.holder.text, holder.holder.pid), ("nightly run", std::process::id()));
-    assert!(!holder.holder.host.is_empty() && holder.holder.program.contains("library"), "{holder:?}");
+    assert!(!holder.holder.host.is_empty() && holder.holder.program.contains("integration"), "{holder:?}");
     assert_eq!((holder.mode, holder.left, holder.token.map(|token| token.0)), (Mode::Exclusive, TTL, Some(1)));
     let named = Locks::builder().holder(Holder::new("h", 7, "p", "")).open("memory:").await.unwrap();
     let _guard = named.mutex("a").describe("x").lock().await.unwrap();

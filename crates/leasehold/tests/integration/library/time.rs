@@ -5,14 +5,18 @@ use std::time::Duration;
 use leasehold::clock::ManualClock;
 use leasehold::{Builder, Guard, Locks, Outcome};
 
+use crate::{BOUND, LASTING};
+
 /// The TTL of most tests.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
 /// What the memory engine takes off every lease.
 pub(crate) const DRIFT: Duration = Duration::from_millis(5);
 
-/// How long a test waits for what must happen on the real clock.
-pub(crate) const BOUND: Duration = Duration::from_secs(20);
+/// `url` on the real clock, with leases that outlast the test.
+pub(crate) async fn lasting(url: &str) -> Locks {
+    Locks::builder().ttl(LASTING).open(url).await.unwrap()
+}
 
 /// Locks on a clock that stands still.
 pub(crate) fn on(hand: &ManualClock) -> Builder {
@@ -51,6 +55,7 @@ pub(crate) async fn walk(hand: &ManualClock, by: Duration, step: Duration) {
 }
 
 /// Waits on the real clock until `condition` holds.
+#[cfg(feature = "nightly")]
 pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let waiting = async {
         while !condition() {
