@@ -34,9 +34,11 @@ fn conflict_timeout_and_their_code() {
     assert_eq!(place.run(["run", "-n", "a", "--", "true"]).failed(1, "").err(), "", "silent, as flock");
     place.run(["run", "-n", "-E", "42", "a", "--", "true"]).failed(42, "");
     place.run(["run", "--nonblock", "--verbose", "a", "--", "true"]).failed(1, "somebody else holds it");
-    place.run(["run", "-w", "2", "a", "--", "true"]).failed(1, "");
-    place.run(["run", "--timeout", "2s", "-E", "43", "--verbose", "a", "--", "true"]).failed(43, "not granted");
-    place.run(["run", "--wait", "0", "a", "--", "true"]).failed(1, "");
+    place.run_in_time(["run", "-w", "0.3", "a", "--", "true"]).failed(1, "");
+    place
+        .run_in_time(["run", "--timeout", "300ms", "-E", "43", "--verbose", "a", "--", "true"])
+        .failed(43, "not granted");
+    place.run_in_time(["run", "--wait", "0", "a", "--", "true"]).failed(1, "");
     assert_eq!(place.waiters("a"), 0, "who gave up has left the queue");
     holder.finish().ok();
     place.run(["run", "-n", "a", "--", "true"]).ok();

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Place;
-use crate::common::examined::{checks, command, durable, examine, found, of, report};
+use crate::common::examined::{checks, command, durable, examine, found, of, plain, report};
 use leasehold_testbed::Server;
 use leasehold_testbed::redis::{self, Cluster, Redis, Reply, Resp, SentinelSet};
 use serde_json::Value;
@@ -30,7 +30,7 @@ async fn a_server_that_forgets_nothing_is_fit() {
 
 #[tokio::test]
 async fn a_server_that_keeps_nothing_on_disk_is_warned_of() {
-    let server = redis::start().await.unwrap();
+    let server = plain().start().await.unwrap();
     let (code, report) = report(&server.url()).await;
     assert_eq!((code, checks(&report, "warn")), (1, vec!["persistence".to_owned(), "restart".into()]), "{report:#}");
     // Strict mode makes up for it.
@@ -58,7 +58,7 @@ async fn a_replica_is_no_place_for_locks_and_its_master_should_wait_for_it() {
     // Until the master has heard of it, it is not in step.
     let mut raw = Resp::connect(master.addr()).await.unwrap();
     raw.command(&["SET", "x", "1", "PX", "1"]).await.unwrap();
-    assert_eq!(raw.command(&["WAIT", "1", "20000"]).await.unwrap(), Reply::Integer(1));
+    assert_eq!(raw.command(&["WAIT", "1", "120000"]).await.unwrap(), Reply::Integer(1));
     let (code, of_replica) = report(&replica.url()).await;
     assert_eq!(code, 2);
     let finding = found(&of_replica, "role", "fail");
@@ -82,11 +82,9 @@ async fn a_holder_that_died_is_found() {
     assert!(of(&before, "ended-holders").is_empty(), "{before:#}");
     let kill = move || {
         let place = Place::new();
-        let held =
-            place.start(["run", "--engine", &url, "--ttl", "4s", "--grace", "100ms", "died", "--", "sleep", "60"]);
-        crate::common::wait_for("the lock to be held", || {
-            place.run(["show", "--engine", &url, "died"]).out().contains("held").then_some(())
-        });
+        let work = "echo > begun; exec sleep 600";
+        let held = place.start(["run", "--engine", &url, "--ttl", "2s", "died", "-c", work]);
+        place.wait_for_file("begun");
         held.signal(rustix::process::Signal::KILL);
         crate::common::wait_for("its lease to be over", || {
             place.run(["show", "--engine", &url, "died"]).out().contains("free").then_some(())

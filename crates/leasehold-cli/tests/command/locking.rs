@@ -5,7 +5,7 @@ use serde_json::json;
 
 #[test]
 fn eight_processes_run_one_at_a_time_with_rising_tokens() {
-    Place::new().eight_take_turns("");
+    Place::new().take_turns(8, 5, "");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What happens to the command when the lock is lost.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
-use crate::common::{Place, is_alive};
+use crate::common::{Place, is_alive, wait_for};
 use serde_json::json;
 
 /// A command that does not heed TERM, with a child that does not either.
@@ -69,6 +70,42 @@ fn on_lost_ignore_only_warns() {
     running.finish().failed(6, "runs on without it");
 }
 
+/// The long runs of this and of the next one tell that TERM came first.
+#[test]
+fn max_hold_ends_the_command() {
+    let place = Place::new();
+    let running = place.start(["run", "--max-hold", "2s", "--grace", "500ms", "a", "-c", STUBBORN]);
+    wait_for("a holder", || (place.holders("a") == 1 || place.path("child").exists()).then_some(()));
+    // Another gets the lock, and by then the command is gone.
+    let out = place.run(["run", "a", "-c", "cat child grandchild; true"]).ok().out();
+    assert!(out.split_whitespace().all(|pid| !is_alive(pid)), "{out}");
+    running.end().failed(75, "--max-hold is over");
+}
+
+#[test]
+fn when_renewals_fail_the_command_ends() {
+    let place = Place::new();
+    let running = place.start(["run", "--ttl", "3s", "--grace", "1s", "--json", "a", "-c", STUBBORN]);
+    let family = family(&place);
+    let latch = latch(&place);
+    let ran = running.end().failed(75, "");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    let events = ran.events();
+    let lost: Vec<_> = events.iter().filter(|event| event["event"] == json!("lost")).collect();
+    assert_eq!((lost.len(), &lost[0]["reason"]), (1, &json!("expired")), "{events:?}");
+    drop(latch);
+    place.run(["run", "a", "--", "true"]).ok();
+}
+
+/// Holds the lock's file, which keeps every process from every step on it, also from renewals.
+fn latch(place: &Place) -> std::fs::File {
+    let file = std::fs::read_dir(place.path("locks/locks")).unwrap().next().unwrap().unwrap().path();
+    let latch = std::fs::File::options().read(true).write(true).open(file).unwrap();
+    latch.lock().unwrap();
+    latch
+}
+
+#[cfg(feature = "nightly")]
 #[test]
 fn max_hold_ends_the_command_before_it_is_over() {
     let place = Place::new();
@@ -83,15 +120,13 @@ fn max_hold_ends_the_command_before_it_is_over() {
     place.run(["run", "--max-hold", "1h", "a", "--", "true"]).ok();
 }
 
+#[cfg(feature = "nightly")]
 #[test]
 fn when_renewals_fail_the_command_is_gone_before_the_lease_ends() {
     let place = Place::new();
     let running = place.start(["run", "--ttl", "10s", "--grace", "4s", "--json", "a", "-c", STUBBORN]);
     let family = family(&place);
-    // Whoever holds the lock's file keeps everybody from every step on it, also from renewals.
-    let file = std::fs::read_dir(place.path("locks/locks")).unwrap().next().unwrap().unwrap().path();
-    let latch = std::fs::File::options().read(true).write(true).open(file).unwrap();
-    latch.lock().unwrap();
+    let latch = latch(&place);
     let ran = running.end().failed(75, "");
     assert!(family.iter().all(|pid| !is_alive(pid)));
     assert_eq!(place.read("heard"), "term\n");
@@ -102,12 +137,13 @@ fn when_renewals_fail_the_command_is_gone_before_the_lease_ends() {
     place.run(["run", "a", "--", "true"]).ok();
 }
 
+#[cfg(feature = "nightly")]
 #[test]
 fn a_lock_is_kept_far_beyond_its_ttl() {
     let place = Place::new();
-    let child = "sleep 9; exit 4";
-    let running = place.start(["run", "--ttl", "4s", "--grace", "100ms", "a", "-c", child]);
-    crate::common::wait_for("a holder", || (place.holders("a") == 1).then_some(()));
+    let child = "sleep 45; exit 4";
+    let running = place.start(["run", "--ttl", "20s", "--grace", "100ms", "a", "-c", child]);
+    wait_for("a holder", || (place.holders("a") == 1).then_some(()));
     let waiter = place.start(["run", "a", "--", "true"]);
     let ran = running.end();
     assert_eq!((ran.code(), ran.err().as_str()), (4, ""));

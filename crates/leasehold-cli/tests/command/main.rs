@@ -8,6 +8,7 @@ mod doctor;
 mod doctor_redlock;
 mod doctor_sql;
 mod doctor_zookeeper;
+#[cfg(feature = "nightly")]
 mod fleet;
 mod locking;
 mod lost;
@@ -17,4 +18,6 @@ mod redlock;
 mod signals;
 mod sql;
 mod terminal;
+mod three_hosts;
+mod verify;
 mod zookeeper;

@@ -13,7 +13,7 @@ async fn with_server(work: impl FnOnce(Place, String) + Send + 'static) {
 
 #[tokio::test]
 async fn eight_processes_run_one_at_a_time_with_rising_tokens() {
-    with_server(|place, url| place.eight_take_turns(&format!("--engine {url}"))).await;
+    with_server(|place, url| place.take_turns(8, 3, &format!("--engine {url}"))).await;
 }
 
 #[tokio::test]
@@ -94,7 +94,9 @@ async fn a_run_inside_itself_is_refused_where_it_would_wait_for_itself() {
 async fn missing_replicas_are_named_as_the_reason() {
     with_server(|place, url| {
         let url = format!("{url}?replicas=1");
-        place.run(["run", "--engine", &url, "-w", "2", "a", "--", "true"]).failed(69, "0 of 1 replicas acknowledged");
+        place
+            .run_in_time(["run", "--engine", &url, "-w", "1", "a", "--", "true"])
+            .failed(69, "0 of 1 replicas acknowledged");
     })
     .await;
 }

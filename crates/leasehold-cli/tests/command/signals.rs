@@ -148,6 +148,20 @@ fn a_killed_leasehold_takes_the_group_along_time_after_time() {
     }
 }
 
+/// The long run of this tells the order of each beat and signal.
+#[test]
+fn a_stopped_leasehold_is_stood_in_for() {
+    let place = Place::new();
+    let running = place.start(["run", "--ttl", "3s", "--grace", "1s", "a", "-c", BEATING]);
+    let family = family(&place);
+    running.signal(Signal::STOP);
+    place.run(["run", "a", "--", "true"]).ok();
+    assert!(family.iter().all(|pid| !is_alive(pid)));
+    running.signal(Signal::CONT);
+    running.end().failed(75, "is lost");
+}
+
+#[cfg(feature = "nightly")]
 #[test]
 fn a_stopped_leasehold_is_stood_in_for_before_the_lease_ends() {
     let place = Place::new();
@@ -203,7 +217,7 @@ fn the_lock_is_not_free_before_the_warden_has_done_its_work() {
     // It is gone, and the group is not: nobody else gets the lock.
     wait_for("the end of the command, by its parent-death signal", || (!is_alive(&family[0])).then_some(()));
     assert!(is_alive(&family[1]));
-    assert_eq!(place.run(["run", "-w", "2s", "a", "--", "true"]).code(), 1);
+    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);
     drop(pipe);
     place.run(["run", "a", "--", "true"]).ok();
     assert!(!is_alive(&family[1]) && !is_alive(&warden));

@@ -1,14 +1,10 @@
 //! The command on a database: MariaDB and PostgreSQL, each with the tables that it makes or that somebody made for it.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::time::Duration;
-
-use crate::common::Place;
+use crate::common::{BOUND, Place, servers};
 use leasehold_testbed::mariadb::{self, MariaDb};
 use leasehold_testbed::{eventually, postgres};
 use rustix::process::Signal;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Runs it to its end: its exit code, and what it printed.
 async fn run(arguments: &[&str]) -> (i32, String) {
@@ -19,7 +15,7 @@ async fn run(arguments: &[&str]) -> (i32, String) {
 
 /// Waits until `show` says something.
 async fn shown(url: &str, says: &str) {
-    eventually(SOON, || async {
+    eventually(BOUND, || async {
         let shown = run(&["show", "--engine", url, "job", "--json"]).await.1;
         if shown.contains(says) { Ok(()) } else { Err(shown) }
     })
@@ -32,7 +28,7 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
     let place = Place::new();
     let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
     shown(url, "\"token\"").await;
-    for impatient in [&["-n"][..], &["-w", "5"]] {
+    for impatient in [&["-n"][..], &["-w", "2"]] {
         let (code, said) = run(&[&["run", "--engine", url], impatient, &["job", "--", "true"]].concat()).await;
         assert_eq!(code, 1, "{impatient:?}: {said}");
     }
@@ -50,13 +46,12 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
     assert!(code == 0 && said.contains("inside"), "{said}");
 }
 
-async fn a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(url: &str) {
+async fn a_waiter_that_is_interrupted_leaves(url: &str) {
     let place = Place::new();
-    let held = place.start(["run", "--engine", url, "--ttl", "12s", "job", "--", "sleep", "60"]);
+    let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
     shown(url, "\"token\"").await;
-    let waiter = place.start(["run", "--engine", url, "--ttl", "12s", "job", "--", "true"]);
-    shown(url, "\"mode\":\"exclusive\"").await;
-    eventually(SOON, || async {
+    let waiter = place.start(["run", "--engine", url, "job", "--", "true"]);
+    eventually(BOUND, || async {
         let shown = run(&["show", "--engine", url, "job", "--json"]).await.1;
         if shown.contains("\"waiters\":[]") { Err(shown) } else { Ok(()) }
     })
@@ -65,24 +60,32 @@ async fn a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(
     let interrupted = tokio::task::spawn_blocking(move || waiter.finish()).await.unwrap();
     assert_eq!(interrupted.code(), 130, "{}", interrupted.err());
     shown(url, "\"waiters\":[]").await;
+    tokio::task::spawn_blocking(move || held.finish().ok()).await.unwrap();
+}
+
+async fn a_killed_holder_frees_the_lock(url: &str) {
+    let place = Place::new();
+    let held = place.start(["run", "--engine", url, "--ttl", "2s", "job", "-c", "echo > begun; exec sleep 600"]);
+    place.wait_for_file("begun");
     held.signal(Signal::KILL);
-    let (code, said) = run(&["run", "--engine", url, "--ttl", "12s", "-w", "60", "job", "--", "true"]).await;
+    let (code, said) = run(&["run", "--engine", url, "job", "--", "true"]).await;
     assert_eq!((code, said.as_str()), (0, ""));
     tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
 }
 
-async fn eight_take_turns(url: &str) {
+async fn four_take_turns(url: &str) {
     let options = format!("--engine '{url}'");
-    tokio::task::spawn_blocking(move || Place::new().eight_take_turns(&options)).await.unwrap();
+    tokio::task::spawn_blocking(move || Place::new().take_turns(4, 3, &options)).await.unwrap();
 }
 
 #[tokio::test]
 async fn on_mariadb() {
-    let server = mariadb::start().await.unwrap();
+    let server = servers::mariadb().await;
     it_waits_gives_up_shows_evicts_and_enters_again(&server.url()).await;
-    a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(&server.url()).await;
-    eight_take_turns(&server.url()).await;
-    eventually(SOON, || async {
+    a_waiter_that_is_interrupted_leaves(&server.url()).await;
+    a_killed_holder_frees_the_lock(&server.url()).await;
+    four_take_turns(&server.url()).await;
+    eventually(BOUND, || async {
         let left = mariadb::connections(&server).await.unwrap();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
@@ -91,11 +94,12 @@ async fn on_mariadb() {
 
 #[tokio::test]
 async fn on_postgres() {
-    let server = postgres::start().await.unwrap();
+    let server = servers::postgres().await;
     it_waits_gives_up_shows_evicts_and_enters_again(&server.url()).await;
-    a_waiter_that_is_interrupted_leaves_and_a_killed_holder_frees_the_lock(&server.url()).await;
-    eight_take_turns(&server.url()).await;
-    eventually(SOON, || async {
+    a_waiter_that_is_interrupted_leaves(&server.url()).await;
+    a_killed_holder_frees_the_lock(&server.url()).await;
+    four_take_turns(&server.url()).await;
+    eventually(BOUND, || async {
         let left = postgres::connections(&server).await.unwrap();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
@@ -110,7 +114,7 @@ async fn fails(url: &str, code: i32, says: &str) {
 
 #[tokio::test]
 async fn what_is_wrong_is_said_in_words_that_help() {
-    let (my, pg) = (MariaDb::new().read_only().start().await.unwrap(), postgres::start().await.unwrap());
+    let (my, pg) = (MariaDb::new().read_only().start().await.unwrap(), servers::postgres().await);
     fails("mysql://u:opensesame@127.0.0.1:1/d", 69, "127.0.0.1:1").await;
     fails("postgres://u:opensesame@127.0.0.1:1/d", 69, "127.0.0.1:1").await;
     fails(&my.url().replace(":password@", ":opensesame@"), 69, "1045").await;
@@ -136,7 +140,7 @@ fn statements(printed: &str, user: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn whoever_may_not_make_the_table_is_told_how_it_is_made_on_mariadb() {
-    let server = mariadb::start().await.unwrap();
+    let server = servers::mariadb().await;
     for statement in ["CREATE TABLE shop (id INT)", "CREATE USER poor@'%' IDENTIFIED BY 'password'"] {
         mariadb::ask(&server, statement).await.unwrap();
     }
@@ -158,7 +162,7 @@ async fn whoever_may_not_make_the_table_is_told_how_it_is_made_on_mariadb() {
 
 #[tokio::test]
 async fn whoever_may_not_make_the_table_is_told_how_it_is_made_on_postgres() {
-    let server = postgres::start().await.unwrap();
+    let server = servers::postgres().await;
     postgres::ask(&server, "CREATE USER poor PASSWORD 'password'").await.unwrap();
     let poor = server.url().replace("leasehold:", "poor:");
     fails(&poor, 69, "leasehold engines --ddl postgres`").await;

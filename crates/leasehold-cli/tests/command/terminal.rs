@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::common::pty::Screen;
-use crate::common::{LEASEHOLD, Place, wait_for};
+use crate::common::{LASTING, LEASEHOLD, Place, wait_for};
 
 /// An interactive shell on a terminal of its own.
 fn shell(place: &Place, program: &str) -> Screen {
@@ -87,7 +87,7 @@ fn job_control_works_in_sh() {
 fn control_c_ends_the_command_and_the_shell_has_its_terminal_back() {
     let place = Place::new();
     let mut screen = shell(&place, "bash");
-    screen.press("\"$L\" run a -- cat\n");
+    screen.press("\"$L\" run --ttl 1h a -- cat\n");
     wait_held(&place, 1);
     screen.press("hello\n");
     screen.expect("hello\r\nhello");
@@ -96,7 +96,7 @@ fn control_c_ends_the_command_and_the_shell_has_its_terminal_back() {
     screen.press("echo code=$?\n");
     screen.expect("code=130\r\n");
     // Also after a command that could not be run, which had been given the terminal.
-    screen.press("\"$L\" run a -- no-such-command; echo code=$?\n");
+    screen.press("\"$L\" run --ttl 1h a -- no-such-command; echo code=$?\n");
     screen.expect("code=127\r\n");
     screen.expect("ready> ");
     screen.press("echo still here\n");
@@ -108,7 +108,7 @@ fn control_c_ends_the_command_and_the_shell_has_its_terminal_back() {
 fn in_a_pipeline_the_command_gets_the_terminal_when_it_asks() {
     let place = Place::new();
     let mut screen = shell(&place, "bash");
-    screen.press("\"$L\" run a -- cat | sed -u s/^/piped-/\n");
+    screen.press("\"$L\" run --ttl 1h a -- cat | sed -u s/^/piped-/\n");
     wait_held(&place, 1);
     screen.press("hello\n");
     screen.expect("piped-hello");
@@ -144,7 +144,7 @@ fn a_run_inside_a_run_stops_and_resumes_as_one_job() {
 fn in_a_script_control_c_ends_the_script() {
     let place = Place::new();
     let mut screen = shell(&place, "bash");
-    screen.press("sh -c '\"$L\" run a -- sleep 1000; exit 7'\n");
+    screen.press("sh -c '\"$L\" run --ttl 1h a -- sleep 1000; exit 7'\n");
     wait_held(&place, 1);
     screen.press("\u{3}");
     screen.expect("ready> ");
@@ -173,6 +173,7 @@ fn a_script_stops_and_resumes_with_the_command_that_has_its_terminal() {
     screen.expect("ready> ");
 }
 
+#[cfg(feature = "nightly")]
 #[test]
 fn a_stopped_job_is_ended_before_its_lease_is_over() {
     let place = Place::new();
@@ -197,7 +198,7 @@ fn a_stopped_job_is_ended_before_its_lease_is_over() {
 #[test]
 fn without_a_shell_control_z_does_not_strand_it() {
     let place = Place::new();
-    let mut screen = Screen::start(&place.leasehold(["run", "a", "--", "cat"]), 80);
+    let mut screen = Screen::start(&place.leasehold(["run", "--ttl", LASTING, "a", "--", "cat"]), 80);
     wait_held(&place, 1);
     screen.press("one\n");
     screen.expect("one\r\none");
@@ -214,7 +215,7 @@ fn while_waiting_it_shows_who_holds_and_our_place() {
     let holder = place.hold(&["--describe", "the nightly job"], "a");
     let first = place.start(["run", "a", "--", "true"]);
     place.wait_for_waiters("a", 1);
-    let mut screen = Screen::start(&place.leasehold(["run", "a", "--", "echo", "my turn"]), 200);
+    let mut screen = Screen::start(&place.leasehold(["run", "--ttl", LASTING, "a", "--", "echo", "my turn"]), 200);
     screen.expect("waiting for a: 2nd of 2 in line; held by ");
     screen.expect("(the nightly job) for ");
     // It is refreshed in place.
@@ -226,7 +227,7 @@ fn while_waiting_it_shows_who_holds_and_our_place() {
     assert_eq!(screen.end(), Some(0));
     // Silent where nobody looks.
     let holder = place.hold(&[], "a");
-    assert_eq!(place.run(["run", "-w", "2", "a", "--", "true"]).err(), "");
+    assert_eq!(place.run_in_time(["run", "-w", "2", "a", "--", "true"]).err(), "");
     holder.finish().ok();
 }
 
@@ -235,7 +236,7 @@ fn control_c_while_waiting_leaves_the_queue() {
     let place = Place::new();
     let holder = place.hold(&[], "a");
     let mut screen = shell(&place, "bash");
-    screen.press("\"$L\" run a -- true\n");
+    screen.press("\"$L\" run --ttl 1h a -- true\n");
     screen.expect("waiting for a: 1st of 1 in line");
     screen.press("\u{3}");
     screen.expect("ready> ");

@@ -3,11 +3,9 @@
 
 use std::time::Duration;
 
-use crate::common::Place;
+use crate::common::{BOUND, Place, servers};
 use leasehold_testbed::{Server, eventually, zookeeper};
 use rustix::process::Signal;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// A figure of the server's.
 async fn figure(server: &Server, key: &str) -> u64 {
@@ -27,6 +25,7 @@ fn url(server: &Server) -> String {
 
 #[tokio::test]
 async fn nothing_is_left_when_the_command_has_ended() {
+    // Its own: it counts sessions, and those of killed processes last until their timeout.
     let server = zookeeper::start().await.unwrap();
     let url = url(&server);
     for _ in 0..5 {
@@ -37,7 +36,7 @@ async fn nothing_is_left_when_the_command_has_ended() {
         assert_eq!(run(&["ls", "--engine", &url]).await.0, 0);
     }
     // The sessions, too: they are not left to their timeout.
-    eventually(Duration::from_secs(5), || async {
+    eventually(BOUND, || async {
         let sessions = figure(&server, "zk_global_sessions").await;
         if sessions == 0 { Ok(()) } else { Err(format!("{sessions} sessions are left")) }
     })
@@ -46,17 +45,17 @@ async fn nothing_is_left_when_the_command_has_ended() {
 
 #[tokio::test]
 async fn it_waits_gives_up_shows_evicts_and_enters_again() {
-    let server = zookeeper::start().await.unwrap();
+    let server = servers::zookeeper().await;
     let url = url(&server);
     let place = Place::new();
     let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
-    eventually(SOON, || async {
+    eventually(BOUND, || async {
         let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
         if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
     })
     .await;
     assert_eq!(run(&["run", "--engine", &url, "-n", "job", "--", "true"]).await.0, 1);
-    assert_eq!(run(&["run", "--engine", &url, "-w", "5", "job", "--", "true"]).await.0, 1);
+    assert_eq!(run(&["run", "--engine", &url, "-w", "2", "job", "--", "true"]).await.0, 1);
     assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "those who gave up have left the queue");
     let (code, listed) = run(&["ls", "--engine", &url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
@@ -88,6 +87,7 @@ async fn what_is_wrong_is_said_in_words_that_help() {
     assert!(code == 64 && said.contains("session-timeout"), "{code}: {said}");
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test]
 async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
     let sessions = (Duration::from_secs(2), Duration::from_secs(30));
@@ -103,7 +103,7 @@ async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
 
 /// Waits until so many claims are there.
 async fn claims(server: &Server, count: u64) {
-    eventually(SOON, || async {
+    eventually(BOUND, || async {
         let there = figure(server, "zk_ephemerals_count").await;
         if there == count { Ok(()) } else { Err(format!("{there} claims")) }
     })
@@ -112,31 +112,36 @@ async fn claims(server: &Server, count: u64) {
 
 #[tokio::test]
 async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_the_lock() {
-    let server = zookeeper::start().await.unwrap();
+    let server = servers::zookeeper().await;
     let url = url(&server);
     let place = Place::new();
-    let held = place.start(["run", "--engine", &url, "--ttl", "12s", "--grace", "100ms", "job", "--", "sleep", "60"]);
+    let held = place.start(["run", "--engine", &url, "job", "--", "cat"]);
     claims(&server, 1).await;
-    let waiter = place.start(["run", "--engine", &url, "--ttl", "12s", "--grace", "100ms", "job", "--", "true"]);
+    let waiter = place.start(["run", "--engine", &url, "job", "--", "true"]);
     claims(&server, 2).await;
     waiter.signal(Signal::INT);
     let interrupted = tokio::task::spawn_blocking(move || waiter.finish()).await.unwrap();
     assert_eq!(interrupted.code(), 130, "{}", interrupted.err());
     assert_eq!(figure(&server, "zk_ephemerals_count").await, 1, "only the holder's node is left");
-    held.signal(Signal::KILL);
+    tokio::task::spawn_blocking(move || held.finish().ok()).await.unwrap();
+
+    let killed = place.start(["run", "--engine", &url, "--ttl", "2s", "job", "-c", "echo > begun; exec sleep 600"]);
+    place.wait_for_file("begun");
+    killed.signal(Signal::KILL);
     // Nobody gives it back: it is free when the session ends.
-    let (code, said) = run(&["run", "--engine", &url, "--ttl", "12s", "-w", "60", "job", "--", "true"]).await;
+    let (code, said) = run(&["run", "--engine", &url, "job", "--", "true"]).await;
     assert_eq!((code, said.as_str()), (0, ""));
-    tokio::task::spawn_blocking(move || held.finish()).await.unwrap();
+    tokio::task::spawn_blocking(move || killed.finish()).await.unwrap();
 }
 
+#[cfg(feature = "nightly")]
 #[tokio::test]
 async fn whoever_has_waited_for_longer_than_a_ttl_keeps_the_lock() {
-    let server = zookeeper::start().await.unwrap();
+    let server = servers::zookeeper().await;
     let url = url(&server);
     let place = Place::new();
     let held = place.start(["run", "--engine", &url, "--ttl", "10s", "--grace", "100ms", "job", "--", "sleep", "12"]);
-    eventually(SOON, || async {
+    eventually(BOUND, || async {
         let shown = run(&["show", "--engine", &url, "job", "--json"]).await.1;
         if shown.contains("\"token\"") { Ok(()) } else { Err(shown) }
     })

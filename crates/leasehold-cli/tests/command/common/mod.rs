@@ -3,34 +3,43 @@
 
 pub(crate) mod examined;
 pub(crate) mod pty;
+pub(crate) mod servers;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
+use leasehold_testbed::WallClock;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// Waits until `look` finds something. Nothing here takes so long unless it is broken.
-#[track_caller]
-pub(crate) fn wait_for<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
-    wait_for_within(30, what, look)
-}
+/// How long anything is waited for. Only a failing test waits so long.
+pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
-/// The same for what takes its time, in seconds.
+/// The TTL of a lease that cannot end while a test runs.
+pub(crate) const LASTING: &str = "600s";
+
+/// How often is looked for what is waited for.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Waits until `look` finds something.
 #[track_caller]
-pub(crate) fn wait_for_within<T>(seconds: u32, what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..seconds * 200 {
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..BOUND.as_millis() / LOOK.as_millis() {
         if let Some(found) = look() {
             return found;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(LOOK);
     }
-    panic!("no {what} within {seconds}s; seen instead: nothing");
+    panic!("no {what} within {BOUND:?}; seen instead: nothing");
 }
+
+/// What starts a program with the signals' default effects: a job in the background of a shell inherits that INT and QUIT are
+/// ignored, and so would what it starts. It is in every Debian.
+pub(crate) const WITH_DEFAULT_SIGNALS: [&str; 2] = ["/usr/bin/env", "--default-signal=INT,QUIT"];
 
 /// A folder with locks of its own.
 pub(crate) struct Place {
@@ -57,7 +66,24 @@ impl Place {
 
     /// `leasehold` with these arguments, in this folder, with nothing inherited that would change its ways.
     pub(crate) fn leasehold<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
-        let mut command = Command::new(LEASEHOLD);
+        self.started_by(&WITH_DEFAULT_SIGNALS, args)
+    }
+
+    /// The same by a clock of its own.
+    pub(crate) fn leasehold_by<I: AsRef<OsStr>>(
+        &self,
+        clock: &WallClock,
+        args: impl IntoIterator<Item = I>,
+    ) -> Command {
+        // Not in the environment of what starts it: that has the right time, and leaves nothing of another behind.
+        let faked = clock.environment().into_iter().map(|(key, value)| format!("{key}={value}"));
+        let before: Vec<String> = WITH_DEFAULT_SIGNALS.map(str::to_owned).into_iter().chain(faked).collect();
+        self.started_by(&before, args)
+    }
+
+    fn started_by<I: AsRef<OsStr>>(&self, before: &[impl AsRef<OsStr>], args: impl IntoIterator<Item = I>) -> Command {
+        let mut command = Command::new(&before[0]);
+        command.args(&before[1..]).arg(LEASEHOLD);
         for variable in ["LEASEHOLD_OWNER", "LEASEHOLD_HELD", "LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_LOG"] {
             command.env_remove(variable);
         }
@@ -71,14 +97,25 @@ impl Place {
         Ran(self.leasehold(args).output().unwrap())
     }
 
-    /// Starts it.
+    /// The same with a bounded wait, for as long as the engine was not reached within it: how fast the machine is decides that.
+    pub(crate) fn run_in_time<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I> + Clone) -> Ran {
+        wait_for("an engine that is reached", || {
+            Some(self.run(args.clone())).filter(|ran| !ran.err().contains("could not be reached within"))
+        })
+    }
+
+    /// Starts it. A `run` that names no TTL has one that outlasts the test.
     pub(crate) fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Running {
+        let mut args: Vec<OsString> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
+        if args[0] == "run" && !args.iter().any(|arg| arg == "--ttl") {
+            args.splice(1..1, ["--ttl", LASTING].map(OsString::from));
+        }
         let mut command = self.leasehold(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running(Some(command.spawn().unwrap()))
     }
 
-    /// Somebody who holds `name` (with these options) until its standard input is closed.
+    /// A process that holds `name` (with these options) until its standard input is closed.
     pub(crate) fn hold(&self, options: &[&str], name: &str) -> Running {
         let before = self.holders(name);
         let holder = self.start([&["run"], options, &[name, "--", "cat"]].concat());
@@ -86,11 +123,12 @@ impl Place {
         holder
     }
 
-    /// Has eight processes take a lock five times each, and checks that they never met; `options` name the engine.
-    pub(crate) fn eight_take_turns(&self, options: &str) {
+    /// Has so many processes take a lock so many times each, and checks that they never met; `options` name the engine.
+    pub(crate) fn take_turns(&self, processes: usize, times: usize, options: &str) {
         let work = "mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.01; rmdir busy";
-        let script = format!("for i in 1 2 3 4 5; do \"$L\" run {options} one -c '{work}' || echo FAILED >> log; done");
-        let all: Vec<_> = (0..8)
+        let turn = format!("\"$L\" run --ttl {LASTING} {options} one -c '{work}' || echo FAILED >> log");
+        let script = format!("for i in $(seq {times}); do {turn}; done");
+        let all: Vec<_> = (0..processes)
             .map(|_| {
                 let mut shell = self.leasehold(["x"]);
                 let mut command = Command::new("sh");
@@ -104,7 +142,7 @@ impl Place {
         }
         let log = self.read("log");
         let tokens: Vec<u64> = log.lines().map(|line| line.parse().expect(line)).collect();
-        assert_eq!(tokens.len(), 40, "{log}");
+        assert_eq!(tokens.len(), processes * times, "{log}");
         assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
     }
 

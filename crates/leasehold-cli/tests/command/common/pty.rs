@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use super::wait_for;
+use super::{WITH_DEFAULT_SIGNALS, wait_for};
 
 /// A program on a terminal.
 pub(crate) struct Screen {
@@ -30,7 +30,12 @@ impl Screen {
         let name = ptsname(&master, Vec::new()).unwrap();
         let slave = open(name, OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let mut inside = Command::new("setsid");
-        inside.arg("--ctty").arg(command.get_program()).args(command.get_args()).env("TERM", "dumb");
+        inside
+            .arg("--ctty")
+            .args(WITH_DEFAULT_SIGNALS)
+            .arg(command.get_program())
+            .args(command.get_args())
+            .env("TERM", "dumb");
         for (key, value) in command.get_envs() {
             match value {
                 Some(value) => inside.env(key, value),

@@ -1,17 +1,15 @@
 //! `doctor` on databases: real servers, as they should be and as they should not.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[cfg(feature = "nightly")]
+mod galera;
 mod mysql;
 mod postgres;
-
-use std::time::Duration;
 
 use crate::common::Place;
 use crate::common::examined::checks;
 use leasehold_testbed::Server;
 use serde_json::Value;
-
-const SOON: Duration = Duration::from_secs(30);
 
 fn says<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()

@@ -4,11 +4,12 @@ use leasehold_testbed::eventually;
 use leasehold_testbed::postgres::{self, PgBouncer, PoolMode, Postgres};
 
 use crate::common::examined::{found, of, report};
-use crate::doctor_sql::{SOON, all, says, take, together};
+use crate::common::{BOUND, servers};
+use crate::doctor_sql::{all, says, take, together};
 
 #[tokio::test]
 async fn a_postgres_as_it_should_be_and_nothing_is_left_behind() {
-    let server = Postgres::new().sync().start().await.unwrap();
+    let server = servers::postgres().await;
     let (_, first) = report(&server.url()).await;
     assert!(says(found(&first, "table", "ok"), "found").contains("not there yet"), "{first:#}");
     take(&server.url()).await;
@@ -23,7 +24,7 @@ async fn a_postgres_as_it_should_be_and_nothing_is_left_behind() {
     assert!(says(found(&report, "version", "ok"), "found").starts_with("PostgreSQL"));
     let rows = postgres::ask(&server, "SELECT COUNT(*) FROM leasehold").await.unwrap();
     assert_eq!(rows[0][0].as_deref(), Some("1"), "what was tried was rolled back");
-    eventually(SOON, || async {
+    eventually(BOUND, || async {
         let left = postgres::connections(&server).await.unwrap();
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
@@ -35,7 +36,7 @@ async fn a_postgres_set_so_that_locks_are_late_or_lost() {
     let careless = Postgres::new()
         .setting("max_connections", "12")
         .setting("idle_session_timeout", "10000")
-        .setting("statement_timeout", "200")
+        .setting("statement_timeout", "900")
         .setting("synchronous_commit", "off")
         .setting("autovacuum", "off")
         .setting("default_transaction_isolation", "serializable");
@@ -69,19 +70,19 @@ async fn a_standby_takes_no_writes_and_may_have_missed_some() {
     for statement in ["ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"] {
         postgres::ask(&primary, statement).await.unwrap();
     }
-    eventually(SOON, || async {
+    eventually(BOUND, || async {
         let (_, report) = report(&together(&[&standby, &primary])).await;
         if all(&report, "warn").is_empty() { Ok(()) } else { Err(format!("{report:#}")) }
     })
     .await;
-    let other = Postgres::new().sync().start().await.unwrap();
+    let other = servers::postgres().await;
     let (_, apart) = report(&together(&[&primary, &other])).await;
     assert!(says(found(&apart, "writers", "fail"), "means").contains("two may hold one"), "{apart:#}");
 }
 
 #[tokio::test]
 async fn a_pooler_that_changes_sessions_under_us_is_found() {
-    let server = Postgres::new().sync().start().await.unwrap();
+    let server = servers::postgres().await;
     take(&server.url()).await;
     let transactions = PgBouncer::new(&server, PoolMode::Transaction).start().await.unwrap();
     let (code, unnamed) = report(&transactions.url()).await;
@@ -98,7 +99,7 @@ async fn a_pooler_that_changes_sessions_under_us_is_found() {
 
 #[tokio::test]
 async fn tables_of_postgres_in_which_locks_would_meet_or_be_lost() {
-    let server = Postgres::new().sync().start().await.unwrap();
+    let server = servers::postgres().await;
     let rest = "version bigint NOT NULL, token bigint NOT NULL, busy bigint NOT NULL, state text NOT NULL";
     let statements = format!(
         "CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
@@ -127,7 +128,7 @@ async fn tables_of_postgres_in_which_locks_would_meet_or_be_lost() {
 
 #[tokio::test]
 async fn rights_that_are_missing_in_postgres() {
-    let server = Postgres::new().sync().start().await.unwrap();
+    let server = servers::postgres().await;
     postgres::ask(&server, "CREATE USER poor PASSWORD 'password'").await.unwrap();
     let poor = server.url().replace("leasehold:", "poor:");
     let (code, unmade) = report(&poor).await;
@@ -148,7 +149,7 @@ async fn rights_that_are_missing_in_postgres() {
 
 #[tokio::test]
 async fn rights_that_a_session_of_postgres_needs() {
-    let server = Postgres::new().sync().start().await.unwrap();
+    let server = servers::postgres().await;
     postgres::ask(&server, "CREATE USER poor PASSWORD 'password'").await.unwrap();
     for (technique, tables) in [("session", vec!["s_tokens"]), ("for-update", vec!["f_tokens", "f_rows"])] {
         let options = format!("?technique={technique}&table={}", &technique[..1]);

@@ -41,10 +41,10 @@ impl Host {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let clock = WallClock::new().unwrap();
         clock.move_to(skew).unwrap();
-        let mut command = place.leasehold(["cron", "--engine", url, "--ttl", TTL, "--json", "jobs.cron"]);
+        let mut command = place.leasehold_by(&clock, ["cron", "--engine", url, "--ttl", TTL, "--json", "jobs.cron"]);
         let log = place.path(&format!("host-{:04}.log", STARTED.fetch_add(1, Ordering::Relaxed)));
         let file = std::fs::File::create(&log).unwrap();
-        command.envs(clock.environment()).stdout(Stdio::null()).stderr(file);
+        command.stdout(Stdio::null()).stderr(file);
         Self { process: Running(Some(command.spawn().unwrap())), clock, log }
     }
 

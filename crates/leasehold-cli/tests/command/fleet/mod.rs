@@ -8,7 +8,7 @@ mod account;
 mod host;
 mod naive;
 
-use crate::common::{Place, wait_for, wait_for_within};
+use crate::common::{Place, wait_for};
 use account::{Bound, Going, Ledger, going, has_ended, left_out, most_at_once, ran};
 use host::{Host, JOBS, said};
 use leasehold_testbed::redis::Redis;
@@ -21,19 +21,13 @@ const SKEWS: [i64; 8] = [-300, -173, -41, -2, 0, 3, 77, 300];
 /// Those of the hosts that join after the kill, and after the restart.
 const LATE: [i64; 2] = [300, -300];
 
-/// How many seconds are waited for ticks: those of `long` come after a dead host's TTL, one after the other.
-const PATIENCE: u32 = 120;
-
 /// Waits for so many more ticks of a job.
 #[track_caller]
 fn more(place: &Place, file: &str, count: usize) {
     let before = ran(place, file).len();
-    let mut looks = 0;
-    wait_for_within(PATIENCE, &format!("{count} more ticks of {file}"), || {
-        looks += 1;
-        assert!(looks < PATIENCE * 199, "no {count} more ticks of {file} after {before}: {}", said(place));
-        (ran(place, file).len() >= before + count).then_some(())
-    });
+    let wanted = || (ran(place, file).len() >= before + count).then_some(());
+    let seen = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| wait_for("more ticks", wanted)));
+    assert!(seen.is_ok(), "no {count} more ticks of {file} after {before}: {}", said(place));
 }
 
 /// Kills a host in the middle of a run of `long`, and says which run that was, and how many hosts it took.
@@ -125,7 +119,7 @@ async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host
 
 /// The run of the host that was killed is begun once more, elsewhere, for the same tick and with a higher token.
 fn taken_over(place: &Place, killed: &Going) {
-    let again = wait_for_within(PATIENCE, "the run of the killed host to be taken over", || {
+    let again = wait_for("the run of the killed host to be taken over", || {
         let runs = ran(place, "long.log").remove(&killed.tick)?;
         runs.into_iter().find(|(_, attempt)| *attempt > killed.attempt)
     });

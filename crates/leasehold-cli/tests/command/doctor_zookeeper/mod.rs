@@ -1,12 +1,16 @@
 //! `doctor` on ZooKeeper: real servers, alone, as ensembles, and as they should not be.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use std::process::Command;
+#[cfg(feature = "nightly")]
+mod ensemble;
+
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::Place;
 use crate::common::examined::{checks, examine, found, of, report, report_with};
-use leasehold_testbed::zookeeper::{self, CLASSPATH, Ensemble, ZooKeeper};
+use crate::common::{BOUND, Place, servers};
+use leasehold_testbed::zookeeper::{CLASSPATH, ZooKeeper};
 use leasehold_testbed::{Server, eventually};
 use serde_json::Value;
 
@@ -26,12 +30,6 @@ fn says<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The servers of which a check came out so.
-fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
-    let all = of(report, check).into_iter().filter(|finding| finding["level"] == level);
-    all.map(|finding| says(finding, "subject").to_owned()).collect()
-}
-
 /// The warnings, but for those about how slow this machine is.
 fn warnings(report: &Value) -> Vec<String> {
     let mut all = checks(report, "warn");
@@ -43,14 +41,20 @@ fn warnings(report: &Value) -> Vec<String> {
     all
 }
 
-/// What ZooKeeper's own tool says to a command.
-async fn cli(server: &Server, words: &[&str]) -> String {
+/// What ZooKeeper's own tool says to commands.
+async fn cli(server: &Server, commands: &[&str]) -> String {
     let addr = server.addr().to_string();
     let mut command = Command::new("java");
     command.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", CLASSPATH]);
-    command.args(["org.apache.zookeeper.ZooKeeperMain", "-server", &addr]).args(words);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{words:?}: {output:?}");
+    command.args(["org.apache.zookeeper.ZooKeeperMain", "-server", &addr]);
+    let words = format!("{}\nquit\n", commands.join("\n"));
+    let talk = move || {
+        let mut tool = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        tool.stdin.take().unwrap().write_all(words.as_bytes()).unwrap();
+        tool.wait_with_output().unwrap()
+    };
+    let output = tokio::task::spawn_blocking(talk).await.unwrap();
+    assert!(output.status.success(), "{commands:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -58,87 +62,6 @@ async fn cli(server: &Server, words: &[&str]) -> String {
 async fn leasehold(args: &[&str]) -> crate::common::Ran {
     let args: Vec<_> = args.iter().map(|&word| word.to_owned()).collect();
     tokio::task::spawn_blocking(move || Place::new().run(args)).await.unwrap()
-}
-
-#[tokio::test]
-async fn three_servers_and_a_login_are_as_it_should_be_and_nothing_is_left_behind() {
-    let ensemble = Ensemble::of(3, &durable()).await.unwrap();
-    let (_, report) = report(&url(ANN, &format!("{}/apps/billing", ensemble.url()))).await;
-    assert_eq!(warnings(&report), [""; 0], "{report:#}");
-    assert_eq!(checks(&report, "fail").len() + checks(&report, "unknown").len(), 0, "{report:#}");
-    assert!(says(found(&report, "ensemble", "ok"), "means").contains("1 failure is survived"));
-    assert!(says(found(&report, "members", "ok"), "found").starts_with("3 of 3"));
-    for check in [
-        "quorum",
-        "reachable",
-        "version",
-        "same-server",
-        "same-ensemble",
-        "url-hosts",
-        "lock-nodes",
-        "acl",
-        "acl-enforced",
-    ] {
-        found(&report, check, "ok");
-    }
-    for check in ["session-timeout", "tick-time", "failover-time", "clock", "orphans", "data-set", "connections"] {
-        found(&report, check, "ok");
-    }
-    assert!(!report.to_string().contains("opensesame"));
-    let sessions = eventually(Duration::from_secs(20), || async {
-        let leader = ensemble.leader().await.unwrap();
-        let facts = zookeeper::facts(ensemble.addr(leader)).await.unwrap();
-        match facts["zk_global_sessions"].as_str() {
-            "0" => Ok(facts["zk_ephemerals_count"].clone()),
-            some => Err(format!("{some} sessions")),
-        }
-    });
-    assert_eq!(sessions.await, "0", "no session is left behind");
-    assert!(cli(ensemble.server(0), &["ls", "/"]).await.contains("[zookeeper]"), "no node is left behind, either");
-    // One of three in the URL.
-    let (code, one) = report_with(&format!("zookeeper://{ANN}{}", ensemble.addr(1)), &[]).await;
-    assert_eq!((code, warnings(&one)), (1, vec!["url-hosts".to_owned()]), "{one:#}");
-    assert!(says(found(&one, "url-hosts", "warn"), "found").contains("1 of 3"));
-}
-
-#[tokio::test]
-async fn who_is_away_matters_as_soon_as_the_majority_is() {
-    let mut ensemble = Ensemble::of(3, &durable()).await.unwrap();
-    let url = url(ANN, &ensemble.url());
-    let away = ensemble.addr(1).to_string();
-    // One that is there and says nothing is no better than one that is not.
-    ensemble.server_mut(1).pause().unwrap();
-    let silent = eventually(Duration::from_secs(60), || async {
-        let (code, report) = report(&url).await;
-        if checks(&report, "fail").is_empty() { Ok((code, report)) } else { Err(format!("{report:#}")) }
-    });
-    let (code, silent) = silent.await;
-    assert_eq!((code, subjects(&silent, "reachable", "warn")), (1, vec![away.clone()]), "{silent:#}");
-    let finding = of(&silent, "reachable").into_iter().find(|finding| finding["level"] == "warn").unwrap();
-    assert_eq!(says(finding, "found"), "it does not answer");
-    ensemble.server_mut(1).kill().unwrap();
-    // If it was the leader, there is another soon; and the leader must have noticed.
-    let one = eventually(Duration::from_secs(60), || async {
-        let (code, report) = report(&url).await;
-        let noticed = of(&report, "members").iter().any(|finding| finding["level"] == "warn");
-        if noticed { Ok((code, report)) } else { Err(format!("{report:#}")) }
-    });
-    let (code, one) = one.await;
-    assert_eq!((code, subjects(&one, "reachable", "warn")), (1, vec![away]), "{one:#}");
-    let finding = found(&one, "members", "warn");
-    assert!(says(finding, "found").starts_with("2 of 3"), "{finding}");
-    assert!(says(finding, "means").contains("none of the others may fail"), "{finding}");
-    assert!(checks(&one, "fail").is_empty(), "{one:#}");
-
-    ensemble.server_mut(2).kill().unwrap();
-    let two = eventually(Duration::from_secs(60), || async {
-        let (code, report) = report(&url).await;
-        let idle = of(&report, "reachable").iter().any(|finding| says(finding, "found").contains("not serving"));
-        if idle { Ok((code, report)) } else { Err(format!("{report:#}")) }
-    });
-    let (code, two) = two.await;
-    assert_eq!((code, subjects(&two, "reachable", "fail").len()), (2, 3), "{two:#}");
-    assert!(says(found(&two, "quorum", "fail"), "fix").contains("majority"), "{two:#}");
 }
 
 #[tokio::test]
@@ -163,13 +86,14 @@ async fn one_server_alone_survives_nothing_and_tells_only_what_it_is_allowed_to(
 
 #[tokio::test]
 async fn what_everybody_may_delete_and_who_may_not_take_locks() {
-    let server = durable().start().await.unwrap();
+    let server = servers::fit_zookeeper().await;
     let (open, ours) = (url("", &server.url()), url(ANN, &server.url()));
-    leasehold(&["run", "--engine", &ours, "mine", "--", "true"]).await.ok();
-    let (_, closed) = report(&ours).await;
+    let (others, own) = (format!("{open}/everybody"), format!("{ours}/everybody"));
+    leasehold(&["run", "--engine", &own, "mine", "--", "true"]).await.ok();
+    let (_, closed) = report(&own).await;
     found(&closed, "acl", "ok");
     found(&closed, "acl-enforced", "ok");
-    let (code, refused) = report(&open).await;
+    let (code, refused) = report(&others).await;
     assert_eq!(code, 2);
     let finding = found(&refused, "lock-nodes", "fail");
     assert!(says(finding, "found").contains("not authorized"), "{finding}");
@@ -200,24 +124,22 @@ async fn what_everybody_may_delete_and_who_may_not_take_locks() {
 
 #[tokio::test]
 async fn claims_without_a_session_block_their_lock_until_they_are_evicted() {
-    // Its containers must not vanish while they are prepared.
-    let server = durable().container_check(Duration::from_secs(3600)).start().await.unwrap();
-    let url = url("", &server.url());
+    let server = servers::fit_zookeeper().await;
+    let url = url("", &format!("{}/claims", server.url()));
     let claim = format!("{:032x}-x-0-0-0000000000", 7);
-    for path in ["/leasehold", "/leasehold/a", "/leasehold/b", &format!("/leasehold/a/{claim}"), "/leasehold/b/lock-1"]
-    {
-        cli(&server, &["create", path]).await;
-    }
+    let paths = ["/claims", "/claims/a", "/claims/b", &format!("/claims/a/{claim}"), "/claims/b/lock-1"];
+    let create: Vec<_> = paths.iter().map(|path| format!("create {path}")).collect();
+    cli(&server, &create.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let (code, orphans) = report(&url).await;
     assert_eq!(code, 2);
     let finding = found(&orphans, "orphans", "fail");
-    assert!(says(finding, "found").contains(&format!("1 claim (/leasehold/a/{claim})")), "{finding}");
+    assert!(says(finding, "found").contains(&format!("1 claim (/claims/a/{claim})")), "{finding}");
     let finding = found(&orphans, "foreign-nodes", "warn");
-    assert!(says(finding, "found").contains("/leasehold/b/lock-1"), "{finding}");
-    leasehold(&["run", "--engine", &url, "--wait", "0", "a", "--", "true"]).await.failed(1, "");
+    assert!(says(finding, "found").contains("/claims/b/lock-1"), "{finding}");
+    leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.failed(1, "");
     // What it says to do helps.
     leasehold(&["evict", "--engine", &url, "--yes", "a"]).await.ok();
-    leasehold(&["run", "--engine", &url, "--wait", "0", "a", "--", "true"]).await.ok();
+    leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.ok();
     let (_, mended) = report(&url).await;
     assert!(of(&mended, "orphans").iter().all(|finding| finding["level"] == "ok"), "{mended:#}");
 }
@@ -237,23 +159,11 @@ async fn sessions_that_are_too_short_or_too_long() {
     assert!(says(found(&long, "session-timeout", "ok"), "found").contains("longest session is 20 s"));
     let (_, shorter) = report_with(&format!("{url}?session-timeout=10s"), &["--ttl", "5s"]).await;
     assert!(says(found(&shorter, "session-timeout", "fail"), "found").contains("session-timeout=10 s"));
-
-    // Sessions of half a tick, of which the leader hears too late; and an even number of servers.
-    let each = durable().tick(second * 2).sessions(second / 2, second * 60);
-    let two = Ensemble::of(2, &each).await.unwrap();
-    let two_url = format!("zookeeper://{ANN}{}", two.url());
-    let (code, late) = report_with(&two_url, &["--ttl", "2s"]).await;
-    assert_eq!(code, 2);
-    assert!(says(found(&late, "tick-time", "fail"), "means").contains("two may hold one lock"));
-    assert!(says(found(&late, "ensemble", "warn"), "means").contains("no failure is survived"));
-    found(&late, "failover-time", "warn");
-    let (_, enough) = report_with(&two_url, &["--ttl", "30s"]).await;
-    assert!(says(found(&enough, "tick-time", "warn"), "found").contains("minSessionTimeout is 500 ms"));
 }
 
 #[tokio::test]
 async fn servers_that_do_not_know_of_each_other_are_no_ensemble() {
-    let (one, other) = (durable().start().await.unwrap(), durable().start().await.unwrap());
+    let (one, other) = (servers::fit_zookeeper().await, servers::zookeeper().await);
     let (code, apart) = report(&url(ANN, &format!("{},{}", one.addr(), other.addr()))).await;
     assert_eq!(code, 2);
     assert!(says(found(&apart, "same-ensemble", "fail"), "means").contains("two may hold one lock"));
@@ -268,7 +178,7 @@ async fn over_tls_there_are_no_words_but_sessions_tell_enough() {
     let tls = durable().tls().start().await.unwrap();
     let url = format!("zookeeper://{ANN}{}?ca={}", tls.server.addr(), tls.ca.display());
     // A server's first words over TLS take it long where there is much to do: then it is asked again.
-    let (code, report) = eventually(Duration::from_secs(60), || async {
+    let (code, report) = eventually(BOUND, || async {
         let (code, report) = report(&url).await;
         if checks(&report, "warn").iter().any(|check| check == "reachable") {
             Err(format!("{report:#}"))
@@ -284,19 +194,6 @@ async fn over_tls_there_are_no_words_but_sessions_tell_enough() {
     for check in ["reachable", "lock-nodes", "acl", "acl-enforced", "session-timeout", "clock", "orphans"] {
         found(&report, check, "ok");
     }
-}
-
-#[tokio::test]
-async fn servers_that_say_nothing_do_not_hide_one_that_does() {
-    let server = durable().start().await.unwrap();
-    let silent = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
-    let [one, other] = silent.each_ref().map(|listener| listener.local_addr().unwrap().to_string());
-    let (code, report) = report(&url(ANN, &format!("{one},{other},{}", server.addr()))).await;
-    assert_eq!((code, subjects(&report, "reachable", "warn")), (1, vec![one, other]), "{report:#}");
-    for check in ["quorum", "lock-nodes", "acl", "acl-enforced"] {
-        found(&report, check, "ok");
-    }
-    found(&report, "same-ensemble", "unknown");
 }
 
 #[tokio::test]

@@ -1,0 +1,51 @@
+//! Servers that several tests use, one after the other: each finds them as they were when they started. A test that kills, pauses or
+//! sets up a server has one of its own.
+
+use std::time::Duration;
+
+use leasehold_testbed::mariadb::{self, MariaDb};
+use leasehold_testbed::postgres::{self, Postgres};
+use leasehold_testbed::zookeeper::ZooKeeper;
+use leasehold_testbed::{Result, Server};
+use tokio::sync::{Mutex, MutexGuard, OnceCell};
+
+/// A server, which belongs to one test at a time.
+type Shared = OnceCell<Mutex<Server>>;
+
+async fn lend(shared: &'static Shared, start: impl Future<Output = Result<Server>>) -> MutexGuard<'static, Server> {
+    let server = shared.get_or_init(|| async { Mutex::new(start.await.unwrap()) }).await;
+    server.lock().await
+}
+
+/// A MariaDB that waits for its disk, without tables.
+pub(crate) async fn mariadb() -> MutexGuard<'static, Server> {
+    static SHARED: Shared = OnceCell::const_new();
+    let server = lend(&SHARED, MariaDb::new().sync().start()).await;
+    for statement in ["DROP USER IF EXISTS poor@'%'", "CREATE OR REPLACE DATABASE test"] {
+        mariadb::ask(&server, statement).await.unwrap();
+    }
+    server
+}
+
+/// A PostgreSQL that waits for its disk, without tables.
+pub(crate) async fn postgres() -> MutexGuard<'static, Server> {
+    static SHARED: Shared = OnceCell::const_new();
+    let server = lend(&SHARED, Postgres::new().sync().start()).await;
+    let clear = "DROP SCHEMA IF EXISTS ops CASCADE; DROP SCHEMA public CASCADE; DROP ROLE IF EXISTS poor;
+        CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC";
+    postgres::ask(&server, clear).await.unwrap();
+    server
+}
+
+/// A ZooKeeper with sessions of a second and more. What a test left below a path of its own stays there.
+pub(crate) async fn zookeeper() -> MutexGuard<'static, Server> {
+    static SHARED: Shared = OnceCell::const_new();
+    let sessions = (Duration::from_secs(1), Duration::from_secs(900));
+    lend(&SHARED, ZooKeeper::new().sync().sessions(sessions.0, sessions.1).start()).await
+}
+
+/// A ZooKeeper that is set up as it should be, and whose containers stay: each test has a path of its own.
+pub(crate) async fn fit_zookeeper() -> MutexGuard<'static, Server> {
+    static SHARED: Shared = OnceCell::const_new();
+    lend(&SHARED, ZooKeeper::new().sync().container_check(Duration::from_secs(3600)).start()).await
+}

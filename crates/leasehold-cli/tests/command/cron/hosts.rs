@@ -1,0 +1,153 @@
+//! Hosts that run a timetable, die, and are told to stop.
+
+use crate::common::{Place, wait_for};
+use crate::cron::{SAY, history, host, log, status, wanted, who_runs, write};
+use rustix::process::Signal;
+use serde_json::Value;
+
+#[test]
+fn four_hosts_run_each_second_once() {
+    let place = Place::new();
+    write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nbeat [overlap=queue]: * * * * * * {SAY}\n"));
+    let hosts: Vec<_> = (0..4).map(|_| host(&place, &[])).collect();
+    wait_for("three ticks", || (log(&place).len() >= 3).then_some(()));
+    for host in &hosts {
+        host.signal(Signal::TERM);
+    }
+    let mut started = 0;
+    for host in hosts {
+        let ended = host.end();
+        assert_eq!(ended.code(), 0, "{}", ended.err());
+        for said in ended.err().lines().map(|line| serde_json::from_str::<Value>(line).expect(line)) {
+            assert!(said["job"] == "beat", "of which job? {said}");
+            started += usize::from(said["event"] == "started");
+        }
+    }
+    let ran = log(&place);
+    assert!(started >= 3, "{started} of {ran:?}");
+    assert!(ran.values().all(|runs| runs.len() == 1), "{ran:?}");
+    let tokens: Vec<_> = ran.values().map(|runs| runs[0].0).collect();
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{ran:?}");
+    let status = status(&place, "beat").unwrap();
+    assert_eq!(
+        (&status["last"]["outcome"], &status["running"]),
+        (&Value::from("done"), &Value::from(Vec::<Value>::new()))
+    );
+    let history: Value = serde_json::from_str(&place.run(["cron", "history", "beat", "--json"]).ok().out()).unwrap();
+    // Those that were done are the last of those that ran: it has twenty entries at most.
+    let history: Vec<&str> = history
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| {
+            assert_eq!(entry["outcome"], "done", "{entry}");
+            entry["tick"].as_str().unwrap()
+        })
+        .collect();
+    let newest: Vec<&str> = ran.keys().map(String::as_str).rev().take(20).collect();
+    assert_eq!(history.into_iter().rev().collect::<Vec<_>>(), newest);
+    let table = place.run(["cron", "history", "beat"]).ok().out();
+    assert!(table.contains("OUTCOME") && table.contains("done"), "{table}");
+}
+
+#[test]
+fn a_killed_hosts_run_is_taken_over_with_a_higher_token_or_not_at_all() {
+    for (policy, begins) in [("retry:3", 2), ("at-most-once", 1)] {
+        let place = Place::new();
+        // The first run hangs, and says so; a second one ends. Only one tick is of interest.
+        let work = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> log; [ -e hung ] || { echo x > hung; exec sleep 600; }";
+        let year = "59 59 23 31 12 *";
+        write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\none [crash={policy}]: {year} {work}\n"));
+        wanted(&place, "jobs.cron", &["one"]);
+        let mut hosts: Vec<_> = (0..3).map(|_| host(&place, &[])).collect();
+        place.wait_for_file("hung");
+        who_runs(&place, "one", &mut hosts).signal(Signal::KILL);
+        if begins == 1 {
+            // Found without another tick, by whichever host looks next; and another run has nothing to do with it.
+            hosts.push(host(&place, &[]));
+            history(&place, "one", 1);
+            place.run(["cron", "run-now", "one"]).ok();
+            hosts.push(host(&place, &[]));
+        }
+        let history = history(&place, "one", 2);
+        assert_eq!(history[0]["outcome"], "crashed");
+        assert_eq!(history[1]["outcome"], "done");
+        assert!(history[0]["token"].as_u64().unwrap() < history[1]["token"].as_u64().unwrap());
+        assert_eq!(history[1]["attempt"], begins, "{policy}");
+        assert_eq!(history[0]["tick"] == history[1]["tick"], begins == 2, "{policy}");
+        for host in hosts {
+            host.signal(Signal::TERM);
+            host.end().ok();
+        }
+    }
+}
+
+/// A host that is told to stop ends what takes too long. That is its own doing, whatever the command makes of it: no failure, and not done.
+#[test]
+fn a_run_that_is_ended_with_its_host_is_taken_over_or_entered_as_lost() {
+    std::thread::scope(|scope| {
+        for policy in ["retry:3", "at-most-once"] {
+            for on_term in ["'exit 0'", "-"] {
+                scope.spawn(move || ended_with_its_host(policy, on_term));
+            }
+        }
+    });
+}
+
+fn ended_with_its_host(policy: &str, on_term: &str) {
+    let place = Place::new();
+    let hang = format!("trap {on_term} TERM; echo x > hung; while :; do sleep 0.01; done");
+    let work = format!("{SAY}; [ -e hung ] || {{ {hang}; }}");
+    write(&place, "jobs.cron", &format!("one [crash={policy}]: @yearly {work}\n"));
+    wanted(&place, "jobs.cron", &["one"]);
+    let mut hosts: Vec<_> = (0..2).map(|_| host(&place, &["--stop-grace", "50ms"])).collect();
+    place.wait_for_file("hung");
+    let stopped = who_runs(&place, "one", &mut hosts);
+    stopped.signal(Signal::TERM);
+    let ended = stopped.end();
+    assert_eq!(ended.code(), 0, "{}", ended.err());
+    let expected = if policy == "at-most-once" { &["lost"][..] } else { &["crashed", "done"] };
+    let history = history(&place, "one", expected.len());
+    let outcomes: Vec<_> = history.iter().map(|entry| entry["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, expected, "{policy}, {on_term}: {history:?}");
+    let ran = log(&place);
+    let attempts: Vec<u32> = ran.values().flatten().map(|(_, attempt)| *attempt).collect();
+    assert_eq!((ran.len(), &attempts[..]), (1, &[1, 2][..expected.len()]), "{policy}, {on_term}");
+    hosts[0].signal(Signal::TERM);
+    hosts.remove(0).end().ok();
+}
+
+#[test]
+fn a_run_that_takes_too_long_is_ended_with_all_its_processes() {
+    let place = Place::new();
+    let work = "sleep 600 & echo $! > pid; trap '' TERM; wait; sleep 600";
+    write(&place, "jobs.cron", &format!("one [max-hold=3s kill-after=1s crash=retry:3]: @yearly {work}\n"));
+    wanted(&place, "jobs.cron", &["one"]);
+    let host = host(&place, &[]);
+    let pid = place.wait_for_file("pid");
+    wait_for("the end of its group", || (!crate::common::is_alive(&pid)).then_some(()));
+    wait_for("its end", || Some(status(&place, "one")?["last"].clone()).filter(|last| !last.is_null()));
+    host.signal(Signal::TERM);
+    host.end().ok();
+}
+
+/// What is entered is told a second before the end: a twentieth of twenty seconds.
+#[cfg(feature = "nightly")]
+#[test]
+fn a_run_that_takes_too_long_is_entered_as_timed_out_and_ended_with_all_its_processes() {
+    let place = Place::new();
+    let work = "sleep 600 & echo $! > pid; trap '' TERM; wait; sleep 600";
+    write(&place, "jobs.cron", &format!("one [max-hold=20s kill-after=5s crash=retry:3]: @yearly {work}\n"));
+    wanted(&place, "jobs.cron", &["one"]);
+    let host = host(&place, &[]);
+    let pid = place.wait_for_file("pid");
+    let last = wait_for("its end", || Some(status(&place, "one")?["last"].clone()).filter(|last| !last.is_null()));
+    assert_eq!(
+        (&last["outcome"], &last["attempt"]),
+        (&Value::from("timed-out"), &Value::from(1)),
+        "and it is no crash"
+    );
+    wait_for("the end of its group", || (!crate::common::is_alive(&pid)).then_some(()));
+    host.signal(Signal::TERM);
+    host.end().ok();
+}

@@ -1,0 +1,55 @@
+//! Three hosts in one folder, whose clocks are minutes apart: each tick runs once. The fleets of eight hosts, which are killed and whose
+//! engines restart, take minutes.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use crate::common::{LASTING, Place, Running, wait_for};
+use leasehold_testbed::WallClock;
+use rustix::process::Signal;
+
+/// How far the clocks are off, in seconds.
+const SKEWS: [i64; 3] = [-300, 0, 300];
+
+fn host(place: &Place, skew: i64) -> (Running, WallClock) {
+    let clock = WallClock::new().unwrap();
+    clock.move_to(skew).unwrap();
+    let mut command = place.leasehold_by(&clock, ["cron", "--ttl", LASTING, "--json", "jobs.cron"]);
+    let said = std::fs::File::options().create(true).append(true).open(place.path("hosts.log")).unwrap();
+    let host = Running(Some(command.stdout(Stdio::null()).stderr(said).spawn().unwrap()));
+    let maps = format!("/proc/{}/maps", host.pid().as_raw_nonzero());
+    wait_for("a host with a clock of its own", || {
+        std::fs::read_to_string(&maps).unwrap().contains("libfaketime").then_some(())
+    });
+    (host, clock)
+}
+
+/// What was run, from the jobs' own words: tick -> tokens.
+fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
+    let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+    for line in place.read("log").lines() {
+        let (tick, token) = line.split_once(' ').unwrap();
+        ran.entry(tick.to_owned()).or_default().push(token.parse().unwrap());
+    }
+    ran
+}
+
+#[test]
+fn each_tick_runs_once_among_hosts_whose_clocks_differ() {
+    let place = Place::new();
+    let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
+    let text = format!("CRON_SECONDS=yes\nLD_PRELOAD=\nbeat [overlap=queue]: * * * * * * {say}\n");
+    std::fs::write(place.path("jobs.cron"), text).unwrap();
+    let hosts: Vec<_> = SKEWS.iter().map(|skew| host(&place, *skew)).collect();
+    wait_for("three hosts", || (place.read("hosts.log").matches("\"event\":\"joined\"").count() == 3).then_some(()));
+    let before = ran(&place).len();
+    wait_for("three more ticks", || (ran(&place).len() >= before + 3).then_some(()));
+    for (host, _clock) in hosts {
+        host.signal(Signal::TERM);
+        assert_eq!(host.end().code(), 0, "{}", place.read("hosts.log"));
+    }
+    let ran = ran(&place);
+    assert!(ran.values().all(|tokens| tokens.len() == 1), "{ran:?}");
+    assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
+}
