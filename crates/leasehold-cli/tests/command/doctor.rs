@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Place;
-use crate::common::examined::{checks, command, durable, examine, found, of, report};
+use crate::common::examined::{checks, command, durable, examine, found, of, plain, report};
 use leasehold_testbed::Server;
 use leasehold_testbed::redis::{self, Cluster, Redis, Reply, Resp, SentinelSet};
 use serde_json::Value;
@@ -30,7 +30,7 @@ async fn a_server_that_forgets_nothing_is_fit() {
 
 #[tokio::test]
 async fn a_server_that_keeps_nothing_on_disk_is_warned_of() {
-    let server = redis::start().await.unwrap();
+    let server = plain().start().await.unwrap();
     let (code, report) = report(&server.url()).await;
     assert_eq!((code, checks(&report, "warn")), (1, vec!["persistence".to_owned(), "restart".into()]), "{report:#}");
     // Strict mode makes up for it.

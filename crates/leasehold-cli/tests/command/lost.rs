@@ -1,4 +1,5 @@
 //! What happens to the command when the lock is lost.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Place, is_alive, wait_for};
 use serde_json::json;

@@ -1,4 +1,5 @@
 //! `leasehold verify` starts the program `leasehold-verify`, which is installed on its own.
+#![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ async fn lend(shared: &'static Shared, start: impl Future<Output = Result<Server
 pub(crate) async fn mariadb() -> MutexGuard<'static, Server> {
     static SHARED: Shared = OnceCell::const_new();
     let server = lend(&SHARED, MariaDb::new().sync().start()).await;
-    for statement in ["DROP USER IF EXISTS poor@'%'", "DROP DATABASE test", "CREATE DATABASE test"] {
+    for statement in ["DROP USER IF EXISTS poor@'%'", "CREATE OR REPLACE DATABASE test"] {
         mariadb::ask(&server, statement).await.unwrap();
     }
     server

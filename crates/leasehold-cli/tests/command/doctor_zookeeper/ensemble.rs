@@ -4,9 +4,16 @@ use std::time::Duration;
 
 use crate::common::BOUND;
 use crate::common::examined::{checks, found, of, report, report_with};
-use crate::doctor_zookeeper::{ANN, cli, durable, says, subjects, url, warnings};
+use crate::doctor_zookeeper::{ANN, cli, durable, says, url, warnings};
 use leasehold_testbed::eventually;
 use leasehold_testbed::zookeeper::{self, Ensemble};
+use serde_json::Value;
+
+/// The servers of which a check came out so.
+fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
+    let all = of(report, check).into_iter().filter(|finding| finding["level"] == level);
+    all.map(|finding| says(finding, "subject").to_owned()).collect()
+}
 
 #[tokio::test]
 async fn three_servers_and_a_login_are_as_it_should_be_and_nothing_is_left_behind() {

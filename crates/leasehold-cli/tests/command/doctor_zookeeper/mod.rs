@@ -30,12 +30,6 @@ fn says<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The servers of which a check came out so.
-fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
-    let all = of(report, check).into_iter().filter(|finding| finding["level"] == level);
-    all.map(|finding| says(finding, "subject").to_owned()).collect()
-}
-
 /// The warnings, but for those about how slow this machine is.
 fn warnings(report: &Value) -> Vec<String> {
     let mut all = checks(report, "warn");
