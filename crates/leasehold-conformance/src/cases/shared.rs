@@ -69,7 +69,7 @@ pub async fn a_storm_of_readers_and_writers_never_mixes(world: &World) {
         let (locks, room) = (clients[number % 2].clone(), Arc::clone(&room));
         tasks.spawn(async move {
             for round in 0..times(5, 30) {
-                let writes = (number + round as usize) % 4 == 0;
+                let writes = (number + round as usize).is_multiple_of(4);
                 let lock = locks.rwlock("a");
                 let guard = if writes { lock.write().await } else { lock.read().await }.expect("a lock");
                 room.visit(if writes { WRITER } else { 1 }).await;
