@@ -41,8 +41,10 @@ async fn one_who_hangs_is_waited_for_once() {
 
 /// A holder goes on through hanging servers, with somebody who waits, and so do the waiter and the servers afterwards.
 pub(super) async fn holds_through(hang: &[usize]) {
-    let (mut site, ahead) = (Site::new().await, Ahead::new());
-    let (locks, other) = (site.locks_on(&ahead).await, ahead.locks(&site.url(NODE_TIMEOUT), LASTING).await);
+    // The clock of who waits is not moved meanwhile: its pauses would be as long.
+    let (mut site, ahead, theirs) = (Site::new().await, Ahead::new(), Ahead::new());
+    let url = site.url(NODE_TIMEOUT);
+    let (locks, other) = (ahead.locks(&url, LASTING).await, theirs.locks(&url, LASTING).await);
     let held = lock(&locks, "a").await;
     let waits = spawn_lock(&other, "a");
     site.pause(hang);
@@ -58,7 +60,7 @@ pub(super) async fn holds_through(hang: &[usize]) {
     give_back(held).await;
     let next = guard(waits).await;
     assert!(next.token() > token);
-    ahead.renewed(&[&next, &late], LASTING).await;
+    theirs.renewed(&[&next], LASTING).await;
     site.resume(hang);
     give_back(late).await;
     site.until_claims("a", 1).await;

@@ -8,7 +8,7 @@ use crate::redlock_faults::site::{Ahead, LASTING, NODES, Site, give_back, guard,
 /// Two die: before a lock is taken, while one is held, and just before one is given back.
 async fn two_die(site: &mut Site, pair: [usize; 2]) {
     let ahead = Ahead::new();
-    let (locks, other) = (site.locks_on(&ahead).await, site.locks_on(&ahead).await);
+    let (locks, other) = (site.locks_on(&ahead).await, site.locks().await);
     let (held, given) = (lock(&locks, "held").await, lock(&locks, "given").await);
     let waits = spawn_lock(&other, "held");
     site.kill(&pair);

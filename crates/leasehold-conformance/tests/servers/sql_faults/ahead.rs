@@ -13,7 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How often it is brought up to the machine's clock.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Goes on as the machine's clock does, and by so much more as the test says.
+/// Goes on as the machine's clock does, and by so much more as the test says. A call that is under way at a jump has taken as long as that: where
+/// there is no queue, whoever waits then pauses for as long.
 pub(crate) struct Ahead {
     hand: ManualClock,
     ticks: JoinHandle<()>,
