@@ -219,7 +219,9 @@ mod tests {
     #[test]
     fn ticks_are_promised_where_the_docs_say_so() {
         use FaultKind::{Ahead, Clock, Crash, Evict, Failover, Kill, Wipe};
-        let ticks = |engine, strict, faults| terms(engine, strict, faults).word(Promise::Ticks).claim;
+        fn ticks(engine: &str, strict: bool, faults: &[FaultKind]) -> Claim {
+            terms(engine, strict, faults).word(Promise::Ticks).claim
+        }
         for fault in [Failover, Wipe] {
             assert_eq!(ticks("redis", false, &[fault]), Claim::Counted);
             assert_eq!(ticks("redis", true, &[fault]), Claim::Guaranteed);
@@ -228,7 +230,9 @@ mod tests {
         for fault in [Kill, Crash, Clock, Evict] {
             assert_eq!(ticks("redis", false, &[fault]), Claim::Guaranteed, "nothing is forgotten: {fault}");
         }
-        let replicas = |faults| Terms { replicas: true, ..terms("redis", false, faults) }.word(Promise::Ticks).claim;
+        fn replicas(faults: &[FaultKind]) -> Claim {
+            Terms { replicas: true, ..terms("redis", false, faults) }.word(Promise::Ticks).claim
+        }
         assert_eq!(replicas(&[Failover]), Claim::Guaranteed);
         assert_eq!(replicas(&[Wipe]), Claim::Counted);
         assert_eq!(ticks("postgres", false, &[Ahead]), Claim::Counted);

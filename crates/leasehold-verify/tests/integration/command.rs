@@ -13,7 +13,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold-verify");
 pub(crate) fn verify(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
     // How long something takes on a machine that is busy says nothing here.
-    command.args(arguments).args(["--time", "report"]).current_dir(folder).env_remove("LEASEHOLD_ENGINE");
+    command.args(arguments).args(["--late", "report"]).current_dir(folder).env_remove("LEASEHOLD_ENGINE");
     command.output().expect("it runs")
 }
 
@@ -85,7 +85,7 @@ fn a_run_that_is_interrupted_is_checked_and_reported() {
     let folder = folder();
     let mut command = Command::new(PROGRAM);
     command
-        .args(["--local", "file", "--faults", "kill", "--for", "10m", "--time", "report"])
+        .args(["--local", "file", "--faults", "kill", "--for", "10m", "--late", "report"])
         .current_dir(folder.path());
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
     let history = folder.path().join("verify-file-fenced-1.jsonl");
@@ -113,7 +113,7 @@ fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
     let folder = folder();
     let mut command = Command::new(PROGRAM);
     command
-        .args(["--local", "file", "--faults", "kill", "--for", "10m", "--time", "report"])
+        .args(["--local", "file", "--faults", "kill", "--for", "10m", "--late", "report"])
         .current_dir(folder.path());
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
     let history = folder.path().join("verify-file-fenced-1.jsonl");
