@@ -14,19 +14,6 @@ fn test_name(path: &'static str) -> &'static str {
     path.split_once("::").map_or(path, |(_, name)| name)
 }
 
-use std::time::Duration;
-
-/// The TTL of a lease that cannot end while a test runs.
-const LASTING: Duration = Duration::from_secs(600);
-
-/// How long a test waits for what must happen on the real clock. Only a failing test waits so long.
-const BOUND: Duration = Duration::from_secs(120);
-
-/// The name by which this program runs a test that has this path.
-fn test_name(path: &'static str) -> &'static str {
-    path.split_once("::").map_or(path, |(_, name)| name)
-}
-
 mod blocking;
 mod examples;
 mod file;
