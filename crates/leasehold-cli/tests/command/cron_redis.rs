@@ -17,6 +17,11 @@ fn host(place: &Place, url: &str, file: &str) -> Running {
     Running(Some(command.spawn().unwrap()))
 }
 
+/// The server's URL for those who wait as long as it takes: a busy machine is no server that is away.
+fn patient(url: &str) -> String {
+    format!("{url}?connect-timeout=60s")
+}
+
 /// What was run, from the jobs' own words: tick -> tokens.
 fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
     let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
@@ -31,7 +36,7 @@ fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
 #[tokio::test]
 async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
     let mut server = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]).start().await.unwrap();
-    let url = server.url();
+    let url = patient(&server.url());
     let place = Place::new();
     let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log; sleep 0.2";
     let text = format!("CRON_SECONDS=yes\nonce: * * * * * * {say}\n");
@@ -68,7 +73,7 @@ async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
 async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
     let clock = WallClock::new().unwrap();
     let server = Redis::new().clock(&clock).start().await.unwrap();
-    let (place, url) = (Place::new(), server.url());
+    let (place, url) = (Place::new(), patient(&server.url()));
     let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
     let host = host(&place, &url, "jobs.cron");
@@ -100,7 +105,7 @@ async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
 #[tokio::test]
 async fn a_host_that_starts_before_its_engine_waits_for_it() {
     let mut server = redis::start().await.unwrap();
-    let (place, url) = (Place::new(), server.url());
+    let (place, url) = (Place::new(), patient(&server.url()));
     server.kill().unwrap();
     let say = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     std::fs::write(place.path("jobs.cron"), format!("CRON_SECONDS=yes\nbeat: * * * * * * {say}\n")).unwrap();
@@ -128,7 +133,7 @@ async fn a_host_that_starts_before_its_engine_waits_for_it() {
 #[tokio::test]
 async fn once_per_tick_on_the_servers_clock_whatever_the_hosts_show() {
     let server = redis::start().await.unwrap();
-    let url = server.url();
+    let url = patient(&server.url());
     let place = Place::new();
     // A tick every other second; eight calls at once, by clocks that differ, until two ticks have run.
     let work = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
@@ -155,7 +160,7 @@ async fn once_per_tick_on_the_servers_clock_whatever_the_hosts_show() {
 async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
     let server = redis::start().await.unwrap();
     let proxy = Proxy::start(server.addr()).await.unwrap();
-    let (place, url) = (Place::new(), format!("redis://{}/", proxy.addr()));
+    let (place, url) = (Place::new(), patient(&format!("redis://{}/", proxy.addr())));
     let once =
         ["run", "--engine", &url, "--once-per", "@yearly", "--missed", "once", "--crash", "retry:3", "mail", "-c"];
     let work = "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";

@@ -4,16 +4,21 @@
 use crate::common::Place;
 use leasehold_testbed::redis;
 
+/// The server's URL for those who wait as long as it takes: a busy machine is no server that is away.
+fn patient(url: &str) -> String {
+    format!("{url}?connect-timeout=60s")
+}
+
 /// Runs `work` beside a server, on a thread that may block.
 async fn with_server(work: impl FnOnce(Place, String) + Send + 'static) {
     let server = redis::start().await.unwrap();
-    let url = server.url();
+    let url = patient(&server.url());
     tokio::task::spawn_blocking(move || work(Place::new(), url)).await.unwrap();
 }
 
 #[tokio::test]
 async fn eight_processes_run_one_at_a_time_with_rising_tokens() {
-    with_server(|place, url| place.take_turns(8, 3, &format!("--engine {url}"))).await;
+    with_server(|place, url| place.take_turns(8, 3, &format!("--engine '{url}'"))).await;
 }
 
 #[tokio::test]
@@ -57,7 +62,7 @@ async fn a_spoilt_key_is_shown_by_name_and_hides_no_other_lock() {
     let mut raw = leasehold_testbed::redis::Resp::connect(server.addr()).await.unwrap();
     raw.command(&["SET", "leasehold:l{bad}", "x", "EX", "600"]).await.unwrap();
     raw.command(&["HSET", "leasehold:l{worse}", "m", "x"]).await.unwrap();
-    let url = server.url();
+    let url = patient(&server.url());
     let check = move || {
         let place = Place::new();
         let held = place.start(["run", "--engine", &url, "good", "--", "sleep", "60"]);
@@ -83,7 +88,7 @@ async fn a_spoilt_key_is_shown_by_name_and_hides_no_other_lock() {
 #[tokio::test]
 async fn a_run_inside_itself_is_refused_where_it_would_wait_for_itself() {
     with_server(|place, url| {
-        let url = format!("{url}?protocol=simple");
+        let url = format!("{url}&protocol=simple");
         let nested = format!("\"$L\" run --engine '{url}' same -- true");
         place.run(["run", "--engine", &url, "same", "-c", &nested]).failed(64, "no re-entry");
     })
@@ -93,7 +98,7 @@ async fn a_run_inside_itself_is_refused_where_it_would_wait_for_itself() {
 #[tokio::test]
 async fn missing_replicas_are_named_as_the_reason() {
     with_server(|place, url| {
-        let url = format!("{url}?replicas=1");
+        let url = format!("{url}&replicas=1");
         place
             .run_in_time(["run", "--engine", &url, "-w", "1", "a", "--", "true"])
             .failed(69, "0 of 1 replicas acknowledged");
