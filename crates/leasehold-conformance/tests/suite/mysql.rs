@@ -22,7 +22,7 @@ impl Subject for MySql {
     async fn instance(&self) -> Instance {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let server = server().await;
-        Instance::at(format!("{}?table=case{}", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        Instance::at(format!("{}?table=case{}&connect-timeout=60s", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
     }
 }
 

@@ -15,7 +15,11 @@ impl Subject for Redis {
         static SERVER: OnceCell<Server> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
         let server = SERVER.get_or_init(|| async { leasehold_testbed::redis::start().await.expect("a server") }).await;
-        Instance::at(format!("{}?prefix=case-{}:", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        Instance::at(format!(
+            "{}?prefix=case-{}:&connect-timeout=60s",
+            server.url(),
+            MADE.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 }
 

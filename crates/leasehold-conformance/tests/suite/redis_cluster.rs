@@ -15,7 +15,11 @@ impl Subject for Cluster {
         static CLUSTER: OnceCell<redis::Cluster> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
         let cluster = CLUSTER.get_or_init(|| async { redis::Cluster::start(3, 0).await.expect("a cluster") }).await;
-        Instance::at(format!("{}?prefix=case-{}:", cluster.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        Instance::at(format!(
+            "{}?prefix=case-{}:&connect-timeout=60s",
+            cluster.url(),
+            MADE.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 }
 

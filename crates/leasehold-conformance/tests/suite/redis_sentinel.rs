@@ -15,7 +15,7 @@ impl Subject for Sentinel {
         static SET: OnceCell<SentinelSet> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
         let set = SET.get_or_init(|| async { SentinelSet::start(1).await.expect("a set") }).await;
-        Instance::at(format!("{}?prefix=case-{}:", set.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        Instance::at(format!("{}?prefix=case-{}:&connect-timeout=60s", set.url(), MADE.fetch_add(1, Ordering::Relaxed)))
     }
 }
 

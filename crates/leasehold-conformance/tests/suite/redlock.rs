@@ -15,7 +15,11 @@ impl Subject for Redlock {
         static SERVERS: OnceCell<Independent> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
         let servers = SERVERS.get_or_init(|| async { Independent::start(5).await.expect("servers") }).await;
-        Instance::at(format!("{}?prefix=case-{}:&node-timeout=2s", servers.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        Instance::at(format!(
+            "{}?prefix=case-{}:&node-timeout=30s&connect-timeout=60s",
+            servers.url(),
+            MADE.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 }
 

@@ -16,7 +16,11 @@ impl Subject for Zookeeper {
         static SERVER: OnceCell<Server> = OnceCell::const_new();
         static MADE: AtomicU32 = AtomicU32::new(0);
         let server = SERVER.get_or_init(|| async { ZooKeeper::new().start().await.expect("a server") }).await;
-        Instance::at(format!("zookeeper://{}/cases/{}", server.url(), MADE.fetch_add(1, Ordering::Relaxed)))
+        Instance::at(format!(
+            "zookeeper://{}/cases/{}?connect-timeout=60s",
+            server.url(),
+            MADE.fetch_add(1, Ordering::Relaxed)
+        ))
     }
 }
 
