@@ -56,6 +56,8 @@ mod primitives;
 mod random;
 mod records;
 mod request;
+#[cfg(all(test, feature = "redis"))]
+mod virtual_time;
 
 pub use self::all::{All, AllGuard, Wanted};
 pub use self::claim::{Claim, ClaimId, Holder, MAX_DESCRIPTION, Mode, Owner, Terms, Token};

@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// 128 random bits.
 pub(crate) fn bits() -> u128 {
+    #[cfg(test)]
+    if let Some(bits) = seeded::bits() {
+        return bits;
+    }
     let mut bytes = [0; 16];
     #[allow(clippy::expect_used, reason = "without randomness no claim is unique: nothing could go on safely")]
     getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
@@ -33,6 +37,10 @@ thread_local! {
 /// 128 bits that nobody else has, for a claim. Asking the system each time would cost more than all the rest of a claim, so
 /// each thread takes a random start from it and walks on from there some hundred times.
 pub(crate) fn unique() -> u128 {
+    #[cfg(test)]
+    if let Some(bits) = seeded::bits() {
+        return bits;
+    }
     NEXT.with(|next| {
         let era = ERA.load(Ordering::Relaxed);
         let (at, left) = match next.get() {
@@ -42,6 +50,37 @@ pub(crate) fn unique() -> u128 {
         next.set((at.wrapping_add(STRIDE), left - 1, era));
         at
     })
+}
+
+/// Bits that follow from a seed, for tests that must run the same way again.
+#[cfg(test)]
+pub(crate) mod seeded {
+    use std::cell::Cell;
+
+    thread_local! {
+        static STATE: Cell<Option<u64>> = const { Cell::new(None) };
+    }
+
+    /// From here on all bits of this thread follow from the seed; `None`: they come from the system again.
+    pub(crate) fn sow(seed: Option<u64>) {
+        STATE.set(seed);
+    }
+
+    /// The next 64 bits of SplitMix64.
+    pub(crate) fn next(state: &mut u64) -> u64 {
+        *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut bits = *state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        bits ^ (bits >> 31)
+    }
+
+    pub(super) fn bits() -> Option<u128> {
+        let mut state = STATE.get()?;
+        let bits = (u128::from(next(&mut state)) << 64) | u128::from(next(&mut state));
+        STATE.set(Some(state));
+        Some(bits)
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::dial::Dial;
 use crate::clock::Clock;
 use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
@@ -112,6 +113,7 @@ pub(crate) struct Config {
     pub(crate) connect_timeout: Duration,
     /// By which connections and pauses are timed.
     pub(crate) clock: Clock,
+    pub(crate) dial: Dial,
     /// The URL without secrets.
     pub(crate) shown: String,
 }
@@ -138,6 +140,7 @@ impl Config {
             connect_timeout: url.duration("connect-timeout")?.unwrap_or(Duration::from_secs(2)),
             topology,
             clock: Clock::system(),
+            dial: Dial::default(),
             shown: url.to_string(),
         };
         config.check()

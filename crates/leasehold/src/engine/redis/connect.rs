@@ -51,7 +51,7 @@ async fn open(
             Ok::<(), std::convert::Infallible>(())
         });
     }
-    let connecting = client.get_multiplexed_async_connection_with_config(&options);
+    let connecting = config.dial.connect(&client, options);
     // The library's own bound does not cover the handshake of TLS and of the protocol.
     let most = config.connect_timeout + Duration::from_secs(1);
     let connected = config.clock.timeout(most, connecting).await;

@@ -4,13 +4,14 @@
 //! why at once; whoever asks while it has just broken waits for the first try.
 
 use std::fmt;
-use std::sync::Arc;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, ErrorKind as Native, Pipeline, PushInfo, PushKind, RedisError, RedisResult, ServerErrorKind, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::config::{Address, Config};
@@ -56,6 +57,24 @@ enum State {
     Down(ErrorKind, Arc<str>, bool),
 }
 
+impl State {
+    /// The connection, or why there is none; `None` if that is not known yet.
+    fn known(&self) -> Option<Result<Live>> {
+        match self {
+            Self::Connecting => None,
+            Self::Up(live) => Some(Ok(Arc::clone(live))),
+            Self::Down(kind, why, retryable) => {
+                let error = Error::new(*kind, &**why);
+                Some(Err(if *retryable { error.retryable() } else { error }))
+            }
+        }
+    }
+
+    fn down(error: &Error) -> Self {
+        Self::Down(error.kind(), error.said().into(), error.is_retryable())
+    }
+}
+
 /// What a link tells its owner.
 pub(crate) trait Owner: Send + Sync + 'static {
     /// A message for us.
@@ -80,7 +99,11 @@ struct Inner {
     scripts: Vec<Arc<Stored>>,
     inbox: String,
     owner: Arc<dyn Owner>,
-    state: watch::Sender<State>,
+    state: Mutex<State>,
+    /// Rung when the state changes. Those who wait go on in the order in which they came.
+    changed: Notify,
+    /// The number of the last connection on which something was answered.
+    useful: AtomicU64,
     /// The number of the last connection that is known to be broken.
     broken: AtomicU64,
     breaks: Notify,
@@ -103,7 +126,9 @@ impl Link {
             scripts: scripts.to_vec(),
             inbox: inbox.to_owned(),
             owner,
-            state: watch::Sender::new(State::Connecting),
+            state: Mutex::new(State::Connecting),
+            changed: Notify::new(),
+            useful: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             breaks: Notify::new(),
             suspicion: Notify::new(),
@@ -117,30 +142,22 @@ impl Link {
     /// # Errors
     /// Why it is down.
     pub(crate) async fn live(&self) -> Result<Live> {
-        let known = |state: &State| match state {
-            State::Connecting => None,
-            State::Up(live) => Some(Ok(Arc::clone(live))),
-            State::Down(kind, why, retryable) => {
-                let error = Error::new(*kind, &**why);
-                Some(Err(if *retryable { error.retryable() } else { error }))
-            }
-        };
-        if let Some(known) = known(&self.inner.state.borrow()) {
+        if let Some(known) = self.inner.state().known() {
             return known;
         }
-        let mut states = self.inner.state.subscribe();
         loop {
-            if let Some(known) = known(&states.borrow_and_update()) {
+            let mut changed = pin!(self.inner.changed.notified());
+            changed.as_mut().enable();
+            if let Some(known) = self.inner.state().known() {
                 return known;
             }
-            // The sender lives as long as we do.
-            let _ = states.changed().await;
+            changed.await;
         }
     }
 
     /// Whether it is up.
     pub(crate) fn is_up(&self) -> bool {
-        matches!(*self.inner.state.borrow(), State::Up(_))
+        matches!(*self.inner.state(), State::Up(_))
     }
 
     /// Runs a script; if the server has forgotten it, from its text. `fill` adds the keys and the arguments.
@@ -188,7 +205,7 @@ impl Link {
             }
             // A server that hung and goes on answers what nobody waits for any more.
             Ok(_) if self.inner.is_broken(live.number) => return Err(given_up()),
-            _ => {}
+            _ => self.inner.answers(live.number),
         }
         result
     }
@@ -225,40 +242,69 @@ fn is_broken(cause: &RedisError) -> bool {
 
 /// Keeps the connection up, for ever.
 async fn tend(inner: Arc<Inner>) {
-    let (mut number, mut failures, mut again) = (0, 0, false);
+    let (mut number, mut failures, mut again) = (0, 0_u32, false);
     loop {
         number += 1;
         match inner.connect(number).await {
             Ok(live) => {
-                failures = 0;
-                inner.state.send_replace(State::Up(Arc::clone(&live)));
+                let made = inner.config.clock.now();
+                inner.enter(State::Up(Arc::clone(&live)));
                 inner.owner.up(&live, again);
                 again = true;
                 tokio::select! {
+                    biased;
                     () = inner.until_broken(&live) => {}
                     () = inner.until_replaced(&live) => {}
                 }
                 // Whatever it still says does not count: its server may not be the master any more.
                 inner.broken.fetch_max(number, Ordering::SeqCst);
                 tracing::debug!(target = ?inner.target, "connection lost");
-                inner.state.send_replace(State::Connecting);
+                // Whoever lets us in, and ends the connection before it answers, is not connected to as fast as that goes.
+                failures = if inner.is_useful(number) { 0 } else { failures.saturating_add(1) };
+                inner.enter(match failures {
+                    0..=1 => State::Connecting,
+                    _ => State::down(&error::unreachable(&live.address, "it ends each connection before it answers")),
+                });
                 inner.owner.down();
+                drop(live);
+                inner.config.clock.sleep_until(made.after(pause(failures))).await;
             }
             Err(error) => {
                 tracing::debug!(%error, failures, "no connection");
-                let down = State::Down(error.kind(), error.said().into(), error.is_retryable());
-                inner.state.send_replace(down);
+                inner.enter(State::down(&error));
                 inner.owner.down();
-                let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-                let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice);
-                inner.config.clock.sleep(pause).await;
+                inner.config.clock.sleep(pause(failures)).await;
                 failures = failures.saturating_add(1);
             }
         }
     }
 }
 
+/// How long after one try the next one is made, at least.
+fn pause(failures: u32) -> Duration {
+    let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+    backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice)
+}
+
 impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, state: State) {
+        *self.state() = state;
+        self.changed.notify_waiters();
+    }
+
+    /// Something was answered on this connection.
+    fn answers(&self, number: u64) {
+        self.useful.store(number, Ordering::Relaxed);
+    }
+
+    fn is_useful(&self, number: u64) -> bool {
+        self.useful.load(Ordering::Relaxed) >= number
+    }
+
     fn broke(&self, number: u64) {
         self.broken.fetch_max(number, Ordering::SeqCst);
         self.breaks.notify_one();
@@ -339,6 +385,7 @@ impl Inner {
         let patience = self.config.connect_timeout;
         loop {
             let quiet = tokio::select! {
+                biased;
                 () = self.breaks.notified() => false,
                 () = self.suspicion.notified() => true,
                 () = self.config.clock.sleep(QUIET) => true,
@@ -353,10 +400,12 @@ impl Inner {
             let ping = redis::cmd("PING");
             let alive = connection.send_packed_command(&ping);
             tokio::select! {
+                biased;
                 answer = self.config.clock.timeout(patience, alive) => {
                     if !matches!(answer, Ok(Ok(_))) {
                         return;
                     }
+                    self.answers(live.number);
                 }
                 () = self.breaks.notified() => self.breaks.notify_one(),
             }

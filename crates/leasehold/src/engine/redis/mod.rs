@@ -54,6 +54,7 @@ mod all;
 mod bundles;
 pub(crate) mod config;
 pub(super) mod connect;
+mod dial;
 pub(crate) mod doctor;
 mod ears;
 mod engine;
@@ -65,6 +66,8 @@ pub(crate) mod nodes;
 mod records;
 mod renew;
 mod replicas;
+#[cfg(test)]
+mod scripted;
 mod sentinel;
 pub mod simple;
 mod strict;

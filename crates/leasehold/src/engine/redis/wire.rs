@@ -146,6 +146,12 @@ impl Stored {
         Arc::new(Self { sha: Script::new(&text).get_hash().to_owned(), text })
     }
 
+    /// What the server knows it by.
+    #[cfg(test)]
+    pub(crate) fn sha(&self) -> &str {
+        &self.sha
+    }
+
     /// Runs it by its digest: the server must have it.
     pub(crate) fn by_digest(&self, keys: usize) -> Cmd {
         start("EVALSHA", &self.sha, keys)

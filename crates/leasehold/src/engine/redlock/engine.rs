@@ -13,13 +13,15 @@ use redis::Value;
 
 use super::CAPABILITIES;
 use super::config::Config;
-use super::node::{Node, Request};
+use super::node::{Ears, Node};
+use super::server::{Remote, Request, Server, What};
 use super::wire::{self, Scripts, Voted};
 use super::{error, inspect};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Clock;
+use crate::engine::redis::config::Config as NodeConfig;
 use crate::engine::redis::error::odd;
-use crate::engine::redis::wire::{INBOX, Stored, party};
+use crate::engine::redis::wire::{INBOX, party};
 use crate::engine::{
     Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
     no_records,
@@ -42,7 +44,6 @@ pub struct RedlockEngine {
     pub(super) clock: Clock,
     can: Capabilities,
     pub(super) nodes: Vec<Arc<Node>>,
-    pub(super) scripts: Scripts,
     losses: Arc<LossBoard>,
     pub(super) tokens: Tokens,
 }
@@ -81,10 +82,19 @@ enum Asked {
 impl RedlockEngine {
     /// Connects to a majority.
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
-        let strict = config.nodes.first().and_then(|node| node.strict);
-        let scripts = Scripts::new(strict.is_some());
+        let scripts = Arc::new(Scripts::new(strict(&config).is_some()));
+        Self::open_on(config, clock, |node, ears| Box::new(Remote::new(node, &scripts, ears))).await
+    }
+
+    /// The same; `reach` says by what each node is reached, and is given what to tell of that.
+    pub(super) async fn open_on(
+        config: Config,
+        clock: &Clock,
+        reach: impl Fn(&Arc<NodeConfig>, Arc<Ears>) -> Box<dyn Server>,
+    ) -> Result<Arc<Self>> {
+        let strict = strict(&config);
         let losses = Arc::new(LossBoard::default());
-        let nodes: Vec<_> = config.nodes.iter().map(|node| Node::new(node, clock, &scripts, &losses)).collect();
+        let nodes: Vec<_> = config.nodes.iter().map(|node| Node::new(node, clock, &losses, &reach)).collect();
         let mut can = Capabilities { drift: config.drift, ..CAPABILITIES };
         if config.quorum.nodes < 3 {
             can.caution = "fewer than three nodes: the failure of one ends all; five are usual";
@@ -93,8 +103,7 @@ impl RedlockEngine {
         if let Some(most) = strict {
             can.max_ttl = can.max_ttl.min(most);
         }
-        let engine =
-            Arc::new(Self { config, clock: clock.clone(), can, nodes, scripts, losses, tokens: Tokens::default() });
+        let engine = Arc::new(Self { config, clock: clock.clone(), can, nodes, losses, tokens: Tokens::default() });
         super::open::meet(&engine).await?;
         Ok(engine)
     }
@@ -131,10 +140,10 @@ impl RedlockEngine {
     }
 
     /// A request about one claim: the claim, the attempt, then what the script wants.
-    fn about(&self, script: &Arc<Stored>, claim: &Claim, attempt: u64, rest: Vec<Vec<u8>>) -> Arc<Request> {
+    fn about(&self, what: What, claim: &Claim, attempt: u64, rest: Vec<Vec<u8>>) -> Arc<Request> {
         let mut arguments = vec![claim.id.bits().to_be_bytes().to_vec(), wire::digits(attempt).into_bytes()];
         arguments.extend(rest);
-        Request::new(script, vec![self.key(claim.name())], arguments)
+        Request::new(what, vec![self.key(claim.name())], arguments)
     }
 
     fn party(&self, claim: &Claim) -> Vec<u8> {
@@ -151,7 +160,7 @@ impl RedlockEngine {
             false => Token::default(),
         };
         let rest = vec![self.retention(), wire::digits(guess.0).into_bytes(), self.party(claim)];
-        let request = self.about(&self.scripts.take, claim, attempt, rest);
+        let request = self.about(What::Take, claim, attempt, rest);
         let mut flights = Vec::new();
         let mut troubles = Troubles::default();
         let mut taking = Taking::new(self.config.quorum);
@@ -185,7 +194,7 @@ impl RedlockEngine {
             if let Some(token) = taking.writing() {
                 let rest =
                     vec![self.retention(), wire::digits(token.0).into_bytes(), wire::owner(claim.terms.owner).to_vec()];
-                let request = self.about(&self.scripts.write, claim, attempt, rest);
+                let request = self.about(What::Write, claim, attempt, rest);
                 let writes = to.into_iter().map(|at| self.flight(at, Asked::Write(token), &request, most));
                 flights.extend(begin(writes.collect()).await);
             }
@@ -248,7 +257,7 @@ impl RedlockEngine {
 
     /// Takes a failed attempt back from all nodes, also from those that never answered; waits only for those that do.
     async fn withdraw(&self, claim: &Claim, attempt: u64) {
-        let request = self.about(&self.scripts.release, claim, attempt, vec![self.retention(), b"0".to_vec()]);
+        let request = self.about(What::Release, claim, attempt, vec![self.retention(), b"0".to_vec()]);
         let (mut flights, mut late) = (Vec::new(), Vec::new());
         for at in 0..self.nodes.len() {
             let silent = self.nodes[at].is_silent();
@@ -266,7 +275,7 @@ impl RedlockEngine {
     }
 
     async fn give_back(&self, claim: &Claim) -> Result<Released> {
-        let request = self.about(&self.scripts.release, claim, LAST, vec![self.retention(), b"1".to_vec()]);
+        let request = self.about(What::Release, claim, LAST, vec![self.retention(), b"1".to_vec()]);
         let mut tally = Tally::new(self.config.quorum);
         let mut flights = Vec::new();
         let (mut silent, mut said, mut found) = (Vec::new(), Vec::new(), false);
@@ -321,7 +330,7 @@ impl RedlockEngine {
             arguments.push(self.party(claim));
         }
         let keys = claims.iter().map(|claim| self.key(claim.name())).collect();
-        let request = Request::new(&self.scripts.renew, keys, arguments);
+        let request = Request::new(What::Renew, keys, arguments);
         let ttl = claims.iter().map(|claim| claim.terms.ttl).min().unwrap_or_default();
         let mut tallies = vec![Tally::new(self.config.quorum); claims.len()];
         let mut flights = Vec::new();
@@ -382,6 +391,11 @@ impl RedlockEngine {
         };
         join_all(self.nodes.iter().zip(self.worth_asking()).map(one)).await
     }
+}
+
+/// The longest lease, where nodes that may have forgotten leases must wait for so long.
+fn strict(config: &Config) -> Option<Duration> {
+    config.nodes.first().and_then(|node| node.strict)
 }
 
 /// Nobody has an inbox: there is no queue.

@@ -8,7 +8,7 @@ use redis::{Pipeline, Value};
 
 use super::engine::RedlockEngine;
 use super::error;
-use super::node::Request;
+use super::server::{Request, What};
 use super::wire::{self, Record, Stock};
 use crate::claim::{ClaimId, Token};
 use crate::engine::redis::error::odd;
@@ -145,7 +145,7 @@ pub(super) async fn evict(engine: &RedlockEngine, name: &LockName, claim: ClaimI
             engine.config.nodes[0].retention.as_secs().to_string().into_bytes(),
             wire::digits(token.0).into_bytes(),
         ];
-        let request = Request::new(&engine.scripts.evict, vec![engine.key(name)], arguments);
+        let request = Request::new(What::Evict, vec![engine.key(name)], arguments);
         let (request, most) = (&request, patience(engine));
         let answers = engine.all(|node| async move {
             let answer = node.ask(request, most).await?;

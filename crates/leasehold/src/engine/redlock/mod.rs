@@ -70,6 +70,9 @@ mod error;
 mod inspect;
 mod node;
 mod open;
+mod server;
+#[cfg(test)]
+mod simulation;
 mod wire;
 
 use std::sync::Arc;

@@ -1,22 +1,21 @@
-//! One node: its connection, whether it answers, and what is still owed to it.
+//! One node: whether it answers, and what is still owed to it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, PushInfo, Value};
+use redis::{Pipeline, Value};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::wire::Scripts;
+use super::server::{Request, Server, What, address};
 use crate::clock::{Clock, Moment};
 use crate::engine::LossBoard;
-use crate::engine::redis::config::{Address, Config, Topology};
+use crate::engine::redis::config::{Address, Config};
 use crate::engine::redis::error;
-use crate::engine::redis::link::{Link, Live, Owner, Target};
-use crate::engine::redis::wire::{Reader, Stored, beside, bytes};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::redis::wire::{Reader, bytes};
+use crate::error::Result;
 use crate::logic::backoff;
 
 /// How many claims a node is owed the end of, at most: what is beyond ends with its TTL.
@@ -25,43 +24,12 @@ const MOST_DEBTS: usize = 10_000;
 /// How often a node is touched that stays reached: our clocks drift apart, and what nobody touches for a day strict mode forgets.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// What all nodes are asked.
-#[derive(Debug)]
-pub(super) struct Request {
-    pub(super) script: Arc<Stored>,
-    pub(super) keys: Vec<String>,
-    pub(super) arguments: Vec<Vec<u8>>,
-    /// Whether the outcome is known: who has not been asked so far is not asked any more.
-    pub(super) over: AtomicBool,
-}
-
-impl Request {
-    pub(super) fn new(script: &Arc<Stored>, keys: Vec<String>, arguments: Vec<Vec<u8>>) -> Arc<Self> {
-        Arc::new(Self { script: Arc::clone(script), keys, arguments, over: AtomicBool::new(false) })
-    }
-
-    fn fill(&self, command: &mut Cmd, live: &Live, config: &Config) {
-        for key in &self.keys {
-            command.arg(key);
-        }
-        if config.strict.is_some() {
-            command.arg(beside(&config.prefix, 'e', None));
-        }
-        for argument in &self.arguments {
-            command.arg(argument);
-        }
-        if let Some(most) = config.strict {
-            command.arg(&*live.run).arg(most.as_micros() as u64);
-        }
-    }
-}
-
 /// One server.
 pub(super) struct Node {
     pub(super) address: Address,
     config: Arc<Config>,
     clock: Clock,
-    link: Link,
+    server: Box<dyn Server>,
     ears: Arc<Ears>,
     /// By how many us its clock is ahead of ours; zero if it was never seen.
     ahead: AtomicU64,
@@ -76,8 +44,8 @@ struct Debt {
     until: Moment,
 }
 
-/// What a link tells.
-struct Ears {
+/// What is told of a node while nobody asks it.
+pub(super) struct Ears {
     losses: Arc<LossBoard>,
     /// It did not answer in time, and has not answered since.
     silent: AtomicBool,
@@ -85,10 +53,9 @@ struct Ears {
     change: Notify,
 }
 
-impl Owner for Ears {
-    fn message(&self, _: PushInfo) {}
-
-    fn up(&self, _: &Live, again: bool) {
+impl Ears {
+    /// It is reached; `again`: it was reached before.
+    pub(super) fn reached(&self, again: bool) {
         self.silent.store(false, Ordering::SeqCst);
         self.change.notify_one();
         if again {
@@ -96,33 +63,28 @@ impl Owner for Ears {
             self.losses.doubt();
         }
     }
-
-    fn down(&self) {}
-
-    fn moved(&self) {}
 }
 
 impl Node {
-    /// Begins to connect.
-    pub(super) fn new(config: &Arc<Config>, clock: &Clock, scripts: &Scripts, losses: &Arc<LossBoard>) -> Arc<Self> {
-        let address = match &config.topology {
-            Topology::Single(address) => address.clone(),
-            Topology::Sentinel(..) | Topology::Cluster(_) => unreachable!("a node is one server: the URL was checked"),
-        };
+    /// Begins to reach it.
+    pub(super) fn new(
+        config: &Arc<Config>,
+        clock: &Clock,
+        losses: &Arc<LossBoard>,
+        reach: &impl Fn(&Arc<Config>, Arc<Ears>) -> Box<dyn Server>,
+    ) -> Arc<Self> {
         let ears = Arc::new(Ears { losses: Arc::clone(losses), silent: AtomicBool::new(false), change: Notify::new() });
-        let link =
-            Link::new(config, Target::Fixed(address.clone()), &scripts.each(), "", Arc::clone(&ears) as Arc<dyn Owner>);
         let node = Arc::new(Self {
-            address,
+            address: address(config),
             config: Arc::clone(config),
             clock: clock.clone(),
-            link,
+            server: reach(config, Arc::clone(&ears)),
             ears: Arc::clone(&ears),
             ahead: AtomicU64::new(0),
             debts: Mutex::default(),
             tender: Mutex::default(),
         });
-        let touch = Request::new(&scripts.touch, Vec::new(), Vec::new());
+        let touch = Request::new(What::Touch, Vec::new(), Vec::new());
         let tender = tokio::spawn(tend(Arc::downgrade(&node), clock.clone(), ears, touch));
         *node.tender.lock().unwrap_or_else(PoisonError::into_inner) = Some(tender);
         node
@@ -130,7 +92,7 @@ impl Node {
 
     /// Waits until it is reached, or known why not.
     pub(super) async fn reached(&self) -> Result<()> {
-        self.link.live().await.map(drop)
+        self.server.reached().await
     }
 
     /// Its clock was seen, in us.
@@ -152,28 +114,13 @@ impl Node {
     }
 
     /// Asks it. If it does not answer in time, it counts as silent until it does.
-    pub(super) async fn ask(&self, request: &Request, most: Duration) -> Result<Value> {
-        let asking = async {
-            let live = self.link.live().await?;
-            if request.over.load(Ordering::SeqCst) {
-                return Err(Error::new(ErrorKind::Unavailable, "the others have decided").retryable());
-            }
-            let fill = |command: &mut Cmd| request.fill(command, &live, &self.config);
-            let keys = request.keys.len() + usize::from(self.config.strict.is_some());
-            let answer = self.link.script(&live, &request.script, keys, &fill).await;
-            answer.map_err(|cause| error::step(&self.address, cause))
-        };
-        self.in_time(asking, most).await
+    pub(super) async fn ask(&self, request: &Arc<Request>, most: Duration) -> Result<Value> {
+        self.in_time(self.server.ask(request), most).await
     }
 
     /// Sends it commands in a row.
     pub(super) async fn commands(&self, pipeline: &Pipeline, most: Duration) -> Result<Vec<Value>> {
-        let asking = async {
-            let live = self.link.live().await?;
-            let answers = self.link.commands(&live, pipeline).await;
-            answers.map_err(|cause| error::step(&self.address, cause))
-        };
-        self.in_time(asking, most).await
+        self.in_time(self.server.commands(pipeline), most).await
     }
 
     async fn in_time<T>(&self, asking: impl Future<Output = Result<T>>, most: Duration) -> Result<T> {
@@ -193,7 +140,7 @@ impl Node {
         if answer.is_err() {
             self.owe(request, ttl);
             // It may have answered others meanwhile: then nothing would ring for this any more.
-            if self.link.is_up() && !self.is_silent() {
+            if self.server.is_up() && !self.is_silent() {
                 self.ears.change.notify_one();
             }
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use redis::Value;
 
+use super::server::What;
 use crate::claim::{ClaimId, Owner, Token};
 use crate::engine::redis::wire::{Party, Reader, Stored, bytes, integer, lua as shared};
 use crate::logic::quorum::{Vote, Written};
@@ -70,6 +71,18 @@ impl Scripts {
             release: Stored::new([shared::WORDS, lua!("release")].concat()),
             evict: full(lua!("evict")),
             touch: Stored::new([shared::WORDS, shared::HEAD, guard, "return clock"].concat()),
+        }
+    }
+
+    /// The one that does what is asked.
+    pub(super) fn of(&self, what: What) -> &Stored {
+        match what {
+            What::Take => &self.take,
+            What::Write => &self.write,
+            What::Renew => &self.renew,
+            What::Release => &self.release,
+            What::Evict => &self.evict,
+            What::Touch => &self.touch,
         }
     }
 

@@ -1,0 +1,71 @@
+//! How a connection is made: over sockets; in tests, over whatever they hand in.
+
+use std::fmt;
+#[cfg(test)]
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisResult};
+
+/// By what servers are reached.
+#[derive(Clone, Default)]
+pub(crate) enum Dial {
+    /// As the URL says.
+    #[default]
+    Sockets,
+    /// By streams in memory: no socket, so that time can stand still.
+    #[cfg(test)]
+    Scripted(Arc<dyn Dialer>),
+}
+
+/// What makes streams in memory.
+#[cfg(test)]
+pub(crate) trait Dialer: Send + Sync {
+    /// Connects.
+    fn dial(&self) -> futures_util::future::BoxFuture<'_, std::io::Result<tokio::io::DuplexStream>>;
+}
+
+impl Dial {
+    /// Connects, and introduces us.
+    pub(crate) async fn connect(
+        &self,
+        client: &Client,
+        options: AsyncConnectionConfig,
+    ) -> RedisResult<MultiplexedConnection> {
+        match self {
+            Self::Sockets => client.get_multiplexed_async_connection_with_config(&options).await,
+            #[cfg(test)]
+            Self::Scripted(dialer) => {
+                let stream = dialer.dial().await?;
+                let settings = client.get_connection_info().redis_settings();
+                let (connection, driver) = MultiplexedConnection::new_with_config(settings, stream, options).await?;
+                tokio::spawn(driver);
+                Ok(connection)
+            }
+        }
+    }
+}
+
+impl PartialEq for Dial {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Sockets, Self::Sockets) => true,
+            #[cfg(test)]
+            (Self::Scripted(one), Self::Scripted(other)) => Arc::ptr_eq(one, other),
+            #[cfg(test)]
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Dial {}
+
+impl fmt::Debug for Dial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sockets => f.write_str("Sockets"),
+            #[cfg(test)]
+            Self::Scripted(_) => f.write_str("Scripted"),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! Connections that fail, and how soon they are made again.
+
+use std::time::Duration;
+
+use super::server::{Deed, Welcome};
+use super::{TTL, millis, with};
+use crate::clock::Moment;
+use crate::error::ErrorKind;
+use crate::guard::Outcome;
+
+/// The longest pause between two tries.
+const LONGEST: Duration = Duration::from_secs(1);
+
+fn gaps(times: &[Moment]) -> Vec<Duration> {
+    times.windows(2).map(|pair| pair[1].since(pair[0])).collect()
+}
+
+/// Whether each gap is one of the pauses that begin with 20 ms and double up to a second, less up to a half; timers round up.
+fn grow(gaps: &[Duration], extra: Duration) -> bool {
+    let full = |at: usize| millis(20 << at.min(6)).min(LONGEST);
+    let fits = |(at, gap): (usize, &Duration)| *gap >= full(at) / 2 && *gap <= full(at) + extra + millis(2);
+    gaps.iter().enumerate().all(fits)
+}
+
+#[test]
+fn a_server_that_refuses_is_asked_again_after_pauses_that_grow_to_a_second() {
+    with(async |server| {
+        server.welcome(|_| Welcome::Refused);
+        let locks = tokio::spawn({
+            let server = server.clone();
+            async move { server.open(TTL).await.map(drop) }
+        });
+        let error = locks.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "the first try is not waited past: {error}");
+
+        server.welcome(|_| Welcome::Open);
+        let locks = server.open(TTL).await.unwrap();
+        assert_eq!(locks.mutex("a").lock().await.unwrap().release().await.unwrap(), Outcome::Released);
+        server.clock.sleep(LONGEST).await;
+        let before = server.dials().len();
+        server.welcome(|_| Welcome::Refused);
+        server.cut();
+        server.clock.sleep(Duration::from_secs(20)).await;
+        let dials = server.dials().split_off(before);
+        assert!((20..60).contains(&dials.len()), "{}", dials.len());
+        assert!(grow(&gaps(&dials), Duration::ZERO), "{:?}", gaps(&dials));
+
+        server.welcome(|_| Welcome::Open);
+        server.clock.sleep(LONGEST * 2).await;
+        assert_eq!(locks.mutex("a").wait(TTL).lock().await.unwrap().release().await.unwrap(), Outcome::Released);
+        server.clock.sleep(LONGEST).await;
+        let before = server.dials().len();
+        server.welcome(move |at| if at < before + 3 { Welcome::Refused } else { Welcome::Open });
+        server.cut();
+        server.clock.sleep(LONGEST).await;
+        let dials = server.dials().split_off(before);
+        assert!(dials.len() == 4 && grow(&gaps(&dials), Duration::ZERO), "from the start again: {:?}", gaps(&dials));
+    });
+}
+
+/// Only an answer ends the growth of the pauses. A server (or a proxy before it) that lets everybody in and ends each connection before it
+/// answers anything would otherwise be connected to as fast as that goes.
+#[test]
+fn the_pause_is_reset_by_an_answer_and_not_by_a_connection() {
+    with(async |server| {
+        let locks = server.open(TTL).await.unwrap();
+        let guard = locks.mutex("a").lock().await.unwrap();
+        server.clock.sleep(LONGEST).await;
+        let before = server.dials().len();
+        server
+            .script(|seen| if matches!(seen.what, "hello" | "subscribe" | "load") { Deed::Answer } else { Deed::Cut });
+        server.cut();
+        server.clock.sleep(TTL * 2).await;
+        assert!(!guard.is_held());
+        let dials = server.dials().split_off(before);
+        assert!((10..60).contains(&dials.len()), "{} connections in {:?}: {:?}", dials.len(), TTL * 2, gaps(&dials));
+        assert!(gaps(&dials).iter().rev().take(5).all(|gap| *gap >= LONGEST / 2), "{:?}", gaps(&dials));
+        let error = locks.mutex("a").try_lock().await.unwrap_err();
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
+
+        server.script(|_| Deed::Answer);
+        let again = locks.mutex("a").wait(TTL).lock().await.unwrap();
+        assert!(again.token() > guard.token());
+    });
+}
+
+#[test]
+fn one_that_answers_once_in_each_connection_is_not_stormed() {
+    with(async |server| {
+        let locks = server.open(TTL).await.unwrap();
+        let guard = locks.mutex("a").lock().await.unwrap();
+        let before = server.dials().len();
+        // Each connection renews, as all leases are in doubt, and ends with the answer.
+        server.script({
+            let mut answered = false;
+            move |seen| match seen.what {
+                "hello" => {
+                    answered = false;
+                    Deed::Answer
+                }
+                "renew" | "ping" if std::mem::replace(&mut answered, true) => Deed::Cut,
+                "renew" => Deed::Lose,
+                _ => Deed::Answer,
+            }
+        });
+        server.cut();
+        server.clock.sleep(TTL).await;
+        let dials = server.dials().len() - before;
+        assert!(dials <= TTL.as_millis() as usize / 10, "{dials} connections in {TTL:?}");
+        drop(guard);
+    });
+}
+
+#[test]
+fn one_that_accepts_and_says_nothing_is_given_up() {
+    with(async |server| {
+        server.welcome(|_| Welcome::Mute);
+        let start = server.clock.now();
+        let error = server.open(TTL).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert!(error.to_string().contains("no answer within"), "{error}");
+        let took = server.clock.now().since(start);
+        assert!(took >= Duration::from_secs(2) && took <= Duration::from_secs(4), "{took:?}");
+    });
+}
+
+#[test]
+fn one_that_falls_silent_is_found_out_and_replaced() {
+    with(async |server| {
+        let locks = server.open(TTL).await.unwrap();
+        let before = server.dials().len();
+        server.script(|seen| if seen.what == "ping" { Deed::Hang } else { Deed::Answer });
+        // A quiet connection is asked after five seconds, and given up two seconds later.
+        server.clock.sleep(Duration::from_secs(8)).await;
+        assert_eq!(server.dials().len(), before + 1);
+        server.script(|_| Deed::Answer);
+        assert_eq!(locks.mutex("a").lock().await.unwrap().release().await.unwrap(), Outcome::Released);
+    });
+}

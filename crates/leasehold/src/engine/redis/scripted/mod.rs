@@ -1,0 +1,25 @@
+//! The engine's own connection over a stream in memory, in virtual time: redis-rs, our link, the acquire loop and the keeper are the real
+//! ones, and a scripted server is behind them. Scripted answers belong here only; the conformance suite runs on real servers.
+
+mod connection;
+mod leases;
+mod resp;
+mod seeds;
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::server::Scripted;
+use crate::virtual_time;
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// A server that answers everything, until the test says otherwise.
+fn with<F: Future<Output = ()>>(test: impl FnOnce(Arc<Scripted>) -> F) {
+    virtual_time::run(1, async { test(Scripted::new()).await });
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

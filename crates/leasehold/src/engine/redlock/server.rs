@@ -1,0 +1,151 @@
+//! What a node is reached by: a trait, and the Redis server behind it. Tests have servers of their own kind, in memory, which do what
+//! [`Ballots`](crate::logic::ballots::Ballots) says.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::{BoxFuture, FutureExt};
+use redis::{Cmd, Pipeline, PushInfo, Value};
+
+use super::node::Ears;
+use super::wire::Scripts;
+use crate::engine::redis::config::{Address, Config, Topology};
+use crate::engine::redis::error;
+use crate::engine::redis::link::{Link, Live, Owner, Target};
+use crate::engine::redis::wire::beside;
+use crate::error::{Error, ErrorKind, Result};
+
+/// What a server can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    Take,
+    Write,
+    Renew,
+    Release,
+    Evict,
+    /// Its time; and strict mode's wait begins, where it has restarted.
+    Touch,
+}
+
+/// What all nodes are asked.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) what: What,
+    pub(super) keys: Vec<String>,
+    pub(super) arguments: Vec<Vec<u8>>,
+    /// Whether the outcome is known: who has not been asked so far is not asked any more.
+    pub(super) over: AtomicBool,
+}
+
+impl Request {
+    pub(super) fn new(what: What, keys: Vec<String>, arguments: Vec<Vec<u8>>) -> Arc<Self> {
+        Arc::new(Self { what, keys, arguments, over: AtomicBool::new(false) })
+    }
+
+    /// Refuses what need not be asked any more.
+    pub(super) fn still_wanted(&self) -> Result<()> {
+        match self.over.load(Ordering::SeqCst) {
+            true => Err(Error::new(ErrorKind::Unavailable, "the others have decided").retryable()),
+            false => Ok(()),
+        }
+    }
+
+    fn fill(&self, command: &mut Cmd, live: &Live, config: &Config) {
+        for key in &self.keys {
+            command.arg(key);
+        }
+        if config.strict.is_some() {
+            command.arg(beside(&config.prefix, 'e', None));
+        }
+        for argument in &self.arguments {
+            command.arg(argument);
+        }
+        if let Some(most) = config.strict {
+            command.arg(&*live.run).arg(most.as_micros() as u64);
+        }
+    }
+}
+
+/// One server, which is asked for votes. It tells its [`Ears`] whenever it is reached. How long an answer is waited for is for the
+/// caller to say: what it drops may have been done all the same.
+pub(super) trait Server: Send + Sync {
+    /// Waits until it is reached, or known why not.
+    fn reached(&self) -> BoxFuture<'_, Result<()>>;
+
+    /// Whether it is reached.
+    fn is_up(&self) -> bool;
+
+    /// Asks it, as soon as it is reached, unless the answer is not wanted any more by then.
+    fn ask<'a>(&'a self, request: &'a Arc<Request>) -> BoxFuture<'a, Result<Value>>;
+
+    /// Sends it commands in a row.
+    fn commands<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, Result<Vec<Value>>>;
+}
+
+/// Where a node is.
+pub(super) fn address(config: &Config) -> Address {
+    match &config.topology {
+        Topology::Single(address) => address.clone(),
+        Topology::Sentinel(..) | Topology::Cluster(_) => unreachable!("a node is one server: the URL was checked"),
+    }
+}
+
+/// A Redis server, and the connection to it.
+pub(super) struct Remote {
+    address: Address,
+    config: Arc<Config>,
+    scripts: Arc<Scripts>,
+    link: Link,
+}
+
+impl Owner for Ears {
+    fn message(&self, _: PushInfo) {}
+
+    fn up(&self, _: &Live, again: bool) {
+        self.reached(again);
+    }
+
+    fn down(&self) {}
+
+    fn moved(&self) {}
+}
+
+impl Remote {
+    /// Begins to connect.
+    pub(super) fn new(config: &Arc<Config>, scripts: &Arc<Scripts>, ears: Arc<Ears>) -> Self {
+        let (address, config) = (address(config), Arc::clone(config));
+        let link = Link::new(&config, Target::Fixed(address.clone()), &scripts.each(), "", ears);
+        Self { address, config, scripts: Arc::clone(scripts), link }
+    }
+}
+
+impl Server for Remote {
+    fn reached(&self) -> BoxFuture<'_, Result<()>> {
+        async { self.link.live().await.map(drop) }.boxed()
+    }
+
+    fn is_up(&self) -> bool {
+        self.link.is_up()
+    }
+
+    fn ask<'a>(&'a self, request: &'a Arc<Request>) -> BoxFuture<'a, Result<Value>> {
+        async {
+            let live = self.link.live().await?;
+            request.still_wanted()?;
+            let fill = |command: &mut Cmd| request.fill(command, &live, &self.config);
+            let keys = request.keys.len() + usize::from(self.config.strict.is_some());
+            let answer = self.link.script(&live, self.scripts.of(request.what), keys, &fill).await;
+            answer.map_err(|cause| error::step(&self.address, cause))
+        }
+        .boxed()
+    }
+
+    fn commands<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, Result<Vec<Value>>> {
+        async {
+            let live = self.link.live().await?;
+            let answers = self.link.commands(&live, pipeline).await;
+            answers.map_err(|cause| error::step(&self.address, cause))
+        }
+        .boxed()
+    }
+}

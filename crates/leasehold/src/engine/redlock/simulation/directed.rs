@@ -1,0 +1,239 @@
+//! Single faults, at the moment when they matter most. What is measured here is virtual time: it does not depend on the machine.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::client::LOCK;
+use super::world::{Plan, World};
+use crate::error::ErrorKind;
+use crate::guard::Outcome;
+use crate::lease::LostReason;
+use crate::virtual_time::{self, Dice};
+
+const TTL: Duration = Duration::from_secs(10);
+/// More than a message takes there and back, with the rounding of timers.
+const TRIP: Duration = Duration::from_millis(10);
+/// How long a waiter pauses at most, and its attempt.
+const PAUSE: Duration = Duration::from_millis(300);
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A world in which nothing goes wrong by itself.
+fn world<F: Future<Output = ()>>(adjust: fn(&mut Plan), test: impl FnOnce(Arc<World>) -> F) {
+    let mut plan = Plan::calm(TTL);
+    adjust(&mut plan);
+    virtual_time::run(1, async {
+        let world = World::new(plan, Dice::new(1), false);
+        test(Arc::clone(&world)).await;
+        let report = world.judge().end();
+        assert!(report.breaches.is_empty(), "{:#?}", report.breaches);
+    });
+}
+
+#[test]
+fn a_hung_node_is_not_waited_for() {
+    world(
+        |_| {},
+        async |world| {
+            let locks = world.client(0).await;
+            world.hang(0, TTL * 10);
+            for _ in 0..3 {
+                let start = world.clock.now();
+                let guard = locks.mutex(LOCK).lock().await.unwrap();
+                assert!(world.clock.now().since(start) <= TRIP * 2, "no longer than the others need");
+                assert_eq!(guard.release().await.unwrap(), Outcome::Released);
+                assert!(world.clock.now().since(start) <= TRIP * 4);
+            }
+        },
+    );
+}
+
+#[test]
+fn a_majority_of_hung_nodes_is_told_by_the_end_of_the_wait() {
+    world(
+        |_| {},
+        async |world| {
+            let locks = world.client(0).await;
+            world.hang(0, TTL * 10);
+            world.hang(2, TTL * 10);
+            let start = world.clock.now();
+            let error = locks.mutex(LOCK).wait(seconds(2)).lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+            assert!(world.clock.now().since(start) <= seconds(2) + Duration::from_millis(260));
+        },
+    );
+}
+
+#[test]
+fn a_node_that_comes_back_is_told_what_has_ended_meanwhile() {
+    world(
+        |_| {},
+        async |world| {
+            let locks = world.client(0).await;
+            world.hang(0, seconds(5));
+            let guard = locks.mutex(LOCK).lock().await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), Outcome::Released);
+            // What was on its way arrives when it wakes, and in any order; it is probed once a second at least.
+            world.clock.sleep(seconds(7)).await;
+            assert_eq!(world.cell(0).live(world.clock.now()), [], "long before the TTL");
+            world.stop(1);
+            let guard = locks.mutex(LOCK).wait(seconds(1)).lock().await.unwrap();
+            assert_eq!(world.cell(0).live(world.clock.now()).len(), 1, "it is asked again");
+            drop(guard);
+        },
+    );
+}
+
+#[test]
+fn a_renewal_that_is_late_is_made_up_for() {
+    world(
+        |_| {},
+        async |world| {
+            let locks = world.client(0).await;
+            let start = world.clock.now();
+            let guard = locks.mutex(LOCK).lock().await.unwrap();
+            world.clock.sleep(seconds(1)).await;
+            world.hang(0, seconds(5));
+            world.hang(1, seconds(5));
+            world.clock.sleep_until(start.after(seconds(8))).await;
+            assert!(guard.is_held());
+            assert!(guard.deadline() > start.after(seconds(15)), "extended after they woke: {:?}", guard.deadline());
+        },
+    );
+}
+
+#[test]
+fn the_loss_of_a_majority_is_told_before_the_ttl_ends() {
+    world(
+        |_| {},
+        async |world| {
+            let locks = world.client(0).await;
+            let sent = world.clock.now();
+            let guard = locks.mutex(LOCK).lock().await.unwrap();
+            world.stop(1);
+            world.stop(2);
+            let reason = guard.lost().await;
+            let told = world.clock.now();
+            assert_eq!(reason, LostReason::Expired);
+            assert!(!guard.is_held());
+            assert!(told.since(guard.deadline()) <= Duration::from_millis(2), "at its deadline");
+            assert!(told < sent.after(TTL).before(TTL / 100), "drift before the nodes let others in");
+            assert!(told > sent.after(TTL / 2), "and it was tried until then");
+        },
+    );
+}
+
+#[test]
+fn a_holder_that_is_cut_off_is_followed_when_its_lease_has_ended() {
+    world(
+        |_| {},
+        async |world| {
+            let (one, other) = (world.client(0).await, world.client(1).await);
+            let sent = world.clock.now();
+            let first = one.mutex(LOCK).lock().await.unwrap();
+            let lost = tokio::spawn({
+                let (watch, clock) = (first.watch(), world.clock.clone());
+                async move {
+                    watch.lost().await;
+                    clock.now()
+                }
+            });
+            world.part(0, true);
+            let second = other.mutex(LOCK).wait(TTL * 3).lock().await.unwrap();
+            let followed = world.clock.now();
+            assert!(lost.await.unwrap() < followed, "the first was told before");
+            assert!(second.token() > first.token());
+            // Clocks of nodes are up to a hundredth slow.
+            let ended = sent.after(TTL * 101 / 100).after(TRIP);
+            assert!(followed <= ended.after(PAUSE), "{followed:?} {ended:?}");
+        },
+    );
+}
+
+#[test]
+fn who_waits_asks_again_after_pauses_that_grow_to_a_quarter_of_a_second() {
+    world(
+        |_| {},
+        async |world| {
+            let (one, other) = (world.client(0).await, world.client(1).await);
+            let guard = one.mutex(LOCK).lock().await.unwrap();
+            let before = world.cell(0).asked["takes"];
+            let error = other.mutex(LOCK).wait(seconds(20)).lock().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            let asked = world.cell(0).asked["takes"] - before;
+            // Each pause but the first few is between an eighth and a quarter of a second, and an attempt takes a trip or two.
+            assert!((20 * 4 * 8 / 10..20 * 8 + 10).contains(&asked), "{asked}");
+            assert!(guard.is_held());
+        },
+    );
+}
+
+#[test]
+fn nodes_that_have_forgotten_let_nobody_in_until_the_longest_lease_is_over() {
+    world(
+        |plan| plan.forgetful = true,
+        async |world| {
+            let locks = world.client(0).await;
+            for cell in [0, 1] {
+                world.stop(cell);
+                world.restart(cell);
+            }
+            let start = world.clock.now();
+            world.clock.sleep(seconds(1)).await;
+            let error = locks.mutex(LOCK).try_lock().await.unwrap_err();
+            assert!(error.to_string().contains("abstain"), "{error}");
+            let guard = locks.mutex(LOCK).wait(TTL * 2).lock().await.unwrap();
+            let waited = world.clock.now().since(start);
+            assert!(waited >= TTL * 99 / 100 && waited <= TTL * 104 / 100 + PAUSE, "{waited:?}");
+            drop(guard);
+        },
+    );
+}
+
+#[test]
+fn who_was_put_out_is_told_with_its_next_renewal() {
+    world(
+        |_| {},
+        async |world| {
+            let (one, other) = (world.client(0).await, world.client(1).await);
+            let guard = one.mutex(LOCK).lock().await.unwrap();
+            world.clock.sleep(TRIP).await;
+            let live = world.cell(0).live(world.clock.now());
+            let start = world.clock.now();
+            let evicted = other.evict(LOCK, live[0].1).await.unwrap();
+            assert!(evicted.token > guard.token());
+            assert_eq!(guard.lost().await, LostReason::Taken);
+            assert!(world.clock.now().since(start) <= TTL / 3 + TRIP);
+            let next = other.mutex(LOCK).wait(seconds(2)).lock().await.unwrap();
+            assert!(next.token() > evicted.token);
+        },
+    );
+}
+
+#[test]
+fn a_reply_that_is_lost_leaves_nothing_behind() {
+    world(
+        |plan| plan.nodes = 5,
+        async |world| {
+            let locks = world.client(0).await;
+            // Two nodes do what they are asked, and their answers are lost with the connection.
+            let cut = tokio::spawn({
+                let world = Arc::clone(&world);
+                async move {
+                    world.clock.sleep(Duration::from_millis(1)).await;
+                    world.cut(0, 0);
+                    world.cut(0, 1);
+                }
+            });
+            let guard = locks.mutex(LOCK).wait(seconds(1)).lock().await.unwrap();
+            cut.await.unwrap();
+            assert_eq!(guard.release().await.unwrap(), Outcome::Released);
+            world.clock.sleep(seconds(2)).await;
+            for cell in 0..5 {
+                assert_eq!(world.cell(cell).live(world.clock.now()), [], "node {cell}");
+            }
+        },
+    );
+}

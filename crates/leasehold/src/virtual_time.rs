@@ -1,0 +1,119 @@
+//! Runs in virtual time, each of which follows from its seed: thousands of them take seconds. For tests only.
+//!
+//! `LEASEHOLD_SEED=7` does one run and no other, and shows it event by event; `LEASEHOLD_SEEDS=100000` does so many.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::random::seeded;
+
+/// Chance that follows from a seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5DEE_CE66)
+    }
+
+    /// A number from `from` on, below `to`; `from` if there is none.
+    pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
+        from + seeded::next(&mut self.0) % to.saturating_sub(from).max(1)
+    }
+
+    /// Whether something happens that does so many times in a thousand.
+    pub(crate) fn happens(&mut self, in_a_thousand: u64) -> bool {
+        self.between(0, 1000) < in_a_thousand
+    }
+
+    /// A time below `most`.
+    pub(crate) fn time(&mut self, most: Duration) -> Duration {
+        Duration::from_micros(self.between(0, most.as_micros() as u64))
+    }
+
+    pub(crate) fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.between(0, all.len() as u64) as usize]
+    }
+}
+
+/// What came of a run: what is counted, and what must not have happened.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    pub(crate) counts: BTreeMap<&'static str, u64>,
+    pub(crate) breaches: Vec<String>,
+    pub(crate) log: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn count(&mut self, what: &'static str) {
+        *self.counts.entry(what).or_default() += 1;
+    }
+}
+
+/// Does one run: in a runtime of its own, whose time is paused, and with chance that follows from the seed alone.
+pub(crate) fn run<T>(seed: u64, world: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    seeded::sow(Some(seed));
+    let outcome = runtime.expect("a runtime").block_on(world);
+    seeded::sow(None);
+    outcome
+}
+
+/// Does many runs on two threads, or the one that is asked for. None of them may have a breach; and so much must have happened in all of
+/// them that it would show.
+pub(crate) fn many(
+    test: &str,
+    seeds: u64,
+    one: impl Fn(u64, bool) -> Report + Sync,
+    enough: &[(&'static str, u64)],
+) -> BTreeMap<&'static str, u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    if let Some(seed) = number("LEASEHOLD_SEED") {
+        let report = one(seed, true);
+        println!("{test}, LEASEHOLD_SEED={seed}\n{}\n{:?}", report.log.join("\n"), report.counts);
+        assert!(report.breaches.is_empty(), "{:#?}", report.breaches);
+        return report.counts;
+    }
+    let asked = number("LEASEHOLD_SEEDS");
+    let seeds = asked.unwrap_or(seeds);
+    let next = AtomicU64::new(0);
+    let work = || {
+        let mut reports = Vec::new();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                return reports;
+            }
+            reports.push((seed, one(seed, false)));
+        }
+    };
+    let mut reports = std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        let mut reports = work();
+        reports.extend(other.join().expect("no run panics"));
+        reports
+    });
+    reports.sort_by_key(|(seed, _)| *seed);
+    let mut counts = BTreeMap::new();
+    for (_, report) in &reports {
+        for (what, count) in &report.counts {
+            *counts.entry(*what).or_default() += count;
+        }
+    }
+    println!("{test}: {seeds} runs, {counts:?}");
+    let bad: Vec<_> = reports.iter().filter(|(_, report)| !report.breaches.is_empty()).collect();
+    if let Some((seed, report)) = bad.first() {
+        let shown = &report.breaches[..report.breaches.len().min(3)];
+        panic!(
+            "{} of {seeds} runs broke a promise; the first, to be seen with\n\
+             LEASEHOLD_SEED={seed} cargo test -p leasehold --all-features --lib {test} -- --nocapture\n{shown:#?}",
+            bad.len()
+        );
+    }
+    for (what, least) in enough {
+        let found = counts.get(what).copied().unwrap_or_default();
+        assert!(asked.is_some() || found >= *least, "it would show: {found} of {what}, and {least} are wanted");
+    }
+    counts
+}
