@@ -26,7 +26,8 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
     let (code, said) = run(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await;
     assert_eq!(code, 7, "{said}");
     let place = Place::new();
-    let held = place.start(["run", "--engine", url, "job", "--", "cat"]);
+    // An evicted holder learns of it with its next renewal, after a third of the TTL.
+    let held = place.start(["run", "--engine", url, "--ttl", "60s", "job", "--", "cat"]);
     shown(url, "\"token\"").await;
     for impatient in [&["-n"][..], &["-w", "2"]] {
         let (code, said) = run(&[&["run", "--engine", url], impatient, &["job", "--", "true"]].concat()).await;

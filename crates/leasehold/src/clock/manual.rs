@@ -7,33 +7,43 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::moment::{Moment, nanos};
-use super::{Clock, START, Source};
+use super::{Clock, START, Source, system};
 
 #[derive(Debug)]
 pub(super) struct Manual {
+    /// What it shows; of one that runs, how far it is ahead of the machine's clock.
     now: AtomicU64,
+    runs: bool,
     moved: Notify,
 }
 
 impl Manual {
     pub(super) fn now(&self) -> Moment {
-        Moment(self.now.load(Ordering::SeqCst))
+        let moved = self.now.load(Ordering::SeqCst);
+        if self.runs { Moment(system::now().0.saturating_add(moved)) } else { Moment(moved) }
     }
 
     /// Waits until the clock shows `at`.
+    #[allow(clippy::disallowed_methods, reason = "this is the clock that is handed in")]
     pub(super) async fn reach(&self, at: Moment) {
         loop {
             let mut moved = std::pin::pin!(self.moved.notified());
             moved.as_mut().enable();
-            if self.now() >= at {
+            let left = at.since(self.now());
+            if left.is_zero() {
                 return;
             }
-            moved.await;
+            if self.runs {
+                // Until it is moved, or real time has passed.
+                let _ = tokio::time::timeout(left, moved).await;
+            } else {
+                moved.await;
+            }
         }
     }
 }
 
-/// A clock that stands still until a test moves it.
+/// A clock that a test moves: it stands still meanwhile, or runs.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Manual>);
 
@@ -44,9 +54,15 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that shows one hour after its start.
+    /// A clock that stands still until it is moved. It shows one hour after its start.
     pub fn new() -> Self {
-        Self(Arc::new(Manual { now: AtomicU64::new(START.0), moved: Notify::new() }))
+        Self(Arc::new(Manual { now: AtomicU64::new(START.0), runs: false, moved: Notify::new() }))
+    }
+
+    /// A clock that runs as the machine's does, and can be moved ahead of it. For tests on real servers: time-outs and pauses between
+    /// tries pass by themselves, and a lease ends when the test says so.
+    pub fn running() -> Self {
+        Self(Arc::new(Manual { now: AtomicU64::new(0), runs: true, moved: Notify::new() }))
     }
 
     /// The clock to hand in.

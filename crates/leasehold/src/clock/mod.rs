@@ -190,6 +190,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_running_clock_goes_on_alone_and_can_be_moved() {
+        let hand = ManualClock::running();
+        let clock = hand.clock();
+        clock.sleep(Duration::from_millis(5)).await;
+        let at = clock.now().after(Duration::from_secs(3600));
+        let sleeper = tokio::spawn({
+            let clock = clock.clone();
+            async move { clock.sleep_until(at).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!sleeper.is_finished());
+        hand.advance(Duration::from_secs(3600));
+        sleeper.await.unwrap();
+        assert!(clock.now() >= at);
+    }
+
+    #[tokio::test]
     async fn what_is_not_done_in_time_is_dropped_when_the_hand_has_moved_so_far() {
         let hand = ManualClock::new();
         let clock = hand.clock();

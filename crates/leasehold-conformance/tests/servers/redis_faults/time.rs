@@ -25,7 +25,7 @@ pub(crate) struct Time {
 
 impl Time {
     pub(crate) fn new() -> Self {
-        Self { wall: WallClock::new().expect("a clock"), hand: ManualClock::new(), passed: AtomicU64::new(0) }
+        Self { wall: WallClock::new().expect("a clock"), hand: ManualClock::running(), passed: AtomicU64::new(0) }
     }
 
     /// A server that goes by it.
