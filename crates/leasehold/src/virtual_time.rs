@@ -1,6 +1,7 @@
 //! Runs in virtual time, each of which follows from its seed: thousands of them take seconds. For tests only.
 //!
 //! `LEASEHOLD_SEED=7` does one run and no other, and shows it event by event; `LEASEHOLD_SEEDS=100000` does so many.
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "tests: what fails here is the finding")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
