@@ -77,7 +77,10 @@ const RULES: &[Rule] = &[
     Rule {
         promises: &[Promise::Ticks],
         applies: |terms| terms.wants(FaultKind::Ahead),
-        word: counted("by a clock that jumps ahead leases end, and ticks come due, before their time", "docs/verify.md#faults"),
+        word: counted(
+            "by a clock that jumps ahead leases end, and ticks come due, before their time",
+            "docs/verify.md#faults",
+        ),
     },
     Rule {
         promises: ALONE,
@@ -87,7 +90,10 @@ const RULES: &[Rule] = &[
     Rule {
         promises: &[Promise::Ticks],
         applies: |terms| terms.may_forget() && !terms.strict,
-        word: counted("a server that forgot a record has its ticks due again", "docs/schedule.md#what-each-engine-keeps"),
+        word: counted(
+            "a server that forgot a record has its ticks due again",
+            "docs/schedule.md#what-each-engine-keeps",
+        ),
     },
     Rule {
         promises: &[Promise::Ticks],
@@ -100,7 +106,10 @@ const RULES: &[Rule] = &[
     Rule {
         promises: &[Promise::Tokens],
         applies: |terms| terms.moves_clocks() && terms.forgets_or_evicts(),
-        word: counted("a server that forgets, and whose clock is wrong, can give a token twice", "docs/verify.md#faults"),
+        word: counted(
+            "a server that forgets, and whose clock is wrong, can give a token twice",
+            "docs/verify.md#faults",
+        ),
     },
 ];
 
@@ -127,7 +136,9 @@ impl Terms<'_> {
     /// What is claimed of a promise: the weakest of all that the faults leave of it.
     pub fn word(&self, promise: Promise) -> Word {
         let rules = RULES.iter().filter(|rule| rule.promises.contains(&promise) && (rule.applies)(self));
-        rules.map(|rule| rule.word).fold(GUARANTEED, |weakest, word| if word.claim > weakest.claim { word } else { weakest })
+        rules
+            .map(|rule| rule.word)
+            .fold(GUARANTEED, |weakest, word| if word.claim > weakest.claim { word } else { weakest })
     }
 
     /// Whether it must hold.
@@ -208,7 +219,9 @@ mod tests {
     #[test]
     fn ticks_are_promised_where_the_docs_say_so() {
         use FaultKind::{Ahead, Clock, Crash, Evict, Failover, Kill, Wipe};
-        let ticks = |engine, strict, faults| terms(engine, strict, faults).word(Promise::Ticks).claim;
+        fn ticks(engine: &str, strict: bool, faults: &[FaultKind]) -> Claim {
+            terms(engine, strict, faults).word(Promise::Ticks).claim
+        }
         for fault in [Failover, Wipe] {
             assert_eq!(ticks("redis", false, &[fault]), Claim::Counted);
             assert_eq!(ticks("redis", true, &[fault]), Claim::Guaranteed);
@@ -217,7 +230,9 @@ mod tests {
         for fault in [Kill, Crash, Clock, Evict] {
             assert_eq!(ticks("redis", false, &[fault]), Claim::Guaranteed, "nothing is forgotten: {fault}");
         }
-        let replicas = |faults| Terms { replicas: true, ..terms("redis", false, faults) }.word(Promise::Ticks).claim;
+        fn replicas(faults: &[FaultKind]) -> Claim {
+            Terms { replicas: true, ..terms("redis", false, faults) }.word(Promise::Ticks).claim
+        }
         assert_eq!(replicas(&[Failover]), Claim::Guaranteed);
         assert_eq!(replicas(&[Wipe]), Claim::Counted);
         assert_eq!(ticks("postgres", false, &[Ahead]), Claim::Counted);

@@ -306,8 +306,18 @@ mod tests {
     async fn what_could_not_be_run_is_run_once_more_and_no_more() {
         let folder = tempfile::tempdir().unwrap();
         let (worker, kept) = (folder.path().join("nobody"), folder.path().join("kept"));
-        let extent =
-            Extent { histories: 2, calls: 20, ticks: 0, faults: 0, workers: 2, at_once: 1, seed: 7, worker, kept, judge: Judge::default() };
+        let extent = Extent {
+            histories: 2,
+            calls: 20,
+            ticks: 0,
+            faults: 0,
+            workers: 2,
+            at_once: 1,
+            seed: 7,
+            worker,
+            kept,
+            judge: Judge::default(),
+        };
         let (_, outcome) = super::run(vec![CELL], &extent, |_, _| ()).await.remove(0);
         assert_eq!((outcome.again.len(), outcome.troubles.len(), outcome.histories), (2, 2, 0), "{}", outcome.line());
         assert!(!outcome.holds() && outcome.line().contains("run once more: fenced, seed 7"), "{}", outcome.line());

@@ -26,8 +26,7 @@ pub(super) async fn run(
     let crash = if once { Crash::AtMostOnce } else { Crash::Retry { attempts: 3 } };
     let name = names.first().cloned().unwrap_or_default();
     while !stop.is_stopped() {
-        let job =
-            Job::new(&name, "* * * * * *").map(|job| job.crash(crash).missed(Missed::Once));
+        let job = Job::new(&name, "* * * * * *").map(|job| job.crash(crash).missed(Missed::Once));
         let Ok(job) = job else { return };
         let work = |run: leasehold::schedule::Run| {
             let (recorder, name) = (Arc::clone(recorder), name.clone());

@@ -135,7 +135,7 @@ pub(crate) struct VerifyArgs {
     guard: Switch,
     /// What takes too long (recovery, a deadline and a second, word of a loss): a failure, or only told
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Late::Fail)]
-    time: Late,
+    late: Late,
     /// The folder for the history and the report; without it this one, or with --check that of the history
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
@@ -228,7 +228,7 @@ pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
             None => return cut.ends(&ticker),
         },
     };
-    let judge = options.time.judge();
+    let judge = options.late.judge();
     let checking = tokio::task::spawn_blocking(move || (check::check_as(&events, judge), events));
     let (verdict, events) = tokio::select! {
         checked = checking => checked.map_err(|error| Failure::system("the check ended", error))?,
@@ -327,7 +327,7 @@ fn check_again(file: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
     let text =
         history::load(file).map_err(|error| Failure::usage(format!("{} cannot be read: {error}", file.display())))?;
     let events = history::read(&text).map_err(|error| Failure::usage(format!("{}: {error}", file.display())))?;
-    let verdict = check::check_as(&events, options.time.judge());
+    let verdict = check::check_as(&events, options.late.judge());
     tell(&events, &verdict, file, options)
 }
 

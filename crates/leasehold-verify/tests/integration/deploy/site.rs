@@ -5,10 +5,8 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold_testbed::eventually;
 use leasehold_verify::deploy::{Deployment, Local, Setup};
-#[cfg(feature = "nightly")]
 use leasehold_verify::dice::Dice;
 use leasehold_verify::history::FaultKind;
-#[cfg(feature = "nightly")]
 use tokio::time::timeout;
 
 /// Only a failing test waits this long.
@@ -48,7 +46,6 @@ pub(crate) async fn grants(locks: &Locks, when: &str) {
 }
 
 /// Takes it and gives it back, again and again.
-#[cfg(feature = "nightly")]
 async fn work(locks: &Locks) {
     loop {
         if let Ok(guard) = locks.mutex("a").wait(Duration::from_millis(200)).lock().await {
@@ -60,7 +57,6 @@ async fn work(locks: &Locks) {
 }
 
 /// Begins and ends a fault while somebody works; then everybody is granted the lock again.
-#[cfg(feature = "nightly")]
 pub(crate) async fn survives(deployment: &mut Deployment, fault: FaultKind, ttl: Duration, dice: &mut Dice) -> String {
     let (through, past) = (client(deployment.url(), ttl).await, client(deployment.own_url(), ttl).await);
     grants(&through, &format!("before {fault}")).await;

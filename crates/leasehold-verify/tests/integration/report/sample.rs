@@ -225,7 +225,16 @@ impl World {
             self.recovered.len()
         );
         let workers = vec![worker, other];
-        self.violations.push(Violation { promise: Promise::Exclusion, from, to, workers, ops: vec![op], title, words, about_time: false });
+        self.violations.push(Violation {
+            promise: Promise::Exclusion,
+            from,
+            to,
+            workers,
+            ops: vec![op],
+            title,
+            words,
+            about_time: false,
+        });
     }
 
     fn fault(&mut self, kind: FaultKind, target: String, workers: Vec<u32>, from: Nanos, to: Nanos, granted: Nanos) {
