@@ -71,3 +71,12 @@ fn progress_is_shown_on_a_terminal() {
         rest = after;
     }
 }
+
+#[test]
+fn a_control_that_is_found_out_has_passed() {
+    let folder = folder();
+    let control = ["--local", "file", "--workload", "unfenced", "--faults", "stop", "--ops", "150", "--guard", "off"];
+    let run = verify(folder.path(), &control);
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    assert!(text(&run).starts_with("found out: "), "{}", text(&run));
+}

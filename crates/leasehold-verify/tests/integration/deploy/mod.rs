@@ -11,5 +11,7 @@ mod left;
 mod left_on_servers;
 mod refusals;
 mod remote;
+#[cfg(feature = "nightly")]
+mod remote_redlock;
 mod site;
 mod wires;

@@ -11,7 +11,7 @@ use leasehold_verify::history::FaultKind;
 use crate::deploy::site::setup;
 
 /// However busy the machine is, whoever can be reached answers by then.
-const BOUND: Duration = Duration::from_secs(30);
+const BOUND: Duration = Duration::from_secs(120);
 
 /// Whether a network namespace can be made here; a container's root may not be allowed to.
 fn possible() -> bool {
