@@ -111,8 +111,8 @@ pub(super) async fn tokens_rise(options: &str, sets: &[[usize; 3]]) {
         let held = lock(&new, "a").await;
         assert!(held.token() > last);
         last = held.token();
-        let evicted =
-            new.evict("a", new.inspect("a").await.expect("a view").holders[0].claim).await.expect("an eviction");
+        let view = eventually(SOON, || new.inspect("a")).await;
+        let evicted = eventually(SOON, || new.evict("a", view.holders[0].claim)).await;
         assert!(evicted.token > last, "{when}: {} after {last}", evicted.token);
         last = evicted.token;
     }

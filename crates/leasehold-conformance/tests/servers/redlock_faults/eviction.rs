@@ -6,11 +6,11 @@ use leasehold_testbed::redis::Reply;
 use leasehold_testbed::{Data, eventually};
 use tokio::time::timeout;
 
-use crate::redlock_faults::site::{Ahead, LASTING, NODES, PATIENT, Site, give_back, lock};
+use crate::redlock_faults::site::{Ahead, LASTING, NODES, PATIENT, Site, client, give_back, lock};
 
-/// Finds a claim in a lock's record; nil: it is not there.
+/// Finds a claim among those of a lock's record, which follow what is said of the last that was given back; nil: it is not there.
 const FIND: &str = "local id = string.gsub(ARGV[1], '..', function(byte) return string.char(tonumber(byte, 16)) end)
-return string.find(redis.call('GET', KEYS[1]) or '', id, 1, true)";
+return string.find(redis.call('GET', KEYS[1]) or '', id, 49, true)";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_is_put_out_with_two_servers_down_stays_out() {
@@ -79,7 +79,7 @@ async fn until_gone(site: &Site, name: &str, claim: ClaimId) {
 async fn renewals_of_who_was_put_out_bring_nothing_back() {
     let (site, ahead) = (Site::shared().await, Ahead::new());
     let (proxies, url) = site.proxies(PATIENT).await;
-    let (locks, other) = (ahead.locks(&url, LASTING).await, site.locks().await);
+    let (locks, other) = (client(&url, LASTING, &ahead.clock()).await, site.locks().await);
     let held = lock(&locks, "a").await;
     let claim = other.inspect("a").await.expect("a view").holders[0].claim;
     // What it sends from here on arrives after the eviction.

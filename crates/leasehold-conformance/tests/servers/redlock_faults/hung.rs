@@ -1,9 +1,12 @@
 //! Servers that hang (SIGSTOP) and go on: who hangs is waited for once, and takes part again afterwards.
 
+use std::sync::Arc;
+
+use leasehold::Locks;
 use leasehold_conformance::world::SOON;
 use tokio::time::timeout;
 
-use crate::redlock_faults::site::{Ahead, LASTING, Site, give_back, guard, lock, spawn_lock};
+use crate::redlock_faults::site::{Ahead, LASTING, Site, client, give_back, guard, lock, spawn_lock, until_in_touch};
 
 /// Had each of so many cycles waited for who hangs, as long as for any node, they would take longer than any test waits.
 const NODE_TIMEOUT: &str = "node-timeout=2s";
@@ -12,7 +15,8 @@ const CYCLES: u32 = 61;
 /// Who hangs is waited for by each client once, by those who do not get the lock: they ask all.
 pub(super) async fn costs_one_node_timeout(hang: &[usize]) {
     let mut site = Site::new().await;
-    let (locks, other) = (site.locks_with(LASTING, NODE_TIMEOUT).await, site.locks_with(LASTING, NODE_TIMEOUT).await);
+    let (engine, other) = (site.engine(NODE_TIMEOUT).await, site.locks_with(LASTING, NODE_TIMEOUT).await);
+    let locks = Locks::builder().ttl(LASTING).open_engine(Arc::clone(&engine));
     give_back(lock(&locks, "a").await).await;
     site.pause(hang);
     let cycles = async {
@@ -28,6 +32,7 @@ pub(super) async fn costs_one_node_timeout(hang: &[usize]) {
     site.resume(hang);
     // It was told of all these claims and of their ends, each in time or later.
     site.until_claims("a", 0).await;
+    until_in_touch(&engine).await;
     let held = lock(&locks, "a").await;
     site.until_claims("a", 1).await;
     give_back(held).await;
@@ -44,7 +49,7 @@ pub(super) async fn holds_through(hang: &[usize]) {
     // The clock of who waits is not moved meanwhile: its pauses would be as long.
     let (mut site, ahead, theirs) = (Site::new().await, Ahead::new(), Ahead::new());
     let url = site.url(NODE_TIMEOUT);
-    let (locks, other) = (ahead.locks(&url, LASTING).await, theirs.locks(&url, LASTING).await);
+    let (locks, other) = (client(&url, LASTING, &ahead.clock()).await, client(&url, LASTING, &theirs.clock()).await);
     let held = lock(&locks, "a").await;
     let waits = spawn_lock(&other, "a");
     site.pause(hang);

@@ -8,7 +8,7 @@ use leasehold_testbed::eventually;
 use tokio::time::Instant;
 
 use crate::redlock_faults::site::{
-    Ahead, LASTING, NODES, PATIENT, Site, attempt, claim, give_back, lock, until_granted,
+    Ahead, LASTING, NODES, PATIENT, Site, attempt, claim, client, give_back, lock, until_granted,
 };
 
 /// One that is too short for some drifts.
@@ -29,7 +29,7 @@ async fn the_drift_is_taken_off_every_lease() {
         ("drift=0&drift-fixed=300ms", Duration::from_millis(300)),
         ("drift=0.1&drift-fixed=500ms", Duration::from_millis(60_000 + 500)),
     ] {
-        let locks = ahead.locks(&site.url(&format!("{PATIENT}&{options}")), LASTING).await;
+        let locks = client(&site.url(&format!("{PATIENT}&{options}")), LASTING, &ahead.clock()).await;
         let clock = locks.clock();
         let before = clock.now();
         let held = lock(&locks, "a").await;

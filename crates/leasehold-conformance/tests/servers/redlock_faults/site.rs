@@ -101,21 +101,21 @@ impl Site {
 
     /// A client of lasting leases.
     pub(crate) async fn locks(&self) -> Locks {
-        met(self.locks_with(LASTING, PATIENT).await).await
+        self.locks_with(LASTING, PATIENT).await
     }
 
     /// The same on this clock. Without a drift by the TTL, what is lost is given back soon after that.
     pub(crate) async fn locks_on(&self, clock: &Ahead) -> Locks {
-        met(clock.locks(&self.url(&format!("{PATIENT}&drift=0")), LASTING).await).await
+        client(&self.url(&format!("{PATIENT}&drift=0")), LASTING, &clock.clock()).await
     }
 
     pub(crate) async fn locks_with(&self, ttl: Duration, options: &str) -> Locks {
-        Locks::builder().ttl(ttl).open(&self.url(options)).await.expect("a client")
+        client(&self.url(options), ttl, &Clock::system()).await
     }
 
     /// An engine without a keeper: nothing is asked but what the test asks.
     pub(crate) async fn engine(&self, options: &str) -> Arc<dyn Engine> {
-        leasehold::engine::open(&self.url(options), &Clock::system()).await.expect("an engine")
+        in_touch(&self.url(options), &Clock::system()).await
     }
 
     /// A proxy before each of the servers, and the URL of all of them.
@@ -131,7 +131,7 @@ impl Site {
     /// A client whose lines can be tampered with.
     pub(crate) async fn proxied(&self, ttl: Duration, options: &str) -> (Locks, Vec<Proxy>) {
         let (proxies, url) = self.proxies(options).await;
-        (eventually(SOON, || Locks::builder().ttl(ttl).open(&url)).await, proxies)
+        (client(&url, ttl, &Clock::system()).await, proxies)
     }
 
     /// An engine that never reaches these servers.
@@ -212,10 +212,28 @@ impl Site {
     }
 }
 
-/// A client that has asked every server something: one that it had not reached by its first claim would not hear of that.
-async fn met(locks: Locks) -> Locks {
-    eventually(SOON, || async { locks.inspect("nothing").await.map(drop) }).await;
-    locks
+/// A client that is in touch with every server.
+pub(crate) async fn client(url: &str, ttl: Duration, clock: &Clock) -> Locks {
+    Locks::builder().ttl(ttl).clock(clock.clone()).open_engine(in_touch(url, clock).await)
+}
+
+/// An engine that is in touch with every server.
+pub(crate) async fn in_touch(url: &str, clock: &Clock) -> Arc<dyn Engine> {
+    let engine = eventually(SOON, || leasehold::engine::open(url, clock)).await;
+    until_in_touch(&engine).await;
+    engine
+}
+
+/// Waits until every server answers. One that does not in time, also when the engine is opened, is not asked before it has answered a probe: it
+/// would hear of claims with their first renewal only.
+pub(crate) async fn until_in_touch(engine: &Arc<dyn Engine>) {
+    let nothing = LockName::new("nothing").expect("a name");
+    eventually(SOON, || async {
+        Arc::clone(engine).inspect(nothing.clone()).await.map_err(|error| error.to_string())?;
+        let shown = format!("{engine:?}");
+        if shown.contains(", silent)") { Err(shown) } else { Ok(()) }
+    })
+    .await;
 }
 
 /// A claim for an engine itself.
@@ -235,6 +253,11 @@ pub(crate) async fn attempt(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Res
         Answer::Abstains { left } => Err(Error::new(ErrorKind::Unavailable, format!("they abstain for {left:?}"))),
         other => panic!("no queue: {other:?}"),
     }
+}
+
+/// One attempt that is answered: some servers may not answer for a moment.
+pub(crate) async fn answered(engine: &Arc<dyn Engine>, claim: &Arc<Claim>) -> Option<(Token, Moment)> {
+    eventually(SOON, || attempt(engine, claim)).await
 }
 
 /// Attempts until it is granted: its token, and the moment of the grant.

@@ -8,7 +8,7 @@ use leasehold_conformance::world::SOON;
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Independent, Reply, Resp};
 
-use crate::redlock_faults::site::{LASTING, PATIENT};
+use crate::redlock_faults::site::{LASTING, PATIENT, client, in_touch};
 
 /// After every node has forgotten everything, tokens go on from the clock: with a guess, and in the second round.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -43,9 +43,7 @@ async fn tokens_rise_over_nodes_that_forgot_everything() {
 async fn every_key_expires() {
     let servers = Independent::start(3).await.expect("servers");
     let url = format!("{}?{PATIENT}", servers.url());
-    let locks = Locks::builder().ttl(LASTING).open(&url).await.expect("locks");
-    // Every server is reached.
-    eventually(SOON, || locks.inspect("nothing")).await;
+    let locks = client(&url, LASTING, &Clock::system()).await;
     let first = locks.mutex("given back").lock().await.expect("a lock");
     let _ = first.release().await.expect("a release");
     let _held = locks.mutex("held").lock().await.expect("a lock");
@@ -54,8 +52,7 @@ async fn every_key_expires() {
     let _ = locks.evict("evicted", claim).await.expect("an eviction");
     drop(evicted);
     // One whose time is over, and whose late renewal is refused.
-    let engine = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
-    eventually(SOON, || std::sync::Arc::clone(&engine).inspect(LockName::new("nothing").expect("a name"))).await;
+    let engine = in_touch(&url, &Clock::system()).await;
     let name = LockName::new("over").expect("a name");
     let terms = Terms::new(name.clone(), Mode::Exclusive, None, Duration::from_secs(2), Holder::this_process().into());
     let claim = std::sync::Arc::new(Claim::new(terms.into()));

@@ -37,9 +37,14 @@ impl Ahead {
         Self { hand, ticks }
     }
 
+    /// The clock to hand in.
+    pub(crate) fn clock(&self) -> Clock {
+        self.hand.clock()
+    }
+
     /// A client that goes by this clock.
     pub(crate) async fn locks(&self, url: &str, ttl: Duration) -> Locks {
-        Locks::builder().ttl(ttl).clock(self.hand.clock()).open(url).await.expect("locks")
+        Locks::builder().ttl(ttl).clock(self.clock()).open(url).await.expect("locks")
     }
 
     /// Moves it ahead.

@@ -16,6 +16,8 @@ async fn a_server_that_was_away_learns_of_the_claim_that_goes_on() {
     let owner = Owner::new();
     for away in 0..NODES {
         let first = enter(&locks, &owner).await;
+        // One that came back just before may not have been asked.
+        ahead.renewed(&[&first], LASTING).await;
         site.until_claims("a", 1).await;
         site.kill(&[away]);
         let second = enter(&other, &owner).await;
