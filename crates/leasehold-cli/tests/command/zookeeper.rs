@@ -15,7 +15,7 @@ async fn figure(server: &Server, key: &str) -> u64 {
 /// Runs it to its end: its exit code, and what it printed.
 async fn run(arguments: &[&str]) -> (i32, String) {
     let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
-    let done = tokio::task::spawn_blocking(move || Place::new().run(arguments)).await.unwrap();
+    let done = tokio::task::spawn_blocking(move || Place::new().run_in_time(arguments)).await.unwrap();
     (done.code(), format!("{}{}", done.out(), done.err()))
 }
 

@@ -97,10 +97,13 @@ impl Place {
         Ran(self.leasehold(args).output().unwrap())
     }
 
-    /// The same with a bounded wait, for as long as the engine was not reached within it: how fast the machine is decides that.
+    /// The same for as long as the engine was too slow for a bounded wait: how busy the machine is decides that.
     pub(crate) fn run_in_time<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I> + Clone) -> Ran {
-        wait_for("an engine that is reached", || {
-            Some(self.run(args.clone())).filter(|ran| !ran.err().contains("could not be reached within"))
+        wait_for("an engine that answers in time", || {
+            let ran = self.run(args.clone());
+            let late = ["could not be reached within", "did not answer in time"];
+            let is_late = late.iter().any(|words| ran.err().contains(words));
+            (!is_late).then_some(ran)
         })
     }
 

@@ -48,7 +48,7 @@ fn a_run_by_hand_is_noticed_by_a_host_that_sleeps() {
     let host = host(&place, &[]);
     wait_for("the job to be known", || status(&place, "one"));
     place.run(["cron", "run-now", "one"]).ok();
-    assert_eq!(history(&place, "one", 1)[0]["outcome"], "done");
+    assert_eq!(crate::cron::history(&place, "one", 1)[0]["outcome"], "done");
     host.signal(Signal::TERM);
     host.end().ok();
 }

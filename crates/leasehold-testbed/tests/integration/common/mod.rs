@@ -13,7 +13,7 @@ pub(crate) fn alive(pid: u32) -> bool {
 /// The data folders that are kept for later servers of a kind, and which files they are.
 pub(crate) fn templates(kind: &str) -> Vec<(std::path::PathBuf, u64)> {
     let start = format!("leasehold-template-{kind}-");
-    let files = std::fs::read_dir(std::env::temp_dir()).unwrap().map(|file| file.unwrap());
+    let files = fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten();
     let mut found: Vec<_> = files
         .filter(|file| file.file_name().to_string_lossy().starts_with(&start))
         .map(|file| (file.path(), std::os::unix::fs::DirEntryExt::ino(&file)))
