@@ -22,7 +22,7 @@ use std::time::Duration;
 
 pub use ask::{Role, ask, facts, role};
 pub use ensemble::Ensemble;
-pub use recipe::CLASSPATH;
+pub use recipe::classpath;
 pub use tls::{Tls, TlsZooKeeper};
 
 use crate::{Result, Server};

@@ -8,8 +8,16 @@ use crate::{
     process::{Binary, Place, Probe, Recipe},
 };
 
-/// What Java needs to find ZooKeeper's classes; its jar names the others that it needs.
-pub const CLASSPATH: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:\
+/// Names another ZooKeeper than Debian's: its jar and all that it needs, as Java takes them.
+const VARIABLE: &str = "LEASEHOLD_ZOOKEEPER_CLASSPATH";
+
+/// What Java needs to find ZooKeeper's classes.
+pub fn classpath() -> String {
+    std::env::var(VARIABLE).unwrap_or_else(|_| DEBIAN.to_owned())
+}
+
+/// Debian's own; its jar names the others that it needs.
+const DEBIAN: &str = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar:\
     /usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar:\
     /usr/share/java/netty-transport-native-unix-common.jar";
 
@@ -49,13 +57,13 @@ impl ZooKeeper {
         properties.extend_from_slice(extra);
         properties.extend(self.properties.iter().map(|(key, value)| (key.as_str(), value.as_str())));
         let properties = properties.into_iter().map(|(key, value)| format!("-D{key}={value}"));
-        let program = ["-cp", CLASSPATH, MAIN, CONFIG_FILE].map(str::to_owned);
+        let program = ["-cp", &classpath(), MAIN, CONFIG_FILE].map(str::to_owned);
         MACHINE.map(str::to_owned).into_iter().chain(properties).chain(program).collect()
     }
 
     /// Writes the files that it reads at its start; `extra` are settings of this kind of server.
     pub(super) fn write_files(&self, port: u16, dir: &Path, extra: &[(String, String)]) -> Result<()> {
-        check_installed(CLASSPATH)?;
+        check_installed(&classpath())?;
         write(&dir.join(CONFIG_FILE), &self.config(port, dir, extra))?;
         if self.users.is_empty() { Ok(()) } else { write(&dir.join(USERS_FILE), &self.jaas()) }
     }

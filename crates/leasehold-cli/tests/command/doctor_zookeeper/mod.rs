@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::common::examined::{checks, examine, found, of, report, report_with};
 use crate::common::{BOUND, Place, servers};
-use leasehold_testbed::zookeeper::{CLASSPATH, ZooKeeper};
+use leasehold_testbed::zookeeper::{ZooKeeper, classpath};
 use leasehold_testbed::{Server, eventually};
 use serde_json::Value;
 
@@ -45,7 +45,7 @@ fn warnings(report: &Value) -> Vec<String> {
 async fn cli(server: &Server, commands: &[&str]) -> String {
     let addr = server.addr().to_string();
     let mut command = Command::new("java");
-    command.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", CLASSPATH]);
+    command.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", &classpath()]);
     command.args(["org.apache.zookeeper.ZooKeeperMain", "-server", &addr]);
     let words = format!("{}\nquit\n", commands.join("\n"));
     let talk = move || {

@@ -2,44 +2,22 @@
 
 use std::time::Duration;
 
-use leasehold::clock::{Clock, ManualClock};
+use leasehold::clock::ManualClock;
 use leasehold::{Guard, Locks};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{eventually, try_eventually};
-use tokio::task::JoinHandle;
 
 /// How long a renewal is waited for before the clock is moved on.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often it is brought up to the machine's clock.
-const TICK: Duration = Duration::from_millis(5);
-
 /// Goes on as the machine's clock does, and by so much more as the test says. A call that is under way at a jump has taken as long as that: where
 /// there is no queue, whoever waits then pauses for as long.
 pub(crate) struct Ahead {
     hand: ManualClock,
-    ticks: JoinHandle<()>,
 }
 
 impl Ahead {
     pub(crate) fn new() -> Self {
-        let hand = ManualClock::new();
-        let its = hand.clone();
-        let ticks = tokio::spawn(async move {
-            let system = Clock::system();
-            let mut last = system.now();
-            loop {
-                tokio::time::sleep(TICK).await;
-                let now = system.now();
-                its.advance(now.since(last));
-                last = now;
-            }
-        });
-        Self { hand, ticks }
-    }
-
-    /// The clock to hand in.
-    pub(crate) fn clock(&self) -> Clock {
-        self.hand.clock()
+        Self { hand: ManualClock::running() }
     }
 
     /// A client that goes by this clock.
@@ -71,11 +49,5 @@ impl Ahead {
             self.jump(ttl / 10);
         }
         eventually(SOON, renewed).await;
-    }
-}
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        self.ticks.abort();
     }
 }

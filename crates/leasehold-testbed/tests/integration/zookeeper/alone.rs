@@ -8,7 +8,7 @@ use std::{
 
 use leasehold_testbed::{
     Data, Server, eventually,
-    zookeeper::{self, CLASSPATH, Role, ZooKeeper, ask, facts, role},
+    zookeeper::{self, Role, ZooKeeper, ask, classpath, facts, role},
 };
 
 use crate::zookeeper::session::{Kind, NO_NODE, Session};
@@ -91,7 +91,7 @@ async fn whoami(server: &Server, name: &str, password: &str) -> Output {
     java.args(["-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"])
         .arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
         .arg(format!("-Djava.security.auth.login.config={}", login.display()))
-        .args(["-cp", CLASSPATH, "org.apache.zookeeper.ZooKeeperMain", "-server", &server.url(), "whoami"]);
+        .args(["-cp", &classpath(), "org.apache.zookeeper.ZooKeeperMain", "-server", &server.url(), "whoami"]);
     tokio::task::spawn_blocking(move || java.output().unwrap()).await.unwrap()
 }
 
