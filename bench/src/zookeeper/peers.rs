@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use leasehold_testbed::zookeeper::CLASSPATH;
+use leasehold_testbed::zookeeper::classpath;
 use serde_json::Value;
 
 use super::contest::Tally;
@@ -60,7 +60,7 @@ impl Programs {
         let (waiters, session) = (WAITERS.to_string(), TTL.as_millis().to_string());
         let told = [bench.address(), waiters, session];
         let mut curator = Command::new("java");
-        let classpath = format!("{}:{CURATOR}:{CLASSPATH}", self.classes.display());
+        let classpath = format!("{}:{CURATOR}:{}", self.classes.display(), classpath());
         curator.args(["-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", &classpath, "Turns"]).args(&told);
         let mut kazoo = Command::new(PYTHON);
         kazoo.arg(self.source.join("kazoo_py.py")).args(&told);

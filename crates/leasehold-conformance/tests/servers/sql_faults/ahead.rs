@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::clock::ManualClock;
+use leasehold::clock::{Clock, ManualClock};
 use leasehold::{Guard, Locks};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{eventually, try_eventually};
@@ -18,6 +18,10 @@ pub(crate) struct Ahead {
 impl Ahead {
     pub(crate) fn new() -> Self {
         Self { hand: ManualClock::running() }
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.hand.clock()
     }
 
     /// A client that goes by this clock.
