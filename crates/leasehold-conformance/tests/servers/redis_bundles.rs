@@ -63,7 +63,7 @@ async fn renewed(guards: &[Guard], hand: &ManualClock, thirds: u32) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_outlast_many_ttls_with_few_scripts_and_can_be_given_back() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     let locks = open(&server, hand.clock()).await;
     let guards = hold(&locks).await;
     bundled(&server, &guards, &hand).await;
@@ -87,7 +87,7 @@ async fn leases_outlast_many_ttls_with_few_scripts_and_can_be_given_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_waited_for_leaves_its_bundle_and_is_handed_over() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     let (locks, other) = (open(&server, hand.clock()).await, open(&server, Clock::system()).await);
     let mut guards = hold(&locks).await;
     bundled(&server, &guards, &hand).await;
@@ -113,7 +113,7 @@ async fn a_lease_that_is_waited_for_leaves_its_bundle_and_is_handed_over() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_evicted_lease_and_a_deleted_key_are_noticed_and_the_others_last() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     let (locks, other) = (open(&server, hand.clock()).await, open(&server, Clock::system()).await);
     let mut guards = hold(&locks).await;
     bundled(&server, &guards, &hand).await;
@@ -136,7 +136,7 @@ async fn an_evicted_lease_and_a_deleted_key_are_noticed_and_the_others_last() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broken_connection_and_forgotten_scripts_lose_nothing_and_a_forgetful_server_is_noticed() {
-    let (mut server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (mut server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     let locks = open(&server, hand.clock()).await;
     let guards = hold(&locks).await;
     bundled(&server, &guards, &hand).await;
@@ -164,7 +164,7 @@ async fn a_broken_connection_and_forgotten_scripts_lose_nothing_and_a_forgetful_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn releases_in_any_order_keep_the_rest_of_a_bundle() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     let locks = open(&server, hand.clock()).await;
     let mut guards = hold(&locks).await;
     bundled(&server, &guards, &hand).await;

@@ -97,7 +97,7 @@ async fn many_leases(server: &Server, locks: &Locks, about: &str) -> Vec<leaseho
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_least_is_enough() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     set_user(server.addr(), "app", &rules("app", false)).await;
     let url = as_user(&server.url(), "app");
     let (one, two) = (timed(&url, LONG, hand.clock()).await, client(&url, LONG).await);

@@ -14,7 +14,7 @@ use crate::redis_deployments::deployment::{BOUND, LONG, raw};
 /// Many leases are renewed together by other commands. Nobody but the keeper calls that, so it is called here as the keeper does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_many_leases_need() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     for missing in ["+get", "+set", "+setrange", "+del"] {
         let url = without(&server, missing).await;
         let engine = leasehold::engine::open(&url, &hand.clock()).await.expect("an engine");

@@ -79,7 +79,7 @@ async fn one_node_knows_the_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_between_two_requests() {
     let (mut cluster, run) = masters().await;
-    let hand = ManualClock::new();
+    let hand = ManualClock::running();
     let (one, two) = (timed(&cluster.url(), LONG, hand.clock()).await, client(&cluster.url(), LONG).await);
     let name = format!("moved-{run}");
     let slot = slot_of(&name);
@@ -104,7 +104,7 @@ async fn a_slot_moves_between_two_requests() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_is_half_way() {
     let (mut cluster, run) = masters().await;
-    let hand = ManualClock::new();
+    let hand = ManualClock::running();
     let (one, two) = (timed(&cluster.url(), LONG, hand.clock()).await, client(&cluster.url(), LONG).await);
     let name = |about: &str| format!("{about}{{half-{run}}}");
     let slot = slot_of(&format!("half-{run}"));
@@ -146,7 +146,7 @@ async fn a_slot_is_half_way() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn locks_of_one_slot_on_both_sides_are_renewed() {
     let (mut cluster, run) = masters().await;
-    let hand = ManualClock::new();
+    let hand = ManualClock::running();
     let locks = timed(&cluster.url(), LONG, hand.clock()).await;
     let name = |about: &str| format!("{about}{{split-{run}}}");
     let slot = slot_of(&format!("split-{run}"));

@@ -66,7 +66,7 @@ async fn a_claim_that_only_waits_is_not_renewed() {
 /// What another program has put under one lock's key costs the others of the same renewal nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_spoilt_key_does_not_end_other_leases() {
-    let (site, hand) = (Site::shared().await, ManualClock::new());
+    let (site, hand) = (Site::shared().await, ManualClock::running());
     let (locks, other) = (site.timed(LONG, hand.clock()).await, site.locks(LONG).await);
     let mut guards: Vec<Guard> = Vec::new();
     for number in 0..40 {
@@ -90,7 +90,7 @@ async fn one_spoilt_key_does_not_end_other_leases() {
 /// A lease in a bundle is no longer than what the replicas have acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_replicas_bundled_leases_are_not_extended() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     let mut replica = replica_of(&server).start().await.expect("a replica");
     let locks = timed(&format!("{}?replicas=1", server.url()), LONG, hand.clock()).await;
     let taking = tokio::spawn(async move {
@@ -122,7 +122,7 @@ async fn without_the_replicas_bundled_leases_are_not_extended() {
 /// A server that has no memory left lets no new holder in; those that hold go on, and give back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_memory_locks_are_kept_and_given_back() {
-    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::new());
+    let (server, hand) = (redis::start().await.expect("a server"), ManualClock::running());
     let locks = timed(&server.url(), LONG, hand.clock()).await;
     let mut guards: Vec<Guard> = Vec::new();
     for number in 0..40 {

@@ -118,7 +118,7 @@ async fn a_hand_off_reaches_one_client() {
 /// what the server was asked for is one attempt and one release each, as if no time had passed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_asks_while_nothing_happens() {
-    let (site, hand) = (Site::new().await, ManualClock::new());
+    let (site, hand) = (Site::new().await, ManualClock::running());
     let mut clients = Vec::new();
     for _ in 0..4 {
         clients.push(site.timed(LONG, hand.clock()).await);
@@ -147,7 +147,7 @@ async fn nobody_asks_while_nothing_happens() {
 /// A client that holds or waits is heard of every third of its TTL, and not more often.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_heartbeats_are_sent() {
-    let (site, hand) = (Site::new().await, ManualClock::new());
+    let (site, hand) = (Site::new().await, ManualClock::running());
     let (holder, other) = (site.timed(LONG, hand.clock()).await, site.timed(LONG, hand.clock()).await);
     let held = holder.mutex("a").lock().await.expect("a lock");
     let mut waiters = Vec::new();

@@ -208,7 +208,7 @@ async fn a_look_costs_the_same_however_many_wait() {
 /// Another program writes over one lock's key: that lock is lost, and the others that are renewed with it are not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_spoilt_record_costs_nobody_else_a_lease() {
-    let (site, hand) = (Site::shared().await, ManualClock::new());
+    let (site, hand) = (Site::shared().await, ManualClock::running());
     let locks = site.timed(LONG, hand.clock()).await;
     let mut held = Vec::new();
     for number in 0..24 {

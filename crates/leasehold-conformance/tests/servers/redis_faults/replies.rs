@@ -81,7 +81,7 @@ async fn a_lost_reply_to_a_release_is_a_release() {
 /// As above, where everything behind the release is swallowed: the client finds out by itself that it gets no answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_on_a_mute_connection_is_a_release() {
-    let (site, hand) = (Site::shared().await, ManualClock::new());
+    let (site, hand) = (Site::shared().await, ManualClock::running());
     let other = site.locks(LONG).await;
     let (locks, proxy) = site.proxied_with(LONG, hand.clock(), "connect-timeout=500ms").await;
     let held = locks.mutex("a").lock().await.expect("a lock");
@@ -102,7 +102,7 @@ async fn a_release_on_a_mute_connection_is_a_release() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_a_renewal_loses_nothing() {
-    let (site, hand) = (Site::shared().await, ManualClock::new());
+    let (site, hand) = (Site::shared().await, ManualClock::running());
     let other = site.locks(LONG).await;
     let (locks, proxy) = site.proxied_with(LONG, hand.clock(), "").await;
     let mut held = Vec::new();

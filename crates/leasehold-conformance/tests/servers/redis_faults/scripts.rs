@@ -13,7 +13,7 @@ use crate::redis_faults::time::renewed;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_scripts_between_any_two_operations() {
-    let (site, hand) = (Site::new().await, ManualClock::new());
+    let (site, hand) = (Site::new().await, ManualClock::running());
     let (locks, other) = (site.timed(LONG, hand.clock()).await, site.timed(LONG, hand.clock()).await);
     let flush = || async { assert_eq!(site.text(&["SCRIPT", "FLUSH"]).await, "OK") };
     flush().await;

@@ -67,7 +67,7 @@ async fn tokens_rise_after_a_lease_that_ended_by_itself() {
 /// The record is removed by hand, while the lock is free and while it is held.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_after_the_record_is_gone() {
-    let (site, hand) = (Site::new().await, ManualClock::new());
+    let (site, hand) = (Site::new().await, ManualClock::running());
     let (locks, other) = (site.timed(LONG, hand.clock()).await, site.locks(LONG).await);
     let mut last = Token(0);
     for words in [&["DEL", &site.key("a")][..], &["FLUSHALL"], &["FLUSHDB"]] {

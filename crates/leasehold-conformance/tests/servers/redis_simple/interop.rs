@@ -140,7 +140,7 @@ async fn the_key_is_the_textbook_s() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_was_deleted_or_taken_over_is_lost() {
     let mut resp = Resp::connect(server().await.addr()).await.expect("a connection");
-    let hand = ManualClock::new();
+    let hand = ManualClock::running();
     let locks = ours_by(&server().await.url(), LONG, hand.clock()).await;
     for words in [&["DEL", "robbed"][..], &["SET", "robbed", "mine", "PX", "600000"]] {
         resp.command(&["DEL", "robbed"]).await.expect("a reply");
