@@ -260,6 +260,14 @@ impl<'a> Story<'a> {
                 State::Ended => life.ended = Some(life.ended.unwrap_or(t)),
             }
         }
+        // A history that was cut short may lack the line that says so: the fault stopped them before it killed them.
+        if !self.complete {
+            for fault in self.faults.iter().filter(|fault| fault.kind == FaultKind::Kill) {
+                for worker in fault.workers {
+                    self.workers.entry(*worker).or_default().killed.get_or_insert(fault.from);
+                }
+            }
+        }
         for life in self.workers.values_mut() {
             life.asleep = apart(std::mem::take(&mut life.asleep));
         }

@@ -18,7 +18,7 @@ fn redis(url: &str, workload: Workload, fault: FaultKind) -> History {
 fn twice(url: &str, fault: FaultKind, once: bool) -> History {
     let mut history = redis(url, Workload::Ticks, fault);
     history.fault((1_000, 2_000), 1, fault, &[]);
-    for (worker, begin, attempt) in [(1, 100, 1), (2, 9_000, if once { 1 } else { 2 })] {
+    for (worker, begin, attempt) in [(1, 100, 1), (2, 3_000, if once { 1 } else { 2 })] {
         let call = Call::Tick { job: "j".to_owned(), tick: 60, attempt, token: begin, once };
         let op = history.begin(begin, worker, call);
         history.end(begin + 10, op, Outcome::Done);

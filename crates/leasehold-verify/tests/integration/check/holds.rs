@@ -435,3 +435,22 @@ fn permits_are_out_until_the_last_hold_of_their_owner_ends() {
     history.release((120, 121), inner);
     history.keeps(Permits);
 }
+
+/// The line that says that a worker is dead is written when it is gone. A history that ends before that has only the fault.
+#[test]
+fn who_was_being_killed_when_the_history_was_cut_short_holds_nothing_any_more() {
+    let cut = |whole: bool| {
+        let mut history = History::of(Workload::Mutex);
+        let first = history.take((0, 10), 1, 1);
+        history.held(20, first);
+        history.fault((30, 40), 1, FaultKind::Kill, &[1]);
+        let second = history.take((35, 50), 2, 2);
+        history.held(60, second);
+        if whole {
+            history.done(70);
+        }
+        history
+    };
+    cut(false).keeps(Exclusion);
+    cut(true).breaks(Exclusion, 1);
+}

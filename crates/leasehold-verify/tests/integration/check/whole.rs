@@ -92,7 +92,7 @@ fn two_thousand_operations_by_fifty_workers() {
 
 #[test]
 fn a_history_too_long_for_the_second_opinion_is_checked_all_the_same() {
-    let history = simulate(header(Workload::Fenced), &Plan { seed: 8, workers: 50, calls: 12_000, faults: true });
+    let history = simulate(header(Workload::Fenced), &Plan { seed: 8, workers: 50, calls: 25_000, faults: true });
     let verdict = history.check();
     assert_eq!(verdict.violations, Vec::new());
     assert_eq!(verdict.second_opinion, SecondOpinion::None);

@@ -7,6 +7,11 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold::schedule::{self, Job, Overlap, Scheduler, Stop};
 
+/// Against hanging.
+const BOUND: Duration = Duration::from_secs(120);
+/// No lease ends during a test, and no tick is too late.
+const LASTING: Duration = Duration::from_secs(600);
+
 #[tokio::test]
 async fn every_second_runs_once_among_five_engines_in_one_folder() {
     let dir = tempfile::tempdir().unwrap();
@@ -15,11 +20,11 @@ async fn every_second_runs_once_among_five_engines_in_one_folder() {
     let stop = Stop::new();
     let mut nodes = Vec::new();
     for _ in 0..5 {
-        let locks = Locks::open(&url).await.unwrap();
+        let locks = Locks::builder().ttl(LASTING).open(&url).await.unwrap();
         let (runs, stop) = (Arc::clone(&runs), stop.clone());
         nodes.push(tokio::spawn(async move {
             // What comes due during a run is run after it: on a machine that stands still for a second, too.
-            let job = Job::new("each-second", "* * * * * *").unwrap().overlap(Overlap::Queue);
+            let job = Job::new("each-second", "* * * * * *").unwrap().overlap(Overlap::Queue).grace(LASTING);
             schedule::run_until(&locks, job, &stop, |run| {
                 runs.lock().unwrap().entry(run.tick().unix()).or_default().push(run.token().0);
                 async { Ok::<(), String>(()) }
@@ -32,7 +37,7 @@ async fn every_second_runs_once_among_five_engines_in_one_folder() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), enough).await.expect("four ticks within a minute");
+    tokio::time::timeout(BOUND, enough).await.expect("four ticks");
     stop.stop();
     for node in nodes {
         node.await.unwrap().unwrap();
@@ -68,7 +73,5 @@ async fn a_scheduler_runs_many_jobs_and_refuses_two_of_one_name() {
         stop.stop();
     };
     let run = scheduler.run(|job, error| panic!("{job}: {error}"));
-    tokio::time::timeout(Duration::from_secs(60), async { tokio::join!(run, both) })
-        .await
-        .expect("both within a minute");
+    tokio::time::timeout(BOUND, async { tokio::join!(run, both) }).await.expect("both");
 }

@@ -4,7 +4,7 @@
 use leasehold::logic::schedule::{
     Action, Crash, Missed, Outcome, Overlap, Policy, Running, Scene, State, Ticks, Work, decide, look,
 };
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 const NAME: (&str, &str) = ("@every 1s", "UTC");
 const BEGIN: i64 = 10;
@@ -291,7 +291,8 @@ fn within_these_bounds_no_order_of_events_runs_a_tick_again_that_the_server_forg
     let checker = forgetful(Flaw::None).checker().threads(2).spawn_bfs().join();
     checker.assert_properties();
     assert!(checker.unique_state_count() > 5_000, "{}", checker.unique_state_count());
-    let found = forgetful(Flaw::Trusts).checker().threads(2).spawn_bfs().join();
+    let found =
+        forgetful(Flaw::Trusts).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     assert!(found.discoveries().contains_key("a tick begins once, or again with a higher token"), "not found out");
 }
 
@@ -309,7 +310,8 @@ fn each_part_of_the_protocol_is_needed() {
     for (crash, flaw) in
         [(Crash::AtMostOnce, Flaw::Blind), (Crash::AtMostOnce, Flaw::RunsFirst), (Crash::AtMostOnce, Flaw::Stale)]
     {
-        let checker = small(crash, flaw).checker().threads(2).spawn_bfs().join();
+        let checker =
+            small(crash, flaw).checker().threads(2).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
         let found = checker.discoveries();
         let broken = found.keys().any(|property| *property != "every tick ends well");
         assert!(broken, "{flaw:?} was not found out");
