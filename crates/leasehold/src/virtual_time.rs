@@ -2,6 +2,8 @@
 //!
 //! `LEASEHOLD_SEED=7` does one run and no other, and shows it event by event; `LEASEHOLD_SEEDS=100000` does so many.
 
+#![allow(clippy::expect_used, clippy::print_stdout, reason = "these are tests")]
+
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

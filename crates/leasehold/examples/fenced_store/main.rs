@@ -8,6 +8,7 @@
 //! keep it from writing then; the store can, if it is shown the token. Two kinds of store: one like S3, where a write may only
 //! be made dependent on what was read ([`objects`]), and a table, where the token is checked in the transaction that writes: in the
 //! database itself with `mysql:` and `postgres:`, else in this process. Each stands beside one that does not ask for tokens.
+#![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
 #[path = "../common/mod.rs"]

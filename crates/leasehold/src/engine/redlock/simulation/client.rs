@@ -35,8 +35,10 @@ pub(super) async fn live(world: Arc<World>, client: usize, locks: Locks) {
             let most = world.plan.ttl * dice.one_of(&[1, 1, 3]);
             dice.time(most)
         });
-        let _ = world.clock.timeout(hold, guard.lost()).await;
-        told.abort();
+        match world.clock.timeout(hold, guard.lost()).await {
+            Ok(_) => told.await.expect("no panic"),
+            Err(_) => told.abort(),
+        }
         world.judge().ended(number);
         give_back(&world, client, guard).await;
     }

@@ -62,7 +62,7 @@ impl Judge {
         let held: Vec<&Held> = self.holders.iter().filter(|held| held.watch.is_held()).collect();
         let Some((first, rest)) = held.split_first() else { return };
         let alone = |other: &&Held| other.owner.is_some() && other.owner == first.owner && other.token == first.token;
-        if !rest.iter().all(|other| alone(other)) {
+        if !rest.iter().all(alone) {
             let who: Vec<_> = held.iter().map(|held| (held.client, held.token)).collect();
             self.breach(format!("two hold the lock: {who:?}"));
         }

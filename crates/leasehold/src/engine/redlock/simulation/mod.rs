@@ -62,7 +62,7 @@ async fn afterwards(world: &Arc<World>) {
 
 #[test]
 fn every_promise_holds() {
-    let enough = [("grants", 1_000), ("losses", 30), ("re-entries", 80), ("timeouts", 200), ("faults", 700)];
+    let enough = [("grants", 1_000), ("losses", 20), ("re-entries", 80), ("timeouts", 200), ("faults", 700)];
     virtual_time::many("every_promise_holds", 400, |seed, logs| run(seed, logs).0, &enough);
 }
 
