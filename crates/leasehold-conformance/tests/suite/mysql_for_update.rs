@@ -15,7 +15,10 @@ impl Subject for Held {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let (server, made) = (server().await, MADE.fetch_add(1, Ordering::Relaxed));
         // Each lock that is held has a connection of its own, and one case holds more than a hundred.
-        Instance::at(format!("{}?technique=for-update&connections=200&connect-timeout=60s&table=for_update{made}", server.url()))
+        Instance::at(format!(
+            "{}?technique=for-update&connections=200&connect-timeout=60s&table=for_update{made}",
+            server.url()
+        ))
     }
 }
 
