@@ -4,16 +4,21 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::{Locks, Outcome, Token};
+use leasehold::{ErrorKind, Locks, Outcome, Token};
 pub(crate) use leasehold_conformance::world::{LONG, SOON as BOUND};
 use leasehold_testbed::eventually;
 use leasehold_testbed::redis::{Reply, Resp};
 use tokio::task::JoinSet;
 
-/// A client of its own.
+/// A client of its own. A server that is slow to answer is asked again; every other refusal is the finding.
 pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
-    let opened = Locks::builder().ttl(ttl).open(url).await;
-    opened.unwrap_or_else(|error| panic!("{url}: {error}"))
+    let open = || async {
+        match Locks::builder().ttl(ttl).open(url).await {
+            Err(error) if error.kind() == ErrorKind::Unavailable => Err(error),
+            opened => Ok(opened),
+        }
+    };
+    eventually(BOUND, open).await.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
 /// Waits for what should happen soon.

@@ -100,7 +100,7 @@ impl<S: Borrow<Server>> Site<S> {
     }
 
     pub(crate) async fn locks_with(&self, ttl: Duration, options: &str) -> Locks {
-        Locks::builder().ttl(ttl).open(&self.url(options)).await.expect("a client")
+        timed(&self.url(options), ttl, Clock::system()).await
     }
 
     /// A client that goes by this clock.

@@ -64,7 +64,7 @@ impl Time {
     }
 }
 
-/// A client whose clock stands still until the test moves it. It does not give up a slow connection: it would try again after a pause
+/// A client that goes by this clock, and does not give up a slow connection. One whose clock stands still would try again after a pause
 /// on that clock.
 pub(crate) async fn timed(url: &str, ttl: Duration, clock: Clock) -> Locks {
     let mark = if url.contains('?') { '&' } else { '?' };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::Outcome;
+use leasehold::{Locks, Outcome};
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::redis::{Reply, Resp};
 use leasehold_testbed::{Proxy, Server, eventually, redis};
@@ -10,7 +10,7 @@ use leasehold_testbed::{Proxy, Server, eventually, redis};
 use tokio::time::timeout;
 
 use super::story::{LOCK, Naive, Story, client, process};
-use crate::redis_faults::time::{Time, timed};
+use crate::redis_faults::time::Time;
 
 /// A TTL whose end is awaited.
 const SHORT: Duration = Duration::from_secs(1);
@@ -105,7 +105,8 @@ async fn get_compare_del_not_atomic() {
     story.part("leasehold");
     look_inside(&story, &server).await;
     let network = Proxy::start(server.addr()).await.expect("a proxy");
-    let slow = timed(&format!("redis://{}/", network.addr()), LONG, time.clock()).await;
+    let slow = Locks::builder().ttl(LONG).clock(time.clock());
+    let slow = slow.open(&format!("redis://{}/", network.addr())).await.expect("the server");
     let locks = client(&server.url(), LONG).await;
     let others = client(&server.url(), LONG).await;
     let mine = story.lock("A (TTL 600 s)", &slow).await;
