@@ -75,7 +75,8 @@ async fn every_key_ends_by_itself() {
 async fn a_dropped_client_leaves_nothing() {
     let site = Site::new().await;
     let watcher = site.locks(LONG).await;
-    for round in 0..if cfg!(feature = "nightly") { 10 } else { 4 } {
+    let rounds = if cfg!(feature = "nightly") { 10 } else { 4 };
+    for round in 0..rounds {
         let locks = site.locks(LONG).await;
         let other = watcher.mutex("other").lock().await.expect("a lock");
         let held = locks.mutex("held").lock().await.expect("a lock");
