@@ -1,24 +1,35 @@
 //! Servers that hang (SIGSTOP) and go on: who hangs is waited for once, and takes part again afterwards.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use leasehold::Locks;
+use leasehold::engine::Engine;
 use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
 use tokio::time::timeout;
 
-use crate::redlock_faults::site::{Ahead, LASTING, Site, client, give_back, guard, lock, spawn_lock, until_in_touch};
+use crate::redlock_faults::site::{
+    Ahead, LASTING, NODES, PATIENT, Site, attempt, claim, client, give_back, guard, lock, spawn_lock, until_in_touch,
+};
 
-/// Had each of so many cycles waited for who hangs, as long as for any node, they would take longer than any test waits.
+/// How long a node is waited for by those who have to find out that it hangs.
 const NODE_TIMEOUT: &str = "node-timeout=2s";
-const CYCLES: u32 = 61;
 
-/// Who hangs is waited for by each client once, by those who do not get the lock: they ask all.
+/// Three cycles that waited for who hangs, a minute each, would take longer than any test waits.
+const CYCLES: u32 = 3;
+
+/// Once a client knows who hangs, it does not wait for it, also where it asks all because it does not get the lock.
 pub(super) async fn costs_one_node_timeout(hang: &[usize]) {
     let mut site = Site::new().await;
-    let (engine, other) = (site.engine(NODE_TIMEOUT).await, site.locks_with(LASTING, NODE_TIMEOUT).await);
-    let locks = Locks::builder().ttl(LASTING).open_engine(Arc::clone(&engine));
+    let (engine, theirs) = (site.engine(PATIENT).await, site.engine(PATIENT).await);
+    let of = |engine: &Arc<dyn Engine>| Locks::builder().ttl(LASTING).open_engine(Arc::clone(engine));
+    let (locks, other) = (of(&engine), of(&theirs));
     give_back(lock(&locks, "a").await).await;
     site.pause(hang);
+    for engine in [&engine, &theirs] {
+        until_known(&site, engine, hang).await;
+    }
     let cycles = async {
         for _ in 0..CYCLES {
             let held = lock(&locks, "a").await;
@@ -39,6 +50,22 @@ pub(super) async fn costs_one_node_timeout(hang: &[usize]) {
     site.until_claims("a", 0).await;
 }
 
+/// Waits until an engine knows that these hang, and that the others answer. A short lease waits for no node as long as a lasting one.
+async fn until_known(site: &Site, engine: &Arc<dyn Engine>, hang: &[usize]) {
+    let short = claim("short", None, Duration::from_secs(1));
+    eventually(SOON, || async {
+        let shown = format!("{engine:?}");
+        let silent = |at: usize| shown.contains(&format!("Node({}, silent)", site.server(at).addr()));
+        let wrong: Vec<_> = (0..NODES).filter(|at| silent(*at) != hang.contains(at)).collect();
+        if wrong.iter().any(|at| hang.contains(at)) {
+            // Whatever the answer is.
+            let _ = attempt(engine, &short).await;
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(shown) }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_who_hangs_is_waited_for_once() {
     costs_one_node_timeout(&[1]).await;
@@ -48,8 +75,8 @@ async fn one_who_hangs_is_waited_for_once() {
 pub(super) async fn holds_through(hang: &[usize]) {
     // The clock of who waits is not moved meanwhile: its pauses would be as long.
     let (mut site, ahead, theirs) = (Site::new().await, Ahead::new(), Ahead::new());
-    let url = site.url(NODE_TIMEOUT);
-    let (locks, other) = (client(&url, LASTING, &ahead.clock()).await, client(&url, LASTING, &theirs.clock()).await);
+    let locks = site.locks_on(&ahead).await;
+    let other = client(&site.url(NODE_TIMEOUT), LASTING, &theirs.clock()).await;
     let held = lock(&locks, "a").await;
     let waits = spawn_lock(&other, "a");
     site.pause(hang);
