@@ -19,7 +19,6 @@ pub mod redlock;
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub mod sql;
 #[cfg(feature = "zookeeper")]
-#[allow(clippy::disallowed_methods, reason = "it waits by the runtime's clock so far")]
 pub mod zookeeper;
 
 use std::fmt;

@@ -168,6 +168,6 @@ pub(super) async fn changed(engine: &ZookeeperEngine, name: &LockName, patience:
         },
         Err(cause) => return Err(engine.failed(cause)),
     };
-    let _ = tokio::time::timeout(patience, event.changed()).await;
+    let _ = engine.clock.timeout(patience, event.changed()).await;
     Ok(())
 }

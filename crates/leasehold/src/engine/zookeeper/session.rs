@@ -75,7 +75,7 @@ impl Session {
     ) -> Result<Arc<Self>> {
         let asked = clock.now();
         let connecting = connect(config, timeout);
-        let client = tokio::time::timeout(config.connect_timeout, connecting).await;
+        let client = clock.timeout(config.connect_timeout, connecting).await;
         let client = client.unwrap_or(Err(Cause::Timeout).map_err(|cause| error::unreachable(config, cause)))?;
         let timeout = client.session_timeout();
         // By default a session is at least two ticks long, and a follower reports twice a tick.

@@ -18,7 +18,7 @@ const MOST: Duration = Duration::from_secs(3);
 
 /// Waits for an answer, within bounds.
 pub(super) async fn ask<T>(asking: impl Future<Output = Result<T, Cause>>) -> Known<T> {
-    match tokio::time::timeout(PATIENCE, asking).await {
+    match Clock::system().timeout(PATIENCE, asking).await {
         Ok(answer) => answer.map_err(No::Said),
         Err(_) => Err(No::Lost(format!("no answer within {PATIENCE:?}"))),
     }

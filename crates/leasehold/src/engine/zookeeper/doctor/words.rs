@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use super::facts::{Known, Lines, No};
+use crate::clock::Clock;
 
 /// A server that does not answer within this is as good as away.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -15,7 +16,7 @@ const MOST: u64 = 1 << 20;
 pub(super) async fn places(host: &str, port: u16) -> Known<Vec<SocketAddr>> {
     let (host, shown) = (host.to_owned(), host.to_owned());
     let look = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
-    match tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(look)).await {
+    match Clock::system().timeout(PATIENCE, tokio::task::spawn_blocking(look)).await {
         Ok(Ok(Ok(found))) if !found.is_empty() => Ok(found),
         Ok(Ok(Err(cause))) => Err(No::Lost(format!("{shown:?} is not found: {cause}"))),
         _ => Err(No::Lost(format!("{shown:?} is not found"))),
@@ -27,7 +28,7 @@ pub(super) async fn ask(places: &[SocketAddr], word: &'static str, connect: Dura
     let (places, connect) = (places.to_vec(), connect.min(PATIENCE));
     let asking = tokio::task::spawn_blocking(move || speak(&places, word, connect));
     let whole = connect.saturating_add(PATIENCE);
-    let said = match tokio::time::timeout(whole, asking).await {
+    let said = match Clock::system().timeout(whole, asking).await {
         Ok(Ok(Ok(said))) => said,
         // So a read that takes too long ends.
         Ok(Ok(Err(cause))) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
