@@ -1,7 +1,7 @@
 //! What is promised on which engine, with which options, under which fault: one table, from which the checker takes what it judges, the matrix what must have been
 //! put to the test, and the README's table what it shows. Nothing else decides that.
 //!
-//! Everything is [`Guaranteed`](Claim::Guaranteed) but what a rule of [`RULES`] takes out. A rule says why, and which page says so.
+//! Everything is [`Guaranteed`](Claim::Guaranteed) but what a rule of the table below takes out. A rule says why, and which page says so.
 
 use crate::deploy::Local;
 use crate::history::{FaultKind, Header};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A point on a [`Clock`]. Moments of two machines, or of two clocks, cannot be compared.
+/// A point on a [`Clock`](super::Clock). Moments of two machines, or of two clocks, cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(pub(super) u64);
 
