@@ -53,7 +53,7 @@ async fn only_the_wall_clock_of_a_process_moves() {
         environment.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
     // What the test harness says goes nowhere; what the process says comes on standard output.
     let exe = env::current_exe().unwrap().display().to_string();
-    let script = "exec \"$0\" --exact a_process_that_tells_its_clocks --nocapture 2>&1 >/dev/null";
+    let script = "exec \"$0\" --exact actor_clock::a_process_that_tells_its_clocks --nocapture 2>&1 >/dev/null";
     let mut actor = Actor::spawn(Path::new("/bin/sh"), &["-c", script, &exe], &environment).unwrap();
     clocks(&mut actor).await;
     for moved in [HOUR, -HOUR, 0.0] {

@@ -99,7 +99,7 @@ async fn a_killed_test_process_leaves_nothing_running() {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("pids");
     let mut victim = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "a_killed_test_process_leaves_nothing_running"])
+        .args(["--exact", "survivors::a_killed_test_process_leaves_nothing_running"])
         .env(REPORT, &report)
         // What nobody is left to clean up goes with our own folder.
         .env("TMPDIR", folder.path())
