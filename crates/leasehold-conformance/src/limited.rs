@@ -72,7 +72,7 @@ impl Engine for Limited {
         Losses::never()
     }
 
-    fn changed(self: Arc<Self>, _name: LockName, _patience: Duration) -> Step<()> {
+    fn watch(self: Arc<Self>, _name: LockName, _patience: Duration) -> Step<Step<()>> {
         unsupported("inspection")
     }
 

@@ -98,8 +98,8 @@ impl Observer {
         loop {
             let engine = &self.locks.shared.desk.engine;
             let patience = rules::heartbeat(self.locks.shared.ttl);
-            // Listening starts before looking, so that no change falls between.
-            let changed = std::sync::Arc::clone(engine).changed(self.name.clone(), patience);
+            // Watching begins before looking, so that no change falls between.
+            let changed = std::sync::Arc::clone(engine).watch(self.name.clone(), patience).await?;
             let view = self.locks.inspect(&self.name).await?;
             let ends = view.holders.iter().map(|holder| holder.left).min();
             let now = leader(view);

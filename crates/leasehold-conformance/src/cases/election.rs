@@ -1,8 +1,10 @@
 //! One leader at a time, whom all can see.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{LostReason, Outcome};
+use leasehold::engine::Engine;
+use leasehold::{Leadership, LockName, LostReason, Outcome};
 use leasehold_testbed::eventually;
 
 use crate::flaky::Method;
@@ -67,6 +69,24 @@ pub async fn an_observer_at_rest_asks_for_nothing(world: &World) {
     let _ = leadership.resign().await.expect("a release");
     let news = tokio::time::timeout(SOON, watching).await.expect("news").expect("no panic");
     assert_eq!(news.expect("an answer"), None);
+}
+
+/// A change between the beginning of a watch and its first poll ends the watch: an observer looks in between.
+pub async fn a_watch_sees_every_change_since_it_began(world: &World) {
+    let ((locks, engine), name) = (world.flaky(LONG).await, LockName::new("a").expect("a name"));
+    let mut leadership: Option<Leadership> = None;
+    for round in 0..4 {
+        let watch = Arc::clone(&engine).watch(name.clone(), LONG).await.expect("a watch");
+        leadership = match leadership.take() {
+            None => Some(locks.election("a").campaign().await.expect("a leadership")),
+            Some(led) => {
+                let _ = led.resign().await.expect("a release");
+                None
+            }
+        };
+        let seen = tokio::time::timeout(SOON, watch).await;
+        seen.unwrap_or_else(|_| panic!("change {round} was missed")).expect("an answer");
+    }
 }
 
 /// A leader that loses the lock is told.

@@ -223,6 +223,7 @@ cases! { $
         one_leads_and_all_can_see_it [INSPECTION]
         an_observer_sees_every_leader [INSPECTION]
         an_observer_at_rest_asks_for_nothing [INSPECTION]
+        a_watch_sees_every_change_since_it_began [INSPECTION]
         a_lost_leadership_is_told []
     }
     bounds {

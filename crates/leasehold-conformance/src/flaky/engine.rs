@@ -44,8 +44,8 @@ impl Engine for Flaky {
         self.inner.losses()
     }
 
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
-        self.pass(Method::Changed, move |inner| inner.changed(name, patience))
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
+        self.pass(Method::Watch, move |inner| inner.watch(name, patience))
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {

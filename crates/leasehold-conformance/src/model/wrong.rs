@@ -126,8 +126,8 @@ impl Engine for Wrong {
         self.inner().losses()
     }
 
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
-        self.inner().changed(name, patience)
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
+        self.inner().watch(name, patience)
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {

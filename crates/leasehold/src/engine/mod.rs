@@ -332,8 +332,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// that is only ever told by a renewal gives [`Losses::never`].
     fn losses(&self) -> Losses;
 
-    /// Waits until the holders of `name` may have changed since the call, no longer than `patience`. May wake for nothing.
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()>;
+    /// Begins to watch the holders of `name`, and is done once it does: an inspection after that misses no change. The step that it gives waits until
+    /// they may have changed since, no longer than `patience`; it may wake for nothing.
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>>;
 
     /// Who holds `name` and who waits. Needs [`Capabilities::inspection`].
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView>;

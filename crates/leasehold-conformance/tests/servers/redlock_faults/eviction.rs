@@ -45,8 +45,7 @@ pub(super) async fn stays_out(pairs: &[[usize; 2]]) {
         site.restart(down, Data::Keep).await;
         assert_eq!(held.release().await.expect("an outcome"), Outcome::WasLost(LostReason::Taken));
         until_gone(&site, "held", view.holders[0].claim).await;
-        ahead.renewed(&[&next, &beside], LASTING).await;
-        site.until_claims("held", 1).await;
+        site.until_told(&ahead, &[&next, &beside], "held", 1).await;
         assert!(beside.is_held(), "nobody else is touched");
         let again = other.evict("held", view.holders[0].claim).await.expect("an eviction");
         assert!(again.party.is_none(), "it is gone: {again:?}");

@@ -210,6 +210,23 @@ impl Site {
             if counts.iter().all(|found| *found == count) { Ok(()) } else { Err(format!("{name}: {counts:?}")) }
         })
     }
+
+    /// Renews these leases until each server that is up has so many claims for a lock: a server that came back is asked again only after
+    /// it has answered a probe, so one renewal may pass it over.
+    #[track_caller]
+    pub(crate) fn until_told(
+        &self,
+        ahead: &Ahead,
+        guards: &[&Guard],
+        name: &str,
+        count: usize,
+    ) -> impl Future<Output = ()> {
+        eventually(SOON, move || async move {
+            ahead.renewed(guards, LASTING).await;
+            let counts = self.all_claims(name).await;
+            if counts.iter().all(|found| *found == count) { Ok(()) } else { Err(format!("{name}: {counts:?}")) }
+        })
+    }
 }
 
 /// A client that is in touch with every server.

@@ -304,15 +304,14 @@ impl Engine for FileEngine {
         self.bells.evicted.listen()
     }
 
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
         // The watch is set by the call itself, not by the first poll. A file that is not there yet is made.
-        let made = self.store.file(&self.folder, &name, true);
+        if let Err(Stop::Failed(error)) = self.store.file(&self.folder, &name, true) {
+            return Step::ready(Err(error));
+        }
         let watch = self.watches.as_ref().and_then(|watches| watches.change(&self.folder.lock_path(&name)).ok());
         let seen = watch.as_ref().map(Watch::seen);
-        Step::new(async move {
-            if let Err(Stop::Failed(error)) = made {
-                return Err(error);
-            }
+        Step::ready(Ok(Step::new(async move {
             let patience = if seen.is_some() { patience } else { patience.min(UNWATCHED) };
             let until = self.clock.now().after(patience);
             tokio::select! {
@@ -321,7 +320,7 @@ impl Engine for FileEngine {
             }
             drop(watch);
             Ok(())
-        })
+        })))
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {

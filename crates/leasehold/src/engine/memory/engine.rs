@@ -304,7 +304,7 @@ impl Engine for MemoryEngine {
         self.evicted.listen()
     }
 
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
         let changed = {
             let mut shard = self.shard(&name);
             let Shard { rooms, empty, .. } = &mut *shard;
@@ -316,7 +316,7 @@ impl Engine for MemoryEngine {
         };
         // Listening begins here, not at the first poll.
         let heard = Arc::clone(&changed).notified_owned();
-        Step::new(async move {
+        Step::ready(Ok(Step::new(async move {
             let until = self.clock.now().after(patience);
             tokio::select! {
                 () = heard => {}
@@ -325,7 +325,7 @@ impl Engine for MemoryEngine {
             drop(changed);
             self.step(&name, |table, now, mut token| ((), table.settle(now, &mut token)));
             Ok(())
-        })
+        })))
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {

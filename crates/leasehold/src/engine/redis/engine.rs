@@ -325,25 +325,25 @@ impl Engine for RedisEngine {
         self.ears.losses.listen()
     }
 
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
         let key = self.key(&name);
-        let (bell, unarmed) = self.ears.watches.watch(&key);
-        // Listening begins here, not at the first poll.
-        let heard = bell.notified_owned();
         Step::new(async move {
-            if let Some(changes) = unarmed {
-                // Whatever has changed since the call was not told.
-                if !self.arm(&key, changes).await? {
-                    // Nobody will tell: the caller looks again soon.
-                    self.clock.sleep_until(self.clock.now().after(patience.min(ON_ITS_WAY))).await;
+            let (bell, unarmed) = self.ears.watches.watch(&key);
+            // A change that the server tells of from here on is heard, also before the inner step is polled.
+            let heard = bell.notified_owned();
+            let told = match unarmed {
+                None => true,
+                Some(changes) => self.arm(&key, changes).await?,
+            };
+            // Without notifications the caller looks again soon.
+            let patience = if told { patience } else { patience.min(ON_ITS_WAY) };
+            Ok(Step::new(async move {
+                tokio::select! {
+                    () = heard => {}
+                    () = self.clock.sleep_until(self.clock.now().after(patience)) => {}
                 }
-                return Ok(());
-            }
-            tokio::select! {
-                () = heard => {}
-                () = self.clock.sleep_until(self.clock.now().after(patience)) => {}
-            }
-            Ok(())
+                Ok(())
+            }))
         })
     }
 

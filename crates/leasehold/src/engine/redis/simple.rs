@@ -155,7 +155,7 @@ impl Engine for SimpleEngine {
         self.ears.losses.listen()
     }
 
-    fn changed(self: Arc<Self>, _name: LockName, _patience: Duration) -> Step<()> {
+    fn watch(self: Arc<Self>, _name: LockName, _patience: Duration) -> Step<Step<()>> {
         unsupported("inspection")
     }
 

@@ -473,11 +473,11 @@ impl Engine for RedlockEngine {
         self.losses.listen()
     }
 
-    fn changed(self: Arc<Self>, _name: LockName, patience: Duration) -> Step<()> {
-        Step::new(async move {
+    fn watch(self: Arc<Self>, _name: LockName, patience: Duration) -> Step<Step<()>> {
+        Step::ready(Ok(Step::new(async move {
             self.clock.sleep_until(self.clock.now().after(patience.min(LOOK_AGAIN))).await;
             Ok(())
-        })
+        })))
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {

@@ -408,8 +408,8 @@ impl Engine for ZookeeperEngine {
         self.board.listen()
     }
 
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
-        Step::new(async move { inspect::changed(&self, &name, patience).await })
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
+        Step::new(async move { inspect::watch(&self, &name, patience).await })
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {

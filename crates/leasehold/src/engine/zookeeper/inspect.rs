@@ -9,7 +9,7 @@ use super::engine::ZookeeperEngine;
 use super::session::Session;
 use super::{error, steps, wire};
 use crate::claim::{ClaimId, Token};
-use crate::engine::{Evicted, LockView, PartyView};
+use crate::engine::{Evicted, LockView, PartyView, Step};
 use crate::error::Result;
 use crate::logic::line::Stand;
 use crate::name::LockName;
@@ -154,20 +154,23 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
     }
 }
 
-/// Waits until somebody comes or goes.
-pub(super) async fn changed(engine: &ZookeeperEngine, name: &LockName, patience: Duration) -> Result<()> {
+/// Watches the lock's folder: a claim that comes or goes changes its list of children.
+pub(super) async fn watch(engine: &ZookeeperEngine, name: &LockName, patience: Duration) -> Result<Step<()>> {
     let session = engine.any_session().await?;
     let folder = engine.folder(name);
     let event = match session.client.list_and_watch_children(&folder).await {
         Ok((_, watcher)) => watcher,
         Err(Cause::NoNode) => match session.client.check_and_watch_stat(&folder).await {
             // It was made meanwhile.
-            Ok((Some(_), _)) => return Ok(()),
+            Ok((Some(_), _)) => return Ok(Step::ready(Ok(()))),
             Ok((None, watcher)) => watcher,
             Err(cause) => return Err(engine.failed(cause)),
         },
         Err(cause) => return Err(engine.failed(cause)),
     };
-    let _ = engine.clock.timeout(patience, event.changed()).await;
-    Ok(())
+    let clock = engine.clock.clone();
+    Ok(Step::new(async move {
+        let _ = clock.timeout(patience, event.changed()).await;
+        Ok(())
+    }))
 }

@@ -189,8 +189,8 @@ impl Engine for Spy {
         self.inner.losses()
     }
 
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
-        Arc::clone(&self.inner).changed(name, patience)
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
+        Arc::clone(&self.inner).watch(name, patience)
     }
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {

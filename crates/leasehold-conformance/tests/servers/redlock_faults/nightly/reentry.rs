@@ -16,9 +16,7 @@ async fn a_server_that_was_away_learns_of_the_claim_that_goes_on() {
     let owner = Owner::new();
     for away in 0..NODES {
         let first = enter(&locks, &owner).await;
-        // One that came back just before may not have been asked.
-        ahead.renewed(&[&first], LASTING).await;
-        site.until_claims("a", 1).await;
+        site.until_told(&ahead, &[&first], "a", 1).await;
         site.kill(&[away]);
         let second = enter(&other, &owner).await;
         assert_eq!(first.token(), second.token());
@@ -26,7 +24,7 @@ async fn a_server_that_was_away_learns_of_the_claim_that_goes_on() {
         give_back(first).await;
         ahead.renewed(&[&second], LASTING).await;
         is_taken(&locks).await;
-        site.until_claims("a", 1).await;
+        site.until_told(&ahead, &[&second], "a", 1).await;
         // Its two others may die now.
         let two = [(away + 1) % NODES, (away + 2) % NODES];
         site.kill(&two);

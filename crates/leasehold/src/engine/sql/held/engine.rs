@@ -146,13 +146,8 @@ impl Engine for HeldEngine {
         self.room.board.listen()
     }
 
-    fn changed(self: Arc<Self>, _name: LockName, patience: Duration) -> Step<()> {
-        let clock = self.room.clock.clone();
-        let pause = patience.min(self.room.config.poll);
-        Step::new(async move {
-            clock.sleep_until(clock.now().after(pause)).await;
-            Ok(())
-        })
+    fn watch(self: Arc<Self>, _name: LockName, _patience: Duration) -> Step<Step<()>> {
+        self.unsupported("inspection")
     }
 
     fn inspect(self: Arc<Self>, _name: LockName) -> Step<LockView> {

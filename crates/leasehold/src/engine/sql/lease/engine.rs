@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 use super::bells::Bells;
 use super::lot::{Lot, Reading, lock};
@@ -226,7 +226,7 @@ impl Engine for LeaseEngine {
             let ear = lot.lock().ears.get(&claim.id).cloned();
             if let Some(ear) = ear {
                 ear.use_it(self.clock.now());
-                self.watch(&lot);
+                self.follow(&lot);
                 let until = self.clock.now().after(patience);
                 if ear.granted().is_none() {
                     tokio::select! {
@@ -286,25 +286,22 @@ impl Engine for LeaseEngine {
         self.losses.listen()
     }
 
-    fn changed(self: Arc<Self>, name: LockName, patience: Duration) -> Step<()> {
-        let engine = Arc::clone(&self);
-        let looked_up = name.clone();
-        // What it is now is read from the call on, not from the first poll; and no longer once nobody asks.
-        let mut first = JoinSet::new();
-        first.spawn(async move { engine.version(&looked_up).await });
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
         Step::new(async move {
-            let until = self.clock.now().after(patience);
-            let first = first.join_next().await.ok_or_else(nothing)?.map_err(ended)??;
-            loop {
-                let left = until.since(self.clock.now());
-                if left.is_zero() {
-                    return Ok(());
+            let first = self.version(&name).await?;
+            Ok(Step::new(async move {
+                let until = self.clock.now().after(patience);
+                loop {
+                    let left = until.since(self.clock.now());
+                    if left.is_zero() {
+                        return Ok(());
+                    }
+                    self.clock.sleep_until(self.clock.now().after(left.min(self.pool.config.poll))).await;
+                    if self.version(&name).await? != first {
+                        return Ok(());
+                    }
                 }
-                self.clock.sleep_until(self.clock.now().after(left.min(self.pool.config.poll))).await;
-                if self.version(&name).await? != first {
-                    return Ok(());
-                }
-            }
+            }))
         })
     }
 
@@ -363,12 +360,4 @@ impl Engine for LeaseEngine {
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         None
     }
-}
-
-fn nothing() -> Error {
-    Error::new(ErrorKind::Unavailable, "a look was not begun").retryable()
-}
-
-fn ended(error: tokio::task::JoinError) -> Error {
-    Error::new(ErrorKind::Unavailable, "the runtime ended during a step").effect_unknown().caused_by(error)
 }

@@ -49,7 +49,7 @@ impl Inside {
 
 impl LeaseEngine {
     /// Has somebody watch a lock, if nobody does and no message would come.
-    pub(super) fn watch(self: &Arc<Self>, lot: &Arc<Lot>) {
+    pub(super) fn follow(self: &Arc<Self>, lot: &Arc<Lot>) {
         if !self.is_deaf() {
             return;
         }
