@@ -11,11 +11,15 @@ pub(super) struct Config {
     pub(super) dir: PathBuf,
     /// The folder's permissions; `None`: private, and the folder must be ours.
     pub(super) mode: Option<u32>,
+    /// The group that the folder is shared with; `None`: the one that it has.
+    pub(super) group: Option<u32>,
+    /// Whether a folder that is not there is made.
+    pub(super) create: bool,
 }
 
 impl Config {
     pub(super) fn read(url: &EngineUrl) -> Result<Self> {
-        url.only_options(&["mode"])?;
+        url.only_options(&["mode", "group"])?;
         if url.hosts.iter().any(|host| host != "localhost") || url.user.is_some() || url.password.is_some() {
             let host = url.hosts.join(",");
             return Err(bad(format!(
@@ -28,8 +32,33 @@ impl Config {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
             mode.ok_or_else(|| bad(format!("{text:?} is no mode for a folder; 0770 shares it with the group")))
         });
-        Ok(Self { dir, mode: mode.transpose()? })
+        let group = url.option("group").map(group).transpose()?;
+        let mode = match (mode.transpose()?, group) {
+            (None, Some(_)) => return Err(bad("group= shares the folder, which needs mode=, too: ?mode=0770&group=NAME".into())),
+            (Some(mode), Some(_)) if mode & 0o070 == 0 => {
+                return Err(bad(format!("mode={mode:04o} gives the group nothing; ?mode=0770&group=NAME does")));
+            }
+            (mode, _) => mode,
+        };
+        Ok(Self { dir, mode, group, create: true })
     }
+}
+
+/// A group by its number, or by its name in /etc/group.
+fn group(text: &str) -> Result<u32> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let all = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    find_group(&all, text).ok_or_else(|| {
+        bad(format!("no group {text:?} is in /etc/group; give its number, which `getent group {text}` shows"))
+    })
+}
+
+/// Columns: name, password, number, members.
+fn find_group(all: &str, name: &str) -> Option<u32> {
+    let mut lines = all.lines().map(|line| line.split(':'));
+    lines.find_map(|mut columns| (columns.next() == Some(name)).then(|| columns.nth(1)?.parse().ok()).flatten())
 }
 
 fn bad(message: String) -> Error {
@@ -63,7 +92,15 @@ mod tests {
         assert_eq!(read("file:a/b").unwrap().dir, PathBuf::from("a/b"));
         assert_eq!(read("file://localhost/a").unwrap().dir, PathBuf::from("/a"));
         assert_eq!(read("file:///a?mode=0770").unwrap().mode, Some(0o770));
+        assert_eq!(read("file:///a?mode=0770&group=4100").unwrap().group, Some(4100));
+        assert_eq!(read("file:///a?mode=0770&group=root").unwrap().group, Some(0));
         assert!(read("file:").unwrap().dir.ends_with("leasehold"));
+    }
+
+    #[test]
+    fn a_group_is_found_by_its_whole_name() {
+        let all = "staffers:x:7:\nstaff:x:50:ann,bob\nbad:x\n";
+        assert_eq!((find_group(all, "staff"), find_group(all, "sta"), find_group(all, "bad")), (Some(50), None, None));
     }
 
     #[test]
@@ -72,6 +109,9 @@ mod tests {
             ("file://a/b", "three slashes"),
             ("file:///a?mode=99", "no mode"),
             ("file:///a?mode=0077", "no mode"),
+            ("file:///a?group=root", "needs mode="),
+            ("file:///a?mode=0700&group=root", "gives the group nothing"),
+            ("file:///a?mode=0770&group=no-such-group", "getent group"),
             ("file:///a?colour=red", "it has mode"),
         ] {
             let error = read(url).unwrap_err();

@@ -60,19 +60,26 @@
 mod bells;
 mod clients;
 mod config;
+mod dir;
 pub(crate) mod doctor;
 mod engine;
 mod error;
 mod folder;
 mod inspect;
 mod records;
+mod session;
+mod sharing;
 mod step;
 mod store;
 mod watch;
 mod wire;
 
 #[cfg(test)]
+mod shared_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upkeep_tests;
 
 use std::time::Duration;
 
