@@ -1,6 +1,6 @@
 //! The engine's URL: which folder, and who may use it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::engine::EngineUrl;
 use crate::error::{Error, ErrorKind, Result};
@@ -61,21 +61,68 @@ fn find_group(all: &str, name: &str) -> Option<u32> {
     lines.find_map(|mut columns| (columns.next() == Some(name)).then(|| columns.nth(1)?.parse().ok()).flatten())
 }
 
+/// Where a `file:` URL keeps its locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// The folder. It may not be there yet.
+    pub folder: PathBuf,
+    /// Whether the URL leaves it to us: then each user has another one.
+    pub is_default: bool,
+}
+
+/// Where a URL keeps its locks; `None` if it is not a `file:` URL. Nothing is opened or made.
+///
+/// # Errors
+/// `InvalidUrl`, as from [`Locks::open`](crate::Locks::open).
+pub fn place(url: &str) -> Result<Option<Place>> {
+    let url = EngineUrl::parse(url)?;
+    if url.scheme != "file" {
+        return Ok(None);
+    }
+    Ok(Some(Place { folder: Config::read(&url)?.dir, is_default: url.path.is_empty() }))
+}
+
 fn bad(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
+/// Root's default folder.
+const OF_ROOT: &str = "/var/lib/leasehold";
+
 /// A folder that survives reboots.
 fn default_dir() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/lib/leasehold"));
+        return Ok(PathBuf::from(OF_ROOT));
     }
-    let set = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+    let state = set("XDG_STATE_HOME").or_else(|| Some(state_below(&set("HOME")?)));
     let state = state.filter(|dir| dir.is_absolute());
     state.map(|dir| dir.join("leasehold")).ok_or_else(|| {
         bad("`file:` keeps its locks below $XDG_STATE_HOME or $HOME, and neither is set: name a folder, file:///dir".into())
     })
+}
+
+fn set(key: &str) -> Option<PathBuf> {
+    std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn state_below(home: &Path) -> PathBuf {
+    home.join(".local/state")
+}
+
+/// The default folders that users of this host may have, by /etc/passwd and the environment.
+pub(super) fn default_dirs() -> Vec<PathBuf> {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let states = homes(&users).chain(set("HOME")).map(|home| state_below(&home)).chain(set("XDG_STATE_HOME"));
+    let mut all: Vec<_> = states.map(|state| state.join("leasehold")).chain([PathBuf::from(OF_ROOT)]).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Columns: name, password, number, group, comment, home, shell.
+fn homes(users: &str) -> impl Iterator<Item = PathBuf> {
+    users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/')).map(PathBuf::from)
 }
 
 #[cfg(test)]
@@ -95,6 +142,21 @@ mod tests {
         assert_eq!(read("file:///a?mode=0770&group=4100").unwrap().group, Some(4100));
         assert_eq!(read("file:///a?mode=0770&group=root").unwrap().group, Some(0));
         assert!(read("file:").unwrap().dir.ends_with("leasehold"));
+    }
+
+    #[test]
+    fn homes_are_those_of_the_users() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbad:x\nnone:x:7:7:::\n";
+        assert_eq!(homes(users).collect::<Vec<_>>(), [Path::new("/root"), Path::new("/home/ann")]);
+    }
+
+    #[test]
+    fn a_place_is_named_and_not_made() {
+        let place = |url| super::place(url).unwrap();
+        assert_eq!(place("redis://h"), None);
+        let named = Place { folder: PathBuf::from("/no/such/folder"), is_default: false };
+        assert_eq!(place("file:///no/such/folder"), Some(named));
+        assert!(place("file:?mode=0770").unwrap().is_default);
     }
 
     #[test]

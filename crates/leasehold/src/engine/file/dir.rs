@@ -45,8 +45,9 @@ impl Dir {
     /// Opens a directory in this one; makes it, if it is not there.
     pub(super) fn subfolder(&self, name: &str) -> Result<Self> {
         let path = self.path(name);
-        let fd = match self.open_subfolder(name) {
-            Err(Errno::NOENT) => self.make_subfolder(name),
+        let fd = match open_folder(&self.fd, name) {
+            // Its name must outlive a loss of power, or all tokens in it are lost.
+            Err(Errno::NOENT) => make_folder(&self.fd, name, &self.sharing).and_then(|fd| self.sync().map(|()| fd)),
             other => other.map_err(Into::into),
         };
         let fd = fd.map_err(|e| match e.raw_os_error().map(Errno::from_raw_os_error) {
@@ -56,48 +57,6 @@ impl Dir {
         })?;
         self.sharing.check_owner(&fstat(&fd).map_err(|e| error::at(&path, "look at", e))?, &path)?;
         Ok(Self { fd, path, sharing: self.sharing })
-    }
-
-    fn open_subfolder(&self, name: &str) -> rustix::io::Result<OwnedFd> {
-        openat(&self.fd, name, HANDLE | OFlags::NOFOLLOW, Mode::empty())
-    }
-
-    /// Makes a directory under a passing name, and gives it its own once its group and mode are right.
-    fn make_subfolder(&self, name: &str) -> io::Result<OwnedFd> {
-        let draft = format!(".new-{:032x}", crate::random::bits());
-        mkdirat(&self.fd, &*draft, Mode::RWXU)?;
-        let made = || -> io::Result<OwnedFd> {
-            let fd = self.open_subfolder(&draft)?;
-            share_folder(&fd, &self.sharing)?;
-            match renameat_with(&self.fd, &*draft, &self.fd, name, RenameFlags::NOREPLACE) {
-                Ok(()) => {
-                    // Its name must outlive a loss of power, or all tokens in it are lost.
-                    self.sync()?;
-                    Ok(fd)
-                }
-                // Another process was quicker.
-                Err(Errno::EXIST) => Ok(self.open_subfolder(name)?),
-                // A file system without such a rename: the folder is made in place.
-                Err(Errno::INVAL | Errno::NOSYS) => self.make_subfolder_in_place(name),
-                Err(other) => Err(other.into()),
-            }
-        };
-        let made = made();
-        // Gone already, if it has its name.
-        let _ = unlinkat(&self.fd, &*draft, AtFlags::REMOVEDIR);
-        made
-    }
-
-    fn make_subfolder_in_place(&self, name: &str) -> io::Result<OwnedFd> {
-        match mkdirat(&self.fd, name, Mode::RWXU) {
-            Ok(()) => {}
-            Err(Errno::EXIST) => return Ok(self.open_subfolder(name)?),
-            Err(other) => return Err(other.into()),
-        }
-        let fd = self.open_subfolder(name)?;
-        share_folder(&fd, &self.sharing)?;
-        self.sync()?;
-        Ok(fd)
     }
 
     pub(super) fn as_path(&self) -> &Path {
@@ -240,14 +199,53 @@ impl AsFd for Dir {
     }
 }
 
+/// Opens a directory in another, and no link to one.
+fn open_folder(parent: &impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
+    openat(parent, name, HANDLE | OFlags::NOFOLLOW, Mode::empty())
+}
+
+/// Makes a directory under a passing name, and gives it its own once its group and mode are right: nobody finds it half-made. Opens the
+/// one that is there, if another process was quicker.
+pub(super) fn make_folder(parent: &impl AsFd, name: &str, sharing: &Sharing) -> io::Result<OwnedFd> {
+    let draft = format!(".new-{:032x}", crate::random::bits());
+    mkdirat(parent, &*draft, Mode::RWXU)?;
+    let made = || -> io::Result<OwnedFd> {
+        let fd = open_folder(parent, &draft)?;
+        share_folder(&fd, sharing)?;
+        match renameat_with(parent, &*draft, parent, name, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(fd),
+            Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
+            // A file system without such a rename: the folder is made in place.
+            Err(Errno::INVAL | Errno::NOSYS) => make_folder_in_place(parent, name, sharing),
+            Err(other) => Err(other.into()),
+        }
+    };
+    let made = made();
+    // Gone already, if it has its name.
+    let _ = unlinkat(parent, &*draft, AtFlags::REMOVEDIR);
+    made
+}
+
+fn make_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Sharing) -> io::Result<OwnedFd> {
+    match mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) => {
+            let fd = open_folder(parent, name)?;
+            share_folder(&fd, sharing)?;
+            Ok(fd)
+        }
+        Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
+        Err(other) => Err(other.into()),
+    }
+}
+
 /// Shares a directory that we have just made. Another that took its place meanwhile is not ours, or not empty.
-pub(super) fn share_folder(fd: &OwnedFd, sharing: &Sharing) -> io::Result<()> {
+fn share_folder(fd: &OwnedFd, sharing: &Sharing) -> io::Result<()> {
+    let Some(mode) = sharing.folder_mode() else { return Ok(()) };
     let found = fstat(fd)?;
     let entries = rustix::fs::Dir::read_from(fd)?.take(3).count();
     if found.st_uid != rustix::process::geteuid().as_raw() || entries > 2 {
         return Err(refused("it is not the folder that we made"));
     }
-    let Some(mode) = sharing.folder_mode() else { return Ok(()) };
     if let Some(group) = sharing.group_to_set(found.st_gid) {
         fchown(fd, None, Some(group))?;
     }

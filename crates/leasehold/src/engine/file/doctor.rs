@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
-use super::config::Config;
+use super::config::{self, Config};
 use super::folder::{self, Folder};
 use crate::doctor::{Finding, Level};
 use crate::engine::EngineUrl;
@@ -22,7 +22,28 @@ pub(crate) fn examine(url: &EngineUrl) -> Result<Vec<Finding>> {
     let mut findings = vec![folder];
     findings.push(file_system(&there, &shown));
     findings.push(space(&there, &shown));
+    if url.path.is_empty() {
+        findings.push(default_folders(&config.dir, &config::default_dirs(), &shown));
+    }
     Ok(findings)
+}
+
+/// Without a folder in the URL each user has one of its own, and a job under another `XDG_STATE_HOME` another again.
+fn default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let others: Vec<String> = all
+        .iter()
+        .filter(|dir| dir.join("locks").is_dir() && canonical(dir) != canonical(ours))
+        .map(|dir| dir.display().to_string())
+        .collect();
+    let new = |level, found: String| Finding::new(level, "default-folder", shown, found);
+    match others.len() {
+        0 => new(Level::Ok, "no other user's default folder is seen".to_owned())
+            .means("`file:` is a folder of each user's own; those of users whose homes are closed to us are not seen"),
+        _ => new(Level::Warn, format!("there are others on this host: {}", others.join(", ")))
+            .means("a lock in one of them excludes nobody in another: two users may both hold the same name")
+            .fix("name one folder for all: file:///srv/locks?mode=0770&group=NAME"),
+    }
 }
 
 /// The folder, or the nearest above it that is there. Whether it is the folder itself.
@@ -107,6 +128,19 @@ mod tests {
     fn levels(url: &str) -> Vec<(&'static str, Level)> {
         let findings = examine(&EngineUrl::parse(url).unwrap()).unwrap();
         findings.iter().map(|finding| (finding.check, finding.level)).collect()
+    }
+
+    #[test]
+    fn several_default_folders_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = ["ours", "theirs", "empty"].map(|name| dir.path().join(name));
+        std::fs::create_dir_all(all[0].join("locks")).unwrap();
+        std::fs::create_dir_all(&all[2]).unwrap();
+        assert_eq!(default_folders(&all[0], &all, "").level, Level::Ok);
+        std::fs::create_dir_all(all[1].join("locks")).unwrap();
+        let found = default_folders(&all[0], &all, "");
+        assert_eq!(found.level, Level::Warn);
+        assert!(found.found.contains("theirs") && !found.found.contains("ours"), "{found:?}");
     }
 
     #[test]

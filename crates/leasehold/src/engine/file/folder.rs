@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, OFlags, Stat, flock, fstat};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat};
 
 use super::config::Config;
 use super::dir::{self, Dir};
@@ -144,45 +144,37 @@ pub(super) fn some_of(dir: &Dir, most: usize) -> (Vec<String>, usize) {
 /// Opens the folder itself; makes it, if it is not there and may be made.
 fn open_root(config: &Config) -> Result<Dir> {
     let dir = &config.dir;
-    let made = match fs::metadata(dir) {
-        Ok(found) if found.is_dir() => false,
+    let sharing = Sharing::asked_for(config);
+    match fs::metadata(dir) {
+        Ok(found) if found.is_dir() => {}
         Ok(_) => {
             let message = format!("{} is not a folder; name one: file:///dir", dir.display());
             return Err(Error::new(ErrorKind::InvalidUrl, message));
         }
         Err(_) if !config.create => return Err(removed(dir)),
-        Err(_) => make(dir, config.mode).map_err(|e| error::at(dir, "make the folder", e))?,
-    };
-    let sharing = Sharing::asked_for(config);
+        Err(_) => make(dir, &sharing).map_err(|e| error::at(dir, "make the folder", e))?,
+    }
     let path = dir.canonicalize().map_err(|e| error::at(dir, "resolve", e))?;
     let fd = Dir::open_root(&path).map_err(|e| match e.kind() {
         io::ErrorKind::PermissionDenied => sharing.denied(&path, e),
         _ => error::at(&path, "open", e),
     })?;
-    if made {
-        dir::share_folder(&fd, &sharing).map_err(|e| error::at(&path, "share", e))?;
-    }
     check(config, &fd, &path)?;
     let found = look_at(&fd, &path)?;
     Ok(Dir::new(fd, path, Sharing::of(config, &found)))
 }
 
-/// Makes the folder, and those above it. `false` if another process was quicker.
-fn make(dir: &Path, mode: Option<u32>) -> io::Result<bool> {
-    let above = dir.parent().filter(|above| !above.as_os_str().is_empty());
-    if let Some(above) = above {
-        // Those who share the folder must get to it.
-        DirBuilder::new().recursive(true).mode(if mode.is_some() { 0o755 } else { 0o700 }).create(above)?;
-    }
-    match DirBuilder::new().mode(0o700).create(dir) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
-        other => other?,
-    }
-    if let Some(above) = above {
-        // Its name must outlive a loss of power, or all tokens in it are lost. Not everybody may open what is above.
-        let _ = File::open(above).and_then(|above| above.sync_all());
-    }
-    Ok(true)
+/// Makes the folder, and those above it.
+fn make(dir: &Path, sharing: &Sharing) -> io::Result<()> {
+    let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Those who share the folder must get to it.
+    DirBuilder::new().recursive(true).mode(if sharing.mode.is_some() { 0o755 } else { 0o700 }).create(above)?;
+    let name = dir.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidFilename)?;
+    let parent = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    dir::make_folder(&parent, name, sharing)?;
+    // Its name must outlive a loss of power, or all tokens in it are lost. Not everybody may open what is above.
+    let _ = File::open(above).and_then(|above| above.sync_all());
+    Ok(())
 }
 
 /// The folder is gone, and it is not for us to make another: whoever removed it may be about to put it back.
