@@ -34,6 +34,10 @@ pub fn has_password(url: &str) -> bool {
 /// # Errors
 /// If the program cannot be started again.
 pub fn hide(option: &str, url: &str) -> std::io::Result<()> {
+    if env::var(VARIABLE).is_ok_and(|hidden| hidden == url) {
+        // This is the second start. If the URL stands there again, it is an argument of the command to be run.
+        return Ok(());
+    }
     let mut arguments: Vec<OsString> = env::args_os().collect();
     if !has_password(url) || !hide_in(&mut arguments, option, url) {
         return Ok(());

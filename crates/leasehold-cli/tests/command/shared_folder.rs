@@ -118,6 +118,10 @@ fn two_users_with_primary_groups_of_their_own_share_a_folder_that_was_made_for_t
         host.make_folder(given);
         share(&host, &host.url(if given == 0o3777 { "&group=4100" } else { "" }));
         assert_eq!(mode(&host.folder()), given, "its mode is its maker's");
+        // After a reboot the other user is the first: in a sticky folder it cannot replace what belongs to the one.
+        fs::write(host.folder().join("clock"), "0 1\n").unwrap();
+        host.run(4002, &host.url(""), &["run", "-n", "job", "--", "true"]).ok();
+        assert!(fs::read_to_string(host.folder().join("clock")).unwrap().len() > 32);
     }
 }
 

@@ -61,7 +61,7 @@ fn a_host_goes_on_after_its_folder_was_removed_and_put_back() {
         let _ = std::fs::remove_dir_all(place.path("locks"));
         (!place.path("locks").exists()).then_some(())
     });
-    wait_for("the host to notice", || place.read("said").contains("was removed").then_some(()));
+    wait_for("the host to notice", || place.read("said").contains("\"trouble\"").then_some(()));
     place.run(["run", "other", "--", "true"]).ok();
     let before = log(&place).len();
     wait_for("further ticks", || (log(&place).len() > before + 1).then_some(()));

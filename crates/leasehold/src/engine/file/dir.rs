@@ -3,10 +3,12 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, Stat, fchmod, fchown, fstat, fsync, linkat, mkdirat, openat,
@@ -23,6 +25,9 @@ const HANDLE: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLO
 
 /// No link is followed, and a pipe in a file's place does not stop us.
 const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+
+/// For how many milliseconds a file may have the name that it was made under beside its own.
+const NAMING: u32 = 10;
 
 /// A directory, open.
 #[derive(Debug)]
@@ -80,9 +85,16 @@ impl Dir {
     /// Opens a file that is there: a file of its own, not a link, nor a second name of another file.
     pub(super) fn open(&self, name: &str, how: OFlags) -> io::Result<File> {
         let file = File::from(openat(&self.fd, name, how | SAFE, Mode::empty())?);
-        let found = fstat(&file)?;
+        let mut found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(refused("it is not a file, and was not made by us: remove it"));
+        }
+        // One that is being named, where the file system cannot do that at once, has two names for a moment.
+        for _ in 0..NAMING {
+            if found.st_nlink > 1 {
+                std::thread::sleep(Duration::from_millis(1));
+                found = fstat(&file)?;
+            }
         }
         if found.st_nlink > 1 {
             let why = format!("it has {} names, so it may be another's file: remove this one", found.st_nlink);
@@ -143,11 +155,32 @@ impl Dir {
         Ok(renameat(&self.fd, from, &self.fd, to)?)
     }
 
+    /// Replaces a file whole, and on disk. In a sticky folder only its owner may take its name: then it is overwritten, by one write that
+    /// lies in one sector.
+    pub(super) fn replace(&self, draft: &str, name: &str, content: &str) -> io::Result<()> {
+        let replaced = self.create_anew(draft).and_then(|mut file| {
+            file.write_all(content.as_bytes())?;
+            file.sync_all()?;
+            self.rename(draft, name)
+        });
+        match replaced {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.exists(name) => {
+                // Ours, if it was made at all.
+                let _ = self.remove(draft);
+                let file = self.open(name, OFlags::WRONLY)?;
+                file.write_all_at(content.as_bytes(), 0)?;
+                file.set_len(content.len() as u64)?;
+                file.sync_all()
+            }
+            other => other,
+        }
+    }
+
     /// Gives a file a name that is free. It never has two: with two it would be refused as another's.
     pub(super) fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS) => {
-                // A file system without such a rename. Those who open it between the two calls are refused.
+                // A file system without such a rename. Those who open it between the two calls wait a moment.
                 linkat(&self.fd, from, &self.fd, to, AtFlags::empty())?;
                 self.remove(from)
             }

@@ -348,7 +348,8 @@ impl Engine for FileEngine {
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
         Step::new(async move {
             // A lock that nobody ever took has no file, and looking does not make one.
-            if !self.session().folder.locks.exists(&wire::file_name(&name)) {
+            let session = self.session();
+            if session.client.is_registered() && !session.folder.locks.exists(&wire::file_name(&name)) {
                 return Ok(LockView::free(name));
             }
             self.look(name).await

@@ -57,11 +57,7 @@ impl Folder {
             _ => {}
         }
         let new = format!("clock.{:032x}", crate::random::bits());
-        let write = || -> io::Result<()> {
-            self.root.create(&new)?.write_all(ours.as_bytes())?;
-            self.root.rename(&new, "clock")
-        };
-        write().map_err(|e| error::at(&path, "write", e))
+        self.root.replace(&new, "clock", &ours).map_err(|e| error::at(&path, "write", e))
     }
 
     pub(super) fn root(&self) -> &Path {
@@ -93,14 +89,8 @@ impl Folder {
         if token <= self.floor()? {
             return Ok(());
         }
-        let write = || -> io::Result<()> {
-            let mut file = self.root.create_anew("floor.new")?;
-            writeln!(file, "{token}")?;
-            file.sync_all()?;
-            self.root.rename("floor.new", "floor")?;
-            latch.sync_all()
-        };
-        write().map_err(|e| error::at(&path, "write", e))
+        let replaced = self.root.replace("floor.new", "floor", &format!("{token}\n"));
+        replaced.and_then(|()| latch.sync_all()).map_err(|e| error::at(&path, "write", e))
     }
 
     /// Adds a line to the record of evictions.
@@ -139,6 +129,11 @@ pub(super) fn some_of(dir: &Dir, most: usize) -> (Vec<String>, usize) {
     let names: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
     let from = crate::random::bits() as usize % names.len().max(1);
     (names.iter().cycle().skip(from).take(most.min(names.len())).cloned().collect(), names.len())
+}
+
+/// Whether the folder itself could be used. Nothing is made in it.
+pub(super) fn check_root(config: &Config) -> Result<()> {
+    open_root(&Config { create: false, ..config.clone() }).map(drop)
 }
 
 /// Opens the folder itself; makes it, if it is not there and may be made.

@@ -137,6 +137,9 @@ const KEPT: usize = 256;
 /// For how long a file must have been idle to go in any case.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
+/// After this time nobody is about to take away the second name of a file that was just made.
+const NAMED: Duration = Duration::from_secs(60);
+
 /// How many files one sweep looks at.
 const LOOKED_AT: usize = 512;
 
@@ -155,8 +158,9 @@ pub(super) fn sweep(folder: &Folder, now: Duration, most: usize) {
     let mut idle = Vec::new();
     for (age, name) in aged {
         if name.starts_with('.') {
-            if age >= IDLE {
-                // A draft whose maker died. Another process that starts may be quicker.
+            // A draft whose maker died; if it is a lock's second name, nobody can use that lock. Another process may be quicker.
+            let named = folder.locks.stat(&name).is_ok_and(|found| found.st_nlink > 1);
+            if age >= IDLE || (named && age >= NAMED) {
                 let _ = folder.locks.remove(&name);
             }
         } else if age >= IDLE || surplus > 0 {

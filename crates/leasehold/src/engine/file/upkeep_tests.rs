@@ -87,6 +87,7 @@ async fn a_folder_that_was_moved_away_is_not_used_beside_the_new_one() {
     fs::rename(&home.dir, home.dir.with_file_name("moved")).unwrap();
     let other = home.open().await;
     let _held = other.mutex("a").lock().await.unwrap();
+    assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 1);
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
 }
 
