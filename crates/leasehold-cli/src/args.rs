@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
-use leasehold::Locks;
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use leasehold::engine::file;
+use leasehold::{DEFAULT_TTL, Locks};
+use leasehold_command::secret;
 
 use crate::cron::CronArgs;
 use crate::doctor::DoctorArgs;
+use crate::engine_url::{self, ForCommand};
 use crate::engines::EnginesArgs;
 use crate::exit::Failure;
 use crate::output;
@@ -30,6 +33,8 @@ Examples:
 
 Environment:
   LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
+  LEASEHOLD_ENGINE_FILE
+                     a file with that URL, where neither is given
   LEASEHOLD_LOG      what the library tells of itself on standard error: warn,
                      debug, leasehold=trace
   NO_COLOR           plain help texts
@@ -54,6 +59,39 @@ Exit codes (`leasehold run --help` lists those of `run`):
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+impl Cli {
+    /// Reads the command line, and finds the engine that is meant.
+    pub(crate) fn read() -> Result<Result<Self, Failure>, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let mut cli = Self::from_arg_matches(&matches)?;
+        let settled = match cli.command.engine() {
+            Some(engine) => engine_url::settle(engine, innermost(&matches)),
+            None => Ok(()),
+        };
+        Ok(settled.map(|()| cli))
+    }
+}
+
+/// What was given to the innermost command.
+fn innermost(matches: &ArgMatches) -> &ArgMatches {
+    matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
+}
+
+impl Command {
+    /// The engine's options, where the command has any.
+    fn engine(&mut self) -> Option<&mut EngineArg> {
+        match self {
+            Self::Run(args) => Some(&mut args.engine),
+            Self::Cron(args) => args.engine(),
+            Self::Ls(args) => Some(&mut args.engine),
+            Self::Show(args) => Some(&mut args.engine),
+            Self::Evict(args) => Some(&mut args.engine),
+            Self::Doctor(args) => Some(&mut args.engine),
+            Self::Verify(_) | Self::Engines(_) | Self::Completions { .. } | Self::Man { .. } => None,
+        }
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -93,15 +131,21 @@ pub(crate) struct EngineArg {
     /// `redlock://h1,h2,h3,h4,h5` for many machines and a majority of independent servers,
     /// `zookeeper://h1,h2,h3/locks` for many machines and a ZooKeeper ensemble, `mysql://user:password@host/database` or
     /// `postgres://user:password@host/database` for many machines and a database that is there already. `leasehold engines` lists all of them.
+    ///
+    /// Every user of this host can see the command line: a password belongs into a file, `?password-file=/path` in the URL or
+    /// --engine-file, or into LEASEHOLD_ENGINE.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:", value_parser = named)]
     pub(crate) engine: String,
+    /// A file whose first line is the engine's URL
+    #[arg(long, value_name = "PATH", env = "LEASEHOLD_ENGINE_FILE", hide_env_values = true)]
+    pub(crate) engine_file: Option<PathBuf>,
 }
 
 /// Whoever names an engine by a variable that is not set means another than this host's own folder.
-fn named(url: &str) -> Result<String, String> {
+pub(crate) fn named(url: &str) -> Result<String, String> {
     match url.trim() {
         "" => Err("no engine is named; leave --engine away and LEASEHOLD_ENGINE unset for `file:`".to_owned()),
-        _ => Ok(url.to_owned()),
+        _ => Ok(secret::revealed(url)),
     }
 }
 
@@ -110,10 +154,35 @@ impl EngineArg {
         &self.engine
     }
 
-    /// The URL as a command finds the same engine by it, wherever it goes: a folder is named from the root.
-    pub(crate) fn url_from_anywhere(&self) -> String {
+    /// How a command finds the same engine, wherever it goes: a folder is named from the root.
+    pub(crate) fn for_command(&self) -> ForCommand {
+        if let Some(path) = &self.engine_file {
+            return ForCommand::File(path.clone());
+        }
         let here = std::env::current_dir().ok();
-        here.and_then(|here| from_root(self.url(), here.to_str()?)).unwrap_or_else(|| self.url().to_owned())
+        let url = here.and_then(|here| from_root(self.url(), here.to_str()?));
+        ForCommand::Url(url.unwrap_or_else(|| self.url().to_owned()))
+    }
+
+    /// Opens it only to look: a folder that is not there is not made. It is named, because it may have been mistyped; and so is one that
+    /// another user's `file:` does not mean.
+    pub(crate) async fn open_to_look(&self) -> Result<Locks, Failure> {
+        let place = file::place(self.url())?;
+        if let Some(place) = &place
+            && place.is_default
+        {
+            let folder = place.folder.display();
+            output::say(&format!("`file:` is this user's own folder {folder}; locks of other users are not seen here"));
+        }
+        match place.filter(|place| matches!(place.folder.join("locks").try_exists(), Ok(false))) {
+            None => self.open(DEFAULT_TTL).await,
+            Some(place) => {
+                let folder = place.folder.display();
+                output::say(&format!("{folder} has no locks: no lock was ever taken there, and nothing was made"));
+                // Nothing is held in there, either.
+                Ok(Locks::open("memory:").await?)
+            }
+        }
     }
 
     pub(crate) async fn open(&self, ttl: Duration) -> Result<Locks, Failure> {

@@ -3,7 +3,7 @@
 use std::io;
 
 use leasehold::engine::{LockView, PartyView};
-use leasehold::{DEFAULT_TTL, LockName, Locks, Token};
+use leasehold::{LockName, Locks, Token};
 use rustix::termios::isatty;
 use serde::Serialize;
 
@@ -27,7 +27,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     if asking && !isatty(io::stdin()) {
         return Err(Failure::usage("there is no terminal to ask on: say --yes to evict without being asked"));
     }
-    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let locks = args.engine.open_to_look().await?;
     let view = locks.inspect(&name).await?;
     let chosen = choose(&view, &args);
     if chosen.is_empty() {

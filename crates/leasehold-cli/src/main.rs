@@ -6,6 +6,7 @@
 mod args;
 mod cron;
 mod doctor;
+mod engine_url;
 mod engines;
 mod evict;
 mod run;
@@ -16,7 +17,6 @@ mod view;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use leasehold_command::{duration, exit, output, start};
 
 use crate::args::{Cli, Command};
@@ -26,12 +26,12 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|first| first == run::WARDEN) {
         return run::warden_main();
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(start::usage(&error)),
     };
     start::log_to_stderr();
-    start::finish(dispatch(cli.command))
+    start::finish(cli.and_then(|cli| dispatch(cli.command)))
 }
 
 fn dispatch(command: Command) -> Result<u8, Failure> {

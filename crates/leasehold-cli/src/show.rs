@@ -1,7 +1,7 @@
 //! `leasehold ls` and `leasehold show`.
 
 use leasehold::engine::{LockView, PartyView};
-use leasehold::{DEFAULT_TTL, LockName};
+use leasehold::LockName;
 
 use crate::args::{LsArgs, ShowArgs};
 use crate::duration::human;
@@ -11,7 +11,7 @@ use crate::view::{self, LockJson};
 
 /// All locks that somebody holds or waits for, one row each.
 pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
-    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let locks = args.engine.open_to_look().await?;
     let views = locks.list(&args.prefix).await?;
     locks.close().await?;
     let text = if args.output.json {
@@ -75,7 +75,7 @@ fn waiting(waiters: &[PartyView]) -> String {
 /// Everything about one lock.
 pub(crate) async fn show(args: ShowArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
-    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let locks = args.engine.open_to_look().await?;
     let view = locks.inspect(&name).await?;
     locks.close().await?;
     let text = if args.output.json { output::json(&LockJson::new(&view)) } else { show_text(&view) };

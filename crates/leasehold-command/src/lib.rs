@@ -5,4 +5,5 @@
 pub mod duration;
 pub mod exit;
 pub mod output;
+pub mod secret;
 pub mod start;

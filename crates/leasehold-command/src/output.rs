@@ -176,6 +176,8 @@ fn hide_login(address: &str) -> Cow<'_, str> {
 
 fn hide_value(pair: &str) -> Cow<'_, str> {
     match pair.split_once('=') {
+        // Where a file with a password lies is no secret.
+        Some((key, _)) if key.ends_with("-file") => Cow::Borrowed(pair),
         Some((key, _)) if ["pass", "secret", "token", "key"].iter().any(|word| key.contains(word)) => {
             Cow::Owned(format!("{key}=***"))
         }
@@ -218,6 +220,7 @@ mod tests {
             ("file:///tmp/a@b:c", "file:///tmp/a@b:c"),
             ("redis://u:a/b@h/0", "redis://u:***@h/0"),
             ("mysql://h/?password=x&db=1", "mysql://h/?password=***&db=1"),
+            ("mysql://u@h/?password-file=/x", "mysql://u@h/?password-file=/x"),
             ("no url: at@all", "no url: at@all"),
         ] {
             assert_eq!(hide_passwords(text), shown);

@@ -185,7 +185,7 @@ impl Options {
 /// Only where there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
-        let url = EngineUrl::parse(url)?;
+        let url = EngineUrl::parse(url)?.with_passwords()?;
         let findings = findings(&url, options).await?;
         Ok(Report::new(&url, options, findings))
     })

@@ -104,6 +104,25 @@ pub(crate) struct CronArgs {
     pub(crate) daemon: DaemonArgs,
 }
 
+impl CronArgs {
+    /// The engine's options of the command that is meant.
+    pub(crate) fn engine(&mut self) -> Option<&mut EngineArg> {
+        match &mut self.command {
+            None => Some(&mut self.daemon.engine),
+            Some(CronCommand::Check(_)) => None,
+            Some(CronCommand::Status(args)) => Some(&mut args.engine),
+            Some(CronCommand::History(args)) => Some(&mut args.engine),
+            Some(
+                CronCommand::Pause(args)
+                | CronCommand::Resume(args)
+                | CronCommand::RunNow(args)
+                | CronCommand::Reset(args)
+                | CronCommand::Forget(args),
+            ) => Some(&mut args.engine),
+        }
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum CronCommand {
     /// Read a file and show when its jobs are due, without an engine

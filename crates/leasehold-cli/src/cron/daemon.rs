@@ -116,7 +116,7 @@ impl Fleet {
             let task = Arc::new(Task {
                 plan: Arc::new(plan),
                 locks: self.locks.clone(),
-                engine: self.args.engine.url_from_anywhere(),
+                engine: self.args.engine.for_command(),
                 report: Report::quiet(json, job.name()),
                 orders: Some(self.obeyed.clone()),
             });

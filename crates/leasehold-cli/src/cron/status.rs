@@ -18,7 +18,7 @@ pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
         Some(path) => Some(file::read(path, DEFAULT_TTL)?.into_iter().map(|(job, _)| job).collect::<Vec<_>>()),
         None => None,
     };
-    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let locks = args.engine.open_to_look().await?;
     let jobs = Jobs::of(&locks)?;
     let names = match &known {
         Some(known) => known.iter().map(|job| job.name().to_owned()).collect(),
@@ -151,7 +151,7 @@ fn state(status: &Status) -> String {
 
 /// What has become of a job's ticks.
 pub(super) async fn history(args: HistoryArgs) -> Result<u8, Failure> {
-    let locks = args.engine.open(DEFAULT_TTL).await?;
+    let locks = args.engine.open_to_look().await?;
     let status = Jobs::of(&locks)?.status(&args.job).await?;
     locks.close().await?;
     let Some(status) = status else {

@@ -81,7 +81,7 @@ impl Child {
         let mut command = Command::new(program);
         command.args(arguments).process_group(0);
         command.env("LEASEHOLD_NAME", guard.name().as_str()).env("LEASEHOLD_TOKEN", guard.token().to_string());
-        command.env("LEASEHOLD_ENGINE", &run.engine);
+        run.engine.set(&mut command);
         command.envs(run.plan.env.iter().map(|(key, value)| (key, value)));
         if run.plan.detached {
             command.stdin(Stdio::null());

@@ -13,6 +13,7 @@ use super::plan::Plan;
 use super::report::Report;
 use super::signals::{Orders, Signals};
 use super::{Run, command};
+use crate::engine_url::ForCommand;
 use crate::exit::{self, Failure};
 
 /// How long after its end a lease that was not renewed is known to be lost.
@@ -23,8 +24,8 @@ const AFTER_THE_END: Duration = Duration::from_millis(500);
 pub(crate) struct Task {
     pub(crate) plan: Arc<Plan>,
     pub(crate) locks: Locks,
-    /// The engine's URL, for the command.
-    pub(crate) engine: String,
+    /// How the command finds the engine.
+    pub(crate) engine: ForCommand,
     pub(crate) report: Report,
     /// What is sent to the command; if nobody gives orders, what we are sent ourselves.
     pub(crate) orders: Option<Orders>,

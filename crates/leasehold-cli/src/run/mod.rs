@@ -47,6 +47,7 @@ use self::terminal::Terminal;
 pub(crate) use self::warden::WARDEN;
 use self::warden::Warden;
 pub(crate) use self::watch::warden_main;
+use crate::engine_url::ForCommand;
 use crate::exit::{self, Failure};
 
 /// How long the engine may take to be reached at least, however short the wait for the lock is.
@@ -90,7 +91,7 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
     if locks.capabilities().reach == Reach::Process {
         report.warning(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
     }
-    let (engine, around) = (args.engine.url_from_anywhere(), Around::read());
+    let (engine, around) = (args.engine.for_command(), Around::read());
     if !locks.capabilities().reentry && around.holds(&locks.url(), plan.name.as_str()) {
         let what =
             "a command around this one holds the lock, and this engine has no re-entry: it would wait for itself";
@@ -116,7 +117,7 @@ struct Run<'a> {
     locks: &'a Locks,
     around: Around,
     owner: Option<Owner>,
-    engine: String,
+    engine: ForCommand,
     report: &'a Report,
 }
 

@@ -46,7 +46,7 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
         Patience::For(wait) => Some(wait),
         Patience::Forever => None,
     };
-    let engine = args.engine.url_from_anywhere();
+    let engine = args.engine.for_command();
     let task = Task { plan: Arc::new(plan), locks: locks.clone(), engine, report: report.clone(), orders: None };
     let result = tend(&locks, job, args.skew, wait, task, &course, &mut signals).await;
     close(locks, &mut signals, report).await;

@@ -36,7 +36,8 @@ The command:
                        the command enters at once
     LEASEHOLD_HELD     which locks the commands around it hold: those are
                        re-entered, and no others
-    LEASEHOLD_ENGINE   the engine's URL
+    LEASEHOLD_ENGINE   the engine's URL; with --engine-file instead of it
+                       LEASEHOLD_ENGINE_FILE, that file's path
     LEASEHOLD_TICK     with --once-per: the nominal time, as in
                        2026-11-16T03:00:00Z
     LEASEHOLD_ATTEMPT  with --once-per: 1, or more after a crash

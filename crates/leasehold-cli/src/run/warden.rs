@@ -111,6 +111,7 @@ fn spawn(lifeline: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, O
         .arg0("leasehold")
         .arg(WARDEN)
         .args(group.map(|group| group.as_raw_nonzero().to_string()))
+        .env_remove(leasehold_command::secret::VARIABLE)
         .current_dir("/")
         .stdin(ears)
         // As its standard output the descriptor is inherited by it, and by nobody else.

@@ -45,6 +45,23 @@ fn ls_and_show_tell_who_holds_and_who_waits() {
 }
 
 #[test]
+fn looking_makes_no_folder() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("other")).unwrap();
+    let here = place.dir.path().display();
+    for folder in ["locks", "mistyped/deep", "other"] {
+        let url = format!("file://{here}/{folder}");
+        let listed = place.run(["ls", "--engine", &url]).ok();
+        assert!(listed.err().contains(&format!("{here}/{folder} has no locks")), "{}", listed.err());
+        place.run(["show", "--engine", &url, "a"]).ok();
+        place.run(["evict", "--yes", "--engine", &url, "a"]).failed(1, "nothing was made");
+        place.run(["cron", "status", "--engine", &url]).ok();
+    }
+    assert!(!place.path("locks").exists() && !place.path("mistyped").exists());
+    assert_eq!(std::fs::read_dir(place.path("other")).unwrap().count(), 0);
+}
+
+#[test]
 fn evict_needs_a_yes_and_says_what_it_did() {
     let place = Place::new();
     place.run(["evict", "--yes", "a"]).failed(1, "nobody holds it");

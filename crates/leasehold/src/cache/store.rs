@@ -36,7 +36,7 @@ impl Store {
     }
 
     pub(crate) async fn connect(url: &str, timeout: Duration, lazy: bool) -> Result<Self> {
-        let (url, clock) = (EngineUrl::parse(url)?, Clock::system());
+        let (url, clock) = (EngineUrl::parse(url)?.with_passwords()?, Clock::system());
         let kind = match url.scheme.as_str() {
             "memory" => Kind::Memory(Memory::new(&clock)),
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => Kind::Redis(Redis::open(&url, lazy).await?),

@@ -6,6 +6,7 @@
 mod capabilities;
 mod losses;
 mod registry;
+mod secrets;
 mod url;
 
 #[cfg(feature = "file")]

@@ -140,7 +140,7 @@ pub fn open<'a>(url: &'a str, clock: &'a Clock) -> BoxFuture<'a, Result<Arc<dyn 
 }
 
 async fn open_scheme(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    let url = EngineUrl::parse(url)?;
+    let url = EngineUrl::parse(url)?.with_passwords()?;
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(super::memory::MemoryEngine::open(&url, clock)?),

@@ -219,7 +219,9 @@ impl fmt::Display for EngineUrl {
         }
         f.write_str(&self.path)?;
         for (index, (key, value)) in self.options.iter().enumerate() {
-            let secret = ["pass", "secret", "token", "key"].iter().any(|word| key.contains(word));
+            // Where a file with a password lies is no secret.
+            let secret =
+                !key.ends_with("-file") && ["pass", "secret", "token", "key"].iter().any(|word| key.contains(word));
             write!(f, "{}{key}={}", if index == 0 { '?' } else { '&' }, if secret { "***" } else { value })?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Hosts that run a timetable, die, and are told to stop.
 
 use crate::common::{Place, wait_for};
-use crate::cron::{SAY, history, host, log, status, wanted, who_runs, write};
+use crate::cron::{SAY, history, host, host_that_says, log, status, wanted, who_runs, write};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -48,6 +48,26 @@ fn four_hosts_run_each_second_once() {
     assert_eq!(history.into_iter().rev().collect::<Vec<_>>(), newest);
     let table = place.run(["cron", "history", "beat"]).ok().out();
     assert!(table.contains("OUTCOME") && table.contains("done"), "{table}");
+}
+
+#[test]
+fn a_host_goes_on_after_its_folder_was_removed_and_put_back() {
+    let place = Place::new();
+    write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nbeat: * * * * * * {SAY}\n"));
+    let host = host_that_says(&place, &[], "said");
+    wait_for("a tick", || (!log(&place).is_empty()).then_some(()));
+    wait_for("the folder to be gone", || {
+        // The host may make a file in it meanwhile.
+        let _ = std::fs::remove_dir_all(place.path("locks"));
+        (!place.path("locks").exists()).then_some(())
+    });
+    wait_for("the host to notice", || place.read("said").contains("\"trouble\"").then_some(()));
+    place.run(["run", "other", "--", "true"]).ok();
+    let before = log(&place).len();
+    wait_for("further ticks", || (log(&place).len() > before + 1).then_some(()));
+    host.signal(Signal::TERM);
+    assert_eq!(host.end().code(), 0);
+    assert!(place.read("said").contains("opened it again"), "{}", place.read("said"));
 }
 
 #[test]

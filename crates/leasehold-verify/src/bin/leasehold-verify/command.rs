@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{ArgGroup, Args, ValueEnum};
 use leasehold_command::duration::parse_positive;
 use leasehold_command::exit::{self, Failure};
-use leasehold_command::output;
+use leasehold_command::{output, secret};
 use leasehold_verify::check::{Judge, Time};
 use leasehold_verify::conduct::{Control, Length, Progress, Run, Scene, Stage, Target, Trouble};
 use leasehold_verify::deploy::{Local, faults_at};
@@ -94,7 +94,7 @@ Exit codes:
 #[command(after_long_help = AFTER, after_help = "`leasehold verify --help` lists the workloads and the faults.")]
 pub(crate) struct VerifyArgs {
     /// The engine to be put to the test, by its URL; LEASEHOLD_ENGINE does not count here
-    #[arg(long, value_name = "URL", group = "where")]
+    #[arg(long, value_name = "URL", group = "where", value_parser = revealed)]
     engine: Option<String>,
     /// Start the real servers here: memory, file, redis, redlock, zookeeper, mysql or postgres
     #[arg(long, value_name = "ENGINE", value_parser = parse::<Local>, group = "where")]
@@ -145,6 +145,20 @@ pub(crate) struct VerifyArgs {
     /// JSON for programs instead of text for people
     #[arg(long)]
     json: bool,
+}
+
+/// The URL, also where this program has hidden its password.
+fn revealed(url: &str) -> Result<String, std::convert::Infallible> {
+    Ok(secret::revealed(url))
+}
+
+impl VerifyArgs {
+    /// Keeps a password that was typed out of what `ps` shows.
+    pub(crate) fn hide_password(&self) {
+        if let Some(Err(error)) = self.engine.as_deref().map(|url| secret::hide("--engine", url)) {
+            output::say(&format!("warning: `ps` shows the password in --engine to every user: {error}"));
+        }
+    }
 }
 
 /// What becomes of judgements about time.

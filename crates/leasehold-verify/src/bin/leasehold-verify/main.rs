@@ -25,6 +25,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(start::usage(&error)),
     };
+    cli.verify.hide_password();
     start::log_to_stderr();
     // One thread reads what the workers report while the other causes faults.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixDatagram as StdDatagram;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,7 +10,7 @@ use tokio::net::UnixDatagram;
 use tokio::sync::Notify;
 
 use super::error;
-use super::folder::Folder;
+use super::folder::{Folder, bell_file};
 use crate::claim::{ClaimId, Token};
 use crate::clock::Moment;
 use crate::engine::LossBoard;
@@ -112,7 +113,7 @@ pub(super) struct Bells {
 impl Bells {
     pub(super) fn new(folder: &Folder) -> Result<Self> {
         let out = StdDatagram::unbound().and_then(|out| out.set_nonblocking(true).map(|()| out));
-        let out = out.map_err(|e| error::at(folder.clients(), "make a socket for", e))?;
+        let out = out.map_err(|e| error::at(folder.clients.as_path(), "make a socket for", e))?;
         Ok(Self {
             ears: Mutex::default(),
             evicted: LossBoard::default(),
@@ -172,16 +173,27 @@ impl Bells {
     pub(super) fn ring_there(&self, folder: &Folder, client: u128, claim: ClaimId, ring: Ring) {
         #[cfg(test)]
         self.rung.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        if let Err(error) = self.out.send_to(&ring.encode(claim), folder.bell_path(client)) {
+        if let Err(error) = self.send(folder, client, &ring.encode(claim)) {
             tracing::debug!(%error, "a bell was not heard; its client looks by itself");
         }
     }
 
+    fn send(&self, folder: &Folder, client: u128, message: &[u8]) -> io::Result<usize> {
+        let (clients, name) = (&folder.clients, bell_file(client));
+        if !clients.is_shared() {
+            return self.out.send_to(message, clients.path_by_handle(&name));
+        }
+        // A member of the group may have put a link in its place: what is sent goes to a socket in this folder, or nowhere.
+        let socket = clients.socket(&name)?;
+        self.out.send_to(message, format!("/proc/self/fd/{}", socket.as_raw_fd()))
+    }
+
     /// Opens this client's own bell.
     pub(super) fn open(folder: &Folder, client: u128) -> Result<UnixDatagram> {
-        let path = folder.bell_path(client);
-        let bell = UnixDatagram::bind(&path).and_then(|bell| folder.share(&path).map(|()| bell));
-        bell.map_err(|e| error::at(folder.clients(), "make a socket in", e))
+        let (clients, name) = (&folder.clients, bell_file(client));
+        let bell = UnixDatagram::bind(clients.path_by_handle(&name));
+        let bell = bell.and_then(|bell| clients.share_socket(&name).map(|()| bell));
+        bell.map_err(|e| error::at(clients.as_path(), "make a socket in", e))
     }
 
     /// Passes on what arrives, until it is dropped.

@@ -1,16 +1,16 @@
 //! Clients: a file each, locked by its process as long as that lives. The kernel lets go when it dies.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, Timespec, Timestamps, UTIME_NOW, flock, fstat, futimens};
+use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock, fstat, futimens, stat};
+use rustix::io::Errno;
 
 use super::error;
-use super::folder::{self, Folder};
+use super::folder::{self, Folder, bell_file, client_file};
 use crate::claim::Holder;
 use crate::error::Result;
 
@@ -22,7 +22,14 @@ const SWEEP: usize = 256;
 pub(super) struct Client {
     pub(super) id: u128,
     file: File,
+    /// Where others look for it.
+    path: PathBuf,
+    /// Device and number of the file.
+    identity: (u64, u64),
 }
+
+/// A client's file tells who it is, in three lines.
+const LONGEST: u64 = 64 * 1024;
 
 impl Client {
     pub(super) fn register(folder: &Folder, holder: &Holder) -> Result<Self> {
@@ -31,14 +38,15 @@ impl Client {
             let id = crate::random::bits();
             let path = folder.client_path(id);
             let register = || -> io::Result<Option<Self>> {
-                let mut file = folder.open_file(&path, OpenOptions::new().read(true).write(true).create_new(true))?;
+                let mut file = folder.clients.create(&client_file(id))?;
                 flock(&file, FlockOperation::LockExclusive)?;
                 // Before it was locked, somebody who clears away may have thought it dead.
-                if file.metadata()?.nlink() == 0 {
+                let found = fstat(&file)?;
+                if found.st_nlink == 0 {
                     return Ok(None);
                 }
                 writeln!(file, "{}\n{}\n{}", holder.host, holder.pid, holder.program)?;
-                Ok(Some(Self { id, file }))
+                Ok(Some(Self { id, file, path: path.clone(), identity: (found.st_dev, found.st_ino) }))
             };
             match register() {
                 Ok(Some(client)) => return Ok(client),
@@ -46,11 +54,6 @@ impl Client {
                 Err(other) => return Err(error::at(&path, "make", other)),
             }
         }
-    }
-
-    /// The file system's present time: our file was just written.
-    pub(super) fn started(&self) -> Option<SystemTime> {
-        self.file.metadata().and_then(|found| found.modified()).ok()
     }
 
     /// The file system's present time, since 1970: the kernel's for a file that was just touched. Asked for by system calls of our
@@ -63,9 +66,18 @@ impl Client {
         Ok(Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0)))
     }
 
-    /// Whether our file is still there for others to see.
+    /// Whether others who open the folder by its path now see our file there. They do not if it was removed, nor if the whole folder
+    /// was removed, moved or replaced.
     pub(super) fn is_registered(&self) -> bool {
-        self.file.metadata().is_ok_and(|found| found.nlink() > 0)
+        match stat(&self.path) {
+            Ok(found) => (found.st_dev, found.st_ino) == self.identity,
+            // Not to be seen is not to be gone.
+            Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// A copy of the descriptor that proves our life.
@@ -76,7 +88,7 @@ impl Client {
 
 /// Whether a client's process lives.
 pub(super) fn is_alive(folder: &Folder, client: u128) -> bool {
-    match File::open(folder.client_path(client)) {
+    match folder.clients.open(&client_file(client), OFlags::RDONLY) {
         Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
         // Not to be seen (too many open files, say) is not to be dead.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
@@ -85,7 +97,8 @@ pub(super) fn is_alive(folder: &Folder, client: u128) -> bool {
 
 /// Who a client is, for people to see.
 pub(super) fn describe(folder: &Folder, client: u128, text: &str) -> Holder {
-    let info = fs::read_to_string(folder.client_path(client)).unwrap_or_default();
+    let info = folder.clients.read(&client_file(client), LONGEST).ok().flatten().unwrap_or_default();
+    let info = String::from_utf8_lossy(&info);
     let mut lines = info.lines();
     let host = lines.next().unwrap_or("?");
     let pid = lines.next().and_then(|pid| pid.parse().ok()).unwrap_or(0);
@@ -94,15 +107,15 @@ pub(super) fn describe(folder: &Folder, client: u128, text: &str) -> Holder {
 
 /// Takes a client's files away.
 pub(super) fn remove(folder: &Folder, client: u128) {
-    for path in [folder.client_path(client), folder.bell_path(client)] {
+    for name in [client_file(client), bell_file(client)] {
         // Somebody else may have been quicker; what stays is cleared away at a later start.
-        let _ = fs::remove_file(path);
+        let _ = folder.clients.remove(&name);
     }
 }
 
 /// Takes a dead client's files away, under the lock that a living one has: who is about to register finds its file gone.
 fn clear(folder: &Folder, client: u128) {
-    match File::open(folder.client_path(client)) {
+    match folder.clients.open(&client_file(client), OFlags::RDONLY) {
         Ok(file) if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() => remove(folder, client),
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => remove(folder, client),
         _ => {}
@@ -111,7 +124,7 @@ fn clear(folder: &Folder, client: u128) {
 
 /// Clears away what dead clients left.
 fn sweep(folder: &Folder) {
-    for name in folder::some_of(folder.clients(), SWEEP) {
+    for name in folder::some_of(&folder.clients, SWEEP).0 {
         let id = Path::new(&name).file_stem().and_then(|stem| stem.to_str());
         if let Some(id) = id.and_then(|id| u128::from_str_radix(id, 16).ok()) {
             clear(folder, id);

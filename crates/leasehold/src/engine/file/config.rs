@@ -1,6 +1,6 @@
 //! The engine's URL: which folder, and who may use it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::engine::EngineUrl;
 use crate::error::{Error, ErrorKind, Result};
@@ -11,11 +11,15 @@ pub(super) struct Config {
     pub(super) dir: PathBuf,
     /// The folder's permissions; `None`: private, and the folder must be ours.
     pub(super) mode: Option<u32>,
+    /// The group that the folder is shared with; `None`: the one that it has.
+    pub(super) group: Option<u32>,
+    /// Whether a folder that is not there is made.
+    pub(super) create: bool,
 }
 
 impl Config {
     pub(super) fn read(url: &EngineUrl) -> Result<Self> {
-        url.only_options(&["mode"])?;
+        url.only_options(&["mode", "group"])?;
         if url.hosts.iter().any(|host| host != "localhost") || url.user.is_some() || url.password.is_some() {
             let host = url.hosts.join(",");
             return Err(bad(format!(
@@ -28,25 +32,97 @@ impl Config {
             let mode = u32::from_str_radix(text, 8).ok().filter(|mode| mode & !0o777 == 0 && mode & 0o700 == 0o700);
             mode.ok_or_else(|| bad(format!("{text:?} is no mode for a folder; 0770 shares it with the group")))
         });
-        Ok(Self { dir, mode: mode.transpose()? })
+        let group = url.option("group").map(group).transpose()?;
+        let mode = match (mode.transpose()?, group) {
+            (None, Some(_)) => return Err(bad("group= shares the folder, which needs mode=, too: ?mode=0770&group=NAME".into())),
+            (Some(mode), Some(_)) if mode & 0o070 == 0 => {
+                return Err(bad(format!("mode={mode:04o} gives the group nothing; ?mode=0770&group=NAME does")));
+            }
+            (mode, _) => mode,
+        };
+        Ok(Self { dir, mode, group, create: true })
     }
+}
+
+/// A group by its number, or by its name in /etc/group.
+fn group(text: &str) -> Result<u32> {
+    if let Ok(number) = text.parse() {
+        return Ok(number);
+    }
+    let all = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    find_group(&all, text).ok_or_else(|| {
+        bad(format!("no group {text:?} is in /etc/group; give its number, which `getent group {text}` shows"))
+    })
+}
+
+/// Columns: name, password, number, members.
+fn find_group(all: &str, name: &str) -> Option<u32> {
+    let mut lines = all.lines().map(|line| line.split(':'));
+    lines.find_map(|mut columns| (columns.next() == Some(name)).then(|| columns.nth(1)?.parse().ok()).flatten())
+}
+
+/// Where a `file:` URL keeps its locks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// The folder. It may not be there yet.
+    pub folder: PathBuf,
+    /// Whether the URL leaves it to us: then each user has another one.
+    pub is_default: bool,
+}
+
+/// Where a URL keeps its locks; `None` if it is not a `file:` URL. Nothing is opened or made.
+///
+/// # Errors
+/// `InvalidUrl`, as from [`Locks::open`](crate::Locks::open).
+pub fn place(url: &str) -> Result<Option<Place>> {
+    let url = EngineUrl::parse(url)?;
+    if url.scheme != "file" {
+        return Ok(None);
+    }
+    Ok(Some(Place { folder: Config::read(&url)?.dir, is_default: url.path.is_empty() }))
 }
 
 fn bad(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
+/// Root's default folder.
+const OF_ROOT: &str = "/var/lib/leasehold";
+
 /// A folder that survives reboots.
 fn default_dir() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
-        return Ok(PathBuf::from("/var/lib/leasehold"));
+        return Ok(PathBuf::from(OF_ROOT));
     }
-    let set = |key| std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+    let state = set("XDG_STATE_HOME").or_else(|| Some(state_below(&set("HOME")?)));
     let state = state.filter(|dir| dir.is_absolute());
     state.map(|dir| dir.join("leasehold")).ok_or_else(|| {
         bad("`file:` keeps its locks below $XDG_STATE_HOME or $HOME, and neither is set: name a folder, file:///dir".into())
     })
+}
+
+fn set(key: &str) -> Option<PathBuf> {
+    std::env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
+fn state_below(home: &Path) -> PathBuf {
+    home.join(".local/state")
+}
+
+/// The default folders that users of this host may have, by /etc/passwd and the environment.
+pub(super) fn default_dirs() -> Vec<PathBuf> {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let states = homes(&users).chain(set("HOME")).map(|home| state_below(&home)).chain(set("XDG_STATE_HOME"));
+    let mut all: Vec<_> = states.map(|state| state.join("leasehold")).chain([PathBuf::from(OF_ROOT)]).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Columns: name, password, number, group, comment, home, shell.
+fn homes(users: &str) -> impl Iterator<Item = PathBuf> {
+    users.lines().filter_map(|line| line.split(':').nth(5)).filter(|home| home.starts_with('/')).map(PathBuf::from)
 }
 
 #[cfg(test)]
@@ -63,7 +139,30 @@ mod tests {
         assert_eq!(read("file:a/b").unwrap().dir, PathBuf::from("a/b"));
         assert_eq!(read("file://localhost/a").unwrap().dir, PathBuf::from("/a"));
         assert_eq!(read("file:///a?mode=0770").unwrap().mode, Some(0o770));
+        assert_eq!(read("file:///a?mode=0770&group=4100").unwrap().group, Some(4100));
+        assert_eq!(read("file:///a?mode=0770&group=root").unwrap().group, Some(0));
         assert!(read("file:").unwrap().dir.ends_with("leasehold"));
+    }
+
+    #[test]
+    fn homes_are_those_of_the_users() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbad:x\nnone:x:7:7:::\n";
+        assert_eq!(homes(users).collect::<Vec<_>>(), [Path::new("/root"), Path::new("/home/ann")]);
+    }
+
+    #[test]
+    fn a_place_is_named_and_not_made() {
+        let place = |url| super::place(url).unwrap();
+        assert_eq!(place("redis://h"), None);
+        let named = Place { folder: PathBuf::from("/no/such/folder"), is_default: false };
+        assert_eq!(place("file:///no/such/folder"), Some(named));
+        assert!(place("file:?mode=0770").unwrap().is_default);
+    }
+
+    #[test]
+    fn a_group_is_found_by_its_whole_name() {
+        let all = "staffers:x:7:\nstaff:x:50:ann,bob\nbad:x\n";
+        assert_eq!((find_group(all, "staff"), find_group(all, "sta"), find_group(all, "bad")), (Some(50), None, None));
     }
 
     #[test]
@@ -72,6 +171,9 @@ mod tests {
             ("file://a/b", "three slashes"),
             ("file:///a?mode=99", "no mode"),
             ("file:///a?mode=0077", "no mode"),
+            ("file:///a?group=root", "needs mode="),
+            ("file:///a?mode=0700&group=root", "gives the group nothing"),
+            ("file:///a?mode=0770&group=no-such-group", "getent group"),
             ("file:///a?colour=red", "it has mode"),
         ] {
             let error = read(url).unwrap_err();

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
 
-use super::config::Config;
+use super::config::{self, Config};
 use super::folder::{self, Folder};
 use crate::doctor::{Finding, Level};
 use crate::engine::EngineUrl;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 
 /// A lock takes a page or two; below this there is not even room for a few thousand.
 const LITTLE_ROOM: u64 = 16 * 1024 * 1024;
@@ -18,11 +18,37 @@ pub(crate) fn examine(url: &EngineUrl) -> Result<Vec<Finding>> {
     let config = Config::read(url)?;
     let (there, is_ours) = nearest(&config.dir);
     let shown = config.dir.display().to_string();
-    let folder = if is_ours { opened(&config, &shown) } else { possible(&there, &shown) };
+    let is_used = is_ours && !matches!(config.dir.join("locks").try_exists(), Ok(false));
+    let folder = match (is_ours, is_used) {
+        (true, true) => opened(&config, &shown),
+        (true, false) => fit(&config, &there, &shown),
+        _ => possible(&there, &shown),
+    };
     let mut findings = vec![folder];
     findings.push(file_system(&there, &shown));
     findings.push(space(&there, &shown));
+    if url.path.is_empty() {
+        findings.push(default_folders(&config.dir, &config::default_dirs(), &shown));
+    }
     Ok(findings)
+}
+
+/// Without a folder in the URL each user has one of its own, and a job under another `XDG_STATE_HOME` another again.
+fn default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
+    let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let others: Vec<String> = all
+        .iter()
+        .filter(|dir| dir.join("locks").is_dir() && canonical(dir) != canonical(ours))
+        .map(|dir| dir.display().to_string())
+        .collect();
+    let new = |level, found: String| Finding::new(level, "default-folder", shown, found);
+    match others.len() {
+        0 => new(Level::Ok, "no other user's default folder is seen".to_owned())
+            .means("`file:` is a folder of each user's own; those of users whose homes are closed to us are not seen"),
+        _ => new(Level::Warn, format!("there are others on this host: {}", others.join(", ")))
+            .means("a lock in one of them excludes nobody in another: two users may both hold the same name")
+            .fix("name one folder for all: file:///srv/locks?mode=0770&group=NAME"),
+    }
 }
 
 /// The folder, or the nearest above it that is there. Whether it is the folder itself.
@@ -42,15 +68,29 @@ fn opened(config: &Config, shown: &str) -> Finding {
     match Folder::open(config) {
         Ok(_) => Finding::new(Level::Ok, "folder", shown, "it is there, ours, and can be written")
             .means("locks can be taken"),
-        Err(error) => {
-            let fix = match error.kind() {
-                ErrorKind::Full => "make room on its file system",
-                ErrorKind::Unsupported => "name a local folder: file:///dir",
-                _ => "do what the finding says, or name another folder: file:///dir",
-            };
-            Finding::new(Level::Fail, "folder", shown, error.to_string()).means("no lock can be taken").fix(fix)
-        }
+        Err(error) => refused(&error, shown),
     }
+}
+
+/// A folder in which no lock was ever taken. It may be another's: nothing is made in it.
+fn fit(config: &Config, dir: &Path, shown: &str) -> Finding {
+    match (folder::check_root(config), access(dir, Access::WRITE_OK | Access::EXEC_OK)) {
+        (Err(error), _) => refused(&error, shown),
+        (Ok(()), Err(error)) => Finding::new(Level::Fail, "folder", shown, format!("it cannot be written: {error}"))
+            .means("no lock can be taken")
+            .fix("give it to the user who takes locks, or name another: file:///dir"),
+        (Ok(()), Ok(())) => Finding::new(Level::Ok, "folder", shown, "it is there, and no lock was ever taken in it")
+            .means("locks can be taken; if the name is mistyped, they exclude nobody"),
+    }
+}
+
+fn refused(error: &Error, shown: &str) -> Finding {
+    let fix = match error.kind() {
+        ErrorKind::Full => "make room on its file system",
+        ErrorKind::Unsupported => "name a local folder: file:///dir",
+        _ => "do what the finding says, or name another folder: file:///dir",
+    };
+    Finding::new(Level::Fail, "folder", shown, error.to_string()).means("no lock can be taken").fix(fix)
 }
 
 fn possible(above: &Path, shown: &str) -> Finding {
@@ -110,10 +150,24 @@ mod tests {
     }
 
     #[test]
+    fn several_default_folders_are_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let all = ["ours", "theirs", "empty"].map(|name| dir.path().join(name));
+        std::fs::create_dir_all(all[0].join("locks")).unwrap();
+        std::fs::create_dir_all(&all[2]).unwrap();
+        assert_eq!(default_folders(&all[0], &all, "").level, Level::Ok);
+        std::fs::create_dir_all(all[1].join("locks")).unwrap();
+        let found = default_folders(&all[0], &all, "");
+        assert_eq!(found.level, Level::Warn);
+        assert!(found.found.contains("theirs") && !found.found.contains("ours"), "{found:?}");
+    }
+
+    #[test]
     fn a_good_folder_one_that_can_be_made_and_one_that_cannot() {
         let dir = tempfile::tempdir().unwrap();
         let here = dir.path().display();
         assert!(levels(&format!("file://{here}")).contains(&("folder", Level::Ok)));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nor in a folder that is there");
         assert!(levels(&format!("file://{here}/a/b")).contains(&("folder", Level::Ok)));
         assert!(!dir.path().join("a").exists(), "looking makes nothing");
         std::fs::write(dir.path().join("file"), "").unwrap();

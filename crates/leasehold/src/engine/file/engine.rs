@@ -1,8 +1,8 @@
 //! The trait, on a folder.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -10,14 +10,13 @@ use futures_util::stream::FuturesOrdered;
 use tokio::task::JoinHandle;
 
 use super::bells::{Bells, Ear, Ring};
-use super::clients::{self, Client};
 use super::config::Config;
-use super::folder::Folder;
+use super::session::Session;
 use super::step::{Op, Out};
-use super::store::{Stop, Store};
+use super::store::Stop;
 use super::watch::{Watch, Watches};
-use super::{CAPABILITIES, error, inspect, records, store};
-use crate::claim::{Claim, ClaimId, Holder};
+use super::{CAPABILITIES, folder, inspect, records, store, wire};
+use crate::claim::{Claim, ClaimId};
 use crate::clock::{self, Clock, Moment};
 use crate::engine::{
     Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
@@ -35,13 +34,14 @@ const UNWATCHED: Duration = Duration::from_millis(100);
 /// Locks in a folder.
 #[derive(Debug)]
 pub struct FileEngine {
-    pub(super) folder: Folder,
+    config: Config,
+    session: RwLock<Arc<Session>>,
+    /// Held by the one who opens the folder again.
+    reopening: Mutex<()>,
     pub(super) clock: Clock,
-    pub(super) store: Store,
-    client: Client,
     pub(super) bells: Arc<Bells>,
     watches: Option<Arc<Watches>>,
-    attendants: Vec<JoinHandle<()>>,
+    attendant: Option<JoinHandle<()>>,
     url: String,
 }
 
@@ -49,30 +49,46 @@ impl FileEngine {
     /// Opens `file:` or `file:///dir`.
     pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<Self>> {
         let config = Config::read(url)?;
-        let opened = tokio::task::spawn_blocking(move || {
-            let folder = Folder::open(&config)?;
-            let client = Client::register(&folder, &Holder::this_process())?;
-            if let Some(now) = client.started() {
-                store::sweep(&folder, now);
-            }
-            Ok::<_, Error>((folder, client))
-        });
-        let (folder, client) = opened.await.map_err(ended)?.map_err(|error| error.at_engine("file"))?;
-        let bells = Arc::new(Bells::new(&folder)?);
-        let bell = Bells::open(&folder, client.id).map_err(|error| error.at_engine("file"))?;
+        let opened = tokio::task::spawn_blocking(move || Ok::<_, Error>((Session::open(&config)?, config)));
+        let (session, config) = opened.await.map_err(ended)?.map_err(|error| error.at_engine("file"))?;
+        let bells = Arc::new(Bells::new(&session.folder)?);
+        session.listen(&bells).map_err(|error| error.at_engine("file"))?;
         let watches = Watches::new().inspect_err(|error| {
             tracing::debug!(%error, "no inotify: waiters look every {UNWATCHED:?} whether those ahead live");
         });
         let watches = watches.ok();
-        let mut attendants = vec![tokio::spawn(Arc::clone(&bells).attend(bell))];
-        attendants.extend(watches.iter().map(|watches| tokio::spawn(Arc::clone(watches).attend())));
-        let url = format!("file://{}", folder.root().display());
-        let (clock, store) = (clock.clone(), Store::default());
-        Ok(Arc::new(Self { folder, clock, store, client, bells, watches, attendants, url }))
+        let attendant = watches.as_ref().map(|watches| tokio::spawn(Arc::clone(watches).attend()));
+        let url = format!("file://{}", session.root().display());
+        let (clock, session) = (clock.clone(), RwLock::new(Arc::new(session)));
+        Ok(Arc::new(Self { config, session, reopening: Mutex::default(), clock, bells, watches, attendant, url }))
     }
 
-    pub(super) fn client_id(&self) -> u128 {
-        self.client.id
+    /// The folder as it is open now.
+    pub(super) fn session(&self) -> Arc<Session> {
+        Arc::clone(&self.session.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same, opened again if the folder was removed or replaced. Blocks.
+    pub(super) fn current(&self) -> Result<Arc<Session>> {
+        let session = self.session();
+        if session.client.is_registered() { Ok(session) } else { self.reopen(&session) }
+    }
+
+    /// Opens what is at the folder's path now. Everything that was held is lost.
+    fn reopen(&self, gone: &Arc<Session>) -> Result<Arc<Session>> {
+        let _one = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = self.session();
+        if !Arc::ptr_eq(&session, gone) {
+            return Ok(session);
+        }
+        let next = Arc::new(gone.next(&self.config, &self.bells).map_err(|error| error.at_engine("file"))?);
+        tracing::error!(
+            folder = %next.root().display(),
+            tokens_above = next.least,
+            "the folder, or this process's file in it, was removed while in use; opened it again. All locks that were held are lost"
+        );
+        *self.session.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&next);
+        Ok(next)
     }
 
     #[cfg(test)]
@@ -80,24 +96,23 @@ impl FileEngine {
         self.bells.rung.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    pub(super) fn is_registered(&self) -> bool {
-        self.client.is_registered()
-    }
-
-    /// The file system's present time, which the wall clock of no process can falsify.
-    pub(super) fn file_system_time(&self) -> Result<Duration> {
-        self.client.touch().map_err(|e| error::at(&self.folder.client_path(self.client.id), "touch", e))
-    }
-
-    pub(super) fn is_alive(&self, client: u128) -> bool {
-        client == self.client.id || clients::is_alive(&self.folder, client)
-    }
-
-    pub(super) fn ring(&self, client: u128, claim: ClaimId, ring: Ring) {
-        if client == self.client.id {
+    pub(super) fn ring(&self, session: &Session, client: u128, claim: ClaimId, ring: Ring) {
+        if client == session.client.id {
             self.bells.ring_here(claim, ring);
         } else {
-            self.bells.ring_there(&self.folder, client, claim, ring);
+            self.bells.ring_there(&session.folder, client, claim, ring);
+        }
+    }
+
+    /// Takes away files of free locks, if this process has made many. Nothing waits for it.
+    fn sweep_if_due(self: &Arc<Self>) {
+        let session = self.session();
+        if session.store.sweep_is_due() {
+            drop(tokio::task::spawn_blocking(move || {
+                if let Ok(now) = session.client.touch() {
+                    store::sweep(&session.folder, now, store::RUNNING);
+                }
+            }));
         }
     }
 
@@ -107,7 +122,7 @@ impl FileEngine {
             match self.step(&name, &op, None) {
                 Ok(out) => return Ok(out),
                 Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::NeedsSync) => break,
+                Err(Stop::NeedsSync | Stop::FolderGone) => break,
                 Err(Stop::Busy) => tokio::task::yield_now().await,
             }
         }
@@ -116,6 +131,7 @@ impl FileEngine {
         let step = tokio::task::spawn_blocking(move || engine.step_blocking(&name, &op, &dropped));
         let out = step.await.map_err(ended)?;
         drop(caller);
+        self.sweep_if_due();
         out
     }
 
@@ -126,10 +142,11 @@ impl FileEngine {
             match self.step(name, op, Some(dropped)) {
                 Ok(out) => return Ok(out),
                 Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::FolderGone) => drop(self.current()?),
                 Err(Stop::NeedsSync | Stop::Busy) => {}
             }
             if self.clock.now() >= give_up {
-                return Err(occupied(&self.folder.lock_path(name)));
+                return Err(occupied(&self.session().folder.lock_path(name)));
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(Duration::from_millis(1));
@@ -146,8 +163,9 @@ impl FileEngine {
     /// Waits until a bell rings, one of those ahead dies, or patience ends.
     async fn hear(self: &Arc<Self>, claim: &Claim, ear: &Ear, until: Moment) -> Result<()> {
         let mut ahead = ear.ahead();
-        ahead.retain(|client| *client != self.client.id);
-        let watches: Vec<_> = ahead.iter().map(|client| self.watch_death(*client)).collect();
+        let session = self.session();
+        ahead.retain(|client| *client != session.client.id);
+        let watches: Vec<_> = ahead.iter().map(|client| self.watch_death(&session, *client)).collect();
         let seen: Vec<_> = watches.iter().flatten().map(|watch| Box::pin(watch.seen())).collect();
         let until = if seen.len() == ahead.len() { until } else { until.min(self.clock.now().after(UNWATCHED)) };
         let death = async {
@@ -157,27 +175,28 @@ impl FileEngine {
             }
         };
         // Looked after the watches were set: a death is seen by one or the other.
-        if ahead.iter().all(|client| self.is_alive(*client)) {
+        if ahead.iter().all(|client| session.is_alive(*client)) {
             tokio::select! {
                 () = ear.rung() => return Ok(()),
                 () = self.clock.sleep_until(until) => {}
-                _ = death => self.await_death(&ahead).await,
+                _ = death => self.await_death(&session, &ahead).await,
             }
         }
-        for client in ahead.into_iter().filter(|client| !self.is_alive(*client)) {
+        for client in ahead.into_iter().filter(|client| !session.is_alive(*client)) {
             self.run(claim.name().clone(), Op::Bury(client)).await?;
         }
         Ok(())
     }
 
-    fn watch_death(&self, client: u128) -> Option<Watch> {
-        self.watches.as_ref()?.death(&self.folder.client_path(client)).ok()
+    fn watch_death(&self, session: &Session, client: u128) -> Option<Watch> {
+        let path = session.folder.clients.path_by_handle(&folder::client_file(client));
+        self.watches.as_ref()?.death(&path).ok()
     }
 
     /// The kernel reports the close of a file a moment before it lets go of its lock.
-    async fn await_death(&self, clients: &[u128]) {
+    async fn await_death(&self, session: &Session, clients: &[u128]) {
         let give_up = self.clock.now().after(UNWATCHED);
-        while clients.iter().all(|client| self.is_alive(*client)) && self.clock.now() < give_up {
+        while clients.iter().all(|client| session.is_alive(*client)) && self.clock.now() < give_up {
             clock::until_asked_again(Duration::from_millis(1)).await;
         }
     }
@@ -264,7 +283,7 @@ impl Engine for FileEngine {
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
         Step::new(async move {
-            if !self.client.is_registered() {
+            if !self.session().client.is_registered() {
                 // Others take us for dead.
                 return Ok(vec![Renewal::Lost; claims.len()]);
             }
@@ -306,10 +325,12 @@ impl Engine for FileEngine {
 
     fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
         // The watch is set by the call itself, not by the first poll. A file that is not there yet is made.
-        if let Err(Stop::Failed(error)) = self.store.file(&self.folder, &name, true) {
+        let session = self.session();
+        if let Err(Stop::Failed(error)) = session.store.file(&session.folder, &name, true) {
             return Step::ready(Err(error));
         }
-        let watch = self.watches.as_ref().and_then(|watches| watches.change(&self.folder.lock_path(&name)).ok());
+        let path = session.folder.locks.path_by_handle(&wire::file_name(&name));
+        let watch = self.watches.as_ref().and_then(|watches| watches.change(&path).ok());
         let seen = watch.as_ref().map(Watch::seen);
         Step::ready(Ok(Step::new(async move {
             let patience = if seen.is_some() { patience } else { patience.min(UNWATCHED) };
@@ -326,7 +347,8 @@ impl Engine for FileEngine {
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
         Step::new(async move {
             // A lock that nobody ever took has no file, and looking does not make one.
-            if !self.folder.lock_path(&name).exists() {
+            let session = self.session();
+            if session.client.is_registered() && !session.folder.locks.exists(&wire::file_name(&name)) {
                 return Ok(LockView::free(name));
             }
             self.look(name).await
@@ -335,15 +357,15 @@ impl Engine for FileEngine {
 
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
         Step::new(async move {
-            let folder = self.folder.locks().to_owned();
-            let names =
-                tokio::task::spawn_blocking(move || inspect::names(&folder, &prefix)).await.map_err(ended)??;
+            let engine = Arc::clone(&self);
+            let names = move || inspect::names(&engine.current()?.folder.locks, &prefix);
+            let names = tokio::task::spawn_blocking(names).await.map_err(ended)??;
             let mut views = Vec::new();
             for name in names {
                 let view = match self.look(name.clone()).await {
                     Ok(view) => view,
-                    // One damaged file does not hide the others.
-                    Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    // One that is damaged, or not ours, does not hide the others.
+                    Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Denied) => {
                         LockView { trouble: Some(error.to_string()), ..LockView::free(name) }
                     }
                     Err(error) => return Err(error),
@@ -362,7 +384,7 @@ impl Engine for FileEngine {
                 Out::Evicted(party, token) => {
                     if let Some(party) = &party {
                         // It is done, whether or not that can be written down.
-                        if let Err(error) = self.folder.audit(&inspect::audit_line(&name, party, token, &reason)) {
+                        if let Err(error) = self.session().folder.audit(&inspect::audit_line(&name, party, token, &reason)) {
                             tracing::error!(%error, %name, "an eviction is not on record");
                         }
                     }
@@ -390,7 +412,7 @@ impl Engine for FileEngine {
 
     fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
         Step::new(async move {
-            tokio::task::spawn_blocking(move || records::names(&self.folder, &prefix)).await.map_err(ended)?
+            tokio::task::spawn_blocking(move || records::names(&self.current()?.folder, &prefix)).await.map_err(ended)?
         })
     }
 
@@ -399,13 +421,12 @@ impl Engine for FileEngine {
     }
 
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        self.client.lifeline()
+        self.session().client.lifeline()
     }
 }
 
 impl Drop for FileEngine {
     fn drop(&mut self) {
-        self.attendants.iter().for_each(JoinHandle::abort);
-        clients::remove(&self.folder, self.client.id);
+        self.attendant.iter().for_each(JoinHandle::abort);
     }
 }

@@ -10,6 +10,11 @@ pub(super) fn at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error 
     let error = error.into();
     let path = path.display();
     let (kind, advice) = match error.kind() {
+        // Ours, and it says why.
+        io::ErrorKind::PermissionDenied if error.get_ref().is_some() => (ErrorKind::Denied, ""),
+        _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
+            (ErrorKind::Denied, "; it is a link, which was not made by us and is not followed: remove it")
+        }
         io::ErrorKind::PermissionDenied => (ErrorKind::Denied, "; its folder must be ours and writable"),
         io::ErrorKind::ReadOnlyFilesystem => (ErrorKind::Denied, "; name a folder that can be written: file:///dir"),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => (ErrorKind::Full, "; make room and try again"),

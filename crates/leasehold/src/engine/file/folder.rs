@@ -1,44 +1,40 @@
 //! The folder: made, checked, and what else is kept in it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat};
 
 use super::config::Config;
+use super::dir::{self, Dir};
+use super::sharing::Sharing;
 use super::{error, wire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 
+/// `floor` and `clock` are a line each.
+const LINE: u64 = 256;
+
 /// A folder that was found fit to keep locks in.
 #[derive(Debug)]
 pub(super) struct Folder {
-    root: PathBuf,
-    locks: PathBuf,
-    clients: PathBuf,
-    records: PathBuf,
-    /// Keeps the clients' folder open: sockets are named through it, since a socket's path must be short.
-    clients_fd: OwnedFd,
-    mode: Option<u32>,
+    root: Dir,
+    pub(super) locks: Dir,
+    pub(super) clients: Dir,
+    pub(super) records: Dir,
     /// Which boot this is: claims of an earlier one are void.
     pub(super) boot: u128,
 }
 
 impl Folder {
     pub(super) fn open(config: &Config) -> Result<Self> {
-        let root = &config.dir;
-        make(root, config.mode)?;
-        check(root, config.mode)?;
-        let root = root.canonicalize().map_err(|e| error::at(root, "resolve", e))?;
-        let (locks, clients, records) = (root.join("locks"), root.join("clients"), root.join("records"));
-        for dir in [&locks, &clients, &records] {
-            make(dir, config.mode)?;
-        }
-        let clients_fd = File::open(&clients).map_err(|e| error::at(&clients, "open", e))?.into();
-        let folder = Self { root, locks, clients, records, clients_fd, mode: config.mode, boot: boot()? };
+        let root = open_root(config)?;
+        let (locks, clients, records) =
+            (root.subfolder("locks")?, root.subfolder("clients")?, root.subfolder("records")?);
+        let folder = Self { root, locks, clients, records, boot: boot()? };
         folder.one_clock()?;
         Ok(folder)
     }
@@ -46,191 +42,173 @@ impl Folder {
     /// Leases are read on the clock since boot, which a time namespace may set: all who use the folder must be in the same one.
     fn one_clock(&self) -> Result<()> {
         let namespace = fs::metadata("/proc/self/ns/time").map_or(0, |found| found.ino());
-        let (boot, path) = (format!("{:032x} ", self.boot), self.root.join("clock"));
+        let (boot, path) = (format!("{:032x} ", self.boot), self.root.path("clock"));
         let ours = format!("{boot}{namespace}\n");
-        match fs::read_to_string(&path) {
-            Ok(found) if found == ours => return Ok(()),
-            Ok(found) if found.starts_with(&boot) => {
+        let found = self.root.read("clock", LINE).map_err(|e| error::at(&path, "read", e))?;
+        match found.and_then(|found| String::from_utf8(found).ok()) {
+            Some(found) if found == ours => return Ok(()),
+            Some(found) if found.starts_with(&boot) => {
                 let message = format!(
                     "{} is in use from another time namespace, whose clock is not ours; use it from one side only",
-                    self.root.display()
+                    self.root().display()
                 );
                 return Err(Error::new(ErrorKind::Unsupported, message));
             }
             _ => {}
         }
-        let new = self.root.join(format!("clock.{:032x}", crate::random::bits()));
-        let write = || -> io::Result<()> {
-            let mut file = self.open_file(&new, OpenOptions::new().write(true).create_new(true))?;
-            file.write_all(ours.as_bytes())?;
-            fs::rename(&new, &path)
-        };
-        write().map_err(|e| error::at(&path, "write", e))
+        let new = format!("clock.{:032x}", crate::random::bits());
+        self.root.replace(&new, "clock", &ours).map_err(|e| error::at(&path, "write", e))
     }
 
     pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-
-    pub(super) fn locks(&self) -> &Path {
-        &self.locks
-    }
-
-    pub(super) fn clients(&self) -> &Path {
-        &self.clients
+        self.root.as_path()
     }
 
     pub(super) fn lock_path(&self, name: &LockName) -> PathBuf {
-        self.locks.join(wire::file_name(name))
-    }
-
-    pub(super) fn records(&self) -> &Path {
-        &self.records
-    }
-
-    pub(super) fn record_path(&self, name: &LockName) -> PathBuf {
-        self.records.join(wire::file_name(name))
+        self.locks.path(&wire::file_name(name))
     }
 
     pub(super) fn client_path(&self, client: u128) -> PathBuf {
-        self.clients.join(format!("{client:032x}"))
-    }
-
-    /// A socket's path, short however deep the folder lies.
-    pub(super) fn bell_path(&self, client: u128) -> PathBuf {
-        let name = format!("{client:032x}.bell");
-        if cfg!(target_os = "linux") {
-            PathBuf::from(format!("/proc/self/fd/{}/{name}", self.clients_fd.as_fd().as_raw_fd()))
-        } else {
-            self.clients.join(name)
-        }
-    }
-
-    /// Opens a file of ours, with the folder's permissions.
-    pub(super) fn open_file(&self, path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-        let file = options.mode(self.mode.map_or(0o600, |mode| mode & 0o666)).open(path)?;
-        // The umask may have taken some away, or it was private so far.
-        if let Some(mode) = self.mode.map(|mode| mode & 0o666)
-            && let found = file.metadata()?
-            && found.mode() & 0o777 != mode
-            && found.uid() == rustix::process::geteuid().as_raw()
-        {
-            file.set_permissions(fs::Permissions::from_mode(mode))?;
-        }
-        Ok(file)
-    }
-
-    /// Gives a file of ours the folder's permissions.
-    pub(super) fn share(&self, path: &Path) -> io::Result<()> {
-        fs::set_permissions(path, fs::Permissions::from_mode(self.mode.map_or(0o600, |mode| mode & 0o666)))
-    }
-
-    /// Makes the name of a new file durable.
-    pub(super) fn sync_locks(&self) -> io::Result<()> {
-        File::open(&self.locks)?.sync_all()
+        self.clients.path(&client_file(client))
     }
 
     /// No new lock file may use a token up to this one.
     pub(super) fn floor(&self) -> Result<u64> {
-        let path = self.root.join("floor");
-        match fs::read_to_string(&path) {
-            Ok(text) => text.trim().parse().map_err(|_| error::damaged(&path, "it is no number")),
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(0),
-            Err(other) => Err(error::at(&path, "read", other)),
-        }
+        let path = self.root.path("floor");
+        let Some(text) = self.root.read("floor", LINE).map_err(|e| error::at(&path, "read", e))? else { return Ok(0) };
+        let number = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok());
+        number.ok_or_else(|| error::damaged(&path, "it is no number"))
     }
 
     /// Raises the floor, for good, before a lock file whose tokens reached `token` is removed.
     pub(super) fn raise_floor(&self, token: u64) -> Result<()> {
-        let path = self.root.join("floor");
-        let latch = File::open(&self.root).map_err(|e| error::at(&self.root, "open", e))?;
+        let (path, root) = (self.root.path("floor"), self.root());
+        let latch = self.root.again().map_err(|e| error::at(root, "open", e))?;
         // Whoever is in there may stand still: then the file to be removed stays for another time.
-        flock(&latch, FlockOperation::NonBlockingLockExclusive).map_err(|e| error::at(&self.root, "lock", e))?;
+        flock(&latch, FlockOperation::NonBlockingLockExclusive).map_err(|e| error::at(root, "lock", e))?;
         if token <= self.floor()? {
             return Ok(());
         }
-        let new = self.root.join("floor.new");
-        let write = || -> io::Result<()> {
-            let mut file = self.open_file(&new, OpenOptions::new().write(true).create(true).truncate(true))?;
-            writeln!(file, "{token}")?;
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            latch.sync_all()
-        };
-        write().map_err(|e| error::at(&path, "write", e))
+        let replaced = self.root.replace("floor.new", "floor", &format!("{token}\n"));
+        replaced.and_then(|()| latch.sync_all()).map_err(|e| error::at(&path, "write", e))
     }
 
     /// Adds a line to the record of evictions.
     pub(super) fn audit(&self, line: &str) -> Result<()> {
-        let path = self.root.join("audit.log");
-        let write = || self.open_file(&path, OpenOptions::new().append(true).create(true))?.write_all(line.as_bytes());
-        write().map_err(|e| error::at(&path, "write", e))
+        const LOG: &str = "audit.log";
+        let append = || self.root.open(LOG, OFlags::WRONLY | OFlags::APPEND);
+        let write = || -> io::Result<()> {
+            let file = match append() {
+                Err(missing) if missing.kind() == io::ErrorKind::NotFound => match self.root.create(LOG) {
+                    // Another process was quicker, or it is made now.
+                    Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+                    _ => append(),
+                },
+                other => other,
+            };
+            file?.write_all(line.as_bytes())
+        };
+        write().map_err(|e| error::at(&self.root.path(LOG), "write", e))
     }
 }
 
-/// The names of some files of a folder, at most `most`, others at each call where there are many.
-pub(super) fn some_of(dir: &Path, most: usize) -> Vec<std::ffi::OsString> {
-    const LISTED: usize = 16_384;
-    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
-    let names: Vec<_> = entries.flatten().take(LISTED).map(|entry| entry.file_name()).collect();
-    let from = crate::random::bits() as usize % names.len().max(1);
-    names.iter().cycle().skip(from).take(most.min(names.len())).cloned().collect()
+/// What a client's file is called.
+pub(super) fn client_file(client: u128) -> String {
+    format!("{client:032x}")
 }
 
-fn make(dir: &Path, mode: Option<u32>) -> Result<()> {
+/// What a client's socket is called.
+pub(super) fn bell_file(client: u128) -> String {
+    format!("{client:032x}.bell")
+}
+
+/// The names of some files of a folder, at most `most`, others at each call where there are many; and how many there are.
+pub(super) fn some_of(dir: &Dir, most: usize) -> (Vec<String>, usize) {
+    const LISTED: usize = 16_384;
+    let names = dir.names(LISTED).unwrap_or_default();
+    let names: Vec<_> = names.into_iter().filter_map(|name| name.into_string().ok()).collect();
+    let from = crate::random::bits() as usize % names.len().max(1);
+    (names.iter().cycle().skip(from).take(most.min(names.len())).cloned().collect(), names.len())
+}
+
+/// Whether the folder itself could be used. Nothing is made in it.
+pub(super) fn check_root(config: &Config) -> Result<()> {
+    open_root(&Config { create: false, ..config.clone() }).map(drop)
+}
+
+/// Opens the folder itself; makes it, if it is not there and may be made.
+fn open_root(config: &Config) -> Result<Dir> {
+    let dir = &config.dir;
+    let sharing = Sharing::asked_for(config);
     match fs::metadata(dir) {
-        Ok(found) if found.is_dir() => return adopt(dir, mode),
+        Ok(found) if found.is_dir() => {}
         Ok(_) => {
             let message = format!("{} is not a folder; name one: file:///dir", dir.display());
             return Err(Error::new(ErrorKind::InvalidUrl, message));
         }
-        Err(_) => {}
+        Err(_) if !config.create => return Err(removed(dir)),
+        Err(_) => make(dir, &sharing).map_err(|e| error::at(dir, "make the folder", e))?,
     }
-    let made = DirBuilder::new().recursive(true).mode(mode.unwrap_or(0o700)).create(dir);
-    made.map_err(|e| error::at(dir, "make the folder", e))?;
-    if let Some(above) = dir.parent() {
-        // Its name must outlive a loss of power, or all tokens in it are lost. Not everybody may open what is above.
-        let _ = File::open(above).and_then(|above| above.sync_all());
-    }
-    if let Some(mode) = mode {
-        // The umask may have taken some away.
-        fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(|e| error::at(dir, "share", e))?;
-    }
+    let path = dir.canonicalize().map_err(|e| error::at(dir, "resolve", e))?;
+    let fd = Dir::open_root(&path).map_err(|e| match e.kind() {
+        io::ErrorKind::PermissionDenied => sharing.denied(&path, e),
+        _ => error::at(&path, "open", e),
+    })?;
+    check(config, &fd, &path)?;
+    let found = look_at(&fd, &path)?;
+    Ok(Dir::new(fd, path, Sharing::of(config, &found)))
+}
+
+/// Makes the folder, and those above it.
+fn make(dir: &Path, sharing: &Sharing) -> io::Result<()> {
+    let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Those who share the folder must get to it.
+    DirBuilder::new().recursive(true).mode(if sharing.mode.is_some() { 0o755 } else { 0o700 }).create(above)?;
+    let name = dir.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidFilename)?;
+    let parent = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    dir::make_folder(&parent, name, sharing)?;
+    // Its name must outlive a loss of power, or all tokens in it are lost. Not everybody may open what is above.
+    let _ = File::open(above).and_then(|above| above.sync_all());
     Ok(())
 }
 
-/// Shares a folder that was private so far, if it is ours to share.
-fn adopt(dir: &Path, mode: Option<u32>) -> Result<()> {
-    let Some(mode) = mode else { return Ok(()) };
-    let found = fs::metadata(dir).map_err(|e| error::at(dir, "look at", e))?;
-    if found.uid() != rustix::process::geteuid().as_raw() || found.mode() & 0o777 == mode {
-        return Ok(());
-    }
-    fs::set_permissions(dir, fs::Permissions::from_mode(mode)).map_err(|e| error::at(dir, "share", e))
+/// The folder is gone, and it is not for us to make another: whoever removed it may be about to put it back.
+fn removed(dir: &Path) -> Error {
+    let message = format!(
+        "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used          again; tokens go on above those that this process has seen",
+        dir.display()
+    );
+    Error::new(ErrorKind::Unavailable, message)
+}
+
+fn look_at(fd: &OwnedFd, path: &Path) -> Result<Stat> {
+    fstat(fd).map_err(|e| error::at(path, "look at", e))
 }
 
 /// Refuses a folder that others could meddle with, or that no local kernel watches over.
-fn check(dir: &Path, mode: Option<u32>) -> Result<()> {
-    let found = fs::metadata(dir).map_err(|e| error::at(dir, "look at", e))?;
-    let us = rustix::process::geteuid().as_raw();
-    let shown = dir.display();
-    if mode.is_none() && found.uid() != us {
-        let message = format!(
-            "{shown} belongs to user {}, and we are user {us}; name a folder of our own (file:///dir), or share this one \
-             knowingly with ?mode=0770",
-            found.uid()
-        );
-        return Err(Error::new(ErrorKind::Denied, message));
+fn check(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
+    let (found, shown) = (look_at(fd, path)?, path.display());
+    let sharing = Sharing::of(config, &found);
+    sharing.check_owner(&found, path)?;
+    match config.mode {
+        Some(mode) => {
+            if let Err(refused) = Sharing::check_folder(config, mode, &found, path)
+                && !sharing.extend(config, fd, path)?
+            {
+                return Err(refused);
+            }
+        }
+        None if found.st_mode & 0o022 != 0 => {
+            let message = format!(
+                "{shown} can be written by others (mode {:04o}); take that away (chmod go-w), or share it knowingly with ?mode=0770",
+                found.st_mode & 0o7777
+            );
+            return Err(Error::new(ErrorKind::Denied, message));
+        }
+        None => {}
     }
-    if mode.is_none() && found.mode() & 0o022 != 0 {
-        let message = format!(
-            "{shown} can be written by others (mode {:04o}); take that away (chmod go-w), or share it knowingly with ?mode=0770",
-            found.mode() & 0o7777
-        );
-        return Err(Error::new(ErrorKind::Denied, message));
-    }
-    if local(dir)? == Kind::Fuse {
-        tracing::warn!(dir = %dir.display(), "a FUSE file system: if it is shared with another host, locks are not");
+    if local(path)? == Kind::Fuse {
+        tracing::warn!(dir = %shown, "a FUSE file system: if it is shared with another host, locks are not");
     }
     Ok(())
 }

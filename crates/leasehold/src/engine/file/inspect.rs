@@ -1,11 +1,12 @@
 //! What others may see.
 
-use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
 use std::time::SystemTime;
 
-use super::engine::FileEngine;
+use rustix::fs::OFlags;
+
+use super::dir::Dir;
+use super::folder::Folder;
 use super::store::Latch;
 use super::wire::{self, Note, PAGE, Record};
 use super::{clients, error};
@@ -18,7 +19,7 @@ use crate::name::LockName;
 
 /// A lock, as its table stands.
 pub(super) fn view(
-    engine: &FileEngine,
+    folder: &Folder,
     name: &LockName,
     latch: &Latch<'_>,
     table: &Table<Note>,
@@ -29,7 +30,7 @@ pub(super) fn view(
             Record::Slot(index) => latch.text(*index),
             Record::New(claim) => claim.terms.holder.text.to_string(),
         };
-        let holder = clients::describe(&engine.folder, party.note.client, &text);
+        let holder = clients::describe(folder, party.note.client, &text);
         PartyView::of(party, holder, party.note.since, now)
     };
     LockView {
@@ -54,23 +55,19 @@ pub(super) fn audit_line(name: &LockName, party: &PartyView, fence: Token, reaso
 }
 
 /// The names of all locks that have a file and begin with `prefix`, in order. A damaged file's is read off its file name.
-pub(super) fn names(locks: &Path, prefix: &str) -> Result<Vec<LockName>> {
-    let entries = fs::read_dir(locks).map_err(|e| error::at(locks, "list", e))?;
+pub(super) fn names(locks: &Dir, prefix: &str) -> Result<Vec<LockName>> {
     let mut names = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|e| error::at(locks, "list", e))?.path();
-        let Some(file) = path.file_name().and_then(|file| file.to_str()).filter(|file| !file.starts_with('.')) else {
-            continue;
-        };
-        let name = name(&path).or_else(|| LockName::new(wire::from_file_name(file)).ok());
+    for file in locks.names(usize::MAX).map_err(|e| error::at(locks.as_path(), "list", e))? {
+        let Some(file) = file.to_str().filter(|file| !file.starts_with('.')) else { continue };
+        let name = name(locks, file).or_else(|| LockName::new(wire::from_file_name(file)).ok());
         names.extend(name.filter(|name| name.as_str().starts_with(prefix)));
     }
     names.sort();
     Ok(names)
 }
 
-fn name(path: &Path) -> Option<LockName> {
+fn name(locks: &Dir, file: &str) -> Option<LockName> {
     let mut page = vec![0; PAGE];
-    File::open(path).and_then(|file| file.read_exact_at(&mut page, 0)).ok()?;
+    locks.open(file, OFlags::RDONLY).and_then(|file| file.read_exact_at(&mut page, 0)).ok()?;
     wire::name_of(&page).ok().and_then(|name| LockName::new(name).ok())
 }

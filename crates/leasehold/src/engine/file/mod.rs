@@ -1,8 +1,8 @@
 //! `file:` — locks between the processes of one host, kept in a folder. Nothing to install, nothing that runs.
 //!
 //! `file:` is the user's own folder (`/var/lib/leasehold` for root, else `$XDG_STATE_HOME/leasehold` or
-//! `~/.local/state/leasehold`); `file:///dir` is that one. `?mode=0770` shares the folder with a group. The folder must be
-//! on a local file system.
+//! `~/.local/state/leasehold`); `file:///dir` is that one. `?mode=0770` shares the folder with its group, `&group=` with another. The
+//! folder must be on a local file system.
 //!
 //! # What is in the folder
 //! | path | what it is |
@@ -14,6 +14,11 @@
 //! | `floor` | no lock file that is made from now on may use a token up to this one |
 //! | `audit.log` | a line per eviction |
 //! | `clock` | under which boot, and in which time namespace, the folder is used |
+//!
+//! # Who may use it
+//! A folder without `mode=` is private: it and all in it must be ours. In a shared one any member of the group can replace any entry, so
+//! everything is opened relative to directory handles and through no link, only files of one name are files of ours, and modes and groups
+//! are set by handle on what this process has just made. See `dir.rs` and `sharing.rs`.
 //!
 //! # A step
 //! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held for microseconds):
@@ -44,6 +49,11 @@
 //! which boot it was written) counting starts after the intent. So 4095 of 4096 grants cost no disk write, and no token
 //! comes twice.
 //!
+//! # Files of free locks
+//! A process that has made 128 lock files sweeps: the files of free locks that were not used for longest go, until 256 are left. The folder's
+//! floor is raised above all their tokens and synced; then each is unlinked under its own latch, if it is still free and has used no
+//! token above the floor. Who waited for the latch finds the file unlinked and makes a new one, which reads the floor inside its latch.
+//!
 //! # Failures
 //! | failure | answer |
 //! |---|---|
@@ -54,28 +64,36 @@
 //! | reply lost | there is none to lose: the step is a function call |
 //! | disk full | an error before anything is granted; held locks can still be renewed and released in place |
 //! | file damaged | refused, with the file's name; nothing is overwritten |
-//! | folder removed while in use | holders are told at the next renewal; new claims notice the removed file at once |
+//! | folder removed or replaced while in use | holders are told at the next renewal; the next other step opens what is at the path now (`session.rs`) |
 //! | reboot | all claims are void, tokens go on above the reservation |
 
 mod bells;
 mod clients;
 mod config;
+mod dir;
 pub(crate) mod doctor;
 mod engine;
 mod error;
 mod folder;
 mod inspect;
 mod records;
+mod session;
+mod sharing;
 mod step;
 mod store;
 mod watch;
 mod wire;
 
 #[cfg(test)]
+mod shared_tests;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod upkeep_tests;
 
 use std::time::Duration;
 
+pub use self::config::{Place, place};
 pub use self::engine::FileEngine;
 
 use super::{Capabilities, Expiry, Fairness, Fencing, Reach};

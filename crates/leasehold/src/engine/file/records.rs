@@ -12,7 +12,7 @@
 //! | a record is removed | its version goes into `.floor` first, and is synced: no record that is made later starts below it |
 //! | a process's wall clock is wrong | nobody asks it: the time is what the kernel gives a file that was just touched |
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,19 +23,27 @@ use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
 use super::engine::{self, FileEngine};
-use super::error;
 use super::folder::Folder;
+use super::{error, wire};
 use crate::engine::Record;
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::record::next_version;
+use crate::logic::record::{MAX_RECORD, next_version};
 use crate::name::LockName;
 
 const MAGIC: &str = "leasehold record 1";
 
+/// What a new version is called until it is whole.
+const DRAFT: &str = ".new";
+const FLOOR: &str = ".floor";
+
+/// No record's file is longer: its head, its name and its value.
+const LONGEST: u64 = MAX_RECORD as u64 + 4096;
+
 impl FileEngine {
     pub(super) fn read_record(&self, name: &LockName) -> Result<Record> {
-        let now = self.file_system_time()?;
-        let found = read(&self.folder.record_path(name), name)?;
+        let session = self.current()?;
+        let now = session.file_system_time()?;
+        let found = read(&session.folder, name)?;
         Ok(found.map_or_else(|| Record::absent(now), |(version, value)| Record { version, value, now }))
     }
 
@@ -47,28 +55,31 @@ impl FileEngine {
         value: String,
         dropped: &AtomicBool,
     ) -> Result<Option<Record>> {
-        let latch = self.record_latch()?;
+        let session = self.current()?;
+        let folder = &session.folder;
+        let latch = self.record_latch(folder)?;
         if dropped.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Closed, "whoever asked has gone"));
         }
-        let now = self.file_system_time()?;
-        let path = self.folder.record_path(name);
-        let last = read(&path, name)?.map_or(0, |(version, _)| version);
+        let now = session.file_system_time()?;
+        let file = wire::file_name(name);
+        let path = folder.records.path(&file);
+        let last = read(folder, name)?.map_or(0, |(version, _)| version);
         if last != over {
             return Ok(None);
         }
         match (last, value.is_empty()) {
             (0, true) => Ok(Some(Record::absent(now))),
             (_, true) => {
-                raise_floor(&self.folder, last)?;
-                fs::remove_file(&path).map_err(|e| error::at(&path, "remove", e))?;
+                raise_floor(folder, last)?;
+                folder.records.remove(&file).map_err(|e| error::at(&path, "remove", e))?;
                 sync(&latch, &path)?;
                 Ok(Some(Record::absent(now)))
             }
             (_, false) => {
-                let last = if last == 0 { floor(&self.folder)? } else { last };
+                let last = if last == 0 { floor(folder)? } else { last };
                 let version = next_version(last, now);
-                put(&self.folder, &path, encode(name, version, &value).as_bytes())?;
+                put(folder, &file, encode(name, version, &value).as_bytes())?;
                 sync(&latch, &path)?;
                 Ok(Some(Record { version, value, now }))
             }
@@ -76,9 +87,9 @@ impl FileEngine {
     }
 
     /// Lets nobody else write until it is dropped.
-    fn record_latch(&self) -> Result<File> {
-        let folder = self.folder.records();
-        let latch = File::open(folder).map_err(|e| error::at(folder, "open", e))?;
+    fn record_latch(&self, folder: &Folder) -> Result<File> {
+        let latch = folder.records.again().map_err(|e| error::at(folder.records.as_path(), "open", e))?;
+        let folder = folder.records.as_path();
         let give_up = self.clock.now().after(engine::OCCUPIED);
         loop {
             match flock(&latch, FlockOperation::NonBlockingLockExclusive) {
@@ -94,37 +105,37 @@ impl FileEngine {
 
 /// The names of all records that begin with `prefix`, in order.
 pub(super) fn names(folder: &Folder, prefix: &str) -> Result<Vec<LockName>> {
-    let dir = folder.records();
+    let dir = &folder.records;
     let mut names = Vec::new();
-    for entry in fs::read_dir(dir).map_err(|e| error::at(dir, "list", e))? {
-        let path = entry.map_err(|e| error::at(dir, "list", e))?.path();
-        if path.file_name().is_none_or(|file| file.as_encoded_bytes().starts_with(b".")) {
-            continue;
-        }
-        names.extend(name_in(&path)?.filter(|name| name.as_str().starts_with(prefix)));
+    for file in dir.names(usize::MAX).map_err(|e| error::at(dir.as_path(), "list", e))? {
+        let Some(file) = file.to_str().filter(|file| !file.starts_with('.')) else { continue };
+        names.extend(name_in(folder, file)?.filter(|name| name.as_str().starts_with(prefix)));
     }
     names.sort();
     Ok(names)
 }
 
 /// Whose record a file is; `None` if it was removed meanwhile.
-fn name_in(path: &Path) -> Result<Option<LockName>> {
-    let Some(text) = text(path)? else { return Ok(None) };
+fn name_in(folder: &Folder, file: &str) -> Result<Option<LockName>> {
+    let Some(text) = text(folder, file)? else { return Ok(None) };
     let name = text.split('\n').nth(2).and_then(|name| LockName::new(name).ok());
-    name.map(Some).ok_or_else(|| damaged(path, "it does not say whose it is"))
+    name.map(Some).ok_or_else(|| damaged(&folder.records.path(file), "it does not say whose it is"))
 }
 
 /// The version and the value; `None` if there is no record.
-fn read(path: &Path, name: &LockName) -> Result<Option<(u64, String)>> {
-    let Some(text) = text(path)? else { return Ok(None) };
-    decode(&text, name).map(Some).map_err(|why| damaged(path, why))
+fn read(folder: &Folder, name: &LockName) -> Result<Option<(u64, String)>> {
+    let file = wire::file_name(name);
+    let Some(text) = text(folder, &file)? else { return Ok(None) };
+    decode(&text, name).map(Some).map_err(|why| damaged(&folder.records.path(&file), why))
 }
 
-fn text(path: &Path) -> Result<Option<String>> {
-    match fs::read(path) {
-        Ok(bytes) => String::from_utf8(bytes).map(Some).map_err(|_| damaged(path, "it is not UTF-8")),
-        Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(other) => Err(error::at(path, "read", other)),
+fn text(folder: &Folder, file: &str) -> Result<Option<String>> {
+    let path = || folder.records.path(file);
+    match folder.records.read(file, LONGEST) {
+        Ok(Some(bytes)) => String::from_utf8(bytes).map(Some).map_err(|_| damaged(&path(), "it is not UTF-8")),
+        Ok(None) => Ok(None),
+        Err(long) if long.kind() == io::ErrorKind::InvalidData => Err(damaged(&path(), &long.to_string())),
+        Err(other) => Err(error::at(&path(), "read", other)),
     }
 }
 
@@ -156,19 +167,14 @@ fn checksum(name: &LockName, version: u64, value: &str) -> String {
 }
 
 /// Puts a file in place of another of this name, whole and on disk.
-fn put(folder: &Folder, path: &Path, content: &[u8]) -> Result<()> {
-    let draft = folder.records().join(".new");
+fn put(folder: &Folder, name: &str, content: &[u8]) -> Result<()> {
     let write = || -> io::Result<()> {
-        match fs::remove_file(&draft) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = folder.open_file(&draft, OpenOptions::new().write(true).create_new(true))?;
+        let mut file = folder.records.create_anew(DRAFT)?;
         file.write_all(content)?;
         file.sync_all()?;
-        fs::rename(&draft, path)
+        folder.records.rename(DRAFT, name)
     };
-    write().map_err(|e| error::at(path, "write", e))
+    write().map_err(|e| error::at(&folder.records.path(name), "write", e))
 }
 
 /// Makes what was done in the folder durable. It is done; whether it stays is not known if this fails.
@@ -178,18 +184,17 @@ fn sync(latch: &File, path: &Path) -> Result<()> {
 
 /// No record that is made from now on may have a version up to this one.
 fn floor(folder: &Folder) -> Result<u64> {
-    let path = folder.records().join(".floor");
-    text(&path)?.map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged(&path, "it is no number")))
+    let path = folder.records.path(FLOOR);
+    text(folder, FLOOR)?.map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged(&path, "it is no number")))
 }
 
 fn raise_floor(folder: &Folder, version: u64) -> Result<()> {
     if version <= floor(folder)? {
         return Ok(());
     }
-    let path = folder.records().join(".floor");
-    put(folder, &path, format!("{version}\n").as_bytes())?;
+    put(folder, FLOOR, format!("{version}\n").as_bytes())?;
     // Before the record goes: otherwise a loss of power could leave neither.
-    File::open(folder.records()).and_then(|dir| dir.sync_all()).map_err(|e| error::at(&path, "sync", e))
+    folder.records.sync().map_err(|e| error::at(&folder.records.path(FLOOR), "sync", e))
 }
 
 fn damaged(path: &Path, why: &str) -> Error {

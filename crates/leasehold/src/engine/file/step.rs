@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, TryLockError};
 use super::bells::Ring;
 use super::engine::FileEngine;
 use super::inspect;
+use super::session::Session;
 use super::store::{Latch, Stop};
 use super::wire::{self, Note, Record};
 use crate::claim::{Claim, ClaimId, Mode, Token};
@@ -62,9 +63,12 @@ impl FileEngine {
     /// Takes a step. With `patient` it may wait for the disk, and is not taken if whoever asked has gone meanwhile; otherwise it is a
     /// matter of microseconds.
     pub(super) fn step(&self, name: &LockName, op: &Op, patient: Option<&AtomicBool>) -> Result<Out, Stop> {
-        let may_block = patient.is_some();
+        let (may_block, session) = (patient.is_some(), self.session());
         loop {
-            let file = self.store.file(&self.folder, name, may_block)?;
+            if !matches!(op, Op::Depart(_) | Op::Renew(_)) && !session.client.is_registered() {
+                return Err(Stop::FolderGone);
+            }
+            let file = session.store.file(&session.folder, name, may_block)?;
             let mut file = match file.try_lock() {
                 Ok(file) => file,
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -73,7 +77,7 @@ impl FileEngine {
             };
             let mut latch = file.latch()?;
             if !matches!(op, Op::Depart(_)) && !latch.0.is_linked() {
-                self.store.forget(name);
+                session.store.forget(name);
                 if matches!(op, Op::Renew(_)) {
                     return Ok(Out::Gone);
                 }
@@ -83,33 +87,39 @@ impl FileEngine {
                 // Inside the latch: what cleans up after the caller comes after this, and finds nothing left to come.
                 return Err(Stop::Failed(Error::new(ErrorKind::Closed, "whoever asked has gone")));
             }
-            if matches!(op, Op::Attempt { .. }) && !self.is_registered() {
-                let message = "our file among the clients was removed, so others take us for dead: open the locks anew";
-                return Err(Stop::Failed(Error::new(ErrorKind::Unavailable, message)));
-            }
-            let (out, rings) = self.inside(name, op, &mut latch, may_block)?;
+            let (out, rings) = self.inside(&session, name, op, &mut latch, may_block)?;
             drop(latch);
             drop(file);
             for (client, claim, ring) in rings {
-                self.ring(client, claim, ring);
+                self.ring(&session, client, claim, ring);
             }
             return Ok(out);
         }
     }
 
-    fn inside(&self, name: &LockName, op: &Op, latch: &mut Latch<'_>, may_block: bool) -> Result<(Out, Rings), Stop> {
-        latch.read(name, self.folder.boot)?;
+    fn inside(
+        &self,
+        session: &Session,
+        name: &LockName,
+        op: &Op,
+        latch: &mut Latch<'_>,
+        may_block: bool,
+    ) -> Result<(Out, Rings), Stop> {
+        latch.read(name, session.folder.boot)?;
         let slots = latch.0.counters.slots as usize;
         let mut table = wire::table(&latch.0.image, slots)
-            .map_err(|why| super::error::damaged(&self.folder.lock_path(name), why))?;
+            .map_err(|why| super::error::damaged(&session.folder.lock_path(name), why))?;
         let counters = latch.0.counters;
-        let most = counters.last + 2 + table.waiters.len() as u64;
+        let most = counters.last.max(session.least) + 2 + table.waiters.len() as u64;
         let may_grant = matches!(op, Op::Attempt { .. } | Op::Evict(_)) || !table.waiters.is_empty();
         if may_grant && most > counters.reserved {
             if !may_block {
                 return Err(Stop::NeedsSync);
             }
-            latch.reserve(&self.folder, most)?;
+            latch.reserve(&session.folder, most)?;
+        }
+        if may_grant {
+            latch.0.counters.last = latch.0.counters.last.max(session.least);
         }
         let before = line(&table);
         let end = table.next_expiry();
@@ -120,7 +130,7 @@ impl FileEngine {
             Token(last)
         };
         let now = self.clock.now();
-        let mut stage = Stage { engine: self, name, latch, now, token: &mut token };
+        let mut stage = Stage { session, name, latch, now, token: &mut token };
         let Played { out, granted, evicted } = stage.play(op, &mut table);
         let mut rings: Rings = evicted.into_iter().collect();
         for holder in table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
@@ -146,6 +156,7 @@ impl FileEngine {
             return Err(Stop::Failed(Error::new(ErrorKind::Full, message)));
         }
         latch.0.counters.last = last;
+        session.saw(last);
         latch.write(&table)?;
         Ok((out, rings))
     }
@@ -178,7 +189,7 @@ fn line(table: &Table<Note>) -> Line {
 
 /// Everything that a step needs besides the table.
 struct Stage<'a, 'f, T: FnMut() -> Token> {
-    engine: &'a FileEngine,
+    session: &'a Session,
     name: &'a LockName,
     latch: &'a Latch<'f>,
     now: Moment,
@@ -188,6 +199,7 @@ struct Stage<'a, 'f, T: FnMut() -> Token> {
 impl<T: FnMut() -> Token> Stage<'_, '_, T> {
     fn play(&mut self, op: &Op, table: &mut Table<Note>) -> Played {
         self.skip_dead_waiters(table);
+        self.end_of_an_earlier_session(op, table);
         match op {
             Op::Attempt { claim, queue } => {
                 let (verdict, granted) = self.attempt(table, claim, *queue);
@@ -208,7 +220,7 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
                 Played::new(Out::Departed(departure), granted)
             }
             Op::Bury(client) => {
-                if !self.engine.is_alive(*client) {
+                if !self.session.is_alive(*client) {
                     remove_client(table, *client);
                 }
                 Played::new(Out::Buried, table.settle(self.now, self.token))
@@ -223,7 +235,7 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
     }
 
     fn view(&self, table: &Table<Note>) -> LockView {
-        inspect::view(self.engine, self.name, self.latch, table, self.now)
+        inspect::view(&self.session.folder, self.name, self.latch, table, self.now)
     }
 
     fn evict(&mut self, claim: ClaimId, table: &mut Table<Note>) -> Played {
@@ -250,7 +262,7 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
             until: self.now,
             token: Token::default(),
             place: 0,
-            note: Note { client: self.engine.client_id(), since: self.now, record: Record::New(Arc::clone(claim)) },
+            note: Note { client: self.session.client.id, since: self.now, record: Record::New(Arc::clone(claim)) },
         };
         let (verdict, mut granted) = table.attempt(party(), false, self.now, self.token);
         let again = match verdict {
@@ -284,17 +296,29 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         let mut clients: Vec<u128> = table.holders.iter().chain(waiters).map(|party| party.note.client).collect();
         clients.sort_unstable();
         clients.dedup();
-        clients.retain(|client| !self.engine.is_alive(*client));
+        clients.retain(|client| !self.session.is_alive(*client));
         for client in &clients {
             remove_client(table, *client);
         }
         !clients.is_empty()
     }
 
+    /// A claim of a session that is over is lost, though it may still stand there: others take its client for dead.
+    fn end_of_an_earlier_session(&self, op: &Op, table: &mut Table<Note>) {
+        let claim = match op {
+            Op::Renew(claim) => Some(*claim),
+            _ => op.asker(),
+        };
+        let client = parties(table).find(|party| Some(party.claim) == claim).map(|party| party.note.client);
+        if let Some(client) = client.filter(|client| !self.session.is_alive(*client)) {
+            remove_client(table, client);
+        }
+    }
+
     /// The lock is not handed to the dead.
     fn skip_dead_waiters(&self, table: &mut Table<Note>) {
         while let Some(first) = table.waiters.front() {
-            if self.engine.is_alive(first.note.client) {
+            if self.session.is_alive(first.note.client) {
                 break;
             }
             let client = first.note.client;

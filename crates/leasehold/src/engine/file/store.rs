@@ -1,14 +1,15 @@
 //! Lock files: made, opened, latched, read and written.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::error;
 use super::folder::{self, Folder};
@@ -27,6 +28,8 @@ pub(super) enum Stop {
     Busy,
     /// Tokens must be put on disk first, which blocks.
     NeedsSync,
+    /// The folder is not the one any more that others see at its path: it must be opened again, which blocks.
+    FolderGone,
     /// It failed.
     Failed(Error),
 }
@@ -41,6 +44,8 @@ impl From<Error> for Stop {
 #[derive(Debug, Default)]
 pub(super) struct Store {
     open: Mutex<HashMap<LockName, Arc<Mutex<LockFile>>>>,
+    /// How many files were made since the last sweep.
+    made: AtomicUsize,
 }
 
 impl Store {
@@ -53,9 +58,17 @@ impl Store {
         if open.len() >= KEPT_OPEN {
             open.retain(|_, file| Arc::strong_count(file) > 1);
         }
-        let file = Arc::new(Mutex::new(LockFile::open(folder, name, may_block)?));
+        let (file, made) = LockFile::open(folder, name, may_block)?;
+        self.made.fetch_add(usize::from(made), Ordering::Relaxed);
+        let file = Arc::new(Mutex::new(file));
         open.insert(name.clone(), Arc::clone(&file));
         Ok(file)
+    }
+
+    /// Whether so many files were made that it is time to sweep; once for so many.
+    pub(super) fn sweep_is_due(&self) -> bool {
+        let due = |made: usize| (made >= MADE).then_some(0);
+        self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
     /// Forgets a file that is gone from the folder.
@@ -75,21 +88,29 @@ pub(super) struct LockFile {
 }
 
 impl LockFile {
-    fn open(folder: &Folder, name: &LockName, may_block: bool) -> Result<Self, Stop> {
-        let path = folder.lock_path(name);
-        let existing = || folder.open_file(&path, OpenOptions::new().read(true).write(true));
-        let file = match existing() {
-            Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
-                if !may_block {
-                    return Err(Stop::NeedsSync);
-                }
-                make(folder, name, &path)?;
-                existing()
+    /// Opens a lock's file, and says whether it was made.
+    fn open(folder: &Folder, name: &LockName, may_block: bool) -> Result<(Self, bool), Stop> {
+        let file = wire::file_name(name);
+        match Self::existing(folder, &file) {
+            Ok(Some(found)) => Ok((found, false)),
+            Ok(None) if !may_block => Err(Stop::NeedsSync),
+            Ok(None) => {
+                make(folder, name, &file)?;
+                let made = Self::existing(folder, &file)?;
+                // Another process may sweep it away before we use it: then all over again.
+                made.map(|made| (made, true)).ok_or(Stop::Busy)
             }
-            other => other,
-        };
-        let file = file.map_err(|e| error::at(&path, "open", e))?;
-        Ok(Self { file, path, image: Vec::new(), counters: Counters::default() })
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn existing(folder: &Folder, file: &str) -> Result<Option<Self>> {
+        let path = folder.locks.path(file);
+        match folder.locks.open(file, OFlags::RDWR) {
+            Ok(file) => Ok(Some(Self { file, path, image: Vec::new(), counters: Counters::default() })),
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(other) => Err(error::at(&path, "open", other)),
+        }
     }
 
     /// Enters the file if nobody else is in it. Left when the latch is dropped.
@@ -107,62 +128,105 @@ impl LockFile {
     }
 }
 
-/// How many lock files one start looks at, and for how long a file must have been idle to be taken away.
-const SWEEP: usize = 256;
+/// After so many new files a process sweeps.
+const MADE: usize = 128;
+
+/// So many files of free locks stay, because making one waits for the disk. Above that the oldest go.
+const KEPT: usize = 256;
+
+/// For how long a file must have been idle to go in any case.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
-/// Takes away the files of locks that nobody has used for a day, so that the folder does not grow with every name ever
-/// used. Their tokens are not forgotten: the folder's floor is raised above them first. `now` is the file system's.
-pub(super) fn sweep(folder: &Folder, now: SystemTime) {
-    for name in folder::some_of(folder.locks(), SWEEP) {
-        let path = folder.locks().join(&name);
-        let age =
-            fs::metadata(&path).and_then(|found| found.modified()).ok().and_then(|then| now.duration_since(then).ok());
-        if age.is_none_or(|age| age < IDLE) {
-            continue;
+/// After this time nobody is about to take away the second name of a file that was just made.
+const NAMED: Duration = Duration::from_secs(60);
+
+/// How many files one sweep looks at.
+const LOOKED_AT: usize = 512;
+
+/// How many files a sweep takes away at most: when a client starts, and while it runs.
+pub(super) const AT_START: usize = 32;
+pub(super) const RUNNING: usize = 256;
+
+/// Takes away files of locks that are free, so that the folder does not grow with every name ever used: those that were not used for a
+/// day and, where there are many, those that were not used for longest; at most `most`. Their tokens are not forgotten: the folder's
+/// floor is raised above them first. `now` is the file system's.
+pub(super) fn sweep(folder: &Folder, now: Duration, most: usize) {
+    let (names, all) = folder::some_of(&folder.locks, LOOKED_AT);
+    let mut aged: Vec<(Duration, String)> = names.into_iter().filter_map(|name| Some((age(folder, &name, now)?, name))).collect();
+    aged.sort_unstable_by(|one, other| other.0.cmp(&one.0));
+    let mut surplus = all.saturating_sub(KEPT);
+    let mut idle = Vec::new();
+    for (age, name) in aged {
+        if name.starts_with('.') {
+            // A draft whose maker died; if it is a lock's second name, nobody can use that lock. Another process may be quicker.
+            let named = folder.locks.stat(&name).is_ok_and(|found| found.st_nlink > 1);
+            if age >= IDLE || (named && age >= NAMED) {
+                let _ = folder.locks.remove(&name);
+            }
+        } else if age >= IDLE || surplus > 0 {
+            match idle_intent(folder, &name) {
+                Ok(Some(intent)) => {
+                    idle.push((name, intent));
+                    surplus = surplus.saturating_sub(1);
+                }
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "a lock's file was not looked at"),
+            }
         }
-        if name.as_encoded_bytes().starts_with(b".") {
-            // A draft whose maker died. Somebody else who starts may be quicker.
-            let _ = fs::remove_file(&path);
-        } else if let Err(error) = retire(folder, path) {
-            tracing::debug!(%error, "an idle lock's file stays");
+        if idle.len() >= most {
+            break;
         }
+    }
+    if let Err(error) = retire(folder, &idle) {
+        tracing::debug!(%error, "files of free locks stay");
     }
 }
 
-/// Whoever has the file open finds it unlinked when they enter it, and opens the new one.
-fn retire(folder: &Folder, path: PathBuf) -> Result<()> {
-    let file = OpenOptions::new().read(true).write(true).open(&path).map_err(|e| error::at(&path, "open", e))?;
-    let mut file = LockFile { file, path, image: Vec::new(), counters: Counters::default() };
-    let Ok(mut latch) = file.latch() else { return Ok(()) };
-    let name = latch.read_any(folder.boot)?;
-    let slots = latch.0.counters.slots as usize;
-    let idle = (0..slots).all(|index| !wire::in_use(&latch.0.image, index));
-    if idle && latch.0.is_linked() && folder.lock_path(&name) == latch.0.path {
-        folder.raise_floor(latch.0.counters.intent)?;
-        fs::remove_file(&latch.0.path).map_err(|e| error::at(&latch.0.path, "remove", e))?;
+fn age(folder: &Folder, name: &str, now: Duration) -> Option<Duration> {
+    let then = u64::try_from(folder.locks.stat(name).ok()?.st_mtime).ok()?;
+    Some(now.saturating_sub(Duration::from_secs(then)))
+}
+
+/// Which tokens a lock's file may have used up, if the lock is free.
+fn idle_intent(folder: &Folder, file: &str) -> Result<Option<u64>> {
+    let Some(mut file) = LockFile::existing(folder, file)? else { return Ok(None) };
+    let Ok(mut latch) = file.latch() else { return Ok(None) };
+    Ok(latch.is_idle(folder)?.then_some(latch.0.counters.intent))
+}
+
+/// Takes away the files of locks that are still free. One raise of the floor, which waits for the disk, is enough for all, and no lock is
+/// kept busy meanwhile. Who has a file open finds it unlinked on entering it, and opens the new one.
+fn retire(folder: &Folder, idle: &[(String, u64)]) -> Result<()> {
+    let Some(floor) = idle.iter().map(|(_, intent)| *intent).max() else { return Ok(()) };
+    folder.raise_floor(floor)?;
+    for (name, _) in idle {
+        let Some(mut file) = LockFile::existing(folder, name)? else { continue };
+        let Ok(mut latch) = file.latch() else { continue };
+        if latch.is_idle(folder)? && latch.0.counters.intent <= floor {
+            folder.locks.remove(name).map_err(|e| error::at(&latch.0.path, "remove", e))?;
+        }
     }
     Ok(())
 }
 
 /// Makes a lock's file: whole before it has its name, so that no half-made one is ever seen.
-fn make(folder: &Folder, name: &LockName, path: &PathBuf) -> Result<()> {
-    let draft = folder.locks().join(format!(".new-{:032x}", crate::random::bits()));
+fn make(folder: &Folder, name: &LockName, file: &str) -> Result<()> {
+    let draft = format!(".new-{:032x}", crate::random::bits());
     let page = wire::first_page(name, folder.floor()?);
     let write = || -> io::Result<()> {
-        let file = folder.open_file(&draft, OpenOptions::new().write(true).create_new(true))?;
-        file.write_all_at(&page, 0)?;
+        let made = folder.locks.create(&draft)?;
+        made.write_all_at(&page, 0)?;
         // A name without its content would be a damaged file after a loss of power.
-        file.sync_all()?;
-        match fs::hard_link(&draft, path) {
+        made.sync_all()?;
+        match folder.locks.rename_new(&draft, file) {
             // Somebody else was quicker: theirs it is.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other,
         }
     };
-    let made = write().map_err(|e| error::at(path, "make", e));
-    // If it was not even made, there is nothing to take away.
-    let _ = fs::remove_file(&draft);
+    let made = write().map_err(|e| error::at(&folder.locks.path(file), "make", e));
+    // It has its name now, or was not even made, or is in the way.
+    let _ = folder.locks.remove(&draft);
     made
 }
 
@@ -191,6 +255,14 @@ impl Latch<'_> {
         self.load(boot)?;
         let name = wire::name_of(&self.0.image).ok().and_then(|name| LockName::new(name).ok());
         name.ok_or_else(|| error::damaged(&self.0.path, "its name is no lock name"))
+    }
+
+    /// Whether nobody holds or waits for the lock, and the file is the one that others open.
+    fn is_idle(&mut self, folder: &Folder) -> Result<bool> {
+        let name = self.read_any(folder.boot)?;
+        let slots = self.0.counters.slots as usize;
+        let idle = (0..slots).all(|index| !wire::in_use(&self.0.image, index));
+        Ok(idle && self.0.is_linked() && folder.lock_path(&name) == self.0.path)
     }
 
     /// Reads the file into `image`. Whatever an earlier boot left is void.
@@ -233,7 +305,7 @@ impl Latch<'_> {
         let sync = || -> io::Result<()> {
             file.file.write_all_at(&file.image[COUNTERS..SLOTS], COUNTERS as u64)?;
             file.file.sync_data()?;
-            if made { folder.sync_locks() } else { Ok(()) }
+            if made { folder.locks.sync() } else { Ok(()) }
         };
         sync().map_err(|e| error::at(&file.path, "write", e))?;
         // Only now may anybody rely on it; it is written with the step that is under way.

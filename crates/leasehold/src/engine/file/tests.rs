@@ -12,29 +12,35 @@ use crate::engine::{Engine, EngineUrl, LockView, Renewal};
 use crate::{Claim, ErrorKind, LockName, Locks, LostReason, Mode, Terms, Token};
 
 /// The TTL of a lease that cannot end while a test runs.
-const LASTING: Duration = Duration::from_secs(600);
+pub(super) const LASTING: Duration = Duration::from_secs(600);
 
-struct Home {
+pub(super) struct Home {
     _temp: tempfile::TempDir,
-    dir: PathBuf,
+    pub(super) dir: PathBuf,
 }
 
 impl Home {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let temp = tempfile::tempdir().unwrap();
         Self { dir: temp.path().join("locks-here"), _temp: temp }
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("file://{}", self.dir.display())
     }
 
-    async fn open(&self) -> Locks {
+    pub(super) async fn open(&self) -> Locks {
         Locks::builder().ttl(LASTING).open(&self.url()).await.unwrap()
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str) -> PathBuf {
         self.dir.join("locks").join(wire::file_name(&LockName::new(name).unwrap()))
+    }
+
+    /// Sets a lock's file back in time, so that it was last used long ago.
+    pub(super) fn make_idle(&self, name: &str) {
+        let old = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
+        File::options().write(true).open(self.file(name)).unwrap().set_times(old).unwrap();
     }
 
     fn counters(&self, name: &str) -> Counters {
@@ -42,7 +48,7 @@ impl Home {
     }
 }
 
-async fn take(locks: &Locks, name: &str) -> Token {
+pub(super) async fn take(locks: &Locks, name: &str) -> Token {
     let guard = locks.mutex(name).lock().await.unwrap();
     let token = guard.token();
     let _ = guard.release().await.unwrap();
@@ -265,10 +271,7 @@ async fn idle_files_are_taken_away_and_their_tokens_kept() {
     let before = take(&locks, "idle").await;
     take(&locks, "fresh").await;
     let held = locks.mutex("held").lock().await.unwrap();
-    let old = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000));
-    for name in ["idle", "held"] {
-        File::options().write(true).open(home.file(name)).unwrap().set_times(old).unwrap();
-    }
+    ["idle", "held"].into_iter().for_each(|name| home.make_idle(name));
     let other = home.open().await;
     assert!(!home.file("idle").exists());
     assert!(home.file("fresh").exists() && home.file("held").exists());
@@ -315,7 +318,7 @@ async fn what_dead_clients_left_is_cleared_away() {
 }
 
 /// Waits until `done`. Only a failing test waits for two minutes.
-async fn until(done: impl AsyncFn() -> bool) {
+pub(super) async fn until(done: impl AsyncFn() -> bool) {
     let waiting = async {
         while !done().await {
             Clock::system().sleep(Duration::from_millis(1)).await;

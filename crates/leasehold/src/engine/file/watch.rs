@@ -37,12 +37,12 @@ impl Watches {
 
     /// Watches for the last close of a client's file: the kernel closes it when the process dies.
     pub(super) fn death(self: &Arc<Self>, path: &Path) -> io::Result<Watch> {
-        self.add(path, WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF)
+        self.add(path, WatchFlags::CLOSE_WRITE | WatchFlags::DELETE_SELF | WatchFlags::DONT_FOLLOW)
     }
 
     /// Watches for a write to a lock's file.
     pub(super) fn change(self: &Arc<Self>, path: &Path) -> io::Result<Watch> {
-        self.add(path, WatchFlags::MODIFY | WatchFlags::DELETE_SELF)
+        self.add(path, WatchFlags::MODIFY | WatchFlags::DELETE_SELF | WatchFlags::DONT_FOLLOW)
     }
 
     fn add(self: &Arc<Self>, path: &Path, what: WatchFlags) -> io::Result<Watch> {

@@ -134,6 +134,8 @@ fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
     if node.hosts.is_empty() {
         return Err(bad("one of the nodes has no host: redlock://h1,h2,h3"));
     }
+    // From `password-file=`: for all that have none of their own.
+    node.password = node.password.or_else(|| url.password.clone());
     node.options = url.options.iter().filter(|(key, _)| wanted(key)).cloned().collect();
     Node::read(&node)
 }

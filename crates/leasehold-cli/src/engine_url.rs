@@ -1,0 +1,91 @@
+//! Which engine is meant: `--engine`, else `--engine-file`, else `LEASEHOLD_ENGINE`, else `LEASEHOLD_ENGINE_FILE`, else `file:`.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use leasehold_command::secret;
+use rustix::termios::isatty;
+
+use crate::args::{EngineArg, named};
+use crate::exit::Failure;
+use crate::output;
+
+/// No file with a URL is longer.
+const LONGEST: u64 = 64 * 1024;
+
+/// How a command that we start finds the same engine: in the way in which we found it, so that a password in a file stays there.
+#[derive(Clone, Debug)]
+pub(crate) enum ForCommand {
+    Url(String),
+    File(PathBuf),
+}
+
+impl ForCommand {
+    /// Sets the command's environment.
+    pub(crate) fn set(&self, command: &mut Command) {
+        command.env_remove(secret::VARIABLE).env_remove("LEASEHOLD_ENGINE").env_remove("LEASEHOLD_ENGINE_FILE");
+        match self {
+            Self::Url(url) => command.env("LEASEHOLD_ENGINE", url),
+            Self::File(path) => command.env("LEASEHOLD_ENGINE_FILE", path),
+        };
+    }
+}
+
+/// Finds the URL, and hides a password that was typed.
+pub(crate) fn settle(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Failure> {
+    let source = |id| matches.value_source(id).filter(|source| *source != ValueSource::DefaultValue);
+    let (typed, file) = (source("engine"), source("engine_file"));
+    let by_file = match (typed, file) {
+        (Some(ValueSource::CommandLine), Some(ValueSource::CommandLine)) => {
+            return Err(Failure::usage("--engine and --engine-file both name the engine: leave one of them out"));
+        }
+        (_, Some(ValueSource::CommandLine)) => true,
+        (None, Some(_)) => true,
+        _ => false,
+    };
+    if !by_file {
+        arg.engine_file = None;
+    }
+    if let Some(path) = &arg.engine_file {
+        arg.engine = read(path)?;
+        arg.engine_file = Some(fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
+    } else if typed == Some(ValueSource::CommandLine) {
+        hide(&arg.engine);
+    }
+    Ok(())
+}
+
+/// The URL in the first line of a file.
+fn read(path: &Path) -> Result<String, Failure> {
+    let shown = path.display();
+    let read = || -> io::Result<(String, bool)> {
+        let file = File::open(path)?;
+        let open_to_all = file.metadata()?.mode() & 0o004 != 0;
+        let mut text = String::new();
+        file.take(LONGEST).read_to_string(&mut text)?;
+        Ok((text, open_to_all))
+    };
+    let (text, open_to_all) =
+        read().map_err(|error| Failure::usage(format!("cannot read the engine's URL from {shown}: {error}")))?;
+    let url = named(text.lines().next().unwrap_or_default().trim())
+        .map_err(|_| Failure::usage(format!("{shown} has no URL in its first line")))?;
+    if open_to_all && secret::has_password(&url) {
+        output::say(&format!("warning: every user can read the password in {shown}: chmod o-r {shown}"));
+    }
+    Ok(url)
+}
+
+/// A password that was typed is hidden from `ps`; a person at a terminal is told that there are better ways.
+fn hide(url: &str) {
+    let problem = secret::hide("--engine", url).err();
+    if let Some(error) = problem {
+        output::say(&format!("warning: `ps` shows the password in --engine to every user: {error}"));
+    } else if secret::has_password(url) && isatty(io::stderr()) {
+        output::say("warning: a password on the command line can be seen by others; use password-file=, --engine-file or LEASEHOLD_ENGINE");
+    }
+}

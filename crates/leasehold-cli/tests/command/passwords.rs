@@ -1,0 +1,119 @@
+//! Where passwords can be seen, and how they are kept out of there.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::common::{LASTING, Place, servers, wait_for};
+use leasehold_testbed::redis::Redis;
+
+const PASSWORD: &str = "hunter2";
+
+/// What the kernel shows of every process of this one's session, to every user.
+fn command_lines(of: rustix::process::Pid) -> String {
+    let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children", of = of.as_raw_nonzero())).unwrap();
+    let all = children.split_whitespace().map(str::to_owned).chain([of.as_raw_nonzero().to_string()]);
+    let line = |pid: String| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    all.map(|pid| line(pid).replace('\0', " ")).collect::<Vec<_>>().join("\n")
+}
+
+fn write_private(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+}
+
+/// Runs `work` beside a server that wants a password, with its URL.
+async fn with_server(work: impl FnOnce(Place, String) + Send + 'static) {
+    let server = Redis::new().password(PASSWORD).start().await.unwrap();
+    let url = format!("{}?connect-timeout=60s", server.url());
+    assert!(url.contains(PASSWORD));
+    tokio::task::spawn_blocking(move || work(Place::new(), url)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_password_that_was_typed_is_not_shown_to_other_users() {
+    with_server(|place, url| {
+        let work = "env > env; \"$L\" run -n a -c 'env > inner; echo inside'; cat";
+        let typed = format!("--engine={url}");
+        let holder = place.start(["run", "--ttl", LASTING, &typed, "a", "-c", work, "--describe", "x"]);
+        wait_for("the inner command", || place.path("inner").exists().then_some(()));
+        let shown = command_lines(holder.pid());
+        assert!(!shown.contains(PASSWORD), "{shown}");
+        assert!(shown.contains("--engine=redis://:***@127.0.0.1"), "{shown}");
+        assert!(!place.read("env").contains("LEASEHOLD_HIDDEN_ENGINE"), "it is not handed down");
+        assert_eq!(holder.finish().ok().out(), "inside\n");
+        // The command's own arguments are its own.
+        let echo = place.run(["run", "--engine", &url, "a", "--", "echo", "--engine", &url]).ok();
+        assert_eq!(echo.out(), format!("--engine {url}\n"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_url_can_stand_in_a_file_and_stays_there() {
+    with_server(|place, url| {
+        let file = place.path("engine");
+        write_private(&file, &format!("{url}\n# not this\n"));
+        let work = "env > env; \"$L\" run -n a -c 'env > inner'; cd /; \"$L\" run -n a -c 'echo inside'";
+        let ran = place.run(["run", "--ttl", LASTING, "--engine-file", "engine", "a", "-c", work]).ok();
+        assert_eq!((ran.out().as_str(), ran.err().as_str()), ("inside\n", ""));
+        for environment in ["env", "inner"] {
+            let environment = place.read(environment);
+            assert!(environment.contains("LEASEHOLD_ENGINE_FILE="), "{environment}");
+            assert!(!environment.contains(PASSWORD) && !environment.contains("LEASEHOLD_ENGINE="), "{environment}");
+        }
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let told = place.run(["ls", "--engine-file", "engine"]).ok();
+        assert!(told.err().contains("chmod o-r"), "{}", told.err());
+        place.run(["ls", "--engine-file", "nowhere"]).failed(64, "cannot read the engine's URL from nowhere");
+        place.run(["ls", "--engine-file", "engine", "--engine", "file:"]).failed(64, "leave one of them out");
+        fs::write(&file, "\n").unwrap();
+        place.run(["ls", "--engine-file", "engine"]).failed(64, "no URL in its first line");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_password_alone_can_stand_in_a_file() {
+    with_server(|place, url| {
+        write_private(&place.path("secret"), &format!("{PASSWORD}\n"));
+        let secret = place.path("secret").display().to_string();
+        let bare = url.replace(&format!(":{PASSWORD}@"), "");
+        place.run(["run", "--engine", &bare, "a", "--", "true"]).failed(69, "password");
+        let url = format!("{bare}&password-file={secret}");
+        place.run(["run", "--engine", &url, "a", "-c", "\"$L\" run -n a -c 'echo inside'"]).ok();
+        place.run(["doctor", "--engine", &url.replace("password-file=", "password-file=/no")]).failed(64, "password-file");
+        let redlock = url.replace("redis://", "redlock://").replace("connect-timeout=60s&", "node-timeout=30s&even=allowed&");
+        place.run(["run", "--engine", &redlock, "a", "--", "true"]).ok();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn postgresql_finds_its_own_file() {
+    let server = servers::postgres().await;
+    let url = server.url();
+    let port = server.addr().port();
+    tokio::task::spawn_blocking(move || {
+        let place = Place::new();
+        let bare = url.replace(":password@", "@");
+        assert_ne!(bare, url);
+        let run = |variable: &str, value: &str| {
+            let mut command = place.leasehold(["run", "--engine", &bare, "a", "--", "true"]);
+            let none = place.path("none");
+            command.env_remove("PGPASSWORD").env("PGPASSFILE", none).env(variable, value);
+            crate::common::Ran(command.output().unwrap())
+        };
+        run("X", "").failed(69, "");
+        let file = place.path("pgpass");
+        write_private(&file, &format!("# a comment\n127.0.0.1:{port}:test:leasehold:password\n"));
+        run("PGPASSFILE", file.to_str().unwrap()).ok();
+        run("PGPASSWORD", "password").ok();
+        // One that others can read is not used, as PostgreSQL's own tools do not.
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        run("PGPASSFILE", file.to_str().unwrap()).failed(69, "");
+    })
+    .await
+    .unwrap();
+}

@@ -1,0 +1,212 @@
+//! A folder that several users share: what they can do together, and what one of them cannot do to another. Needs root, to be others.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{LASTING, LEASEHOLD, Ran, Running, wait_for};
+
+/// The group that all users of the folder are in. Each has a primary group of its own besides.
+const COMMON: u32 = 4100;
+
+/// A place that every user can get to, with a copy of the program.
+struct Host {
+    dir: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        assert!(rustix::process::geteuid().is_root(), "needs root, to run the command as several users");
+        let dir = tempfile::tempdir().unwrap();
+        chmod(dir.path(), 0o755);
+        fs::copy(LEASEHOLD, dir.path().join("leasehold")).unwrap();
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.path("locks-here")
+    }
+
+    fn url(&self, options: &str) -> String {
+        format!("file://{}?mode=0770{options}", self.folder().display())
+    }
+
+    /// An administrator makes the folder for the common group.
+    fn make_folder(&self, mode: u32) {
+        fs::create_dir(self.folder()).unwrap();
+        chown(self.folder(), None, Some(COMMON)).unwrap();
+        chmod(&self.folder(), mode);
+    }
+
+    /// A program as user `uid`, who is in the common group; user 0 as it is.
+    fn as_user(&self, uid: u32, program: &str) -> Command {
+        let mut command = match uid {
+            0 => Command::new(program),
+            _ => {
+                let mut command = Command::new("setpriv");
+                command.args(["--reuid", &uid.to_string(), "--regid", &uid.to_string()]);
+                command.args(["--groups", &COMMON.to_string(), program]);
+                command
+            }
+        };
+        command.current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn leasehold(&self, uid: u32, url: &str, args: &[&str]) -> Command {
+        let mut command = self.as_user(uid, self.path("leasehold").to_str().unwrap());
+        for variable in ["LEASEHOLD_OWNER", "LEASEHOLD_HELD", "LEASEHOLD_NAME", "LEASEHOLD_TOKEN", "LEASEHOLD_LOG"] {
+            command.env_remove(variable);
+        }
+        command.args(args).env("LEASEHOLD_ENGINE", url);
+        command
+    }
+
+    fn run(&self, uid: u32, url: &str, args: &[&str]) -> Ran {
+        Ran(self.leasehold(uid, url, args).output().unwrap())
+    }
+
+    /// A member of the group does this in the folder.
+    fn shell(&self, uid: u32, script: &str) {
+        let done = self.as_user(uid, "sh").args(["-ec", script]).current_dir(self.folder()).output().unwrap();
+        assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    /// A file of root's that is none of the group's business.
+    fn private_file(&self) -> PathBuf {
+        let path = self.path("private-file");
+        fs::write(&path, "private").unwrap();
+        chmod(&path, 0o600);
+        path
+    }
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// Two users exclude each other, see each other, and hand the lock on.
+fn share(host: &Host, url: &str) {
+    let mut holder = host.leasehold(4001, url, &["run", "--ttl", LASTING, "job", "--", "cat"]);
+    let holder = Running(Some(holder.spawn().unwrap()));
+    wait_for("a holder", || host.run(4001, url, &["show", "job"]).out().contains("held").then_some(()));
+    host.run(4002, url, &["run", "-n", "job", "--", "true"]).failed(1, "");
+    assert!(host.run(4002, url, &["ls"]).ok().out().contains("cat"));
+    let mut waiter = host.leasehold(4002, url, &["run", "--ttl", LASTING, "job", "-c", "echo served"]);
+    let waiter = Running(Some(waiter.spawn().unwrap()));
+    wait_for("a waiter", || host.run(4001, url, &["show", "job"]).out().contains("WAITER").then_some(()));
+    holder.finish().ok();
+    assert_eq!(waiter.finish().ok().out(), "served\n");
+    host.run(4001, url, &["run", "-n", "job", "--", "true"]).ok();
+    host.run(0, url, &["run", "-n", "job", "--", "true"]).ok();
+}
+
+#[test]
+fn two_users_with_primary_groups_of_their_own_share_a_folder_that_was_made_for_them() {
+    for given in [0o2770, 0o770, 0o3777] {
+        let host = Host::new();
+        host.make_folder(given);
+        share(&host, &host.url(if given == 0o3777 { "&group=4100" } else { "" }));
+        assert_eq!(mode(&host.folder()), given, "its mode is its maker's");
+        // After a reboot the other user is the first: in a sticky folder it cannot replace what belongs to the one.
+        fs::write(host.folder().join("clock"), "0 1\n").unwrap();
+        host.run(4002, &host.url(""), &["run", "-n", "job", "--", "true"]).ok();
+        assert!(fs::read_to_string(host.folder().join("clock")).unwrap().len() > 32);
+    }
+}
+
+#[test]
+fn the_first_user_can_make_the_folder_for_a_group() {
+    let host = Host::new();
+    chmod(host.dir.path(), 0o1777);
+    share(&host, &host.url("&group=4100"));
+    let made = fs::metadata(host.folder()).unwrap();
+    assert_eq!((made.uid(), made.gid(), mode(&host.folder())), (4001, COMMON, 0o2770));
+}
+
+#[test]
+fn a_folder_whose_group_is_not_shared_says_what_to_do() {
+    let host = Host::new();
+    chmod(host.dir.path(), 0o1777);
+    let url = host.url("");
+    host.run(4001, &url, &["run", "job", "--", "true"]).ok();
+    let refused = host.run(4002, &url, &["run", "job", "--", "true"]).failed(69, "group 4001");
+    for part in ["user 4002 in the groups 4002, 4100", "chgrp -R GROUP", "&group=GROUP"] {
+        assert!(refused.err().contains(part), "{part}: {}", refused.err());
+    }
+    // What it says helps.
+    let folder = host.folder().display().to_string();
+    let script = format!("chgrp -R {COMMON} {folder} && chmod -R g+rwX {folder}");
+    assert!(Command::new("sh").args(["-ec", &script]).status().unwrap().success());
+    host.run(4002, &url, &["run", "job", "--", "true"]).ok();
+}
+
+#[test]
+fn a_member_of_the_group_cannot_reach_roots_files_through_the_folder() {
+    let host = Host::new();
+    host.make_folder(0o2770);
+    let (url, private) = (host.url(""), host.private_file());
+    host.run(0, &url, &["run", "job", "--", "true"]).ok();
+    let folder = host.path("private-folder");
+    fs::create_dir(&folder).unwrap();
+    chmod(&folder, 0o700);
+    let links = format!(
+        "rm locks/job; ln -s {private} locks/job; ln -s {private} floor.new; ln -s {private} audit.log",
+        private = private.display()
+    );
+    host.shell(4001, &links);
+    host.run(0, &url, &["run", "job", "--", "true"]).failed(69, "it is a link");
+    assert!(host.run(0, &url, &["ls"]).failed(69, "it is a link").out().contains("job"), "others are still listed");
+    for number in 0..300 {
+        // Enough that some are swept, which writes the floor.
+        if fs::symlink_metadata(host.folder().join("floor")).is_ok() {
+            break;
+        }
+        host.run(0, &url, &["run", &format!("n{number}"), "--", "true"]).ok();
+    }
+    assert!(fs::symlink_metadata(host.folder().join("floor")).is_ok(), "the floor was written");
+    host.shell(4001, &format!("mv records away; ln -s {} records", folder.display()));
+    host.run(0, &url, &["run", "other", "--", "true"]).failed(69, "records is a link");
+    assert_eq!((fs::read_to_string(&private).unwrap().as_str(), mode(&private)), ("private", 0o600));
+    assert_eq!((mode(&folder), fs::read_dir(&folder).unwrap().count()), (0o700, 0));
+}
+
+#[test]
+fn the_default_folder_is_a_users_own_and_is_named() {
+    let host = Host::new();
+    let (home, state) = (host.path("home"), host.path("state"));
+    for dir in [&home, &state] {
+        fs::create_dir(dir).unwrap();
+        chown(dir, Some(4001), Some(4001)).unwrap();
+    }
+    let run = |args: &[&str], state: Option<&Path>| {
+        let mut command = host.leasehold(4001, "", args);
+        command.env_remove("LEASEHOLD_ENGINE").env("HOME", &home).env_remove("XDG_STATE_HOME");
+        command.envs(state.map(|state| ("XDG_STATE_HOME", state)));
+        Ran(command.output().unwrap())
+    };
+    let folder = home.join(".local/state/leasehold");
+    let named = format!("this user's own folder {}", folder.display());
+    assert!(run(&["ls"], None).ok().err().contains(&named));
+    assert!(!folder.exists());
+    run(&["run", "job", "--", "true"], None).ok();
+    let listed = run(&["ls"], None).ok();
+    assert!(listed.err().contains(&named), "{}", listed.err());
+    // As under cron, which has another environment.
+    let doctor = run(&["doctor", "--json"], Some(&state));
+    assert_eq!(doctor.code(), 1, "{}", doctor.out());
+    let report: serde_json::Value = serde_json::from_str(&doctor.out()).unwrap();
+    let finding = report["findings"].as_array().unwrap().iter().find(|one| one["check"] == "default-folder").unwrap();
+    assert_eq!(finding["level"], "warn", "{finding}");
+    assert!(finding["found"].as_str().unwrap().contains(folder.to_str().unwrap()), "{finding}");
+}

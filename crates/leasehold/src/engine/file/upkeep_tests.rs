@@ -1,0 +1,103 @@
+//! A folder over a long time: files that are not needed any more go, and a folder that was removed is used again once it is back.
+
+use std::fs;
+use std::time::Duration;
+
+use super::tests::{Home, take, until};
+use crate::{ErrorKind, Locks, LostReason};
+
+/// The tokens of a name that was swept, and of one that is new, are above all that were granted before.
+#[tokio::test]
+async fn many_names_leave_few_files_in_a_process_that_goes_on() {
+    let home = Home::new();
+    let locks = home.open().await;
+    let held = locks.mutex("held").lock().await.unwrap();
+    let first = take(&locks, "name-0").await;
+    let names = if cfg!(feature = "nightly") { 3000 } else { 1000 };
+    for number in 1..names {
+        take(&locks, &format!("name-{number}")).await;
+    }
+    let files = || fs::read_dir(home.dir.join("locks")).unwrap().count();
+    until(async || files() <= 500).await;
+    assert!(held.is_held() && home.file("held").exists());
+    assert!(locks.mutex("held").try_lock().await.unwrap().is_none());
+    assert!(take(&locks, "name-0").await > first);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn sweeping_beside_those_who_lock_repeats_no_token_and_lets_no_two_in() {
+    let home = Home::new();
+    let clients: Vec<Locks> = vec![home.open().await, home.open().await, home.open().await];
+    let workers = clients.iter().enumerate().map(|(worker, locks)| {
+        let locks = locks.clone();
+        tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            for round in 0..400 {
+                // One name for all, which is free between two turns, and many that make the sweep begin.
+                let guard = locks.mutex("common").lock().await.unwrap();
+                tokens.push(guard.token());
+                assert!(guard.is_held());
+                let _ = guard.release().await.unwrap();
+                take(&locks, &format!("{worker}-{round}")).await;
+            }
+            tokens
+        })
+    });
+    let mut tokens = Vec::new();
+    for worker in workers {
+        let of_one = worker.await.unwrap();
+        assert!(of_one.is_sorted_by(|a, b| a < b));
+        tokens.extend(of_one);
+    }
+    let all = tokens.len();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), all, "no token came twice");
+}
+
+#[tokio::test]
+async fn a_folder_that_was_removed_and_put_back_is_used_again() {
+    let home = Home::new();
+    let locks = Locks::builder().ttl(Duration::from_millis(300)).open(&home.url()).await.unwrap();
+    let guard = locks.mutex("a").lock().await.unwrap();
+    let records = locks.records().unwrap();
+    records.record("r", 0, "one").await.unwrap().unwrap();
+    fs::remove_dir_all(&home.dir).unwrap();
+    assert_eq!(guard.lost().await, LostReason::Taken);
+    assert_eq!(locks.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(records.recall("r").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    // Another process puts it back; what it locks, we find locked.
+    let other = home.open().await;
+    let held = other.mutex("a").lock().await.unwrap();
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
+    drop(held);
+    let again = locks.mutex("a").lock().await.unwrap();
+    assert!(other.mutex("a").try_lock().await.unwrap().is_none());
+    assert!(again.token() > guard.token(), "as far as this process knows them, tokens go on");
+    assert_eq!(records.recall("r").await.unwrap().version, 0);
+    records.record("r", 0, "two").await.unwrap().unwrap();
+    assert_eq!(other.records().unwrap().recall("r").await.unwrap().value, "two");
+}
+
+#[tokio::test]
+async fn a_folder_that_was_moved_away_is_not_used_beside_the_new_one() {
+    let home = Home::new();
+    let locks = home.open().await;
+    take(&locks, "a").await;
+    fs::rename(&home.dir, home.dir.with_file_name("moved")).unwrap();
+    let other = home.open().await;
+    let _held = other.mutex("a").lock().await.unwrap();
+    assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 1);
+    assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_client_whose_file_was_removed_registers_again() {
+    let home = Home::new();
+    let locks = home.open().await;
+    for file in fs::read_dir(home.dir.join("clients")).unwrap() {
+        fs::remove_file(file.unwrap().path()).unwrap();
+    }
+    let _guard = locks.mutex("a").lock().await.unwrap();
+    assert!(home.open().await.mutex("a").try_lock().await.unwrap().is_none(), "others see that it lives");
+}

@@ -1,0 +1,193 @@
+//! Passwords that do not stand in the URL, which commands show to every user of the host, but in a file: `password-file=` of every engine
+//! with a login, and PostgreSQL's own `PGPASSFILE` and `PGPASSWORD`.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::EngineUrl;
+use crate::error::{Error, ErrorKind, Result};
+
+/// No file with a password is longer.
+const LONGEST: u64 = 64 * 1024;
+
+/// Options that name a file, and what is read from it.
+const FILES: [(&str, Secret); 2] =
+    [("password-file", Secret::Password), ("sentinel-password-file", Secret::Option("sentinel-password"))];
+
+#[derive(Clone, Copy)]
+enum Secret {
+    /// The URL's password.
+    Password,
+    /// The value of this option.
+    Option(&'static str),
+}
+
+impl EngineUrl {
+    /// The URL with the passwords that it only refers to.
+    ///
+    /// # Errors
+    /// `InvalidUrl` if a file cannot be read, or if the password stands in the URL, too.
+    pub fn with_passwords(mut self) -> Result<Self> {
+        if matches!(self.scheme.as_str(), "memory" | "file") {
+            return Ok(self);
+        }
+        for (key, secret) in FILES {
+            let Some(path) = self.option(key).map(str::to_owned) else { continue };
+            let password = first_line(&path, key)?;
+            self.options.retain(|(other, _)| other != key);
+            match secret {
+                Secret::Password if self.password.is_some() => {
+                    return Err(bad(format!("the URL has a password, and {key}=, too: leave one of them out")));
+                }
+                Secret::Password => self.password = Some(password),
+                Secret::Option(option) => self.options.push((option.to_owned(), password)),
+            }
+        }
+        if self.scheme == "postgres" && self.password.is_none() {
+            self.password = postgres::password(&self);
+        }
+        Ok(self)
+    }
+}
+
+fn bad(message: String) -> Error {
+    Error::new(ErrorKind::InvalidUrl, message)
+}
+
+fn first_line(path: &str, key: &str) -> Result<String> {
+    let text = read(Path::new(path)).map_err(|e| bad(format!("cannot read {key}={path}")).caused_by(e))?;
+    let line = text.lines().next().unwrap_or_default();
+    if line.is_empty() {
+        return Err(bad(format!("{key}={path} has no password in its first line")));
+    }
+    Ok(line.to_owned())
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let file = File::open(path)?;
+    if is_open_to(&file, 0o004) {
+        tracing::warn!(path = %path.display(), "every user of this host can read this file with a password; chmod o-r");
+    }
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+#[cfg(unix)]
+fn is_open_to(file: &File, bits: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().is_ok_and(|found| found.mode() & bits != 0)
+}
+
+#[cfg(not(unix))]
+fn is_open_to(_: &File, _: u32) -> bool {
+    false
+}
+
+/// What PostgreSQL's own tools do for a URL without a password.
+mod postgres {
+    use std::env;
+    use std::fs::File;
+    use std::path::PathBuf;
+
+    use super::{EngineUrl, is_open_to, read};
+
+    pub(super) fn password(url: &EngineUrl) -> Option<String> {
+        if let Some(password) = env::var("PGPASSWORD").ok().filter(|password| !password.is_empty()) {
+            return Some(password);
+        }
+        let set = |key| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let path = set("PGPASSFILE").or_else(|| Some(set("HOME")?.join(".pgpass")))?;
+        let file = File::open(&path).ok()?;
+        if is_open_to(&file, 0o077) {
+            tracing::warn!(path = %path.display(), "not used, as PostgreSQL's tools do: others may use this file; chmod 0600");
+            return None;
+        }
+        find(&read(&path).ok()?, url)
+    }
+
+    /// Lines of `host:port:database:user:password`, where `*` is any, and `\` goes before a `:` or `\`; the first that fits counts.
+    pub(super) fn find(text: &str, url: &EngineUrl) -> Option<String> {
+        let (user, database) = (url.user.as_deref()?, url.path.trim_start_matches('/'));
+        let hosts = url.hosts.iter().map(|host| match host.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host.trim_matches(['[', ']']), port),
+            _ => (host.trim_matches(['[', ']']), "5432"),
+        });
+        let lines: Vec<Vec<String>> = text.lines().filter(|line| !line.starts_with('#')).map(fields).collect();
+        hosts.into_iter().find_map(|(host, port)| {
+            let fits = |line: &&Vec<String>| {
+                let asked = [host, port, database, user];
+                line.len() == 5 && line.iter().zip(asked).all(|(field, asked)| field == "*" || field == asked)
+            };
+            lines.iter().find(fits).map(|line| line[4].clone())
+        })
+    }
+
+    fn fields(line: &str) -> Vec<String> {
+        let (mut fields, mut chars) = (vec![String::new()], line.chars());
+        while let Some(c) = chars.next() {
+            match (c, fields.len()) {
+                (':', 1..5) => fields.push(String::new()),
+                (c, _) => {
+                    let c = if c == '\\' { chars.next().unwrap_or('\\') } else { c };
+                    fields.last_mut().into_iter().for_each(|field| field.push(c));
+                }
+            }
+        }
+        fields
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn read(url: &str) -> Result<EngineUrl> {
+        EngineUrl::parse(url)?.with_passwords()
+    }
+
+    #[test]
+    fn a_password_is_read_from_its_file() {
+        let secret = file("hun:ter@2?\nnot this\n");
+        let path = secret.path().display();
+        for url in ["redis://u@h", "mysql://u@h/d", "zookeeper://u@h/p", "redlock://h1,h2,h3"] {
+            let url = read(&format!("{url}?password-file={path}&x=1")).unwrap();
+            assert_eq!(url.password.as_deref(), Some("hun:ter@2?"));
+            assert_eq!(url.options, [("x".to_owned(), "1".to_owned())]);
+            assert!(!format!("{url} {url:?}").contains("ter@2"));
+        }
+        let url = read(&format!("redis+sentinel://h/m?sentinel-password-file={path}")).unwrap();
+        assert_eq!((url.password.as_deref(), url.option("sentinel-password")), (None, Some("hun:ter@2?")));
+    }
+
+    #[test]
+    fn says_what_is_wrong_and_shows_no_password() {
+        let (secret, empty) = (file("hunter2\n"), file("\n"));
+        for (url, says) in [
+            (format!("redis://u:other@h?password-file={}", secret.path().display()), "leave one of them out"),
+            (format!("redis://u@h?password-file={}", empty.path().display()), "no password in its first line"),
+            ("redis://u@h?password-file=/no/such".to_owned(), "cannot read password-file=/no/such"),
+        ] {
+            let error = read(&url).unwrap_err().to_string();
+            assert!(error.contains(says) && !error.contains("hunter2") && !error.contains("other"), "{error}");
+        }
+    }
+
+    #[test]
+    fn finds_what_postgresql_would_find() {
+        let text = "# host:port:database:user:password\ndb1:5432:shop:app:one\n*:*:shop:app:t\\:w\\\\o\n*:*:*:*:three:3\nbad\n";
+        let find = |url: &str| postgres::find(text, &EngineUrl::parse(url).unwrap());
+        assert_eq!(find("postgres://app@db1/shop").as_deref(), Some("one"));
+        assert_eq!(find("postgres://app@db1:5433/shop").as_deref(), Some("t:w\\o"));
+        assert_eq!(find("postgres://app@[::1]/other").as_deref(), Some("three:3"));
+        assert_eq!(postgres::find("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1,db2:7/d").unwrap()).as_deref(), Some("x"));
+        assert_eq!(postgres::find("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1/d").unwrap()), None);
+    }
+}
