@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::bells;
-use super::engine::LeaseEngine;
+use super::engine::{LeaseEngine, look_pause};
 use super::lot::{Inside, Lot, Row};
 use super::state::Note;
 use super::step::Op;
@@ -83,10 +83,15 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
         };
         let Some(ahead) = ahead else { break };
         let poll = strong.pool.config.poll;
-        let rung = match ahead.bell.filter(|_| strong.ears.is_some()) {
+        // Where the server is short of connections, none is kept to hear a bell on.
+        let spares = strong.pool.spares();
+        let rung = match ahead.bell.filter(|_| strong.ears.is_some() && !spares) {
             Some(bell) => hear(&strong, &mut link, bell).await,
             None => None,
         };
+        if spares && let Some((idle, _permit)) = link.take() {
+            idle.close().await;
+        }
         match rung {
             // It rang, or was not hung yet: then a little patience helps.
             Some(true) if in_vain == 0 => {}
@@ -97,6 +102,7 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
             Some(false) => {}
             None => {
                 let pace = poll * u32::try_from(ahead.place.min(15) + 1).unwrap_or(1);
+                let pace = if spares { look_pause() } else { pace };
                 let at = *look_at.get_or_insert_with(|| strong.clock.now().after(pace));
                 tokio::select! {
                     () = strong.clock.sleep_until(at) => {}
