@@ -96,7 +96,7 @@ pub(crate) struct EngineArg {
     /// `postgres://user:password@host/database` for many machines and a database that is there already. `leasehold engines` lists all of them.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:", value_parser = named)]
     pub(crate) engine: String,
-    /// For how long an engine that is unreachable is tried again before giving up; `run -w` counts instead
+    /// For how long an engine that is unreachable is tried again; `run -w` counts instead, and `cron` never gives up
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse)]
     pub(crate) connect_timeout: Duration,
 }

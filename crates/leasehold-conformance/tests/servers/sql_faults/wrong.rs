@@ -51,6 +51,6 @@ async fn a_server_of_another_kind_is_said_to_be_one() {
     ] {
         let error = Locks::open(&url).await.expect_err(&url);
         assert!(error.to_string().contains(says), "{url}: {error}");
-        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::InvalidUrl, false), "{url}: {error}");
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, false), "{url}: {error}");
     }
 }

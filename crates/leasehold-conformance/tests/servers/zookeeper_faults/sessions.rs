@@ -29,7 +29,7 @@ async fn a_hundred_ttls_share_few_sessions() {
         for number in 0..100u64 {
             let step = if rising { number } else { 99 - number };
             let ttl = LONG + Duration::from_secs(step);
-            let guard = locks.mutex(format!("lock-{number}")).ttl(ttl).lock().await.expect("a lock");
+            let guard = locks.mutex(format!("lock-{number}")).ttl(ttl).wait(SOON).lock().await.expect("a lock");
             assert!(guard.remaining() <= ttl, "a dead holder's lock is free within its TTL");
             guards.push(guard);
         }

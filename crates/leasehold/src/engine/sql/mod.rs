@@ -163,6 +163,14 @@ impl Dialect {
         }
     }
 
+    /// The product, for people.
+    pub(crate) const fn product(self) -> &'static str {
+        match self {
+            Self::MySql => "MySQL or MariaDB",
+            Self::Postgres => "PostgreSQL",
+        }
+    }
+
     /// The server's usual port.
     pub(crate) const fn port(self) -> u16 {
         match self {

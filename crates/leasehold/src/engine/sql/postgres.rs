@@ -13,7 +13,7 @@ use tokio_postgres::{
 };
 
 use super::config::{Config, Technique};
-use super::error::{Failure, plain};
+use super::error::{Failure, is_stranger, plain};
 use super::link::{LOCK_WAIT, Reply, Value};
 use super::tls::Tls;
 use crate::clock::Clock;
@@ -258,6 +258,7 @@ fn failed(error: Native) -> Failure {
 fn unreachable(error: Native) -> Failure {
     match error.as_db_error() {
         Some(said) => Failure::refused(said.code().code(), said.message()),
+        None if is_stranger(&error.to_string()) || is_stranger(&plain(&error)) => Failure::Stranger(plain(&error)),
         None => Failure::Unreachable(plain(&error)),
     }
 }
