@@ -70,8 +70,7 @@ impl Connect {
     }
 
     fn late(&self) -> Error {
-        let message =
-            format!("the engine could not be reached within {:?}; `leasehold doctor` says why", self.timeout);
+        let message = format!("the engine could not be reached within {:?}; `leasehold doctor` says why", self.timeout);
         Error::new(ErrorKind::Unavailable, message).retryable()
     }
 }

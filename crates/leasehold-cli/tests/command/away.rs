@@ -20,7 +20,10 @@ fn a_run_waits_for_an_engine_that_comes_back() {
         let mut said = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
-        assert!(line.contains("cannot be reached") && line.contains("; retrying for up to 2m 0s"), "{options:?}: {line}");
+        assert!(
+            line.contains("cannot be reached") && line.contains("; retrying for up to 2m 0s"),
+            "{options:?}: {line}"
+        );
         runtime.block_on(server.restart(Data::Keep)).unwrap();
         let ran = running.end().ok();
         assert_eq!(ran.out(), "ran\n", "{options:?}");
@@ -47,6 +50,7 @@ fn an_engine_that_stays_away_is_69_after_the_bound() {
         assert_eq!(ran.err().matches("retrying for up to 300ms").count(), 1, "{args:?}: {}", ran.err());
     }
     let wrong = server.url().replace("redis://", "redis://nobody:wrong@");
-    let ran = place.run(["run", "--engine", &wrong, "job", "--", "true"]).failed(69, "refuses the user or the password");
+    let ran =
+        place.run(["run", "--engine", &wrong, "job", "--", "true"]).failed(69, "refuses the user or the password");
     assert!(!ran.err().contains("retrying"), "{}", ran.err());
 }

@@ -23,7 +23,8 @@ async fn comes_back(mut server: Server, url: String) {
         let builder = Locks::builder().ttl(LONG).connect_timeout(SOON).on_unreachable(note);
         async move { builder.open(&url).await }
     });
-    eventually(SOON, || async { if told.load(Ordering::SeqCst) > 0 { Ok(()) } else { Err("nothing was tried") } }).await;
+    eventually(SOON, || async { if told.load(Ordering::SeqCst) > 0 { Ok(()) } else { Err("nothing was tried") } })
+        .await;
     server.restart(Data::Keep).await.expect("a server");
     let locks = opening.await.expect("no panic").unwrap_or_else(|error| panic!("{url}: {error}"));
     assert!(locks.mutex("a").lock().await.expect("a lock").is_held(), "{url}");

@@ -96,7 +96,8 @@ impl Failure {
             Self::Unreachable(why) => later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(why))),
             // No waiting makes it one.
             Self::Stranger(why) => {
-                let message = format!("{server} answered, but is not {}: check host and port ({why})", dialect.product());
+                let message =
+                    format!("{server} answered, but is not {}: check host and port ({why})", dialect.product());
                 Error::new(Unavailable, message)
             }
             Self::Broken(why) => {
@@ -194,13 +195,14 @@ pub(super) fn plain(error: &dyn std::error::Error) -> String {
 
 /// What an answer looks like to a client library that cannot read it, because the server speaks another protocol.
 pub(super) fn is_stranger(why: &str) -> bool {
-    const SIGNS: [&str; 9] = [
+    const SIGNS: [&str; 10] = [
         "bytes remaining on stream",
         "unknown message tag",
         "invalid message length",
         "unexpected message",
         "out of sync",
         "out of order",
+        "larger than max_allowed_packet",
         "unexpected packet",
         "unknown protocol",
         "unknown authentication",

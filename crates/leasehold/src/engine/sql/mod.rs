@@ -10,6 +10,7 @@ mod error;
 pub mod held;
 mod lease;
 mod link;
+mod load;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod pool;

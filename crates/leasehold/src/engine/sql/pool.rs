@@ -153,6 +153,17 @@ impl Pool {
         self.shortage.refused.load(Ordering::SeqCst)
     }
 
+    /// Whether the server counts as short of connections.
+    pub(super) fn is_short(&self) -> bool {
+        self.config.clock.now() < *lock(&self.shortage.until)
+    }
+
+    /// The server is short of connections for so long.
+    pub(super) fn short_for(&self, time: Duration) {
+        *lock(&self.shortage.until) = self.config.clock.now().after(time);
+        self.shrink();
+    }
+
     /// The server is short of connections until further notice, or is so no longer. Those that nothing uses are closed.
     pub(super) fn set_short(&self, short: bool) {
         *lock(&self.shortage.until) = if short { Moment::NEVER } else { Moment::default() };
@@ -166,7 +177,7 @@ impl Pool {
 
     /// Whether no connection is kept that nothing uses: the server is short of them, and this client holds nothing.
     pub(super) fn spares(&self) -> bool {
-        self.shortage.holds.load(Ordering::SeqCst) == 0 && self.config.clock.now() < *lock(&self.shortage.until)
+        self.shortage.holds.load(Ordering::SeqCst) == 0 && self.is_short()
     }
 
     /// Closes the connections that nothing uses, if the server needs them.

@@ -111,7 +111,10 @@ pub(super) fn unreachable(config: &Config, cause: Cause) -> Error {
     }
     let said = match &cause {
         Cause::NoHosts | Cause::Timeout | Cause::ConnectionLoss => {
-            format!("no server of {} could be reached, none has a majority, or all refuse more connections of this host (maxClientCnxns){hint}", config.shown_hosts)
+            format!(
+                "no server of {} could be reached, none has a majority, or all refuse more connections of this host (maxClientCnxns){hint}",
+                config.shown_hosts
+            )
         }
         other => format!("no session with {}: {other}{hint}", config.shown_hosts),
     };

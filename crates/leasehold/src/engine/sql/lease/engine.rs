@@ -18,6 +18,7 @@ use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::{Config, Wake};
 use crate::engine::sql::ddl::Tables;
 use crate::engine::sql::link::Link;
+use crate::engine::sql::load;
 use crate::engine::sql::pool::Pool;
 use crate::engine::sql::pooler::{self, Probed};
 use crate::engine::sql::records::Shelf;
@@ -27,7 +28,7 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::cohort::Cohort;
-use crate::logic::connections;
+use crate::logic::connections::{self, Wake as Wakeup};
 use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
@@ -86,6 +87,7 @@ impl LeaseEngine {
         drop(link);
         let listens = sends && config.wake == Wake::Auto;
         let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::bits() as u64);
+        let bells_pool = Arc::clone(&pool);
         let engine = Arc::new(Self {
             records: Shelf::new(&pool),
             pool,
@@ -95,7 +97,7 @@ impl LeaseEngine {
             inbox: inbox.into(),
             sends,
             is_deaf: AtomicBool::new(true),
-            bells: rings.then(|| Bells::start(config, clock.clone())),
+            bells: rings.then(|| Bells::start(Arc::clone(&bells_pool), clock.clone())),
             ears: rings.then(|| Arc::new(Semaphore::new(ears))),
             lots: Mutex::default(),
             losses: LossBoard::default(),
@@ -209,6 +211,23 @@ impl LeaseEngine {
             let pool = Arc::clone(&self.pool);
             tokio::spawn(async move { pool.borrow().await.map(drop) });
             self.holds.notify_one();
+        }
+    }
+
+    /// Looks how many connections the server has left, where none listens that could: whether those who wait give theirs up.
+    pub(super) async fn weigh(&self) {
+        let now = if self.pool.is_short() { Wakeup::Poll } else { Wakeup::Listen };
+        let load = match self.pool.borrow().await {
+            Ok(mut link) => load::mysql(&mut link).await,
+            Err(failure) => Err(failure),
+        };
+        match load {
+            Ok(load) if connections::wake(now, Some(load), self.is_holder()) == Wakeup::Poll => {
+                self.pool.short_for(load::CHECK * 2);
+            }
+            Ok(_) => self.pool.set_short(false),
+            // A refusal is noted where it happens.
+            Err(failure) => tracing::debug!(?failure, "the server does not say how many connections it has left"),
         }
     }
 

@@ -7,15 +7,13 @@ use super::engine::LeaseEngine;
 use super::state::moment;
 use crate::claim::{ClaimId, Token};
 use crate::engine::sql::error::{Failure, Meaning};
-use crate::engine::sql::link::{Link, Value};
+use crate::engine::sql::link::Link;
+use crate::engine::sql::load;
 use crate::engine::sql::pool::Pool;
 use crate::engine::sql::pooler::{self, Probed};
 use crate::logic::backoff;
-use crate::logic::connections::{self, Load, Wake};
+use crate::logic::connections::{self, Wake};
 use crate::name::LockName;
-
-/// How often it is looked how many connections the server has left, at least; a random half sooner, so that clients do not decide together.
-const CHECK: Duration = Duration::from_secs(5);
 
 /// The channel on which a client hears.
 pub(super) fn channel(inbox: &str) -> String {
@@ -68,7 +66,7 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Link>) {
             End::Short => {
                 wake = Wake::Poll;
                 pool.set_short(true);
-                backoff::pause(0, CHECK, CHECK, dice)
+                load::pause()
             }
             End::Broken => backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice),
         };
@@ -124,14 +122,7 @@ async fn converse(
 
 /// Whether the server has connections enough for one that listens.
 async fn stays(engine: &Weak<LeaseEngine>, link: &mut Link, now: Wake) -> Result<bool, Failure> {
-    const LOAD: &str = "SELECT COALESCE(sum(numbackends), 0)::bigint, current_setting('max_connections')::bigint FROM pg_stat_database";
-    let reply = link.run(LOAD, &[]).await?;
-    let number = |value: &Value| value.int().and_then(|number| u64::try_from(number).ok());
-    let load = match reply.row() {
-        Some([used, most]) => number(used).zip(number(most)).map(|(used, most)| Load { used, most }),
-        _ => None,
-    };
-    let load = load.ok_or_else(|| Failure::Strange("no number of connections".into()))?;
+    let load = load::postgres(link).await?;
     let holds = engine.upgrade().is_some_and(|engine| engine.is_holder());
     Ok(connections::wake(now, Some(load), holds) == Wake::Listen)
 }
@@ -146,11 +137,7 @@ async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) -> Result<End, Failure
     }) else {
         return Ok(End::Broken);
     };
-    let next_check = || {
-        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        clock.now().after(backoff::pause(0, CHECK, CHECK, dice))
-    };
-    let mut check_at = next_check();
+    let mut check_at = load::next_check(&clock);
     loop {
         tokio::select! {
             text = news.recv() => {
@@ -158,7 +145,7 @@ async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) -> Result<End, Failure
                 engine.heard(&text);
             }
             () = clock.sleep_until(check_at) => {
-                check_at = next_check();
+                check_at = load::next_check(&clock);
                 if !stays(engine, &mut link, Wake::Listen).await? {
                     link.close().await;
                     return Ok(End::Short);

@@ -240,7 +240,8 @@ impl LeaseEngine {
             let ours = |party: &Party<Note>| party.note.inbox == self.inbox;
             let tokens = Tokens::reserve(cohort.as_ref(), &table, ours, &mut last);
             let messages = self.messages(&lot.name, &table, &effects);
-            let swap = Swap { lock_wait: &wait, ..swap(lot.name.as_str(), found.version, last, &table, now, &messages) };
+            let swap =
+                Swap { lock_wait: &wait, ..swap(lot.name.as_str(), found.version, last, &table, now, &messages) };
             // Where nobody is left, nothing is told that has a time.
             let clears =
                 nobody(&table) && messages.is_empty() && outs.iter().all(|out| matches!(out, Out::Departed(_)));
@@ -332,13 +333,7 @@ impl LeaseEngine {
     }
 
     /// Takes the lock for a claim if nobody is there.
-    async fn take_free(
-        &self,
-        lot: &Lot,
-        claim: &Claim,
-        wait: &str,
-        link: &mut Pooled,
-    ) -> Result<Option<Row>, Failure> {
+    async fn take_free(&self, lot: &Lot, claim: &Claim, wait: &str, link: &mut Pooled) -> Result<Option<Row>, Failure> {
         let mut party = step::party(claim, &self.inbox);
         // Both stand for what the statement says.
         party.until = Moment::default().after(party.ttl);

@@ -35,7 +35,8 @@ async fn take(link: &mut Link, config: &Config) -> Result<(), Failure> {
         return Err(strange("what was written is not there"));
     }
     let token = u64::try_from(version).unwrap_or(0);
-    let swap = Swap { name: &name, version, token, busy: 0, fresh: None, state: nobody, messages: &[], lock_wait: &wait };
+    let swap =
+        Swap { name: &name, version, token, busy: 0, fresh: None, state: nobody, messages: &[], lock_wait: &wait };
     let (text, values) = sql.swap(&swap);
     let reply = link.run(text, &values).await?;
     sql.made(&reply).map_err(strange)?.map(drop).ok_or_else(|| strange("what was written cannot be written over"))

@@ -12,6 +12,7 @@ use super::step::Op;
 use crate::claim::{ClaimId, Mode};
 use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::{Link, Value};
+use crate::engine::sql::load;
 use crate::logic::table::Party;
 
 /// How long one statement waits for a bell.
@@ -68,8 +69,16 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
     let mut in_vain = 0u32;
     // When to look next, where there is no bell.
     let mut look_at = None;
+    // When to look how many connections the server has left.
+    let mut check_at = None;
     loop {
         let Some(strong) = engine.upgrade() else { return };
+        if strong.bells.is_some()
+            && strong.clock.now() >= *check_at.get_or_insert_with(|| load::next_check(&strong.clock))
+        {
+            strong.weigh().await;
+            check_at = None;
+        }
         let ahead = {
             let mut inside = lot.lock();
             let ahead = if strong.is_deaf() { inside.ahead(&strong.inbox) } else { None };
@@ -133,7 +142,8 @@ async fn hear(
 ) -> Option<bool> {
     if link.is_none() {
         let permit = Arc::clone(engine.ears.as_ref()?).try_acquire_owned().ok()?;
-        *link = Some((Link::open(&engine.pool.config).await.ok()?, permit));
+        let opened = Link::open(&engine.pool.config).await;
+        *link = Some((opened.inspect_err(|failure| engine.pool.note_refusal(failure)).ok()?, permit));
     }
     let (open, _) = link.as_mut()?;
     let name = bells::name(bell);
