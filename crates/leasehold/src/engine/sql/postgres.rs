@@ -13,7 +13,7 @@ use tokio_postgres::{
 };
 
 use super::config::{Config, Technique};
-use super::error::{Failure, is_stranger, plain};
+use super::error::{Failure, Meaning, is_stranger, plain};
 use super::link::{LOCK_WAIT, Reply, Value};
 use super::tls::Tls;
 use crate::clock::Clock;
@@ -38,9 +38,6 @@ const BEGINS: &str = "-c lock_timeout=1s -c default_transaction_isolation=read\\
 /// The same for a session that is surely this client's own, where a pooler in session mode refused it at the login.
 const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
-/// What a pooler answers to a login with options that it does not know.
-const NO_OPTIONS: &str = "08P01";
-
 /// How long a line is quiet before the kernel asks whether the other side is there; of the lease table's it is given up after twice that.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
@@ -50,7 +47,8 @@ impl PgLink {
             return Self::login(config, false).await;
         }
         match Self::login(config, true).await {
-            Err(Failure::Refused { code, .. }) if code == NO_OPTIONS => {
+            // A pooler refuses a login with options in words of its own.
+            Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Pooled | Meaning::Other)) => {
                 let mut link = Self::login(config, false).await?;
                 if config.technique != Technique::Row {
                     link.script(SETUP).await?;
