@@ -10,6 +10,9 @@ use super::floor::{mysql, postgres};
 use super::server::{Base, Bench};
 use crate::redis::{Oops, TTL};
 
+/// How many milliseconds PostgreSQL waits for a locked row.
+const LOCK_WAIT: &str = "1000";
+
 /// One connection, and what is prepared there.
 pub(crate) enum Exact {
     MySql { conn: Box<Conn>, take: MyStatement, clear: MyStatement },
@@ -46,9 +49,9 @@ impl Exact {
                 conn.affected_rows()
             }
             Self::Postgres { client, take, clear } => {
-                let rows = client.query(&*take, &[&name, &ttl, &taken, &skew]).await?;
+                let rows = client.query(&*take, &[&name, &ttl, &taken, &skew, &LOCK_WAIT]).await?;
                 let token: i64 = rows.first().ok_or("it was not free")?.get(0);
-                client.execute(&*clear, &[&name, &token, &token, &given]).await?
+                client.execute(&*clear, &[&name, &token, &token, &given, &LOCK_WAIT]).await?
             }
         };
         if changed == 1 { Ok(()) } else { Err("somebody else wrote".into()) }

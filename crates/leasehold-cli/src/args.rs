@@ -10,6 +10,7 @@ use leasehold_command::secret;
 
 use crate::cron::CronArgs;
 use crate::doctor::DoctorArgs;
+use crate::duration::{human, parse};
 use crate::engine_url::{self, ForCommand};
 use crate::engines::EnginesArgs;
 use crate::exit::Failure;
@@ -139,6 +140,9 @@ pub(crate) struct EngineArg {
     /// A file whose first line is the engine's URL
     #[arg(long, value_name = "PATH", env = "LEASEHOLD_ENGINE_FILE", hide_env_values = true)]
     pub(crate) engine_file: Option<PathBuf>,
+    /// For how long an engine that is unreachable is tried again; `run -w` counts instead, and `cron` never gives up
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse)]
+    pub(crate) connect_timeout: Duration,
 }
 
 /// Whoever names an engine by a variable that is not set means another than this host's own folder.
@@ -186,7 +190,20 @@ impl EngineArg {
     }
 
     pub(crate) async fn open(&self, ttl: Duration) -> Result<Locks, Failure> {
-        let locks = Locks::builder().ttl(ttl).open(self.url()).await?;
+        self.open_within(ttl, self.connect_timeout, output::say).await
+    }
+
+    /// Opens it, and tries again for `within` while it is unreachable; `tell` has one line for that.
+    pub(crate) async fn open_within(
+        &self,
+        ttl: Duration,
+        within: Duration,
+        tell: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Locks, Failure> {
+        let unreachable =
+            move |error: &leasehold::Error| tell(&format!("{error}; retrying for up to {}", human(within)));
+        let builder = Locks::builder().ttl(ttl).connect_timeout(within).on_unreachable(unreachable);
+        let locks = builder.open(self.url()).await?;
         let caution = locks.capabilities().caution;
         if !caution.is_empty() {
             output::say(&format!("warning: {caution}"));

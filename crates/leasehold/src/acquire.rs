@@ -339,8 +339,8 @@ impl<'a> Attempt<'a> {
         Next::Pause(recheck.map_or(pause, |recheck| pause.min(recheck.max(Duration::from_millis(1)))))
     }
 
-    /// A call failed. What may help is tried again with the same claim, while the caller waits, but not longer than the
-    /// engine has been silent for a whole TTL.
+    /// A call failed. What may help is tried again with the same claim, while the caller waits. Where it did not say for how long, the engine may be silent
+    /// for a whole TTL.
     fn failed(&mut self, error: Error) -> Result<Next> {
         let retry = error.is_retryable() && self.patience != Patience::Try;
         let now = self.desk().clock.now();
@@ -349,7 +349,10 @@ impl<'a> Attempt<'a> {
         if !self.uncertain && !retry && !self.contended {
             self.sent = false;
         }
-        if !retry || now >= self.give_up || now.since(silent_since) >= self.claim.terms.ttl {
+        // A wait that the caller bounded covers the engine's absence, too.
+        let bounded = matches!(self.patience, Patience::For(_));
+        let silent_too_long = !bounded && now.since(silent_since) >= self.claim.terms.ttl;
+        if !retry || now >= self.give_up || silent_too_long {
             // Why it failed before says more than that the last try was cut short.
             let cut_short = error.said().ends_with(keeper::NO_ANSWER);
             return Err(self.last_error.take().filter(|_| cut_short).unwrap_or(error));

@@ -31,6 +31,7 @@ pub mod blocking;
 #[cfg(feature = "cache")]
 pub mod cache;
 pub mod clock;
+mod connect;
 pub mod database;
 pub mod doctor;
 pub mod engine;

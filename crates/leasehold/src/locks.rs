@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::all::{All, Wanted};
 use crate::claim::{ClaimId, Holder, Token};
 use crate::clock::Clock;
+use crate::connect::Connect;
 use crate::election::Election;
 use crate::engine::{self, Capabilities, Engine, Evicted, LockView};
 use crate::error::{Error, ErrorKind, Result};
@@ -64,6 +65,7 @@ pub struct Builder {
     ttl: Option<Duration>,
     meter: Option<Arc<dyn Meter>>,
     holder: Option<Holder>,
+    connect: Connect,
 }
 
 impl Builder {
@@ -95,12 +97,34 @@ impl Builder {
         self
     }
 
+    /// For how long opening tries again while the engine is unreachable: it restarts, fails over, or elects a leader. Zero, the default, means one attempt. A
+    /// bad URL, a wrong password or a server of another kind fails at once.
+    ///
+    /// ```no_run
+    /// # async fn example() -> leasehold::Result<()> {
+    /// # use std::time::Duration;
+    /// let locks = leasehold::Locks::builder().connect_timeout(Duration::from_secs(10)).open("redis://db1").await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect.timeout = timeout;
+        self
+    }
+
+    /// Called once with the first error if opening tries again.
+    #[must_use]
+    pub fn on_unreachable(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        self.connect.on_unreachable = Some(Box::new(tell));
+        self
+    }
+
     /// Opens the engine that `url` names.
     ///
     /// # Errors
     /// As [`Locks::open`].
     pub async fn open(self, url: &str) -> Result<Locks> {
-        let engine = engine::open(url, &self.clock).await?;
+        let engine = self.connect.open(url, &self.clock).await?;
         Ok(self.open_engine(engine))
     }
 

@@ -1,13 +1,13 @@
 //! `leasehold cron FILE`: runs a timetable until it is told to stop.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold::clock::Moment;
 use leasehold::engine::Reach;
-use leasehold::logic::backoff;
 use leasehold::schedule::{Scheduler, Stop};
-use leasehold::{ClaimId, Error, ErrorKind, Locks};
+use leasehold::{Error, Locks};
 use rustix::process::Signal;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
@@ -21,9 +21,6 @@ use crate::run::{Orders, Report, Signals, Task};
 /// Signals that are no further apart are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
-/// How long to wait before the engine is asked again at the start, at first and at most.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-
 /// Runs the jobs of a file. What goes wrong is told in JSON, if that was asked for.
 pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
     let json = args.json;
@@ -33,26 +30,18 @@ pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
 /// Opens the engine, however long that takes: whoever starts hosts may give up on one that ends while the engine is away. What no waiting
 /// makes right is an error.
 async fn open(args: &DaemonArgs) -> Result<Locks, Error> {
-    let mut failures = 0;
-    loop {
-        match Locks::builder().ttl(args.ttl).open(args.engine.url()).await {
-            Ok(locks) => {
-                if failures > 0 {
-                    log::notice(&Notice::Reached { engine: &locks.url() }, args.json);
-                }
-                return Ok(locks);
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::Timeout) => {
-                if failures == 0 {
-                    log::notice(&Notice::Unreachable { message: &error.to_string() }, args.json);
-                }
-                let dice = ClaimId::random().bits() as u32;
-                tokio::time::sleep(backoff::pause(failures, PAUSES.0, PAUSES.1, dice)).await;
-                failures += 1;
-            }
-            Err(error) => return Err(error),
-        }
+    let (json, away) = (args.json, Arc::new(AtomicBool::new(false)));
+    let noted = Arc::clone(&away);
+    let unreachable = move |error: &Error| {
+        noted.store(true, Ordering::SeqCst);
+        log::notice(&Notice::Unreachable { message: &error.to_string() }, json);
+    };
+    let builder = Locks::builder().ttl(args.ttl).connect_timeout(Duration::MAX).on_unreachable(unreachable);
+    let locks = builder.open(args.engine.url()).await?;
+    if away.load(Ordering::SeqCst) {
+        log::notice(&Notice::Reached { engine: &locks.url() }, json);
     }
+    Ok(locks)
 }
 
 /// Until a signal says so. There is nothing to read again yet.

@@ -28,8 +28,9 @@ mod watch;
 
 use std::time::Duration;
 
+use leasehold::clock::Clock;
 use leasehold::engine::Reach;
-use leasehold::{Error, ErrorKind, Guard, Locks, Outcome, Owner};
+use leasehold::{Guard, Locks, Outcome, Owner};
 
 use self::acquire::{Acquired, acquire};
 use self::child::{Birth, Child};
@@ -65,27 +66,30 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Opens the engine, for no longer than the lock itself may be waited for.
-async fn in_time(plan: &Plan, opening: impl Future<Output = Result<Locks, Failure>>) -> Result<Locks, Failure> {
-    let Patience::For(wait) = plan.patience else { return opening.await };
-    let late = || {
-        Error::new(
-            ErrorKind::Unavailable,
-            format!("the engine could not be reached within {wait:?}; `leasehold doctor` says why"),
-        )
+/// Opens the engine. The wait for the lock covers the time in which the engine is unreachable, and is shortened by it.
+async fn open(args: &RunArgs, plan: &mut Plan, report: &Report) -> Result<Locks, Failure> {
+    let within = match plan.patience {
+        Patience::For(wait) => wait.max(LEAST_WAIT),
+        Patience::None | Patience::Forever => args.engine.connect_timeout,
     };
-    tokio::time::timeout(wait.max(LEAST_WAIT), opening).await.unwrap_or_else(|_| Err(late().into()))
+    let (clock, report) = (Clock::system(), report.clone());
+    let began = clock.now();
+    let locks = args.engine.open_within(plan.ttl, within, move |line| report.warning(line)).await?;
+    if let Patience::For(wait) = &mut plan.patience {
+        *wait = wait.saturating_sub(clock.now().since(began)).max(LEAST_WAIT.min(*wait));
+    }
+    Ok(locks)
 }
 
 async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> {
     if let Some(schedule) = &args.once_per {
         return once::run(args, schedule, report).await;
     }
-    let plan = Plan::new(args)?;
+    let mut plan = Plan::new(args)?;
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let locks = tokio::select! {
         biased;
-        locks = in_time(&plan, args.engine.open(plan.ttl)) => locks?,
+        locks = open(args, &mut plan, report) => locks?,
         signal = signals.next_end() => return Ok(exit::by_signal(signal.as_raw())),
     };
     if locks.capabilities().reach == Reach::Process {

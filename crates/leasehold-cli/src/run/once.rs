@@ -26,7 +26,7 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let locks = tokio::select! {
         biased;
-        locks = super::in_time(&plan, args.engine.open(plan.ttl)) => locks?,
+        locks = super::open(args, &mut plan, report) => locks?,
         signal = signals.next_end() => return Ok(exit::by_signal(signal.as_raw())),
     };
     if locks.capabilities().reach == Reach::Process {

@@ -95,7 +95,7 @@ pub(crate) struct RunArgs {
     /// Do not wait: fail if the lock is not free
     #[arg(short, long, visible_alias = "nb")]
     pub(crate) nonblock: bool,
-    /// Wait no longer than this: seconds (`5`, `0.5`) or with a unit (`500ms`, `2m`, `1h`)
+    /// Wait no longer than this, for an engine that is unreachable, too: seconds (`5`, `0.5`) or with a unit (`500ms`, `2m`, `1h`)
     #[arg(short, long, visible_alias = "timeout", value_name = "SECONDS", value_parser = parse, conflicts_with = "nonblock")]
     pub(crate) wait: Option<Duration>,
     /// The exit code if the lock is not to be had

@@ -1,5 +1,6 @@
 //! The command `leasehold`, as a user runs it.
 
+mod away;
 mod codes;
 mod common;
 mod cron;

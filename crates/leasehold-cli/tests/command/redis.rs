@@ -44,7 +44,7 @@ async fn a_held_lock_is_seen_refused_and_taken_away() {
 async fn a_server_that_is_not_there_is_said_and_no_password_is() {
     with_server(|place, url| {
         let nobody = place
-            .run(["run", "--engine", "redis://user:hunter2@127.0.0.1:1/", "a", "--", "true"])
+            .run(["run", "--engine", "redis://user:hunter2@127.0.0.1:1/", "--connect-timeout", "0", "a", "--", "true"])
             .failed(69, "127.0.0.1:1 cannot be reached");
         let wrong = url.replace("redis://", "redis://nobody:hunter2@");
         let wrong =

@@ -109,7 +109,7 @@ async fn on_postgres() {
 
 /// What a command line comes to, with words that help and no password in them.
 async fn fails(url: &str, code: i32, says: &str) {
-    let (ended, said) = run(&["run", "--engine", url, "job", "--", "true"]).await;
+    let (ended, said) = run(&["run", "--engine", url, "--connect-timeout", "0", "job", "--", "true"]).await;
     assert!(ended == code && said.contains(says) && !said.contains("opensesame"), "{url}: {ended}: {said}");
 }
 
@@ -121,6 +121,7 @@ async fn what_is_wrong_is_said_in_words_that_help() {
     fails(&my.url().replace(":password@", ":opensesame@"), 69, "1045").await;
     fails(&pg.url().replace(":password@", ":opensesame@"), 69, "28P01").await;
     fails(&pg.url().replace("/test", "/nowhere"), 64, "no such database").await;
+    fails(&my.url().replace("/test", "/nowhere"), 64, "no such database").await;
     fails(&my.url(), 69, "takes no writes").await;
     fails("postgres://u:opensesame@h/d?tecnique=row", 64, "technique").await;
     fails("mysql://h/d", 64, "user:password@host").await;

@@ -1,5 +1,6 @@
 //! What each engine costs and survives, on real servers that are killed, paused and cut off.
 
+mod away;
 mod cache;
 mod examples;
 mod flash_sale;

@@ -25,6 +25,9 @@ use crate::history::{Event, FaultKind, Header, Worker, Workload};
 use crate::resource::Resource;
 use crate::worker::{Assignment, lock_names};
 
+/// The TTL of leases at an engine that was not started here, if nothing else is said.
+pub const REMOTE_TTL: Duration = Duration::from_secs(3);
+
 /// A third of it is how long a look at the engine may take.
 const LOOKING: Duration = Duration::from_secs(15);
 
@@ -395,7 +398,7 @@ impl Scene {
     fn default_ttl(&self) -> Duration {
         match &self.target {
             Target::Local(local) => self.control.and_then(Control::ttl).unwrap_or_else(|| local.ttl_for(&self.faults)),
-            Target::Engine(_) => Duration::from_secs(3),
+            Target::Engine(_) => REMOTE_TTL,
         }
     }
 

@@ -3,8 +3,10 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use leasehold_testbed::redis;
+use leasehold_testbed::zookeeper::ZooKeeper;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
 
@@ -204,4 +206,23 @@ fn wrong_usage_is_said_before_anything_is_started() {
     );
     assert_eq!(run.status.code(), Some(74), "{}", text(&run));
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "and nothing is left behind");
+}
+
+/// A stock ZooKeeper gives no session below 4 s. The default TTL is made to fit, and one that cannot is refused before anything runs.
+#[test]
+fn a_ttl_that_the_server_does_not_take_is_not_tried() {
+    let folder = folder();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let bounds = (Duration::from_secs(4), Duration::from_secs(40));
+    let stock = ZooKeeper::new().tick(Duration::from_secs(2)).sessions(bounds.0, bounds.1);
+    let server = runtime.block_on(stock.start()).expect("a server");
+    let engine = format!("zookeeper://{}", server.url());
+    let run = verify(
+        folder.path(),
+        &["--engine", &engine, "--workload", "mutex", "--faults", "none", "--ops", "40", "--workers", "2"],
+    );
+    assert_eq!(run.status.code(), Some(0), "{}", text(&run));
+    let short = verify(folder.path(), &["--engine", &engine, "--faults", "none", "--ops", "40", "--ttl", "3s"]);
+    assert_eq!(short.status.code(), Some(64), "{}", text(&short));
+    assert!(text(&short).contains("ask for 4s or more"), "{}", text(&short));
 }

@@ -36,6 +36,8 @@ impl<D: Dial> Session<D> {
                     return Ok(link);
                 }
                 Err(why) if why == Error::AuthFailed || (self.opened && why.ends_session()) => return Err(why),
+                // It answers, but not as ZooKeeper does: no other try finds another.
+                Err(why @ Error::Malformed(_)) if self.settings.fail_eagerly && !self.opened => return Err(why),
                 Err(why) => tracing::debug!(server = server.host, port = server.port, %why, "no connection"),
             }
         }

@@ -10,7 +10,7 @@ use crate::all::Wanted;
 use crate::claim::{ClaimId, Holder, Token};
 use crate::clock::Clock;
 use crate::engine::{Capabilities, Engine, Evicted, LockView};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::meter::Meter;
 
 /// As [`crate::Locks`], without async. Cheap to clone; all clones share one background thread.
@@ -48,6 +48,18 @@ impl Builder {
     #[must_use]
     pub fn holder(self, holder: Holder) -> Self {
         Self(self.0.holder(holder))
+    }
+
+    /// As [`crate::Builder::connect_timeout`].
+    #[must_use]
+    pub fn connect_timeout(self, timeout: Duration) -> Self {
+        Self(self.0.connect_timeout(timeout))
+    }
+
+    /// As [`crate::Builder::on_unreachable`]. It is called on the background thread: it must not call these locks.
+    #[must_use]
+    pub fn on_unreachable(self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
+        Self(self.0.on_unreachable(tell))
     }
 
     /// As [`crate::Builder::open`].

@@ -6,7 +6,8 @@
 //! - [`cohort`]: claims of one process that have a lock one after the other, in one breath.
 //! - [`queue`]: whom a waiter watches.
 //! - [`mod@line`]: who holds and who waits, read from one ordered list by everybody alike.
-//! - [`session`]: how long a session surely lives.
+//! - [`session`]: how long a session surely lives; [`sharing`]: which session serves claims of which TTL.
+//! - [`connections`]: how a client waits where a server is short of connections.
 //! - [`fence`]: which token a resource accepts.
 //! - [`quorum`]: what a majority of independent nodes says; [`ballots`]: what each of them does.
 //! - [`identifier`]: names of tables and columns in a statement; [`verdict`]: what a database's error means;
@@ -21,6 +22,7 @@ pub mod backoff;
 pub mod ballots;
 pub mod cache;
 pub mod cohort;
+pub mod connections;
 pub mod fence;
 pub mod identifier;
 pub mod lease;
@@ -31,6 +33,7 @@ pub mod record;
 #[cfg(feature = "schedule")]
 pub mod schedule;
 pub mod session;
+pub mod sharing;
 pub mod table;
 pub mod verdict;
 pub mod versioned;

@@ -13,7 +13,10 @@ mod names;
 #[cfg(feature = "nightly")]
 mod nightly;
 mod places;
+mod pooled;
 mod records;
 mod rows;
 pub(crate) mod shared;
+mod shortage;
 mod site;
+mod wrong;

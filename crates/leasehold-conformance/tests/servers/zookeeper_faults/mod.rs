@@ -13,4 +13,5 @@ mod nodes;
 mod requests;
 mod review;
 mod riders;
+mod sessions;
 mod site;

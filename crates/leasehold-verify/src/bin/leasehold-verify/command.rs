@@ -127,7 +127,7 @@ pub(crate) struct VerifyArgs {
     /// How many workers
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
-    /// The TTL of all leases; without it one that suits the engine
+    /// The TTL of all leases; without it one that suits the engine, and is not below the shortest that its servers take
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     ttl: Option<Duration>,
     /// `off`: a negative control. What should guard is turned off, and the checker must find out
@@ -198,6 +198,7 @@ pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
         (None, Some(url)) => Target::Engine(url.clone()),
         (None, None) => return Err(Failure::usage("say where the engine is: --engine URL, or --local ENGINE")),
     };
+    let options = VerifyArgs { ttl: crate::ttl::fitting(&target, options.ttl).await?, ..options };
     let faults = faults(options.faults.as_deref(), &target)?;
     let control = match options.guard {
         Switch::On => None,

@@ -1,6 +1,7 @@
 //! The command `leasehold-verify`, which `leasehold verify` starts. It is its own worker: each worker process is this program again.
 
 mod command;
+mod ttl;
 
 use std::process::ExitCode;
 

@@ -8,6 +8,8 @@ use crate::error::{Error, ErrorKind};
 pub(super) enum Failure {
     /// No connection could be made: nothing was asked.
     Unreachable(String),
+    /// Something answered that is no database of this kind.
+    Stranger(String),
     /// The connection broke: the statement may have been done.
     Broken(String),
     /// The server says no: the statement was not done.
@@ -70,7 +72,7 @@ impl Failure {
     /// Whether nothing can be said on this connection any more.
     pub(super) fn is_end(&self, dialect: Dialect) -> bool {
         match self {
-            Self::Unreachable(_) | Self::Broken(_) | Self::Strange(_) | Self::Closed => true,
+            Self::Unreachable(_) | Self::Stranger(_) | Self::Broken(_) | Self::Strange(_) | Self::Closed => true,
             Self::Damaged(_) | Self::Full(_) | Self::Contended(_) => false,
             Self::Refused { .. } => {
                 matches!(
@@ -92,6 +94,12 @@ impl Failure {
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
             Self::Unreachable(why) => later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(why))),
+            // No waiting makes it one.
+            Self::Stranger(why) => {
+                let message =
+                    format!("{server} answered, but is not {}: check host and port ({why})", dialect.product());
+                Error::new(Unavailable, message)
+            }
             Self::Broken(why) => {
                 later(Unavailable, format!("the connection to {server} was lost ({why})")).effect_unknown()
             }
@@ -128,7 +136,11 @@ impl Meaning {
                 format!("{server} takes no writes: name its primary, or all servers with commas ({said})"),
             ),
             Self::Denied => Error::new(Denied, format!("{server} does not let us ({said})")),
-            Self::NoDatabase => Error::new(InvalidUrl, format!("{server} has no such database ({said})")),
+            Self::NoDatabase => {
+                // MySQL tells those who may not use a database nothing else.
+                let or = if dialect == Dialect::MySql { ", or this user may not use it" } else { "" };
+                Error::new(InvalidUrl, format!("{server} has no such database{or} ({said})"))
+            }
             Self::NoTable => Error::new(
                 Corrupt,
                 format!(
@@ -181,14 +193,32 @@ pub(super) fn plain(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
+/// What an answer looks like to a client library that cannot read it, because the server speaks another protocol.
+pub(super) fn is_stranger(why: &str) -> bool {
+    const SIGNS: [&str; 10] = [
+        "bytes remaining on stream",
+        "unknown message tag",
+        "invalid message length",
+        "unexpected message",
+        "out of sync",
+        "out of order",
+        "larger than max_allowed_packet",
+        "unexpected packet",
+        "unknown protocol",
+        "unknown authentication",
+    ];
+    let why = why.to_ascii_lowercase();
+    SIGNS.iter().any(|sign| why.contains(sign))
+}
+
 fn my_meaning(code: &str, said: &str) -> Meaning {
     match code {
         "1213" | "1020" | "1613" => Meaning::Collision,
         "1205" => Meaning::Occupied,
         "1290" if said.contains("read-only") || said.contains("read_only") => Meaning::ReadOnly,
         "1836" | "1792" | "3100" => Meaning::ReadOnly,
-        "1044" | "1045" | "1142" | "1143" | "1227" | "1370" | "1698" | "3118" | "4151" => Meaning::Denied,
-        "1049" => Meaning::NoDatabase,
+        "1045" | "1142" | "1143" | "1227" | "1370" | "1698" | "3118" | "4151" => Meaning::Denied,
+        "1044" | "1049" => Meaning::NoDatabase,
         "1146" => Meaning::NoTable,
         "1054" | "1136" | "1267" | "1364" | "1366" | "1406" => Meaning::OtherTable,
         "1040" | "1203" | "1226" => Meaning::Crowded,
@@ -235,6 +265,9 @@ mod tests {
             (Dialect::Postgres, Failure::Broken("eof".into()), ErrorKind::Unavailable, true, Effect::Unknown),
             (Dialect::Postgres, Failure::Unreachable("no".into()), ErrorKind::Unavailable, true, Effect::None),
             (Dialect::MySql, Failure::refused(1049, "no db"), ErrorKind::InvalidUrl, false, Effect::None),
+            (Dialect::MySql, Failure::refused(1044, "no db"), ErrorKind::InvalidUrl, false, Effect::None),
+            (Dialect::Postgres, Failure::refused("3D000", "no db"), ErrorKind::InvalidUrl, false, Effect::None),
+            (Dialect::MySql, Failure::Stranger("?".into()), ErrorKind::Unavailable, false, Effect::None),
         ];
         for (dialect, failure, kind, retry, effect) in table {
             let error = failure.tell(dialect, "h:1");

@@ -6,9 +6,15 @@ use super::config::Config;
 use super::error::Failure;
 use crate::clock::Clock;
 
-/// How long a statement waits at the server for a row that somebody keeps locked: less than we wait for its answer, so that the server says why. Where
-/// the TTL leaves less than that, PostgreSQL is told so ([`Link::hurry`]); MySQL counts whole seconds.
+/// How long a statement waits at the server for a row that another transaction keeps locked: less than the client waits for its answer, so that the
+/// server says why. Where the TTL leaves less than that, PostgreSQL's statements say so ([`lock_wait`]); MySQL counts whole seconds.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
+
+/// How long a statement of a step that may take `within` waits for a locked row: half of that. In milliseconds, as PostgreSQL reads it.
+pub(super) fn lock_wait(within: Duration) -> String {
+    // Zero would be for ever.
+    (within / 2).min(LOCK_WAIT).as_millis().max(1).to_string()
+}
 
 /// A value that goes to the server with a statement, or comes back.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,17 +121,13 @@ impl Link {
         }
     }
 
-    /// Has the server say that a row is locked before `within` is over, where it can be told so.
-    pub(super) async fn hurry(&mut self, within: Duration) -> Result<(), Failure> {
+    /// The session is this connection's own: what a session keeps (prepared statements) stays there.
+    pub(super) fn own_session(&mut self) {
         match self {
             #[cfg(feature = "mysql")]
-            Self::MySql(_) => {
-                // What it was told at first is the least that it takes.
-                let _ = within;
-                Ok(())
-            }
+            Self::MySql(_) => {}
             #[cfg(feature = "postgres")]
-            Self::Postgres(link) => link.hurry(within).await,
+            Self::Postgres(link) => link.own_session(),
         }
     }
 

@@ -10,9 +10,11 @@ mod error;
 pub mod held;
 mod lease;
 mod link;
+mod load;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod pool;
+mod pooler;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod records;
@@ -136,7 +138,7 @@ fn with_hint(failure: Failure, config: &Config) -> Failure {
 
 /// For benches: the two statements by which a lock that nobody else wants is taken and given back, on a table of that name.
 ///
-/// Their parameters: name, TTL, state and clock skew; in MySQL's, state and skew stand once more for the row that is there, and the skew twice more.
+/// Their parameters: name, TTL, state and clock skew, and PostgreSQL's end with how many milliseconds they wait for a locked row, as text; in MySQL's, state and skew stand once more for the row that is there, and the skew twice more.
 /// Then name, version, token and state; in MySQL's, token, state, name and version. Times are microseconds; in the states the moment of the take is
 /// written as `\u{1}`.
 #[doc(hidden)]
@@ -159,6 +161,14 @@ impl Dialect {
         match self {
             Self::MySql => "mysql",
             Self::Postgres => "postgres",
+        }
+    }
+
+    /// The product, for people.
+    pub(crate) const fn product(self) -> &'static str {
+        match self {
+            Self::MySql => "MySQL or MariaDB",
+            Self::Postgres => "PostgreSQL",
         }
     }
 

@@ -7,7 +7,7 @@ use mysql_async::{
 };
 
 use super::config::Config;
-use super::error::{Failure, plain};
+use super::error::{Failure, is_stranger, plain};
 use super::link::{Reply, Value};
 
 /// A connection, set up as our statements need it.
@@ -180,6 +180,7 @@ fn failed(error: Native) -> Failure {
 fn unreachable(error: Native) -> Failure {
     match error {
         Native::Server(error) => Failure::refused(error.code, error.message),
+        other if is_stranger(&other.to_string()) || is_stranger(&plain(&other)) => Failure::Stranger(plain(&other)),
         other => Failure::Unreachable(plain(&other)),
     }
 }

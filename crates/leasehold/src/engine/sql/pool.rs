@@ -1,18 +1,22 @@
 //! A bounded number of connections, made when needed and kept.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::config::Config;
-use super::error::Failure;
+use super::error::{Failure, Meaning};
 use super::link::{LOCK_WAIT, Link, Reply, Value};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 
 /// Whoever stops asking sooner has not waited for an answer; later, the line may be dead. Less than the least that a step waits.
 const SILENT: Duration = Duration::from_millis(200);
+
+/// How long a server that refused a connection counts as short of them.
+const SHORT: Duration = Duration::from_secs(10);
 
 /// The connections of one engine.
 #[derive(Debug)]
@@ -22,6 +26,20 @@ pub(super) struct Pool {
     pub(super) server: String,
     rest: Mutex<Rest>,
     room: Arc<Semaphore>,
+    /// Whether each connection is known to have a session of its own.
+    own_sessions: AtomicBool,
+    shortage: Shortage,
+}
+
+/// What is known of a server that has too few connections.
+#[derive(Debug, Default)]
+struct Shortage {
+    /// Until when it counts as short of them.
+    until: Mutex<Moment>,
+    /// How often it has refused one.
+    refused: AtomicU64,
+    /// How many locks this client holds: while it holds any, it keeps its connections.
+    holds: AtomicUsize,
 }
 
 /// The connections that nobody uses.
@@ -62,7 +80,14 @@ impl Pool {
     pub(super) fn of(config: &Arc<Config>, connections: usize) -> Arc<Self> {
         let hosts: Vec<String> = config.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         let room = Arc::new(Semaphore::new(connections));
-        Arc::new(Self { config: Arc::clone(config), server: hosts.join(","), rest: Mutex::default(), room })
+        Arc::new(Self {
+            config: Arc::clone(config),
+            server: hosts.join(","),
+            rest: Mutex::default(),
+            room,
+            own_sessions: AtomicBool::new(false),
+            shortage: Shortage::default(),
+        })
     }
 
     /// As [`borrow`](Self::borrow), with an error in the library's words.
@@ -85,27 +110,93 @@ impl Pool {
         }
     }
 
-    /// The same for somebody who waits no longer than that: a locked row is told before.
-    pub(super) async fn borrow_for(self: &Arc<Self>, within: Duration) -> Result<Pooled, Failure> {
-        let mut link = self.borrow().await?;
-        link.hurry(within).await?;
-        Ok(link)
-    }
-
     /// A new connection. It is made by a task of its own: whoever gives up meanwhile leaves it to the next, and not to the server. One that is not made
     /// soon after that keeps nobody else's room: the line may be dead, and the next try goes over one that is not.
     async fn open(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Result<Pooled, Failure> {
         let (pool, (wanted, unwanted)) = (Arc::clone(self), oneshot::channel::<()>());
         let opening = tokio::spawn(async move {
-            let link = tokio::select! {
-                link = Link::open(&pool.config) => link?,
+            let mut link = tokio::select! {
+                link = Link::open(&pool.config) => link.inspect_err(|failure| pool.note_refusal(failure))?,
                 () = forgotten(unwanted, &pool.config.clock) => return Err(Failure::Closed),
             };
+            if pool.own_sessions.load(Ordering::SeqCst) {
+                link.own_session();
+            }
             Ok(Pooled::new(Idle { link, heard: pool.config.clock.now() }, &pool, permit))
         });
         let opened = opening.await.unwrap_or_else(|_| Err(Failure::Closed));
         drop(wanted);
         opened
+    }
+
+    /// Each connection has a session of its own: what a session keeps may be used.
+    pub(super) fn own_sessions(&self) {
+        self.own_sessions.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether each connection is known to have a session of its own.
+    pub(super) fn has_own_sessions(&self) -> bool {
+        self.own_sessions.load(Ordering::SeqCst)
+    }
+
+    /// A connection was refused: if for want of one, the server counts as short of them for a while.
+    pub(super) fn note_refusal(&self, failure: &Failure) {
+        if failure.meaning(self.config.dialect) == Some(Meaning::Crowded) {
+            self.shortage.refused.fetch_add(1, Ordering::SeqCst);
+            let mut until = lock(&self.shortage.until);
+            *until = (*until).max(self.config.clock.now().after(SHORT));
+        }
+    }
+
+    /// How often the server has refused a connection because it had none to spare.
+    pub(super) fn refusals(&self) -> u64 {
+        self.shortage.refused.load(Ordering::SeqCst)
+    }
+
+    /// Whether the server counts as short of connections.
+    pub(super) fn is_short(&self) -> bool {
+        self.config.clock.now() < *lock(&self.shortage.until)
+    }
+
+    /// The server is short of connections for so long.
+    pub(super) fn short_for(&self, time: Duration) {
+        *lock(&self.shortage.until) = self.config.clock.now().after(time);
+        self.shrink();
+    }
+
+    /// The server is short of connections until further notice, or is so no longer. Those that nothing uses are closed.
+    pub(super) fn set_short(&self, short: bool) {
+        *lock(&self.shortage.until) = if short { Moment::NEVER } else { Moment::default() };
+        self.shrink();
+    }
+
+    /// How many locks this client holds.
+    pub(super) fn set_holds(&self, holds: usize) {
+        self.shortage.holds.store(holds, Ordering::SeqCst);
+    }
+
+    /// Whether no connection is kept that nothing uses: the server is short of them, and this client holds nothing.
+    pub(super) fn spares(&self) -> bool {
+        self.shortage.holds.load(Ordering::SeqCst) == 0 && self.is_short()
+    }
+
+    /// Closes the connections that nothing uses, if the server needs them.
+    fn shrink(&self) {
+        if !self.spares() {
+            return;
+        }
+        for idle in std::mem::take(&mut self.rest().idle) {
+            close_behind(idle.link, None);
+        }
+    }
+
+    /// Takes in a connection that was made elsewhere, for whoever comes first.
+    pub(super) fn adopt(&self, mut link: Link) {
+        if self.own_sessions.load(Ordering::SeqCst) {
+            link.own_session();
+        }
+        let heard = self.config.clock.now();
+        self.rest().idle.push(Idle { link, heard });
     }
 
     /// Runs one statement on any connection; its answer may take as long as connecting.
@@ -130,7 +221,7 @@ impl Pool {
     }
 
     fn rest(&self) -> MutexGuard<'_, Rest> {
-        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.rest)
     }
 
     pub(super) fn tell(&self, failure: &Failure) -> Error {
@@ -145,6 +236,20 @@ impl Pool {
             idle.link.close().await;
         }
     }
+}
+
+/// Closes a connection in the background; until then it is one of ours.
+fn close_behind(link: Link, permit: Option<OwnedSemaphorePermit>) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(async move {
+            link.close().await;
+            drop(permit);
+        });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Comes back some time after nobody wants it any more.
@@ -186,12 +291,6 @@ impl Pooled {
         self.answered(result)
     }
 
-    /// As [`Link::hurry`].
-    async fn hurry(&mut self, within: Duration) -> Result<(), Failure> {
-        let result = self.ask()?.hurry(within).await;
-        self.answered(result)
-    }
-
     fn ask(&mut self) -> Result<&mut Link, Failure> {
         self.asked = Some(self.pool.config.clock.now());
         self.link.as_mut().ok_or_else(|| Failure::Broken("the connection is gone".into()))
@@ -212,6 +311,10 @@ impl Drop for Pooled {
     fn drop(&mut self) {
         let Some(link) = self.link.take() else { return };
         if link.is_closed() || self.pool.room.is_closed() {
+            return;
+        }
+        if self.asked.is_none() && self.good && self.pool.spares() {
+            close_behind(link, self.permit.take());
             return;
         }
         if let Some(asked) = self.asked {

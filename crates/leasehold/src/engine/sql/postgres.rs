@@ -13,7 +13,7 @@ use tokio_postgres::{
 };
 
 use super::config::{Config, Technique};
-use super::error::{Failure, plain};
+use super::error::{Failure, Meaning, is_stranger, plain};
 use super::link::{LOCK_WAIT, Reply, Value};
 use super::tls::Tls;
 use crate::clock::Clock;
@@ -22,19 +22,20 @@ use crate::clock::Clock;
 pub(super) struct PgLink {
     client: Client,
     id: i64,
-    /// What was prepared; none behind a pooler.
+    /// What was prepared; none where the session may be another's the next time.
     prepared: Option<HashMap<String, Statement>>,
-    /// How long a statement waits for a row that somebody keeps locked; `None`: behind a pooler nothing is set.
-    lock_wait: Option<Duration>,
     driver: JoinHandle<()>,
     news: Option<UnboundedReceiver<String>>,
     clock: Clock,
 }
 
-/// What every session is told first: statements that end by themselves, before we stop waiting for them ([`LOCK_WAIT`]), each of them a
-/// transaction of its own.
+/// What a session begins with: statements that end before the client stops waiting for them ([`LOCK_WAIT`]), each of them a transaction of its own.
+/// It is part of the login, so nothing is ever *set* on a session: a pooler refuses or ignores it, and no other program inherits it.
 ///
-/// `default_transaction_read_only` is left alone: an administrator may have set it, on a primary that is none any more.
+/// `default_transaction_read_only` is left alone: an administrator may have set it, on a former primary.
+const BEGINS: &str = "-c lock_timeout=1s -c default_transaction_isolation=read\\ committed";
+
+/// The same for a session that is surely this client's own, where a pooler in session mode refused it at the login.
 const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
 /// How long a line is quiet before the kernel asks whether the other side is there; of the lease table's it is given up after twice that.
@@ -42,26 +43,27 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 
 impl PgLink {
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
-        let mut options = Options::new();
-        for (host, port) in &config.servers {
-            options.host(host).port(*port);
+        if config.pooler {
+            return Self::login(config, false).await;
         }
-        if config.servers.len() > 1 {
-            options.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        match Self::login(config, true).await {
+            // A pooler refuses a login with options in words of its own.
+            Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Pooled | Meaning::Other)) => {
+                let mut link = Self::login(config, false).await?;
+                if config.technique != Technique::Row {
+                    link.script(SETUP).await?;
+                }
+                Ok(link)
+            }
+            opened => opened,
         }
-        options
-            .user(&config.login.user)
-            .dbname(&config.database)
-            .application_name("leasehold")
-            .connect_timeout(config.connect_timeout)
-            .keepalives_idle(KEEPALIVE)
-            .ssl_mode(if config.tls.is_some() { SslMode::Require } else { SslMode::Disable });
-        if config.technique == Technique::Row {
-            // Nothing is lost with a connection. A session that holds a lock may outlive a longer silence, if its TTL does.
-            options.keepalives_interval(KEEPALIVE / 2).keepalives_retries(2).tcp_user_timeout(KEEPALIVE * 2);
-        }
-        if let Some(password) = &config.login.password {
-            options.password(password);
+    }
+
+    /// Connects and logs in; `begins`: with [`BEGINS`].
+    async fn login(config: &Config, begins: bool) -> Result<Self, Failure> {
+        let mut options = options(config);
+        if begins {
+            options.options(BEGINS);
         }
         let tls = Tls::new(config.tls.as_ref()).map_err(Failure::Unreachable)?;
         let most = config.connect_timeout * u32::try_from(config.servers.len()).unwrap_or(1);
@@ -73,16 +75,15 @@ impl PgLink {
             let mut messages = futures_util::stream::poll_fn(move |cx| connection.poll_message(cx));
             drive(&mut messages, &sender).await;
         });
-        let prepared = (!config.pooler).then(HashMap::new);
-        let lock_wait = (!config.pooler).then_some(LOCK_WAIT);
-        let clock = config.clock.clone();
-        let mut link = Self { client, id: 0, prepared, lock_wait, driver, news: Some(news), clock };
+        // The lease table first finds out whether the session is its own.
+        let prepared = (!config.pooler && config.technique != Technique::Row).then(HashMap::new);
+        let mut link = Self { client, id: 0, prepared, driver, news: Some(news), clock: config.clock.clone() };
         let within = config.connect_timeout;
         // A pooler lets us log in also where it has no connection to give.
         let mute = format!(
             "logged in, and no answer within {within:?}: is a pooler before it, and are all its connections in use?"
         );
-        match config.clock.timeout(within, link.set_up()).await {
+        match config.clock.timeout(within, link.find_id()).await {
             Ok(Ok(())) => Ok(link),
             Ok(Err(failure)) => Err(failure),
             Err(_) => {
@@ -92,14 +93,15 @@ impl PgLink {
         }
     }
 
-    /// The first that is said on a connection.
-    async fn set_up(&mut self) -> Result<(), Failure> {
-        if self.lock_wait.is_some() {
-            self.script(SETUP).await?;
-        }
+    async fn find_id(&mut self) -> Result<(), Failure> {
         let reply = self.run("SELECT pg_backend_pid()::bigint", &[]).await?;
         self.id = reply.value().and_then(Value::int).unwrap_or(0);
         Ok(())
+    }
+
+    /// The session is this connection's own: statements are prepared from now on.
+    pub(super) fn own_session(&mut self) {
+        self.prepared.get_or_insert_default();
     }
 
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
@@ -125,17 +127,6 @@ impl PgLink {
         };
         let cells = cells.into_iter().map(|(cell, _)| cell);
         gather(self.client.query_raw(&statement, cells).await.map_err(failed)?).await
-    }
-
-    /// Has statements that wait for a locked row end in half of `within`, and no later than others do.
-    pub(super) async fn hurry(&mut self, within: Duration) -> Result<(), Failure> {
-        let wait = (within / 2).min(LOCK_WAIT);
-        if self.lock_wait.is_some_and(|now| wait != now) {
-            // Zero would be for ever.
-            self.script(&format!("SET SESSION lock_timeout = {}", wait.as_millis().max(1))).await?;
-            self.lock_wait = Some(wait);
-        }
-        Ok(())
     }
 
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
@@ -179,6 +170,31 @@ impl PgLink {
         drop(client);
         let _ = self.clock.timeout(LOCK_WAIT, driver).await;
     }
+}
+
+fn options(config: &Config) -> Options {
+    let mut options = Options::new();
+    for (host, port) in &config.servers {
+        options.host(host).port(*port);
+    }
+    if config.servers.len() > 1 {
+        options.target_session_attrs(TargetSessionAttrs::ReadWrite);
+    }
+    options
+        .user(&config.login.user)
+        .dbname(&config.database)
+        .application_name("leasehold")
+        .connect_timeout(config.connect_timeout)
+        .keepalives_idle(KEEPALIVE)
+        .ssl_mode(if config.tls.is_some() { SslMode::Require } else { SslMode::Disable });
+    if config.technique == Technique::Row {
+        // Nothing is lost with a connection. A session that holds a lock may outlive a longer silence, if its TTL does.
+        options.keepalives_interval(KEEPALIVE / 2).keepalives_retries(2).tcp_user_timeout(KEEPALIVE * 2);
+    }
+    if let Some(password) = &config.login.password {
+        options.password(password);
+    }
+    options
 }
 
 /// Moves messages until the connection ends.
@@ -240,6 +256,7 @@ fn failed(error: Native) -> Failure {
 fn unreachable(error: Native) -> Failure {
     match error.as_db_error() {
         Some(said) => Failure::refused(said.code().code(), said.message()),
+        None if is_stranger(&error.to_string()) || is_stranger(&plain(&error)) => Failure::Stranger(plain(&error)),
         None => Failure::Unreachable(plain(&error)),
     }
 }

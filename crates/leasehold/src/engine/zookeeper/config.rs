@@ -90,9 +90,9 @@ pub(crate) struct Config {
     pub(super) login: Option<Login>,
     pub(super) access: Access,
     pub(super) tls: Option<Tls>,
-    /// One session for each claim, instead of one for all of the same TTL.
+    /// One session for each claim, instead of a few for all.
     pub(super) own_sessions: bool,
-    /// The timeout of all sessions; as long as the TTL otherwise.
+    /// The timeout of all sessions; at most the TTL otherwise.
     pub(super) session_timeout: Option<Duration>,
     pub(super) connect_timeout: Duration,
     /// The URL without secrets.

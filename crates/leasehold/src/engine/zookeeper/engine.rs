@@ -1,6 +1,6 @@
 //! The engine: which session a claim is on, and what each call does.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,23 +11,20 @@ use super::config::Config;
 use super::endings::Past;
 use super::seats::{Own, Seat, Seats, Stage};
 use super::session::{Guarded, Session};
+use super::sessions::Sessions;
 use super::steps::Look;
-use super::{error, inspect, records, steps, wire};
+use super::{error, inspect, records, sessions, steps, wire};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
     Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
-use crate::locks::DEFAULT_TTL;
 use crate::logic::lease::Validity;
 use crate::name::LockName;
 
 /// How many folders are remembered as being there.
 const FOLDERS: usize = 4096;
-
-/// Sessions by their timeout.
-type Slot = Arc<tokio::sync::Mutex<Option<Arc<Session>>>>;
 
 /// Claims that hold on one session: which of those asked about, and the path of its node.
 type Held = Vec<(usize, String)>;
@@ -40,7 +37,7 @@ pub struct ZookeeperEngine {
     can: Capabilities,
     board: Arc<LossBoard>,
     pub(super) seats: Arc<Seats>,
-    sessions: Mutex<HashMap<Duration, Slot>>,
+    pub(super) sessions: Sessions,
     pub(super) past: Past,
     /// Sessions live on the runtime that opened the engine.
     runtime: tokio::runtime::Handle,
@@ -73,19 +70,15 @@ impl ZookeeperEngine {
             can: super::CAPABILITIES,
             board: Arc::default(),
             seats: Arc::default(),
-            sessions: Mutex::default(),
+            sessions: Sessions::default(),
             past: Past::default(),
             runtime: tokio::runtime::Handle::current(),
             folders: Mutex::default(),
             config,
         });
         engine.any_session().await?;
+        tokio::spawn(sessions::tidy(Arc::downgrade(&engine), clock.clone()));
         Ok(engine)
-    }
-
-    /// A session for what no claim is part of.
-    pub(super) async fn any_session(&self) -> Result<Arc<Session>> {
-        self.shared_session(self.config.session_timeout.unwrap_or(DEFAULT_TTL)).await
     }
 
     /// The session for claims of this TTL.
@@ -97,7 +90,7 @@ impl ZookeeperEngine {
         } else if self.config.own_sessions {
             Ok(self.new_session(timeout).await?)
         } else {
-            Ok(self.shared_session(timeout).await?)
+            Ok(self.shared_session(ttl).await?)
         };
         let longer = match session {
             Ok(session) if session.timeout <= ttl => return Ok(session),
@@ -112,21 +105,7 @@ impl ZookeeperEngine {
         Err(Error::new(ErrorKind::InvalidOption, message).at_engine(error::NAME))
     }
 
-    async fn shared_session(&self, timeout: Duration) -> Result<Arc<Session>> {
-        let slot = {
-            let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(sessions.entry(timeout).or_default())
-        };
-        let mut slot = slot.lock().await;
-        if let Some(session) = slot.as_ref().filter(|session| !session.is_over()) {
-            return Ok(Arc::clone(session));
-        }
-        let session = self.new_session(timeout).await?;
-        *slot = Some(Arc::clone(&session));
-        Ok(session)
-    }
-
-    async fn new_session(&self, timeout: Duration) -> Result<Arc<Session>> {
+    pub(super) async fn new_session(&self, timeout: Duration) -> Result<Arc<Session>> {
         let (config, clock) = (self.config.clone(), self.clock.clone());
         let (board, seats) = (Arc::clone(&self.board), Arc::clone(&self.seats));
         let opening = async move { Session::open(&config, timeout, &clock, &board, &seats).await };
@@ -438,15 +417,8 @@ impl Engine for ZookeeperEngine {
 
     fn farewell(self: Arc<Self>) -> Step<()> {
         Step::new(async move {
-            let slots: Vec<Slot> = {
-                let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-                sessions.drain().map(|(_, slot)| slot).collect()
-            };
-            for slot in slots {
-                let session = slot.lock().await.take();
-                if let Some(session) = session {
-                    session.close().await;
-                }
+            for session in self.sessions.take_all().await {
+                session.close().await;
             }
             Ok(())
         })

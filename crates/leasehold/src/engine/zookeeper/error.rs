@@ -104,9 +104,17 @@ pub(super) fn unreachable(config: &Config, cause: Cause) -> Error {
             "; do they speak TLS on this port, with a certificate of the authority in ca=, and demand none of us? Ours are cert= and cert-key="
         }
     };
+    if matches!(cause, Cause::Malformed(_)) {
+        // No waiting makes it one.
+        let message = format!("{} answered, but is not ZooKeeper: check host and port{hint}", config.shown_hosts);
+        return Error::new(ErrorKind::Unavailable, message).at_engine(NAME).caused_by(cause);
+    }
     let said = match &cause {
         Cause::NoHosts | Cause::Timeout | Cause::ConnectionLoss => {
-            format!("no server of {} could be reached, or none has a majority{hint}", config.shown_hosts)
+            format!(
+                "no server of {} could be reached, none has a majority, or all refuse more connections of this host (maxClientCnxns){hint}",
+                config.shown_hosts
+            )
         }
         other => format!("no session with {}: {other}{hint}", config.shown_hosts),
     };

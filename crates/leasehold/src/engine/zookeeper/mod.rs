@@ -29,9 +29,11 @@
 //! is not that write, but the last request that was answered a quarter of the timeout before it, of which the leader had been
 //! told by then ([`Proof`](crate::logic::session::Proof)). Between renewals, a read every sixth of the timeout keeps that fresh.
 //!
-//! A claim's TTL is the timeout of its session: claims of one TTL share one session (`session=own`: each has its own). A server that
-//! allows only shorter sessions gives shorter ones, which are renewed more often; a TTL below its shortest is refused, because a
-//! dead holder's lock would not be free in time.
+//! A claim's TTL bounds the timeout of its session. The first three TTLs of a client have sessions of exactly that timeout; claims of
+//! further TTLs share the longest that is not too long and at least half of theirs, or one of a power of two seconds
+//! ([`sharing`](crate::logic::sharing)); `session=own`: each claim has its own. A session that no claim has needed for half a minute is
+//! closed, except the one used last. A server that allows only shorter sessions gives shorter ones, which are renewed more often; a TTL
+//! below its shortest is refused, because a dead holder's lock would not be free in time.
 //!
 //! # What if
 //! | | |
@@ -70,6 +72,7 @@ mod inspect;
 mod records;
 mod seats;
 mod session;
+mod sessions;
 mod steps;
 mod tls;
 mod wire;

@@ -52,7 +52,6 @@
 //! between us and the server changes sessions (a pooler in transaction mode), and the server's clock does not run more than 1 % fast.
 
 mod engine;
-mod pooler;
 mod room;
 mod seat;
 mod serve;
@@ -166,7 +165,7 @@ async fn find_out(side: &Arc<Pool>, config: &Config) -> Result<Server> {
             Ok(Server { maria, version: 0 })
         }
         Dialect::Postgres => {
-            if pooler::changes_sessions(config).await.map_err(|failure| side.tell(&failure))? {
+            if super::pooler::changes_sessions(config).await.map_err(|failure| side.tell(&failure))? {
                 return unsupported(
                     "is behind a pooler that gives each transaction another session, and the lock would be anybody's: connect to the server \
                      itself, or with pooler=transaction",

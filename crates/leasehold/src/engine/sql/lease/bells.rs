@@ -14,9 +14,9 @@ use tokio::sync::Notify;
 use super::lot::lock;
 use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
-use crate::engine::sql::config::Config;
 use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::{Link, Reply, Value};
+use crate::engine::sql::pool::Pool;
 
 /// How long a claim is there before it gets a bell: most are gone by then, and nobody waits for them.
 const SETTLED: Duration = Duration::from_millis(5);
@@ -62,9 +62,9 @@ struct Desk {
 
 impl Bells {
     /// Begins to keep them, on a connection of its own.
-    pub(super) fn start(config: Arc<Config>, clock: Clock) -> Self {
+    pub(super) fn start(pool: Arc<Pool>, clock: Clock) -> Self {
         let desk = Arc::new(Desk::default());
-        tokio::spawn(keep(config, clock.clone(), Arc::clone(&desk)));
+        tokio::spawn(keep(pool, clock.clone(), Arc::clone(&desk)));
         Self { desk, clock }
     }
 
@@ -174,11 +174,16 @@ impl Book {
     }
 }
 
-async fn keep(config: Arc<Config>, clock: Clock, desk: Arc<Desk>) {
+async fn keep(pool: Arc<Pool>, clock: Clock, desk: Arc<Desk>) {
     let mut link: Option<Link> = None;
     while let Some((hang, ring)) = desk.next(&clock).await {
-        if link.is_none() {
-            link = Link::open(&config).await.ok();
+        if pool.spares() {
+            // All bells ring with its end. Until the server has connections again, those who wait look now and then.
+            if let Some(link) = link.take() {
+                link.close().await;
+            }
+        } else if link.is_none() {
+            link = Link::open(&pool.config).await.inspect_err(|failure| pool.note_refusal(failure)).ok();
         }
         let Some(open) = &mut link else {
             lock(&desk.book).lost(clock.now().after(Duration::from_secs(1)));

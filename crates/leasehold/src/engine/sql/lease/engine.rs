@@ -1,11 +1,11 @@
 //! The trait, on the lease table.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
 use super::bells::Bells;
@@ -17,7 +17,10 @@ use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::{Config, Wake};
 use crate::engine::sql::ddl::Tables;
+use crate::engine::sql::link::Link;
+use crate::engine::sql::load;
 use crate::engine::sql::pool::Pool;
+use crate::engine::sql::pooler::{self, Probed};
 use crate::engine::sql::records::Shelf;
 use crate::engine::sql::{Dialect, IS_GALERA, is_galera, make_tables};
 use crate::engine::{
@@ -25,6 +28,7 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::cohort::Cohort;
+use crate::logic::connections::{self, Wake as Wakeup};
 use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
@@ -52,6 +56,10 @@ pub(crate) struct LeaseEngine {
     pub(super) lots: Mutex<HashMap<LockName, Arc<Lot>>>,
     pub(super) losses: LossBoard,
     attendant: Mutex<Option<JoinHandle<()>>>,
+    /// The claims of ours that hold.
+    held: Mutex<HashSet<ClaimId>>,
+    /// Rung when the first of them does: the connection that listens is wanted again.
+    pub(super) holds: Arc<Notify>,
 }
 
 impl LeaseEngine {
@@ -68,6 +76,7 @@ impl LeaseEngine {
         };
         let pool = Pool::of(&config, (all - apart).max(1));
         let sql = Statements::new(config.dialect, &Tables::of(&config));
+        let second = own_sessions(&pool).await?;
         let mut link = pool.take().await?;
         make_tables(&config, &mut link).await.map_err(|failure| pool.tell(&failure))?;
         // What is judged that much later must still be renewed in time.
@@ -78,6 +87,7 @@ impl LeaseEngine {
         drop(link);
         let listens = sends && config.wake == Wake::Auto;
         let inbox = format!("{}{:016x}", if listens { "" } else { "-" }, crate::random::bits() as u64);
+        let bells_pool = Arc::clone(&pool);
         let engine = Arc::new(Self {
             records: Shelf::new(&pool),
             pool,
@@ -87,14 +97,18 @@ impl LeaseEngine {
             inbox: inbox.into(),
             sends,
             is_deaf: AtomicBool::new(true),
-            bells: rings.then(|| Bells::start(config, clock.clone())),
+            bells: rings.then(|| Bells::start(Arc::clone(&bells_pool), clock.clone())),
             ears: rings.then(|| Arc::new(Semaphore::new(ears))),
             lots: Mutex::default(),
             losses: LossBoard::default(),
             attendant: Mutex::default(),
+            held: Mutex::default(),
+            holds: Arc::default(),
         });
         if listens {
-            *lock(&engine.attendant) = Some(tokio::spawn(news::listen(Arc::downgrade(&engine))));
+            *lock(&engine.attendant) = Some(tokio::spawn(news::listen(Arc::downgrade(&engine), second)));
+        } else if let Some(second) = second {
+            second.close().await;
         }
         Ok(engine)
     }
@@ -178,11 +192,64 @@ impl LeaseEngine {
         self.is_deaf.load(Ordering::SeqCst)
     }
 
+    /// Whether this client holds any lock.
+    pub(super) fn is_holder(&self) -> bool {
+        !lock(&self.held).is_empty()
+    }
+
+    /// A claim of ours holds, or does so no longer.
+    fn note_held(self: &Arc<Self>, claim: ClaimId, holds: bool) {
+        let mut held = lock(&self.held);
+        let spared = self.pool.spares();
+        let changed = if holds { held.insert(claim) } else { held.remove(&claim) };
+        if !changed {
+            return;
+        }
+        self.pool.set_holds(held.len());
+        if holds && spared {
+            // What holds must renew: it has a connection from now on, and is told of evictions.
+            let pool = Arc::clone(&self.pool);
+            tokio::spawn(async move { pool.borrow().await.map(drop) });
+            self.holds.notify_one();
+        }
+    }
+
+    /// Looks how many connections the server has left, where none listens that could: whether those who wait give theirs up.
+    pub(super) async fn weigh(&self) {
+        let now = if self.pool.is_short() { Wakeup::Poll } else { Wakeup::Listen };
+        let load = match self.pool.borrow().await {
+            Ok(mut link) => load::mysql(&mut link).await,
+            Err(failure) => Err(failure),
+        };
+        match load {
+            Ok(load) if connections::wake(now, Some(load), self.is_holder()) == Wakeup::Poll => {
+                self.pool.short_for(load::CHECK * 2);
+            }
+            Ok(_) => self.pool.set_short(false),
+            // A refusal is noted where it happens.
+            Err(failure) => tracing::debug!(?failure, "the server does not say how many connections it has left"),
+        }
+    }
+
+    /// What a claim that waits is told where the server had no connection to spare: it goes on waiting, and keeps its place as long as that lasts.
+    fn unless_refused(&self, answer: Result<Answer>, refusals: u64, waiting: Answer) -> Result<Answer> {
+        match answer {
+            Err(error) if error.is_retryable() && self.pool.refusals() > refusals => {
+                tracing::debug!(%error, "waits without a connection");
+                Ok(waiting)
+            }
+            answer => answer,
+        }
+    }
+
     async fn renew_one(self: &Arc<Self>, claim: &Claim) -> Renewal {
         let lot = self.lot(claim.name());
         match self.ask(&lot, Op::Renew(claim.id), claim.terms.ttl).await {
             Ok((Out::Renewed(Some(until)), reading)) => Renewal::Renewed(Validity::Until(reading.until(until))),
-            Ok(_) => Renewal::Lost,
+            Ok(_) => {
+                self.note_held(claim.id, false);
+                Renewal::Lost
+            }
             Err(error) => {
                 tracing::warn!(%error, name = %claim.name(), "a lease could not be renewed");
                 Renewal::Unknown
@@ -191,12 +258,43 @@ impl LeaseEngine {
     }
 }
 
+/// Makes sure that each connection has a session of its own, before anything is kept in one; a second connection, if it was made for that. `None`:
+/// nothing may be kept in a session.
+async fn own_sessions(pool: &Arc<Pool>) -> Result<Option<Link>> {
+    let config = &pool.config;
+    if config.dialect == Dialect::MySql || config.pooler {
+        return Ok(None);
+    }
+    let Probed { first, second, pooled } = pooler::probe(config).await.map_err(|failure| pool.tell(&failure))?;
+    if pooled {
+        first.close().await;
+        if let Some(second) = second {
+            second.close().await;
+        }
+        let message = format!(
+            "{} is behind a pooler that gives each transaction another session: add pooler=transaction to the URL, or connect to the server itself",
+            pool.server
+        );
+        return Err(Error::new(ErrorKind::Unsupported, message).at_engine(config.dialect.name()));
+    }
+    if second.is_some() {
+        pool.own_sessions();
+    }
+    pool.adopt(first);
+    Ok(second)
+}
+
 impl Drop for LeaseEngine {
     fn drop(&mut self) {
         if let Some(attendant) = lock(&self.attendant).take() {
             attendant.abort();
         }
     }
+}
+
+/// How long a client that has no connection to listen on waits before its next look.
+pub(super) fn look_pause() -> Duration {
+    connections::look_pause((crate::random::bits() & u128::from(u32::MAX)) as u32)
 }
 
 fn unexpected(out: &Out) -> Error {
@@ -213,7 +311,22 @@ impl Engine for LeaseEngine {
     }
 
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer> {
-        Step::new(async move { self.answer(&claim, Op::Attempt { claim: Arc::clone(&claim), queue }).await })
+        Step::new(async move {
+            let refusals = self.pool.refusals();
+            let answer = self.answer(&claim, Op::Attempt { claim: Arc::clone(&claim), queue }).await;
+            if matches!(answer, Ok(Answer::Granted(_))) {
+                self.note_held(claim.id, true);
+            }
+            if !queue || answer.is_ok() {
+                return answer;
+            }
+            let pause = look_pause().min(claim.terms.ttl / 6);
+            let answer = self.unless_refused(answer, refusals, Answer::Busy { recheck: Some(pause) });
+            if answer.is_ok() {
+                self.clock.sleep(pause).await;
+            }
+            answer
+        })
     }
 
     fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
@@ -236,10 +349,17 @@ impl Engine for LeaseEngine {
                 }
                 if let Some((token, end)) = ear.granted() {
                     lot.lock().ears.remove(&claim.id);
+                    self.note_held(claim.id, true);
                     return Ok(Answer::Granted(Grant { token, validity: Validity::Until(end) }));
                 }
             }
+            let refusals = self.pool.refusals();
             let answer = self.answer(&claim, Op::Look(claim.id)).await;
+            let waiting = Answer::Queued { ahead: 0, recheck: Some(look_pause()) };
+            let answer = self.unless_refused(answer, refusals, waiting);
+            if matches!(answer, Ok(Answer::Granted(_))) {
+                self.note_held(claim.id, true);
+            }
             match &answer {
                 Ok(Answer::Queued { .. }) => {}
                 Ok(_) => {
@@ -275,6 +395,7 @@ impl Engine for LeaseEngine {
             let answer = self.ask(&lot, Op::Depart(claim.id), claim.terms.ttl).await;
             // Also if it failed: nobody waits by it any more, and its place lapses.
             lot.lock().ears.remove(&claim.id);
+            self.note_held(claim.id, false);
             match answer?.0 {
                 Out::Departed(departure) => Ok(departure.into()),
                 other => Err(unexpected(&other)),

@@ -47,7 +47,8 @@
 //! | the process is killed while its cohort is ahead of the row | the first of the cohort stands there until its lease ends, as if it had been the one killed |
 //! | somebody puts out who stands in the row, but has passed it on | the eviction's token is above all that were taken in advance; whoever of the cohort has the lock is told that it is lost when the row is next read, a round trip later. So it is if somebody of another client puts out one who waits |
 //! | who has it cannot be written down, or it is not known whether it was | nothing more is passed on until a write has been made; the lease ends here with what was written last, or the next renewal writes it |
-//! | a pooler changes sessions | nothing is kept in one (`pooler=transaction`: no prepared statements either) |
+//! | a pooler changes sessions | it is looked for before anything is kept in a session, and refused; with `pooler=transaction` nothing is kept in one, and no statement is prepared |
+//! | the server is short of connections | a client that holds nothing gives its own up and polls ([`connections`](crate::logic::connections)); one that is refused while it waits goes on waiting |
 
 mod bells;
 mod engine;

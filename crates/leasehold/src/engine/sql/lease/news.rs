@@ -6,8 +6,13 @@ use std::time::Duration;
 use super::engine::LeaseEngine;
 use super::state::moment;
 use crate::claim::{ClaimId, Token};
+use crate::engine::sql::error::{Failure, Meaning};
 use crate::engine::sql::link::Link;
+use crate::engine::sql::load;
+use crate::engine::sql::pool::Pool;
+use crate::engine::sql::pooler::{self, Probed};
 use crate::logic::backoff;
+use crate::logic::connections::{self, Wake};
 use crate::name::LockName;
 
 /// The channel on which a client hears.
@@ -20,42 +25,133 @@ pub(super) fn listens(inbox: &str) -> bool {
     !inbox.starts_with('-')
 }
 
-/// Listens as long as the engine lives.
-pub(super) async fn listen(engine: Weak<LeaseEngine>) {
+/// How a connection that listens came to its end.
+enum End {
+    /// It broke, or could not be made.
+    Broken,
+    /// The server is short of connections: it was given up, or refused.
+    Short,
+    /// A pooler gives each transaction another session: nothing can listen.
+    Pooled,
+}
+
+/// Listens as long as the engine lives, on `first` if there is one already. Where the server is short of connections the client gives its own up, and
+/// looks now and then whether there are more.
+pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Link>) {
     let mut failures = 0;
+    let mut wake = Wake::Listen;
     loop {
         let Some(strong) = engine.upgrade() else { return };
-        let (pool, inbox) = (Arc::clone(&strong.pool), Arc::clone(&strong.inbox));
+        let (pool, inbox, holds) = (Arc::clone(&strong.pool), Arc::clone(&strong.inbox), Arc::clone(&strong.holds));
         drop(strong);
-        match Link::open(&pool.config).await {
-            Ok(mut link) => {
-                if link.script(&format!("LISTEN \"{}\"", channel(&inbox))).await.is_ok() {
-                    failures = 0;
-                    hear(&engine, link).await;
-                }
+        let opened = match first.take() {
+            Some(link) => Ok(link),
+            None => Link::open(&pool.config).await,
+        };
+        let end = match opened {
+            Ok(link) => {
+                let end = converse(&engine, &pool, &inbox, link, wake, &mut failures).await;
+                end.unwrap_or_else(|failure| end_of(&pool, &failure))
             }
-            Err(failure) => tracing::debug!(?failure, "cannot listen"),
-        }
+            Err(failure) => end_of(&pool, &failure),
+        };
         let Some(strong) = engine.upgrade() else { return };
-        strong.deaf(true);
+        if !strong.is_deaf() {
+            strong.deaf(true);
+        }
         drop(strong);
         let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-        let pause = backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice);
-        pool.config.clock.sleep(pause).await;
+        let pause = match end {
+            End::Pooled => return,
+            End::Short => {
+                wake = Wake::Poll;
+                pool.set_short(true);
+                load::pause()
+            }
+            End::Broken => backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice),
+        };
         failures += 1;
+        tokio::select! {
+            () = pool.config.clock.sleep(pause) => {}
+            // Whoever holds a lock wants to hear of its eviction.
+            () = holds.notified(), if matches!(end, End::Short) => {}
+        }
     }
 }
 
-/// Hands out what is heard on one connection, until it ends.
-async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) {
-    let Some(mut news) = link.news() else { return };
-    // Whatever was said before we listened is found by looking.
-    if let Some(engine) = engine.upgrade() {
-        engine.deaf(false);
+fn end_of(pool: &Pool, failure: &Failure) -> End {
+    tracing::debug!(?failure, "cannot listen");
+    pool.note_refusal(failure);
+    if failure.meaning(pool.config.dialect) == Some(Meaning::Crowded) { End::Short } else { End::Broken }
+}
+
+/// Listens on one connection until it ends, or the server needs it.
+async fn converse(
+    engine: &Weak<LeaseEngine>,
+    pool: &Pool,
+    inbox: &str,
+    mut link: Link,
+    wake: Wake,
+    failures: &mut u32,
+) -> Result<End, Failure> {
+    if !pool.has_own_sessions() {
+        let Probed { first, second, pooled } = pooler::probe_beside(link, &pool.config).await?;
+        link = first;
+        match second {
+            Some(second) => second.close().await,
+            None => {
+                link.close().await;
+                return Ok(End::Short);
+            }
+        }
+        if pooled {
+            link.close().await;
+            return Ok(End::Pooled);
+        }
+        pool.own_sessions();
     }
-    while let Some(text) = news.recv().await {
-        let Some(engine) = engine.upgrade() else { return };
-        engine.heard(&text);
+    if !stays(engine, &mut link, wake).await? {
+        link.close().await;
+        return Ok(End::Short);
+    }
+    link.script(&format!("LISTEN \"{}\"", channel(inbox))).await?;
+    *failures = 0;
+    pool.set_short(false);
+    hear(engine, link).await
+}
+
+/// Whether the server has connections enough for one that listens.
+async fn stays(engine: &Weak<LeaseEngine>, link: &mut Link, now: Wake) -> Result<bool, Failure> {
+    let load = load::postgres(link).await?;
+    let holds = engine.upgrade().is_some_and(|engine| engine.is_holder());
+    Ok(connections::wake(now, Some(load), holds) == Wake::Listen)
+}
+
+/// Hands out what is heard on one connection, until it ends or is given up.
+async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) -> Result<End, Failure> {
+    let Some(mut news) = link.news() else { return Ok(End::Broken) };
+    // Whatever was said before we listened is found by looking.
+    let Some(clock) = engine.upgrade().map(|engine| {
+        engine.deaf(false);
+        engine.clock.clone()
+    }) else {
+        return Ok(End::Broken);
+    };
+    let mut check_at = load::next_check(&clock);
+    loop {
+        tokio::select! {
+            text = news.recv() => {
+                let (Some(text), Some(engine)) = (text, engine.upgrade()) else { return Ok(End::Broken) };
+                engine.heard(&text);
+            }
+            () = clock.sleep_until(check_at) => {
+                check_at = load::next_check(&clock);
+                if !stays(engine, &mut link, Wake::Listen).await? {
+                    link.close().await;
+                    return Ok(End::Short);
+                }
+            }
+        }
     }
 }
 

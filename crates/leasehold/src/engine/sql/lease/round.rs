@@ -12,7 +12,7 @@ use super::wire::{self, Stored, Swap};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Moment;
 use crate::engine::sql::error::{Failure, Meaning};
-use crate::engine::sql::link::{Reply, Value};
+use crate::engine::sql::link::{Reply, Value, lock_wait};
 use crate::engine::sql::pool::Pooled;
 use crate::error::{Error, ErrorKind};
 use crate::logic::cohort::{Cohort, Tokens};
@@ -195,7 +195,8 @@ impl LeaseEngine {
         ops: &[Op],
         within: Duration,
     ) -> Result<(Vec<Out>, Reading), Failure> {
-        let mut link = self.pool.borrow_for(within).await?;
+        let mut link = self.pool.borrow().await?;
+        let wait = lock_wait(within);
         let mut row = lot.lock().row.take();
         // What was read before these were asked decides only what is then written over it.
         let mut fresh = false;
@@ -204,7 +205,7 @@ impl LeaseEngine {
             let heard = lot.lock().heard;
             let found = match row.take() {
                 Some(row) => row,
-                None => match self.find(lot, ops, &mut link, &mut free, &mut fresh).await? {
+                None => match self.find(lot, ops, &wait, &mut link, &mut free, &mut fresh).await? {
                     Some(row) => row,
                     None => continue,
                 },
@@ -239,7 +240,8 @@ impl LeaseEngine {
             let ours = |party: &Party<Note>| party.note.inbox == self.inbox;
             let tokens = Tokens::reserve(cohort.as_ref(), &table, ours, &mut last);
             let messages = self.messages(&lot.name, &table, &effects);
-            let swap = swap(lot.name.as_str(), found.version, last, &table, now, &messages);
+            let swap =
+                Swap { lock_wait: &wait, ..swap(lot.name.as_str(), found.version, last, &table, now, &messages) };
             // Where nobody is left, nothing is told that has a time.
             let clears =
                 nobody(&table) && messages.is_empty() && outs.iter().all(|out| matches!(out, Out::Departed(_)));
@@ -281,13 +283,14 @@ impl LeaseEngine {
         &self,
         lot: &Lot,
         ops: &[Op],
+        wait: &str,
         link: &mut Pooled,
         free: &mut bool,
         fresh: &mut bool,
     ) -> Result<Option<Row>, Failure> {
         let wanted = ops.iter().find_map(|op| if let Op::Attempt { claim, .. } = op { Some(claim) } else { None });
         if let Some(claim) = wanted.filter(|_| *free)
-            && let Some(taken) = self.take_free(lot, claim, link).await?
+            && let Some(taken) = self.take_free(lot, claim, wait, link).await?
         {
             return Ok(Some(taken));
         }
@@ -330,7 +333,7 @@ impl LeaseEngine {
     }
 
     /// Takes the lock for a claim if nobody is there.
-    async fn take_free(&self, lot: &Lot, claim: &Claim, link: &mut Pooled) -> Result<Option<Row>, Failure> {
+    async fn take_free(&self, lot: &Lot, claim: &Claim, wait: &str, link: &mut Pooled) -> Result<Option<Row>, Failure> {
         let mut party = step::party(claim, &self.inbox);
         // Both stand for what the statement says.
         party.until = Moment::default().after(party.ttl);
@@ -340,7 +343,7 @@ impl LeaseEngine {
         let text = state::write(&table, Moment::default());
         let ttl = i64::try_from(claim.terms.ttl.as_micros()).unwrap_or(i64::MAX / 4);
         let skew = i64::try_from(self.pool.config.clock_skew.as_micros()).unwrap_or(0);
-        let (sql, values) = self.sql.take(lot.name.as_str(), ttl, &text, skew);
+        let (sql, values) = self.sql.take(lot.name.as_str(), ttl, &text, skew, wait);
         let sent = self.clock.now();
         let reply = self.run(link, sql, &values).await?;
         let Some(at) = self.sql.made(&reply).map_err(strange)? else { return Ok(None) };
@@ -415,7 +418,7 @@ fn swap<'a>(
     let fresh = parties().filter(begins).map(|party| party.ttl).max();
     let fresh = fresh.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX / 4));
     let busy = parties().filter(|party| !begins(party)).map(|party| micros(party.until)).max().unwrap_or(0);
-    Swap { name, version, token, busy, fresh, state: state::write(table, now), messages }
+    Swap { name, version, token, busy, fresh, state: state::write(table, now), messages, lock_wait: "" }
 }
 
 /// Whether nobody holds or waits.

@@ -7,7 +7,7 @@ use super::wire::{Statements, Swap};
 use crate::engine::sql::config::Config;
 use crate::engine::sql::ddl::Tables;
 use crate::engine::sql::error::Failure;
-use crate::engine::sql::link::Link;
+use crate::engine::sql::link::{Link, lock_wait};
 
 /// How long the lease would last.
 const TTL: Duration = Duration::from_secs(1);
@@ -26,7 +26,8 @@ async fn take(link: &mut Link, config: &Config) -> Result<(), Failure> {
     let name = format!("leasehold-doctor-{:032x}", crate::random::bits());
     let nobody = state::write(&Parties::default(), moment(0));
     let ttl = i64::try_from(TTL.as_micros()).unwrap_or(1);
-    let (text, values) = sql.take(&name, ttl, &nobody, 0);
+    let wait = lock_wait(TTL);
+    let (text, values) = sql.take(&name, ttl, &nobody, 0, &wait);
     let reply = link.run(text, &values).await?;
     let Some(version) = sql.made(&reply).map_err(strange)? else { return Err(strange("a new lock is held")) };
     let (text, values) = sql.read(&name);
@@ -34,7 +35,8 @@ async fn take(link: &mut Link, config: &Config) -> Result<(), Failure> {
         return Err(strange("what was written is not there"));
     }
     let token = u64::try_from(version).unwrap_or(0);
-    let swap = Swap { name: &name, version, token, busy: 0, fresh: None, state: nobody, messages: &[] };
+    let swap =
+        Swap { name: &name, version, token, busy: 0, fresh: None, state: nobody, messages: &[], lock_wait: &wait };
     let (text, values) = sql.swap(&swap);
     let reply = link.run(text, &values).await?;
     sql.made(&reply).map_err(strange)?.map(drop).ok_or_else(|| strange("what was written cannot be written over"))

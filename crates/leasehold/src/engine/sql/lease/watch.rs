@@ -5,13 +5,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::bells;
-use super::engine::LeaseEngine;
+use super::engine::{LeaseEngine, look_pause};
 use super::lot::{Inside, Lot, Row};
 use super::state::Note;
 use super::step::Op;
 use crate::claim::{ClaimId, Mode};
 use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::{Link, Value};
+use crate::engine::sql::load;
 use crate::logic::table::Party;
 
 /// How long one statement waits for a bell.
@@ -68,8 +69,16 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
     let mut in_vain = 0u32;
     // When to look next, where there is no bell.
     let mut look_at = None;
+    // When to look how many connections the server has left.
+    let mut check_at = None;
     loop {
         let Some(strong) = engine.upgrade() else { return };
+        if strong.bells.is_some()
+            && strong.clock.now() >= *check_at.get_or_insert_with(|| load::next_check(&strong.clock))
+        {
+            strong.weigh().await;
+            check_at = None;
+        }
         let ahead = {
             let mut inside = lot.lock();
             let ahead = if strong.is_deaf() { inside.ahead(&strong.inbox) } else { None };
@@ -83,10 +92,15 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
         };
         let Some(ahead) = ahead else { break };
         let poll = strong.pool.config.poll;
-        let rung = match ahead.bell.filter(|_| strong.ears.is_some()) {
+        // Where the server is short of connections, none is kept to hear a bell on.
+        let spares = strong.pool.spares();
+        let rung = match ahead.bell.filter(|_| strong.ears.is_some() && !spares) {
             Some(bell) => hear(&strong, &mut link, bell).await,
             None => None,
         };
+        if spares && let Some((idle, _permit)) = link.take() {
+            idle.close().await;
+        }
         match rung {
             // It rang, or was not hung yet: then a little patience helps.
             Some(true) if in_vain == 0 => {}
@@ -97,6 +111,7 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
             Some(false) => {}
             None => {
                 let pace = poll * u32::try_from(ahead.place.min(15) + 1).unwrap_or(1);
+                let pace = if spares { look_pause() } else { pace };
                 let at = *look_at.get_or_insert_with(|| strong.clock.now().after(pace));
                 tokio::select! {
                     () = strong.clock.sleep_until(at) => {}
@@ -127,7 +142,8 @@ async fn hear(
 ) -> Option<bool> {
     if link.is_none() {
         let permit = Arc::clone(engine.ears.as_ref()?).try_acquire_owned().ok()?;
-        *link = Some((Link::open(&engine.pool.config).await.ok()?, permit));
+        let opened = Link::open(&engine.pool.config).await;
+        *link = Some((opened.inspect_err(|failure| engine.pool.note_refusal(failure)).ok()?, permit));
     }
     let (open, _) = link.as_mut()?;
     let name = bells::name(bell);

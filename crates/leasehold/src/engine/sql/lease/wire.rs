@@ -12,7 +12,7 @@ use super::super::link::{Reply, Value};
 #[derive(Clone, Debug)]
 pub(super) struct Statements {
     dialect: Dialect,
-    /// Takes a lock where nobody is: name, ttl, state, skew.
+    /// Takes a lock where nobody is: name, ttl, state, skew; PostgreSQL's, as all that write: how long it waits for a locked row.
     take: String,
     /// Writes over the version that was read: see [`Swap`].
     swap: String,
@@ -47,6 +47,8 @@ pub(super) struct Swap<'a> {
     pub(super) state: String,
     /// Whom to tell what: a channel and a text.
     pub(super) messages: &'a [(String, String)],
+    /// How long it waits for a locked row.
+    pub(super) lock_wait: &'a str,
 }
 
 /// A take where nobody is, and a give-back after which nobody is, on a table of that name.
@@ -67,14 +69,14 @@ impl Statements {
     }
 
     /// Takes a lock where nobody is.
-    pub(super) fn take(&self, name: &str, ttl: i64, state: &str, skew: i64) -> (&str, Vec<Value>) {
+    pub(super) fn take(&self, name: &str, ttl: i64, state: &str, skew: i64, lock_wait: &str) -> (&str, Vec<Value>) {
         let values = match self.dialect {
             Dialect::MySql => {
                 // The condition stands once for each column.
                 let skew = || Value::from(skew);
                 vec![name.into(), ttl.into(), state.into(), skew(), state.into(), skew(), skew(), skew()]
             }
-            Dialect::Postgres => vec![name.into(), ttl.into(), state.into(), skew.into()],
+            Dialect::Postgres => vec![name.into(), ttl.into(), state.into(), skew.into(), lock_wait.into()],
         };
         (&self.take, values)
     }
@@ -105,6 +107,7 @@ impl Statements {
                     swap.busy.into(),
                     fresh.into(),
                     state.into(),
+                    swap.lock_wait.into(),
                 ];
                 if swap.messages.is_empty() {
                     return (&self.swap, values);
@@ -123,7 +126,9 @@ impl Statements {
         let state = swap.state.as_str();
         let values = match self.dialect {
             Dialect::MySql => vec![token.into(), state.into(), swap.name.into(), swap.version.into()],
-            Dialect::Postgres => vec![swap.name.into(), swap.version.into(), token.into(), state.into()],
+            Dialect::Postgres => {
+                vec![swap.name.into(), swap.version.into(), token.into(), state.into(), swap.lock_wait.into()]
+            }
         };
         (&self.clear, values)
     }
@@ -212,27 +217,32 @@ fn postgres(table: &str) -> Statements {
     const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     // One time for the whole statement: when it came in. A double has room for the microseconds until the year 2242, and is quicker.
     const CAME: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
+    // How long the statement waits for a locked row is set for its own transaction alone: nothing is left behind in a session, which behind a pooler is
+    // another program's next. It is evaluated with the row's own values, before anything is waited for.
+    let bounded = |parameter: u8| format!("(SELECT set_config('lock_timeout', ${parameter}, true)) AS bound");
     let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
     let next = "greatest(l.token + 1, l.version + 1, excluded.token)";
     let take = format!(
         "INSERT INTO {table} AS l (name, version, token, busy, state) \
-         VALUES ($1, {CAME}, {CAME}, {CAME} + $2, {}) ON CONFLICT (name) DO UPDATE SET \
+         SELECT $1, {CAME}, {CAME}, {CAME} + $2, {} FROM {} ON CONFLICT (name) DO UPDATE SET \
          version = {next}, token = {next}, busy = {next} + $2, \
          state = CASE WHEN greatest(l.token, l.version) < excluded.token THEN excluded.state ELSE {} END \
          WHERE l.busy <= excluded.token - $4 RETURNING l.token",
         both(CAME),
+        bounded(5),
         both(next),
     );
     let update = format!(
         "UPDATE {table} AS l SET version = l.version + 1, token = $3, \
          busy = CASE WHEN $5 < 0 THEN $4 ELSE greatest($4, {CAME} + $5) END, \
-         state = replace($6, chr(1), {CAME}::text) WHERE l.name = $1 AND l.version = $2 RETURNING {CAME} AS now"
+         state = replace($6, chr(1), {CAME}::text) FROM {} WHERE l.name = $1 AND l.version = $2 RETURNING {CAME} AS now",
+        bounded(7),
     );
     // Messages go out with the commit, and only if the write was made.
     let swap_loudly = format!(
         "WITH u AS ({update}) \
          SELECT u.now, (SELECT count(pg_notify(split_part(m, ' ', 1), substr(m, strpos(m, ' ') + 1) || ' ' || u.now)) \
-          FROM unnest(string_to_array($7, chr(10))) AS m) FROM u"
+          FROM unnest(string_to_array($8, chr(10))) AS m) FROM u"
     );
     Statements {
         dialect: Dialect::Postgres,
@@ -240,7 +250,9 @@ fn postgres(table: &str) -> Statements {
         swap: update,
         swap_loudly,
         clear: format!(
-            "UPDATE {table} SET version = version + 1, token = $3, busy = 0, state = $4 WHERE name = $1 AND version = $2"
+            "UPDATE {table} AS l SET version = l.version + 1, token = $3, busy = 0, state = $4 FROM {} \
+             WHERE l.name = $1 AND l.version = $2",
+            bounded(5),
         ),
         read: format!("SELECT version, token, state, {NOW} FROM {table} WHERE name = $1"),
         list: format!(

@@ -16,8 +16,8 @@ pub(super) fn pooler(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         (Ok(Between::Transactions), false) => {
             fail(check, at, "each transaction has another session: a pooler in transaction mode, such as PgBouncer")
                 .means(
-                    "prepared statements are not found or meet those of others, messages to waiters do not come, and what we set for \
-                     our session is set for somebody else's",
+                    "the engine refuses to open: what a session keeps (prepared statements, channels) would be found by other programs, and not \
+                     by us",
                 )
                 .fix("pooler=transaction in the URL; or connect to the server itself; or pool_mode=session")
         }

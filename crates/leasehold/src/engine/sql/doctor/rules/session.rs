@@ -110,7 +110,7 @@ pub(super) fn lock_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         |time: Option<Duration>| time.map_or(format!("{key} is not set"), |time| format!("{key} is {}", short(time)));
     match told {
         Ok(time) if aim.pooler && aim.dialect == Dialect::Postgres => ok(check, at, found(time))
-            .means("behind a pooler we cannot set it; a step that takes too long ends by itself"),
+            .means("our statements carry their own, 1 s: one that waits for a locked row ends by itself"),
         Ok(time) => ok(check, at, found(time))
             .means("our sessions set their own, 1 s: a row that somebody keeps locked does not block us for longer"),
         Err(no) => unknown(check, at, &no).means("our sessions set their own, except behind a pooler"),

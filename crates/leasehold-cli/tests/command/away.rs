@@ -1,0 +1,56 @@
+//! A command that starts while its engine is unreachable for a moment.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use std::io::{BufRead, BufReader};
+
+use leasehold_testbed::{Data, redis};
+
+use crate::common::Place;
+
+/// The command says once that it tries again, and runs when the server is there: within `-w`, or within `--connect-timeout`.
+#[test]
+fn a_run_waits_for_an_engine_that_comes_back() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut server = runtime.block_on(redis::start()).unwrap();
+    let (place, url) = (Place::new(), server.url());
+    for options in [&["-w", "120"][..], &["-n", "--connect-timeout", "120s"], &["--connect-timeout", "2m"]] {
+        server.kill().unwrap();
+        let args = [&["run", "--engine", &url], options, &["job", "--", "echo", "ran"]].concat();
+        let mut running = place.start(args);
+        let mut said = BufReader::new(running.0.as_mut().unwrap().stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(
+            line.contains("cannot be reached") && line.contains("; retrying for up to 2m 0s"),
+            "{options:?}: {line}"
+        );
+        runtime.block_on(server.restart(Data::Keep)).unwrap();
+        let ran = running.end().ok();
+        assert_eq!(ran.out(), "ran\n", "{options:?}");
+        line.clear();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line, "", "{options:?}: one line is enough");
+    }
+}
+
+/// After the bound it is 69, with the cause; what no waiting mends is said at once, without another try.
+#[test]
+fn an_engine_that_stays_away_is_69_after_the_bound() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime.block_on(redis::start()).unwrap();
+    let place = Place::new();
+    let (away, bound) = ("redis://127.0.0.1:1", ["--connect-timeout", "300ms"]);
+    for args in [
+        [&["run", "--engine", away][..], &bound, &["job", "--", "true"]].concat(),
+        [&["run", "--engine", away, "-n"][..], &bound, &["job", "--", "true"]].concat(),
+        [&["run", "--engine", away, "-w", "0.3", "job", "--", "true"][..]].concat(),
+        [&["ls", "--engine", away][..], &bound].concat(),
+    ] {
+        let ran = place.run(&args).failed(69, "127.0.0.1:1 cannot be reached");
+        assert_eq!(ran.err().matches("retrying for up to 300ms").count(), 1, "{args:?}: {}", ran.err());
+    }
+    let wrong = server.url().replace("redis://", "redis://nobody:wrong@");
+    let ran =
+        place.run(["run", "--engine", &wrong, "job", "--", "true"]).failed(69, "refuses the user or the password");
+    assert!(!ran.err().contains("retrying"), "{}", ran.err());
+}

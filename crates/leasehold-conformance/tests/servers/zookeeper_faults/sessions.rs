@@ -1,0 +1,56 @@
+//! How many sessions a client has, counted by the server.
+
+use std::time::Duration;
+
+use leasehold::Locks;
+use leasehold::clock::ManualClock;
+use leasehold_conformance::world::SOON;
+use leasehold_testbed::zookeeper::{self, ZooKeeper};
+use leasehold_testbed::{Server, eventually};
+
+use crate::zookeeper_faults::site::LONG;
+
+/// Connections that have a session.
+async fn sessions(server: &Server) -> usize {
+    let listed = zookeeper::ask(server.addr(), "cons").await.expect("a list");
+    listed.lines().filter(|line| line.contains("sid=")).count()
+}
+
+/// A hundred locks of as many TTLs are held at once, in a process that the server allows sixty connections: few sessions serve them all, and those that
+/// serve none are closed.
+#[tokio::test]
+async fn a_hundred_ttls_share_few_sessions() {
+    let server = ZooKeeper::new().setting("maxClientCnxns", "60").start().await.expect("a server");
+    for rising in [true, false] {
+        let clock = ManualClock::running();
+        let url = format!("zookeeper://{}/s-{rising}", server.addr());
+        let locks = Locks::builder().ttl(LONG).clock(clock.clock()).open(&url).await.expect("a client");
+        let mut guards = Vec::new();
+        for number in 0..100u64 {
+            let step = if rising { number } else { 99 - number };
+            let ttl = LONG + Duration::from_secs(step);
+            let guard = locks.mutex(format!("lock-{number}")).ttl(ttl).wait(SOON).lock().await.expect("a lock");
+            assert!(guard.remaining() <= ttl, "a dead holder's lock is free within its TTL");
+            guards.push(guard);
+        }
+        let open = sessions(&server).await;
+        assert!(open <= 8, "{open} sessions for 100 TTLs, rising: {rising}");
+        for guard in guards {
+            let _ = guard.release().await.expect("a release");
+        }
+        eventually(SOON, || async {
+            clock.advance(Duration::from_secs(60));
+            let open = sessions(&server).await;
+            if open == 1 { Ok(()) } else { Err(format!("{open} sessions, and no lock is held")) }
+        })
+        .await;
+        // The next lock has a session all the same.
+        assert!(locks.mutex("next").lock().await.expect("a lock").is_held());
+        locks.close().await.expect("an end");
+        eventually(SOON, || async {
+            let open = sessions(&server).await;
+            if open == 0 { Ok(()) } else { Err(format!("{open} sessions of a client that was closed")) }
+        })
+        .await;
+    }
+}

@@ -1,0 +1,76 @@
+//! Opening an engine that is unreachable for a moment: a server that restarts, an ensemble that elects a leader.
+//!
+//! Every error that the engine calls retryable is tried again, with growing pauses, for as long as the caller says. A bad URL, a wrong password or a
+//! server of another kind fails at once: no waiting mends it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::engine::{self, Engine};
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::backoff;
+
+/// The first pause between two attempts, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+/// How much longer the last attempt may take: its own error says more than that the time is over.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// How an engine is opened that may be unreachable.
+#[derive(Default)]
+pub(crate) struct Connect {
+    /// For how long it is tried again; zero: not at all.
+    pub(crate) timeout: Duration,
+    /// Called with the first error, before the second attempt.
+    pub(crate) on_unreachable: Option<Box<dyn Fn(&Error) + Send + Sync>>,
+}
+
+impl fmt::Debug for Connect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connect").field("timeout", &self.timeout).finish_non_exhaustive()
+    }
+}
+
+impl Connect {
+    /// Opens the engine that `url` names.
+    pub(crate) async fn open(&self, url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
+        let end = clock.now().after(self.timeout);
+        let mut last = None;
+        let mut failures = 0;
+        loop {
+            let error = match self.attempt(url, clock, end.since(clock.now())).await {
+                Some(Ok(engine)) => return Ok(engine),
+                Some(Err(error)) => error,
+                None => return Err(last.unwrap_or_else(|| self.late())),
+            };
+            let left = end.since(clock.now());
+            if !error.is_retryable() || left.is_zero() {
+                return Err(error);
+            }
+            if let Some(tell) = self.on_unreachable.as_ref().filter(|_| failures == 0) {
+                tell(&error);
+            }
+            tracing::debug!(%error, "the engine is tried again");
+            last = Some(error);
+            let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+            clock.sleep(backoff::pause(failures, PAUSES.0, PAUSES.1, dice).min(left)).await;
+            failures += 1;
+        }
+    }
+
+    /// One attempt; `None`: it was not done in time.
+    async fn attempt(&self, url: &str, clock: &Clock, left: Duration) -> Option<Result<Arc<dyn Engine>>> {
+        let opening = engine::open(url, clock);
+        if self.timeout.is_zero() {
+            return Some(opening.await);
+        }
+        clock.timeout(left.saturating_add(GRACE), opening).await.ok()
+    }
+
+    fn late(&self) -> Error {
+        let message = format!("the engine could not be reached within {:?}; `leasehold doctor` says why", self.timeout);
+        Error::new(ErrorKind::Unavailable, message).retryable()
+    }
+}

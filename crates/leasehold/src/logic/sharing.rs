@@ -1,0 +1,122 @@
+//! Which session serves a claim, for engines whose locks end with a session: few sessions serve claims of many TTLs.
+//!
+//! A dead holder's lock is free when its session times out, so a claim of TTL `t` needs a session whose timeout is at most `t`. The first few TTLs have
+//! sessions of exactly that timeout. From then on a claim shares the longest session that is not too long, if that is at least half of its TTL, or a
+//! session whose timeout is a power of two seconds is opened. So their number is bounded, in whatever order TTLs come.
+
+use std::time::Duration;
+
+/// How many TTLs have a session of exactly their length before others share.
+pub const EXACT: usize = 3;
+
+/// A session that is open, or being opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Open {
+    /// The timeout that was asked for: no two have the same.
+    pub asked: Duration,
+    /// The timeout that the server gave; `None`: not known yet.
+    pub given: Option<Duration>,
+}
+
+impl Open {
+    fn timeout(&self) -> Duration {
+        self.given.unwrap_or(self.asked)
+    }
+}
+
+/// What serves a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The session that this timeout was asked for.
+    Share(Duration),
+    /// A new session of this timeout.
+    Open(Duration),
+}
+
+/// Which session serves a claim of `ttl`. One whose timeout is above the TTL is chosen only where the server gives none that is shorter: the claim cannot
+/// be served then.
+pub fn choose(open: &[Open], ttl: Duration) -> Choice {
+    // The server gives no longer ones, or no shorter ones.
+    let at_bound = |one: &&Open| match one.given {
+        Some(given) if given < one.asked => ttl >= given,
+        Some(given) if given > one.asked => ttl < given,
+        _ => false,
+    };
+    if let Some(one) = open.iter().find(at_bound) {
+        return Choice::Share(one.asked);
+    }
+    let longest = open.iter().filter(|one| one.timeout() <= ttl).max_by_key(|one| one.timeout());
+    match longest {
+        Some(one) if one.timeout() == ttl => Choice::Share(one.asked),
+        _ if open.len() < EXACT => Choice::Open(ttl),
+        Some(one) if one.timeout() >= ttl / 2 => Choice::Share(one.asked),
+        _ => Choice::Open(class(ttl)),
+    }
+}
+
+/// The largest power of two seconds that is not above `ttl`.
+fn class(ttl: Duration) -> Duration {
+    match ttl.as_secs() {
+        0 => ttl,
+        seconds => Duration::from_secs(1 << seconds.ilog2()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn seconds(number: u64) -> Duration {
+        Duration::from_secs(number)
+    }
+
+    /// What a server with these bounds gives.
+    fn serve(open: &mut Vec<Open>, ttl: Duration, bounds: (Duration, Duration)) -> Duration {
+        let asked = match choose(open, ttl) {
+            Choice::Share(asked) => asked,
+            Choice::Open(asked) => {
+                assert!(open.iter().all(|one| one.asked != asked), "{asked:?} is open already: {open:?}");
+                open.push(Open { asked, given: Some(asked.clamp(bounds.0, bounds.1)) });
+                asked
+            }
+        };
+        open.iter().find(|one| one.asked == asked).map(Open::timeout).unwrap()
+    }
+
+    proptest! {
+        /// In whatever order TTLs come: no session outlives its claim's TTL unless the server gives none that is shorter, none is shorter than half of it unless
+        /// the server gives none that is longer, and there are few of them.
+        #[test]
+        fn few_sessions_serve_all_ttls(
+            ttls in prop::collection::vec(2_000u64..86_400_000, 1..200), shortest in 1u64..60, longest in 60u64..100_000,
+        ) {
+            let bounds = (seconds(shortest), seconds(longest));
+            let mut open = Vec::new();
+            for ttl in ttls.into_iter().map(Duration::from_millis) {
+                let timeout = serve(&mut open, ttl, bounds);
+                prop_assert!(timeout <= ttl || timeout == bounds.0, "{timeout:?} for {ttl:?}");
+                prop_assert!(timeout >= ttl / 2 || timeout == bounds.1, "{timeout:?} for {ttl:?}");
+            }
+            // A power of two each between 2 s and 24 h.
+            prop_assert!(open.len() <= EXACT + 16, "{} sessions", open.len());
+        }
+    }
+
+    #[test]
+    fn the_first_ttls_have_their_own_and_the_next_share() {
+        let mut open = Vec::new();
+        let bounds = (seconds(4), seconds(40));
+        for ttl in [30, 10, 20] {
+            assert_eq!(serve(&mut open, seconds(ttl), bounds), seconds(ttl));
+        }
+        assert_eq!(serve(&mut open, seconds(29), bounds), seconds(20));
+        assert_eq!(serve(&mut open, seconds(9), bounds), seconds(8));
+        assert_eq!(serve(&mut open, seconds(3), bounds), seconds(4), "the server's shortest");
+        assert_eq!(serve(&mut open, seconds(2), bounds), seconds(4));
+        assert_eq!(open.len(), 5);
+        assert_eq!(serve(&mut open, seconds(3600), bounds), seconds(40), "the server's longest");
+        assert_eq!(serve(&mut open, seconds(7200), bounds), seconds(40));
+        assert_eq!(open.len(), 6);
+    }
+}
