@@ -18,13 +18,16 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// How much longer the last attempt may take: its own error says more than that the time is over.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// What is called with an error.
+type Tell = Box<dyn Fn(&Error) + Send + Sync>;
+
 /// How an engine is opened that may be unreachable.
 #[derive(Default)]
 pub(crate) struct Connect {
     /// For how long it is tried again; zero: not at all.
     pub(crate) timeout: Duration,
     /// Called with the first error, before the second attempt.
-    pub(crate) on_unreachable: Option<Box<dyn Fn(&Error) + Send + Sync>>,
+    pub(crate) on_unreachable: Option<Tell>,
 }
 
 impl fmt::Debug for Connect {
