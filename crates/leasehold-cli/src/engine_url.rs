@@ -86,6 +86,8 @@ fn hide(url: &str) {
     if let Some(error) = problem {
         output::say(&format!("warning: `ps` shows the password in --engine to every user: {error}"));
     } else if secret::has_password(url) && isatty(io::stderr()) {
-        output::say("warning: a password on the command line can be seen by others; use password-file=, --engine-file or LEASEHOLD_ENGINE");
+        output::say(
+            "warning: a password on the command line can be seen by others; use password-file=, --engine-file or LEASEHOLD_ENGINE",
+        );
     }
 }

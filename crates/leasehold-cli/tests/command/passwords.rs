@@ -83,8 +83,11 @@ async fn the_password_alone_can_stand_in_a_file() {
         place.run(["run", "--engine", &bare, "a", "--", "true"]).failed(69, "password");
         let url = format!("{bare}&password-file={secret}");
         place.run(["run", "--engine", &url, "a", "-c", "\"$L\" run -n a -c 'echo inside'"]).ok();
-        place.run(["doctor", "--engine", &url.replace("password-file=", "password-file=/no")]).failed(64, "password-file");
-        let redlock = url.replace("redis://", "redlock://").replace("connect-timeout=60s&", "node-timeout=30s&even=allowed&");
+        place
+            .run(["doctor", "--engine", &url.replace("password-file=", "password-file=/no")])
+            .failed(64, "password-file");
+        let redlock =
+            url.replace("redis://", "redlock://").replace("connect-timeout=60s&", "node-timeout=30s&even=allowed&");
         place.run(["run", "--engine", &redlock, "a", "--", "true"]).ok();
     })
     .await;

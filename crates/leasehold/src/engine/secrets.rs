@@ -187,7 +187,10 @@ mod tests {
         assert_eq!(find("postgres://app@db1/shop").as_deref(), Some("one"));
         assert_eq!(find("postgres://app@db1:5433/shop").as_deref(), Some("t:w\\o"));
         assert_eq!(find("postgres://app@[::1]/other").as_deref(), Some("three:3"));
-        assert_eq!(postgres::find("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1,db2:7/d").unwrap()).as_deref(), Some("x"));
+        assert_eq!(
+            postgres::find("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1,db2:7/d").unwrap()).as_deref(),
+            Some("x")
+        );
         assert_eq!(postgres::find("db2:*:*:*:x", &EngineUrl::parse("postgres://app@db1/d").unwrap()), None);
     }
 }

@@ -34,7 +34,9 @@ impl Config {
         });
         let group = url.option("group").map(group).transpose()?;
         let mode = match (mode.transpose()?, group) {
-            (None, Some(_)) => return Err(bad("group= shares the folder, which needs mode=, too: ?mode=0770&group=NAME".into())),
+            (None, Some(_)) => {
+                return Err(bad("group= shares the folder, which needs mode=, too: ?mode=0770&group=NAME".into()));
+            }
             (Some(mode), Some(_)) if mode & 0o070 == 0 => {
                 return Err(bad(format!("mode={mode:04o} gives the group nothing; ?mode=0770&group=NAME does")));
             }

@@ -384,7 +384,9 @@ impl Engine for FileEngine {
                 Out::Evicted(party, token) => {
                     if let Some(party) = &party {
                         // It is done, whether or not that can be written down.
-                        if let Err(error) = self.session().folder.audit(&inspect::audit_line(&name, party, token, &reason)) {
+                        if let Err(error) =
+                            self.session().folder.audit(&inspect::audit_line(&name, party, token, &reason))
+                        {
                             tracing::error!(%error, %name, "an eviction is not on record");
                         }
                     }
@@ -412,7 +414,9 @@ impl Engine for FileEngine {
 
     fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
         Step::new(async move {
-            tokio::task::spawn_blocking(move || records::names(&self.current()?.folder, &prefix)).await.map_err(ended)?
+            tokio::task::spawn_blocking(move || records::names(&self.current()?.folder, &prefix))
+                .await
+                .map_err(ended)?
         })
     }
 

@@ -162,6 +162,9 @@ fn open_root(config: &Config) -> Result<Dir> {
 /// Makes the folder, and those above it.
 fn make(dir: &Path, sharing: &Sharing) -> io::Result<()> {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if fs::metadata(above).is_ok_and(|found| !found.is_dir()) {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
     // Those who share the folder must get to it.
     DirBuilder::new().recursive(true).mode(if sharing.mode.is_some() { 0o755 } else { 0o700 }).create(above)?;
     let name = dir.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidFilename)?;

@@ -18,13 +18,7 @@ use crate::logic::table::{Party, Table};
 use crate::name::LockName;
 
 /// A lock, as its table stands.
-pub(super) fn view(
-    folder: &Folder,
-    name: &LockName,
-    latch: &Latch<'_>,
-    table: &Table<Note>,
-    now: Moment,
-) -> LockView {
+pub(super) fn view(folder: &Folder, name: &LockName, latch: &Latch<'_>, table: &Table<Note>, now: Moment) -> LockView {
     let show = |party: &Party<Note>| {
         let text = match &party.note.record {
             Record::Slot(index) => latch.text(*index),

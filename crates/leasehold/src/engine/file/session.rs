@@ -11,9 +11,9 @@ use tokio::task::JoinHandle;
 use super::bells::Bells;
 use super::clients::{self, Client};
 use super::config::Config;
+use super::error;
 use super::folder::Folder;
 use super::store::{self, Store};
-use super::error;
 use crate::claim::Holder;
 use crate::error::Result;
 

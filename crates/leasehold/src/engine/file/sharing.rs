@@ -141,8 +141,8 @@ impl Sharing {
         let found = fstat(root).map_err(|e| error::at(path, "look at", e))?;
         let same = |other: OwnedFd| fstat(other).is_ok_and(|o| (o.st_dev, o.st_ino) == (found.st_dev, found.st_ino));
         let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let direct =
-            rustix::fs::openat2(rustix::fs::CWD, &config.dir, how, Mode::empty(), ResolveFlags::NO_SYMLINKS).is_ok_and(same);
+        let direct = rustix::fs::openat2(rustix::fs::CWD, &config.dir, how, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+            .is_ok_and(same);
         let is_private = found.st_uid == geteuid().as_raw() && found.st_mode & 0o077 == 0;
         let again = root.try_clone().map_err(|e| error::at(path, "open", e))?;
         let folder = Dir::new(again, path.to_owned(), private);
@@ -165,7 +165,8 @@ impl Sharing {
     fn extend_files(&self, folder: &Dir) -> io::Result<()> {
         for name in folder.names(usize::MAX)? {
             let Some(name) = name.to_str() else { continue };
-            let is_file = folder.stat(name).is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile);
+            let is_file =
+                folder.stat(name).is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile);
             if is_file && let Ok(file) = folder.open(name, OFlags::RDONLY) {
                 self.share_file(&file)?;
             }

@@ -152,8 +152,9 @@ pub(super) const RUNNING: usize = 256;
 /// floor is raised above them first. `now` is the file system's.
 pub(super) fn sweep(folder: &Folder, now: Duration, most: usize) {
     let (names, all) = folder::some_of(&folder.locks, LOOKED_AT);
-    let mut aged: Vec<(Duration, String)> = names.into_iter().filter_map(|name| Some((age(folder, &name, now)?, name))).collect();
-    aged.sort_unstable_by(|one, other| other.0.cmp(&one.0));
+    let mut aged: Vec<(Duration, String)> =
+        names.into_iter().filter_map(|name| Some((age(folder, &name, now)?, name))).collect();
+    aged.sort_unstable_by_key(|(age, _)| std::cmp::Reverse(*age));
     let mut surplus = all.saturating_sub(KEPT);
     let mut idle = Vec::new();
     for (age, name) in aged {
