@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use leasehold::Locks;
+use leasehold::{DEFAULT_TTL, Locks};
 
 use crate::cron::CronArgs;
 use crate::doctor::DoctorArgs;
@@ -117,12 +117,26 @@ impl EngineArg {
     }
 
     pub(crate) async fn open(&self, ttl: Duration) -> Result<Locks, Failure> {
-        let locks = Locks::builder().ttl(ttl).open(self.url()).await?;
+        let locks = Locks::builder().ttl(ttl).open(self.url()).await;
+        let locks = locks.map_err(|error| Failure::from(error).at(&output::hide_passwords(self.url())))?;
         let caution = locks.capabilities().caution;
         if !caution.is_empty() {
             output::say(&format!("warning: {caution}"));
         }
         Ok(locks)
+    }
+
+    /// Opens the engine, asks it for something and closes it. The answer, and the engine's URL; a failure names it, too.
+    pub(crate) async fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(&Locks) -> leasehold::Result<T>,
+    ) -> Result<(T, String), Failure> {
+        let locks = self.open(DEFAULT_TTL).await?;
+        let url = locks.url();
+        let at = |error| Failure::from(error).at(&url);
+        let answer = question(&locks).await.map_err(at)?;
+        locks.close().await.map_err(at)?;
+        Ok((answer, url))
     }
 }
 

@@ -129,6 +129,12 @@ fn blocks(table: &Table) -> String {
     text
 }
 
+/// `1 key`, `2 keys`.
+pub fn count(number: usize, what: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{ending}")
+}
+
 /// How wide the terminal on standard output is.
 pub fn width() -> Option<u16> {
     let size = termios::tcgetwinsize(io::stdout()).ok()?;

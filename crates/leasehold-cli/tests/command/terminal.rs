@@ -227,7 +227,7 @@ fn while_waiting_it_shows_who_holds_and_our_place() {
     assert_eq!(screen.end(), Some(0));
     // Silent where nobody looks.
     let holder = place.hold(&[], "a");
-    assert_eq!(place.run_in_time(["run", "-w", "2", "a", "--", "true"]).err(), "");
+    assert_eq!(place.run_in_time(["run", "-q", "-w", "2", "a", "--", "true"]).err(), "");
     holder.finish().ok();
 }
 
