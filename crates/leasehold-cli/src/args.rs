@@ -32,7 +32,7 @@ Environment:
   LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
   LEASEHOLD_LOG      what the library tells of itself on standard error: warn,
                      debug, leasehold=trace
-  NO_COLOR           plain help texts
+  NO_COLOR           no colours
 
 Exit codes (`leasehold run --help` lists those of `run`):
     0   done

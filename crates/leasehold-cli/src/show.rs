@@ -6,7 +6,7 @@ use leasehold::LockName;
 use crate::args::{LsArgs, ShowArgs};
 use crate::duration::human;
 use crate::exit::{self, Failure};
-use crate::output::{self, clean};
+use crate::output::{self, Colour, clean};
 use crate::view::{self, LockJson};
 
 /// All locks that somebody holds or waits for, one row each.
@@ -60,7 +60,7 @@ fn list_text(views: &[LockView], url: &str) -> String {
         ]);
     }
     let locks = output::count(views.len(), "lock");
-    format!("{}\n{locks} on {url}\n", output::table_text(&table))
+    format!("{}\n{locks} on {url}\n", output::with_bold_head(&output::table_text(&table)))
 }
 
 /// How many wait, and how long the first has.
@@ -89,7 +89,12 @@ fn show_text(view: &LockView, url: &str) -> String {
         ([only], _) => format!("held ({})", only.mode),
         ([first, ..], _) => format!("held by {} ({} each)", view.holders.len(), first.mode),
     };
-    text.push_str(&format!("state       {state}\n"));
+    let colour = match (view.trouble.is_some(), view.holders.is_empty()) {
+        (true, _) => Colour::Red,
+        (false, true) => Colour::Green,
+        (false, false) => Colour::Yellow,
+    };
+    text.push_str(&format!("state       {}\n", output::paint(&state, colour)));
     let last = view.last_token.filter(|token| token.0 > 0);
     text.push_str(&format!("last token  {}\n", view::token(last)));
     text.push_str(&parties("HOLDER", "HELD", &view.holders));
@@ -114,5 +119,5 @@ fn parties(who: &str, age: &str, parties: &[PartyView]) -> String {
             clean(&party.holder.text).into_owned(),
         ]);
     }
-    format!("\n{}", output::table_text(&table))
+    format!("\n{}", output::with_bold_head(&output::table_text(&table)))
 }

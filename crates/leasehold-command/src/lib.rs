@@ -6,3 +6,4 @@ pub mod duration;
 pub mod exit;
 pub mod output;
 pub mod start;
+pub mod verify;

@@ -20,7 +20,7 @@ mod plan;
 mod reentry;
 mod refusal;
 mod report;
-mod signals;
+pub(crate) mod signals;
 mod stop;
 mod supervise;
 mod terminal;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::engine::{LockView, PartyView};
-use leasehold::{LockName, Locks};
+use leasehold::{Holder, LockName, Locks};
 
 use super::plan::Plan;
 use crate::duration::human;
@@ -32,11 +32,12 @@ impl<'a> Refusal<'a> {
         self.view.as_ref().map_or(&[], |view| &view.holders)
     }
 
-    /// The waiters that came before us.
+    /// The waiters that came before us. Our own claim may be among them still, on its way out.
     pub(super) fn ahead(&self) -> Vec<&PartyView> {
-        let since = self.waited.unwrap_or_default();
+        let (since, me) = (self.waited.unwrap_or_default(), Holder::this_process());
+        let is_me = |waiter: &PartyView| (waiter.holder.pid, &waiter.holder.host) == (me.pid, &me.host);
         let waiters = self.view.iter().flat_map(|view| &view.waiters);
-        waiters.filter(|waiter| waiter.age >= since).collect()
+        waiters.filter(|waiter| waiter.age >= since && !is_me(waiter)).collect()
     }
 
     /// `lock nightly on redis://db1:6379/0 is held by web1:4711 (./send-messages) for 12s, token 41; 1 ahead: …; gave up after 5s`

@@ -29,6 +29,8 @@ pub(crate) struct Report {
 /// A line for programs.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
     #[serde(flatten)]
     event: &'a Event<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,6 +146,11 @@ impl Report {
         self.if_asked(&Event::Note { message }, message);
     }
 
+    /// Always told, and nothing is wrong.
+    pub(super) fn always(&self, message: &str) {
+        self.tell(&Event::Note { message }, message);
+    }
+
     /// Always told.
     pub(super) fn warning(&self, message: &str) {
         self.tell(&Event::Warning { message }, message);
@@ -174,7 +181,7 @@ impl Report {
 
     fn tell(&self, event: &Event<'_>, line: &str) {
         if self.json {
-            output::err(&output::json(&Line { event, job: self.job.as_deref() }));
+            output::err(&output::json(&Line { time: output::stamp(), event, job: self.job.as_deref() }));
         } else {
             output::say(line);
         }

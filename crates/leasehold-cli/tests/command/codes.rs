@@ -73,6 +73,7 @@ fn wrong_usage_says_what_is_wrong() {
         (vec!["run", "--grace", "20s", "a", "--", "true"], "below half of the TTL"),
         (vec!["run", "--min-hold", "5", "--max-hold", "5", "a", "--", "true"], "longer than --min-hold"),
         (vec!["run", "--slots", "0", "a", "--", "true"], "--slots"),
+        (vec!["run", "--describe", "a\tb", "a", "--", "true"], "no control characters, and this has '\\t'"),
         (vec!["run", "--slots", "2", "-s", "a", "--", "true"], "cannot be used with"),
         (vec!["run", "-n", "-w", "1", "a", "--", "true"], "cannot be used with"),
         (vec!["run", "-E", "256", "a", "--", "true"], "256"),

@@ -109,6 +109,8 @@ fn completions_and_manual_pages() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(place.run(["completions", shell]).ok().out().contains("on-lost"), "{shell}");
     }
+    let script = place.run(["completions", "bash"]).ok().out();
+    assert!(script.contains("mutex reentrant rwlock"), "the workloads of verify, and no files");
     let page = place.run(["man"]).ok().out();
     for part in
         [".TH leasehold 1", "LEASEHOLD RUN", "LEASEHOLD EVICT", "LEASEHOLD CRON STATUS", "EXIT CODES", "on\\-lost"]

@@ -275,3 +275,23 @@ fn tables_fit_the_terminal() {
     assert!(screen.seen().lines().all(|line| line.chars().count() <= 80), "{}", screen.seen());
     assert_eq!(screen.end(), Some(0));
 }
+
+#[test]
+fn answers_have_colours_on_a_terminal_unless_they_are_unwanted() {
+    let place = Place::new();
+    let _holder = place.hold(&[], "a");
+    let coloured = |args: &[&str], last: &str, plain: bool| {
+        let mut command = place.leasehold(args);
+        command.env("TERM", "xterm").env("NO_COLOR", if plain { "1" } else { "" });
+        let screen = Screen::start(&command, 200);
+        wait_for(last, || screen.seen().contains(last).then_some(()));
+        let is_coloured = screen.seen().contains("\u{1b}[");
+        screen.end();
+        is_coloured
+    };
+    for (args, last) in [(&["ls"][..], "1 lock on "), (&["show", "a"], "DOING"), (&["doctor"], "fit for locks")] {
+        assert!(coloured(args, last, false), "{args:?}");
+        assert!(!coloured(args, last, true), "{args:?}");
+        assert!(!place.run(args).out().contains('\u{1b}'), "{args:?}");
+    }
+}
