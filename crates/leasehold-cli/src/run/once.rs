@@ -53,17 +53,18 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
     let engine = args.engine.url_from_anywhere();
     let task = Task { plan: Arc::new(plan), locks: locks.clone(), engine, report: report.clone(), orders: None };
     let result = tend(&locks, job, args.skew, wait, task, &course, &mut signals).await;
+    let url = locks.url();
     close(locks, &mut signals, report).await;
-    match result {
+    match result.map_err(|failure| failure.at(&url)) {
         Ok(Tended { code: Some(code), .. }) => Ok(code),
         Ok(Tended { ended, .. }) => {
             if ended.is_empty() {
-                report.note(&format!("{name}: nothing is due here; what was, ran elsewhere or was missed"));
+                report.note(&format!("{name}: nothing is due here on {url}; what was, ran elsewhere or was missed"));
             }
             Ok(0)
         }
         Err(failure) if failure.kind == ErrorKind::Timeout.as_str() => {
-            report.note(&format!("{name}: it runs elsewhere, and we wait no longer"));
+            report.not_run(&format!("{name} on {url}: it runs elsewhere, and is not waited for any longer"));
             Ok(conflict)
         }
         Err(failure) => Err(failure),

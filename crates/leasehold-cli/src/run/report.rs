@@ -146,6 +146,13 @@ impl Report {
         self.if_asked(&Event::Note { message }, message);
     }
 
+    /// Told unless it is to be quiet: a job that runs elsewhere.
+    pub(super) fn not_run(&self, message: &str) {
+        if !self.quiet {
+            self.always(message);
+        }
+    }
+
     /// Always told, and nothing is wrong.
     pub(super) fn always(&self, message: &str) {
         self.tell(&Event::Note { message }, message);

@@ -48,7 +48,7 @@ fn ls_and_show_tell_who_holds_and_who_waits() {
 #[test]
 fn evict_needs_a_yes_and_says_what_it_did() {
     let place = Place::new();
-    place.run(["evict", "--yes", "a"]).failed(1, "nobody holds it");
+    place.run(["evict", "--yes", "a"]).failed(1, "nobody holds it").failed(1, &format!("a on {}: ", place.engine()));
     assert_eq!(parsed(&place.run(["evict", "--yes", "--json", "a"]).out())["evicted"], json!([]));
     let holder = place.hold(&["--on-lost", "ignore"], "a");
     place.run(["evict", "a"]).failed(64, "--yes");
@@ -57,6 +57,7 @@ fn evict_needs_a_yes_and_says_what_it_did() {
     assert_eq!(place.holders("a"), 1);
     let done = parsed(&place.run(["evict", "--yes", "--json", "--token", "1", "a"]).ok().out());
     assert_eq!((&done["fence_token"], &done["evicted"][0]["token"]), (&json!(2), &json!(1)));
+    assert_eq!(done["engine"], json!(place.engine()));
     assert_eq!(place.holders("a"), 0);
     holder.finish().ok();
     // The next grant is above the fence.
