@@ -1,13 +1,16 @@
 //! Which holds the `leasehold run`s around this one have, as `LEASEHOLD_HELD` lists them.
 //!
 //! The variable outlives them: a daemon that a command leaves behind inherits it. So it only says which holds there *were*. `reentry`
-//! asks the engine whether one of them is held now, and re-enters only that.
+//! asks the engine whether one of them is held now, and re-enters only that. A run that was killed has no hold to enter either, though
+//! the engine keeps it until its lease ends.
 
 use std::fmt;
 use std::fmt::Write;
 
 use leasehold::engine::{LockView, PartyView};
 use leasehold::{ClaimId, Guard, Owner};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
 /// The holds around a command, outermost first: `owner:token:claim:process:engine:name`, comma-separated, with escapes.
 const HELD: &str = "LEASEHOLD_HELD";
@@ -30,11 +33,14 @@ pub(super) struct Hold {
     lock: String,
 }
 
-/// A process that no other is taken for: its number and when it started, in the kernel's ticks.
+/// A process that no other is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: u32,
+    /// When it started, in the kernel's ticks.
     started: u64,
+    /// Where that number means something: a boot of a machine, and a namespace of processes in it.
+    scope: u64,
 }
 
 /// What the environment says of the runs around us.
@@ -48,8 +54,7 @@ pub(super) struct Ancestors {
 impl Hold {
     /// That of this process.
     pub(super) fn of(guard: &Guard, owner: Option<Owner>, engine: &str) -> Self {
-        let pid = std::process::id();
-        let process = Process { pid, started: started(pid).unwrap_or(0) };
+        let process = Process::this();
         let lock = lock(engine, guard.name().as_str());
         Self { owner, token: guard.token().0, claim: half(guard.claim_id()), process, lock }
     }
@@ -63,8 +68,7 @@ impl Hold {
         let token = parts.next()?.parse().ok()?;
         let claim = parts.next().filter(|digits| digits.len() == 16)?;
         let claim = u64::from_str_radix(claim, 16).ok()?;
-        let (pid, started) = parts.next()?.split_once('.')?;
-        let process = Process { pid: pid.parse().ok()?, started: started.parse().ok()? };
+        let process = Process::parse(parts.next()?)?;
         Some(Self { owner, token, claim, process, lock: parts.next()?.to_owned() })
     }
 
@@ -79,14 +83,32 @@ impl fmt::Display for Hold {
             Some(owner) => write!(f, "{owner}")?,
             None => f.write_str("-")?,
         }
-        let Process { pid, started } = self.process;
-        write!(f, ":{}:{:016x}:{pid}.{started}:{}", self.token, self.claim, self.lock)
+        let Process { pid, started, scope } = self.process;
+        write!(f, ":{}:{:016x}:{pid}.{started}.{scope:016x}:{}", self.token, self.claim, self.lock)
     }
 }
 
 impl Process {
-    fn is_alive(self) -> bool {
-        started(self.pid) == Some(self.started)
+    fn this() -> Self {
+        let pid = std::process::id();
+        Self { pid, started: started(pid).unwrap_or(0), scope: scope() }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '.');
+        let (pid, started) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self { pid, started, scope: u64::from_str_radix(parts.next()?, 16).ok()? })
+    }
+
+    /// Whether it is known to have ended. One of another machine or container may be there, and so may one that is hidden from us.
+    fn has_ended(self) -> bool {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw).filter(|_| self.scope == scope()) else {
+            return false;
+        };
+        match started(self.pid) {
+            Some(started) => started != self.started,
+            None => test_kill_process(pid) == Err(Errno::SRCH),
+        }
     }
 }
 
@@ -115,16 +137,17 @@ impl Ancestors {
         self.owner.as_ref().filter(|_| !self.is_nested)?.parse().ok()
     }
 
-    /// The innermost hold that the engine has on record for this lock, under whatever URL it was acquired.
+    /// The innermost hold of a live run that the engine has on record for this lock, under whatever URL it was acquired.
     pub(super) fn holding<'a>(&self, view: &'a LockView) -> Option<(&Hold, &'a PartyView)> {
         let party = |hold: &Hold| view.holders.iter().find(|party| hold.is_of(party));
-        self.holds.iter().rev().find_map(|hold| Some((hold, party(hold)?)))
+        let mut live = self.holds.iter().rev().filter(|hold| !hold.process.has_ended());
+        live.find_map(|hold| Some((hold, party(hold)?)))
     }
 
     /// Whether a run that is still there holds this lock, for engines that cannot say who does.
     pub(super) fn may_hold(&self, engine: &str, name: &str) -> bool {
         let lock = lock(engine, name);
-        self.holds.iter().any(|hold| hold.lock == lock && hold.process.is_alive())
+        self.holds.iter().any(|hold| hold.lock == lock && !hold.process.has_ended())
     }
 
     /// The variables for a command that runs inside this hold, too. A variable without a value is removed.
@@ -141,11 +164,22 @@ fn half(claim: ClaimId) -> u64 {
     (claim.bits() >> 64) as u64
 }
 
-/// When a process started; `None` if there is none of this number.
+/// When a process started: never, if it has ended and was not reaped; `None` if that cannot be seen.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name may have blanks and brackets in it. What follows begins with the third field.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?.parse().ok()
+    // The program's name may have blanks and brackets in it. What follows begins with the third field, the state.
+    let fields = stat.rsplit_once(')')?.1.trim_start();
+    if fields.starts_with(['Z', 'X']) {
+        return Some(u64::MAX);
+    }
+    fields.split_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// This machine since it was started, and our namespace of processes. A part that cannot be read is left out on both sides.
+fn scope() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    (Owner::named(&format!("{boot} {}", space.display())).bits() >> 64) as u64
 }
 
 fn lock(engine: &str, name: &str) -> String {
@@ -170,8 +204,7 @@ mod tests {
     use leasehold::{LockName, Locks};
 
     fn hold(owner: Option<Owner>, token: u64, claim: u64, name: &str) -> Hold {
-        let process = Process { pid: std::process::id(), started: started(std::process::id()).unwrap() };
-        Hold { owner, token, claim, process, lock: lock("file:", name) }
+        Hold { owner, token, claim, process: Process::this(), lock: lock("file:", name) }
     }
 
     fn inside(outer: &Ancestors, inner: &Hold) -> Ancestors {
@@ -239,5 +272,9 @@ mod tests {
         let mut over = around;
         over.holds[0].process.started += 1;
         assert!(!over.may_hold("file:", "a"), "another process has its number");
+        over.holds[0].process.pid = 0x7fff_fff0;
+        assert!(!over.may_hold("file:", "a"), "no process has its number");
+        over.holds[0].process.scope += 1;
+        assert!(over.may_hold("file:", "a"), "it may be there, on its own machine");
     }
 }

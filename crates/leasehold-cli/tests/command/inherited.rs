@@ -83,6 +83,23 @@ async fn the_same_on_redis() {
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
+/// The engine keeps its hold until the lease ends; what it left behind waits for that, as all others do.
+#[tokio::test]
+async fn a_run_that_was_killed_is_not_entered() {
+    let server = redis::start().await.unwrap();
+    let options = format!("--engine {}?connect-timeout=60s", server.url());
+    let work = move || {
+        let place = Place::new();
+        let outer = leave_behind(&place, &options, "run -n a -- true; echo $? > first");
+        outer.signal(rustix::process::Signal::KILL);
+        drop(outer);
+        go(&place);
+        assert_eq!(place.read("first"), "1\n", "{}", place.read("daemon.log"));
+        assert!(place.read("daemon.log").contains("is held by "), "{}", place.read("daemon.log"));
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
 #[test]
 fn commands_of_a_run_that_lost_its_lock_exclude_each_other() {
     let place = Place::new();
