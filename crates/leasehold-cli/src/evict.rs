@@ -49,7 +49,13 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     let text = if args.output.json {
         let evicted = gone.iter().map(PartyJson::new).collect();
         let reason = args.reason.as_deref();
-        output::json(&EvictedJson { name: name.as_str(), engine: &url, evicted, fence_token: token.map(|t| t.0), reason })
+        output::json(&EvictedJson {
+            name: name.as_str(),
+            engine: &url,
+            evicted,
+            fence_token: token.map(|t| t.0),
+            reason,
+        })
     } else {
         evicted_text(&name, &gone, token, args.reason.as_deref()) + &format!("engine: {url}\n")
     };

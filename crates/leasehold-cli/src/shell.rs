@@ -25,11 +25,8 @@ fn with_verify(cli: Command) -> Command {
     let option = |name: &'static str, values: &'static [&'static str]| {
         Arg::new(name).long(name).value_parser(PossibleValuesParser::new(values)).num_args(1)
     };
-    let options = [
-        option("workload", &verify::WORKLOADS),
-        option("faults", &verify::FAULTS),
-        option("local", &verify::ENGINES),
-    ];
+    let options =
+        [option("workload", &verify::WORKLOADS), option("faults", &verify::FAULTS), option("local", &verify::ENGINES)];
     cli.mut_subcommand("verify", |command| command.args(options))
 }
 

@@ -1,7 +1,7 @@
 //! `leasehold ls` and `leasehold show`.
 
-use leasehold::engine::{LockView, PartyView};
 use leasehold::LockName;
+use leasehold::engine::{LockView, PartyView};
 
 use crate::args::{LsArgs, ShowArgs};
 use crate::duration::human;

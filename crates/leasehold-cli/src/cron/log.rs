@@ -73,7 +73,9 @@ pub(super) fn notice(notice: &Notice<'_>, json: bool) {
         Notice::Reloaded { file } => format!("{file} was read again"),
         Notice::EndedHere { job, message } => format!("{job}: {message}; this host does not run it any more"),
         Notice::Stopping { signal, grace_seconds } => {
-            format!("{signal}: nothing more begins here; runs get TERM after {grace_seconds} s, or after another signal")
+            format!(
+                "{signal}: nothing more begins here; runs get TERM after {grace_seconds} s, or after another signal"
+            )
         }
         Notice::Ending { signal } => format!("runs that have not ended get {signal}"),
         Notice::Stopped => "stopped".to_owned(),

@@ -44,10 +44,12 @@ The command:
   While we wait for the lock the first four end the waiting, and the others
   do nothing.
   If leasehold is killed, the group is killed, too, and the lock is not free
-  before it is gone. If a signal ends the command, what is left of its group
+  before it is gone; with technique=session or for-update, the lock is free at
+  once, and what is left of the group dies a moment later. If a signal ends the command, what is left of its group
   has the grace to end, too, and then gets KILL, before the lock is free.
   Processes that leave the group are not followed, and those that a command
-  leaves behind when it ends by itself run on without the lock.
+  leaves behind when it ends by itself run on without the lock: a `leasehold
+  run` that they start acquires it anew.
 
 When the lock is lost:
   The lease is renewed every third of its TTL. If that fails, the group gets

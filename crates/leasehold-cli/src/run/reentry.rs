@@ -64,7 +64,12 @@ async fn is_held(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<bool,
 pub(super) fn refuse_unseen(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<(), Failure> {
     let waits = plan.patience == Patience::Forever && !locks.capabilities().inspection;
     if waits && around.may_hold(&locks.url(), plan.name.as_str()) {
-        return Err(would_wait_for_itself(locks, plan, "a command around this one holds it", "this engine has no re-entry"));
+        return Err(would_wait_for_itself(
+            locks,
+            plan,
+            "a command around this one holds it",
+            "this engine has no re-entry",
+        ));
     }
     Ok(())
 }

@@ -37,7 +37,14 @@ fn ls_and_show_tell_who_holds_and_who_waits() {
     assert_eq!(party["claim"].as_str().unwrap().len(), 8);
     assert_eq!(shown["waiters"][0]["pid"], json!(waiter.pid().as_raw_nonzero().get()));
     let text = place.run(["show", "job:1"]).ok().out();
-    for part in [&format!("engine      {}\n", place.engine()), "held (exclusive)", "last token  1", "HOLDER", "WAITER", "the nightly job"] {
+    for part in [
+        &format!("engine      {}\n", place.engine()),
+        "held (exclusive)",
+        "last token  1",
+        "HOLDER",
+        "WAITER",
+        "the nightly job",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     holder.finish().ok();
