@@ -1,5 +1,5 @@
 //! What a command leaves behind inherits its environment: re-entry must end with the hold, not with the environment.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use crate::common::{LASTING, Place, wait_for};
 use leasehold_testbed::redis;
