@@ -38,7 +38,7 @@ Environment:
                      a file with that URL, where neither is given
   LEASEHOLD_LOG      what the library tells of itself on standard error: warn,
                      debug, leasehold=trace
-  NO_COLOR           plain help texts
+  NO_COLOR           no colours
 
 Exit codes (`leasehold run --help` lists those of `run`):
     0   done
@@ -169,8 +169,8 @@ impl EngineArg {
     }
 
     /// Opens it only to look: a folder that is not there is not made. It is named, because it may have been mistyped; and so is one that
-    /// another user's `file:` does not mean.
-    pub(crate) async fn open_to_look(&self) -> Result<Locks, Failure> {
+    /// another user's `file:` does not mean. The locks, and the engine's URL to show.
+    pub(crate) async fn open_to_look(&self) -> Result<(Locks, String), Failure> {
         let place = file::place(self.url())?;
         if let Some(place) = &place
             && place.is_default
@@ -179,12 +179,16 @@ impl EngineArg {
             output::say(&format!("`file:` is this user's own folder {folder}; locks of other users are not seen here"));
         }
         match place.filter(|place| matches!(place.folder.join("locks").try_exists(), Ok(false))) {
-            None => self.open(DEFAULT_TTL).await,
+            None => {
+                let locks = self.open(DEFAULT_TTL).await?;
+                let url = locks.url();
+                Ok((locks, url))
+            }
             Some(place) => {
                 let folder = place.folder.display();
                 output::say(&format!("{folder} has no locks: no lock was ever taken there, and nothing was made"));
                 // Nothing is held in there, either.
-                Ok(Locks::open("memory:").await?)
+                Ok((Locks::open("memory:").await?, format!("file://{folder}")))
             }
         }
     }
@@ -203,12 +207,25 @@ impl EngineArg {
         let unreachable =
             move |error: &leasehold::Error| tell(&format!("{error}; retrying for up to {}", human(within)));
         let builder = Locks::builder().ttl(ttl).connect_timeout(within).on_unreachable(unreachable);
-        let locks = builder.open(self.url()).await?;
+        let locks = builder.open(self.url()).await;
+        let locks = locks.map_err(|error| Failure::from(error).at(&output::hide_passwords(self.url())))?;
         let caution = locks.capabilities().caution;
         if !caution.is_empty() {
             output::say(&format!("warning: {caution}"));
         }
         Ok(locks)
+    }
+
+    /// Opens the engine to look, asks it for something and closes it. The answer, and the engine's URL; a failure names it, too.
+    pub(crate) async fn ask<T>(
+        &self,
+        question: impl AsyncFnOnce(&Locks) -> leasehold::Result<T>,
+    ) -> Result<(T, String), Failure> {
+        let (locks, url) = self.open_to_look().await?;
+        let at = |error| Failure::from(error).at(&url);
+        let answer = question(&locks).await.map_err(at)?;
+        locks.close().await.map_err(at)?;
+        Ok((answer, url))
     }
 }
 

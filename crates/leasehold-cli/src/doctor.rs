@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::args::{EngineArg, JsonArg};
 use crate::duration::parse_positive;
 use crate::exit::Failure;
-use crate::output::{self, clean};
+use crate::output::{self, Colour, clean};
 
 /// Warnings, or what is not known.
 const WARNINGS: u8 = 1;
@@ -164,7 +164,24 @@ fn text(report: &Report) -> String {
     for (finding, subjects) in together(&report.findings) {
         table.add_row([finding.level.as_str().to_owned(), finding.check.to_owned(), what(finding, &subjects, servers)]);
     }
-    format!("{}\n{}\n", output::table_text(&table), verdict(report))
+    format!("{}\n{}\n", painted(&output::table_text(&table)), verdict(report))
+}
+
+/// The levels in their colours. Lines that begin with none go on with the one above.
+fn painted(table: &str) -> String {
+    let line = |line: &str| {
+        let word = line.split(' ').next().unwrap_or_default();
+        let colour = match word {
+            "ok" => Colour::Green,
+            "warn" => Colour::Yellow,
+            "fail" => Colour::Red,
+            "unknown" => Colour::Yellow,
+            "LEVEL" => return format!("{}\n", output::paint(line, Colour::Bold)),
+            _ => return format!("{line}\n"),
+        };
+        format!("{}{}\n", output::paint(word, colour), &line[word.len()..])
+    };
+    table.lines().map(line).collect()
 }
 
 /// Findings that say the same of several servers, as one.
@@ -222,7 +239,7 @@ fn verdict(report: &Report) -> String {
         Level::Warn => "locks work; see the warnings for what could lose or delay them",
         _ => "not fit for locks as it is",
     };
-    format!("{}: {}: {conclusion}", clean(&report.engine), counts.join(", "))
+    format!("{}  {}: {conclusion}", clean(&report.engine), counts.join(", "))
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::view::{self, PartyJson};
 #[derive(Debug, Serialize)]
 struct EvictedJson<'a> {
     name: &'a str,
+    engine: &'a str,
     evicted: Vec<PartyJson<'a>>,
     fence_token: Option<u64>,
     reason: Option<&'a str>,
@@ -27,28 +28,35 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     if asking && !isatty(io::stdin()) {
         return Err(Failure::usage("there is no terminal to ask on: say --yes to evict without being asked"));
     }
-    let locks = args.engine.open_to_look().await?;
-    let view = locks.inspect(&name).await?;
+    let (locks, url) = args.engine.open_to_look().await?;
+    let view = locks.inspect(&name).await.map_err(|error| Failure::from(error).at(&url))?;
     let chosen = choose(&view, &args);
     if chosen.is_empty() {
-        return nobody(&args, &view);
+        return nobody(&args, &view, &url);
     }
-    if asking && !confirmed(&name, &chosen)? {
+    if asking && !confirmed(&name, &chosen, &url)? {
         output::say("nothing was changed");
         return Ok(exit::CONFLICT);
     }
-    let (gone, token) = put_out(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await?;
+    let put_out = put_out(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await;
+    let (gone, token) = put_out.map_err(|failure| failure.at(&url))?;
     locks.close().await?;
     if gone.is_empty() {
-        return nobody(&args, &view);
+        return nobody(&args, &view, &url);
     }
     tracing::warn!(%name, evicted = gone.len(), fence = token.map(|t| t.0), reason = args.reason, "evicted");
     let text = if args.output.json {
         let evicted = gone.iter().map(PartyJson::new).collect();
         let reason = args.reason.as_deref();
-        output::json(&EvictedJson { name: name.as_str(), evicted, fence_token: token.map(|t| t.0), reason })
+        output::json(&EvictedJson {
+            name: name.as_str(),
+            engine: &url,
+            evicted,
+            fence_token: token.map(|t| t.0),
+            reason,
+        })
     } else {
-        evicted_text(&name, &gone, token, args.reason.as_deref())
+        evicted_text(&name, &gone, token, args.reason.as_deref()) + &format!("engine: {url}\n")
     };
     output::out(&text)?;
     Ok(0)
@@ -68,18 +76,20 @@ fn choose<'a>(view: &'a LockView, args: &EvictArgs) -> Vec<&'a PartyView> {
     }
 }
 
-fn nobody(args: &EvictArgs, view: &LockView) -> Result<u8, Failure> {
+fn nobody(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8, Failure> {
     if args.output.json {
         let reason = args.reason.as_deref();
-        output::out(&output::json(&EvictedJson { name: &args.name, evicted: vec![], fence_token: None, reason }))?;
+        let name = &args.name;
+        output::out(&output::json(&EvictedJson { name, engine, evicted: vec![], fence_token: None, reason }))?;
     } else {
         let such = if view.holders.is_empty() { "nobody holds it" } else { "nobody who holds it is meant by this" };
-        output::say(&format!("{}: {such}; nothing was changed", args.name));
+        output::say(&format!("{} on {engine}: {such}; nothing was changed", args.name));
     }
     Ok(exit::CONFLICT)
 }
 
-fn confirmed(name: &LockName, chosen: &[&PartyView]) -> Result<bool, Failure> {
+fn confirmed(name: &LockName, chosen: &[&PartyView], url: &str) -> Result<bool, Failure> {
+    output::err(&format!("on {url}:\n"));
     for party in chosen {
         output::err(&format!("{}\n", line(party)));
     }

@@ -3,9 +3,11 @@
 use std::io;
 use std::path::Path;
 
-use clap::{Command, CommandFactory};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
+use leasehold_command::verify;
 
 use crate::args::Cli;
 use crate::exit::{self, Failure};
@@ -13,9 +15,19 @@ use crate::output;
 
 pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "leasehold", &mut script);
+    clap_complete::generate(shell, &mut with_verify(Cli::command()), "leasehold", &mut script);
     output::out(&String::from_utf8_lossy(&script))?;
     Ok(0)
+}
+
+/// The options of `leasehold-verify`, which is a program of its own: without them a shell would offer files.
+fn with_verify(cli: Command) -> Command {
+    let option = |name: &'static str, values: &'static [&'static str]| {
+        Arg::new(name).long(name).value_parser(PossibleValuesParser::new(values)).num_args(1)
+    };
+    let options =
+        [option("workload", &verify::WORKLOADS), option("faults", &verify::FAULTS), option("local", &verify::ENGINES)];
+    cli.mut_subcommand("verify", |command| command.args(options))
 }
 
 /// One page with all commands on standard output, or one file for each command.

@@ -6,18 +6,16 @@ use leasehold::engine::{LockView, PartyView};
 use crate::args::{LsArgs, ShowArgs};
 use crate::duration::human;
 use crate::exit::{self, Failure};
-use crate::output::{self, clean};
+use crate::output::{self, Colour, clean};
 use crate::view::{self, LockJson};
 
 /// All locks that somebody holds or waits for, one row each.
 pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
-    let locks = args.engine.open_to_look().await?;
-    let views = locks.list(&args.prefix).await?;
-    locks.close().await?;
+    let (views, url) = args.engine.ask(async |locks| locks.list(&args.prefix).await).await?;
     let text = if args.output.json {
-        output::json(&views.iter().map(LockJson::new).collect::<Vec<_>>())
+        output::json(&views.iter().map(|view| LockJson::new(view, &url)).collect::<Vec<_>>())
     } else {
-        list_text(&views)
+        list_text(&views, &url)
     };
     output::out(&text)?;
     Ok(say_troubles(&views))
@@ -35,9 +33,9 @@ fn say_troubles(views: &[LockView]) -> u8 {
     code
 }
 
-fn list_text(views: &[LockView]) -> String {
+fn list_text(views: &[LockView], url: &str) -> String {
     if views.is_empty() {
-        return "nobody holds or waits for a lock\n".to_owned();
+        return format!("no locks held or awaited on {url}\n");
     }
     let mut table = output::table(&["NAME", "MODE", "HOLDER", "TOKEN", "HELD", "LEFT", "WAITING", "DOING"]);
     for view in views {
@@ -61,7 +59,8 @@ fn list_text(views: &[LockView]) -> String {
             view::doing(first),
         ]);
     }
-    output::table_text(&table)
+    let locks = output::count(views.len(), "lock");
+    format!("{}\n{locks} on {url}\n", output::with_bold_head(&output::table_text(&table)))
 }
 
 /// How many wait, and how long the first has.
@@ -75,16 +74,14 @@ fn waiting(waiters: &[PartyView]) -> String {
 /// Everything about one lock.
 pub(crate) async fn show(args: ShowArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
-    let locks = args.engine.open_to_look().await?;
-    let view = locks.inspect(&name).await?;
-    locks.close().await?;
-    let text = if args.output.json { output::json(&LockJson::new(&view)) } else { show_text(&view) };
+    let (view, url) = args.engine.ask(async |locks| locks.inspect(&name).await).await?;
+    let text = if args.output.json { output::json(&LockJson::new(&view, &url)) } else { show_text(&view, &url) };
     output::out(&text)?;
     Ok(say_troubles(std::slice::from_ref(&view)))
 }
 
-fn show_text(view: &LockView) -> String {
-    let mut text = format!("lock        {}\n", clean(view.name.as_str()));
+fn show_text(view: &LockView, url: &str) -> String {
+    let mut text = format!("lock        {}\nengine      {url}\n", clean(view.name.as_str()));
     let state = match (view.holders.as_slice(), view.waiters.is_empty()) {
         _ if view.trouble.is_some() => "damaged".to_owned(),
         ([], true) => "free".to_owned(),
@@ -92,7 +89,12 @@ fn show_text(view: &LockView) -> String {
         ([only], _) => format!("held ({})", only.mode),
         ([first, ..], _) => format!("held by {} ({} each)", view.holders.len(), first.mode),
     };
-    text.push_str(&format!("state       {state}\n"));
+    let colour = match (view.trouble.is_some(), view.holders.is_empty()) {
+        (true, _) => Colour::Red,
+        (false, true) => Colour::Green,
+        (false, false) => Colour::Yellow,
+    };
+    text.push_str(&format!("state       {}\n", output::paint(&state, colour)));
     let last = view.last_token.filter(|token| token.0 > 0);
     text.push_str(&format!("last token  {}\n", view::token(last)));
     text.push_str(&parties("HOLDER", "HELD", &view.holders));
@@ -117,5 +119,5 @@ fn parties(who: &str, age: &str, parties: &[PartyView]) -> String {
             clean(&party.holder.text).into_owned(),
         ]);
     }
-    format!("\n{}", output::table_text(&table))
+    format!("\n{}", output::with_bold_head(&output::table_text(&table)))
 }

@@ -16,6 +16,7 @@ const CLAIM_DIGITS: usize = 8;
 #[derive(Debug, Serialize)]
 pub(crate) struct LockJson<'a> {
     name: &'a str,
+    engine: &'a str,
     state: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<&'a str>,
@@ -25,9 +26,10 @@ pub(crate) struct LockJson<'a> {
 }
 
 impl<'a> LockJson<'a> {
-    pub(crate) fn new(view: &'a LockView) -> Self {
+    pub(crate) fn new(view: &'a LockView, engine: &'a str) -> Self {
         Self {
             name: view.name.as_str(),
+            engine,
             state: state(view),
             trouble: view.trouble.as_deref(),
             last_token: view.last_token.map(|token| token.0),

@@ -67,10 +67,31 @@ impl Failure {
         }
     }
 
+    /// The same failure, naming the engine at which it happened by its URL without secrets, unless its message names it already.
+    #[must_use]
+    pub fn at(mut self, url: &str) -> Self {
+        const OF_THE_ENGINE: [&str; 9] =
+            ["unavailable", "denied", "corrupt", "full", "timeout", "conflict", "lost", "unsupported", "closed"];
+        if OF_THE_ENGINE.contains(&self.kind) && !self.message.contains(address(url)) {
+            self.message.push_str(&format!(" (engine {url})"));
+        }
+        self
+    }
+
     /// Whoever read our output has gone: no more to say, and nothing wrong.
     pub fn nobody_reads() -> Self {
         Self::new(0, "closed-pipe", "")
     }
+}
+
+/// The hosts of a URL, or its path.
+fn address(url: &str) -> &str {
+    let (_, rest) = url.split_once(':').unwrap_or(("", url));
+    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    let rest = rest.split('?').next().unwrap_or_default();
+    let hosts = if rest.starts_with('/') { rest } else { rest.split('/').next().unwrap_or_default() };
+    let hosts = hosts.rsplit('@').next().unwrap_or_default();
+    if hosts.is_empty() { url } else { hosts }
 }
 
 impl From<Error> for Failure {
@@ -82,6 +103,19 @@ impl From<Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_names_its_engine_once() {
+        let failure = |kind, message: &str| Failure::from(Error::new(kind, message));
+        let full = failure(ErrorKind::Full, "no memory left").at("redis://u:***@db1:6379/0?x=1");
+        assert_eq!(full.message, "no memory left (engine redis://u:***@db1:6379/0?x=1)");
+        let away = failure(ErrorKind::Unavailable, "db1:6379 cannot be reached");
+        assert_eq!(away.at("redis://u:***@db1:6379/0").message, "db1:6379 cannot be reached");
+        let folder = failure(ErrorKind::Denied, "cannot write /var/lib/locks/x");
+        assert_eq!(folder.at("file:///var/lib/locks").message, "cannot write /var/lib/locks/x");
+        assert_eq!(failure(ErrorKind::Full, "no room").at("file:").message, "no room (engine file:)");
+        assert_eq!(Failure::usage("no command").at("file:").message, "no command");
+    }
 
     #[test]
     fn every_kind_of_error_has_the_code_that_the_help_promises() {

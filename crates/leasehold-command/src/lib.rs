@@ -7,3 +7,4 @@ pub mod exit;
 pub mod output;
 pub mod secret;
 pub mod start;
+pub mod verify;

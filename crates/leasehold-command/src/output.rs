@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use comfy_table::{ContentArrangement, Row, Table, presets};
 use rustix::termios;
@@ -28,9 +29,23 @@ pub fn err(text: &str) {
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
+/// What tells the time, for a log.
+static STAMP: OnceLock<fn() -> String> = OnceLock::new();
+
+/// Has every line about ourselves begin with what `time` says. The first call counts.
+pub fn stamp_lines(time: fn() -> String) {
+    let _ = STAMP.set(time);
+}
+
+/// The time, if lines have it.
+pub fn stamp() -> Option<String> {
+    STAMP.get().map(|time| time())
+}
+
 /// One line about ourselves on standard error, in the manner of other commands.
 pub fn say(message: &str) {
-    err(&format!("leasehold: {}\n", clean(message)));
+    let stamp = stamp().map(|time| time + " ").unwrap_or_default();
+    err(&format!("{stamp}leasehold: {}\n", clean(message)));
 }
 
 /// Says words of our own, of which each line is one.
@@ -127,6 +142,49 @@ fn blocks(table: &Table) -> String {
         }
     }
     text
+}
+
+/// How a word stands out on a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// Well, or free.
+    Green,
+    /// Worth a look.
+    Yellow,
+    /// Wrong.
+    Red,
+    /// A heading.
+    Bold,
+}
+
+/// The text in this colour, if standard output is a terminal that shows colours and `NO_COLOR` is not set.
+pub fn paint(text: &str, colour: Colour) -> String {
+    let is_set = |key: &str| std::env::var_os(key).is_some_and(|value| !value.is_empty());
+    let plain = is_set("NO_COLOR") || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    if plain || !termios::isatty(io::stdout()) {
+        return text.to_owned();
+    }
+    let code = match colour {
+        Colour::Green => 32,
+        Colour::Yellow => 33,
+        Colour::Red => 31,
+        Colour::Bold => 1,
+    };
+    format!("\x1b[{code}m{text}\x1b[0m")
+}
+
+/// A table whose first line stands out on a terminal.
+pub fn with_bold_head(table: &str) -> String {
+    match table.split_once('\n') {
+        Some((head, rows)) => format!("{}\n{rows}", paint(head, Colour::Bold)),
+        None => table.to_owned(),
+    }
+}
+
+/// `1 key`, `2 keys`.
+pub fn count(number: usize, what: &str) -> String {
+    let ending = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{ending}")
 }
 
 /// How wide the terminal on standard output is.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::{Claim, Token};
+use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Moment;
 use crate::engine::Released;
 use crate::error::{Error, ErrorKind, Result};
@@ -46,6 +46,11 @@ impl Guard {
     /// The fencing token: hand it to whatever the lock protects, and have it refuse older ones.
     pub fn token(&self) -> Token {
         self.claim.lease.token()
+    }
+
+    /// The claim that holds it, as [`inspect`](crate::Locks::inspect) shows it among the holders. Whoever knows all of it could release the lock.
+    pub fn claim_id(&self) -> ClaimId {
+        self.claim.id
     }
 
     /// From when on the lock must not be relied on, as things stand; it moves with every renewal.

@@ -45,12 +45,10 @@ impl Request {
 
     pub(crate) fn describe(&mut self, text: &str) {
         self.terms.take();
-        self.holder = if text.len() > MAX_DESCRIPTION || text.contains(char::is_control) {
-            let has = text.len();
-            Err(format!(
-                "a description is at most {MAX_DESCRIPTION} bytes without control characters, and this has {has}"
-            )
-            .into())
+        self.holder = if let Some(control) = text.chars().find(|c| c.is_control()) {
+            Err(format!("a description has no control characters, and this has {control:?}").into())
+        } else if text.len() > MAX_DESCRIPTION {
+            Err(format!("a description has at most {MAX_DESCRIPTION} bytes, and this has {}", text.len()).into())
         } else {
             Ok(Some(Arc::new(self.shared.holder.with_text(text))))
         };

@@ -15,7 +15,10 @@ const AFTER: &str = "\
 Examples:
   leasehold cron --engine redis://db1 jobs.cron   on every host of the fleet
   leasehold cron check jobs.cron                  is it right? when is it due?
-  leasehold cron status                           last and next time of each
+  leasehold cron status                           last and next time of each,
+                                                  and which hosts are there
+  leasehold cron status --check                   for monitoring: exit code 1
+                                                  if a job is overdue
   leasehold cron history nightly                  what has become of its ticks
   leasehold cron pause nightly                    on all hosts; then: resume
   leasehold cron run-now nightly                  once, on one of them
@@ -34,6 +37,7 @@ A crontab (any file that does not end in .toml):
   7 is Sunday); a nickname (@hourly, @daily, @weekly, @monthly, @yearly); or
   @every 90s. After CRON_SECONDS=yes a second stands before the minute. The
   rest of the line is run with /bin/sh -c (SHELL= says otherwise); % is itself.
+  MAILTO is refused: leasehold sends no mail.
   NAME=value lines hold for the jobs below them: they are the environment of
   the commands, but for CRON_TZ (the time zone; TZ is both) and CRON_CRASH,
   CRON_MISSED and so on, which set the options that brackets set for one job.
@@ -84,6 +88,8 @@ Signals:
 
 Exit codes:
     0   stopped
+    1   status --check: a job is overdue, a run's host has died, or too few
+        hosts are there
    64   the file, or something else that was given, is wrong
    69   the engine cannot be used; if it is only away, at the start, too, it
         is waited for
@@ -181,6 +187,12 @@ pub(crate) struct CheckArgs {
 pub(crate) struct StatusArgs {
     /// Only the jobs of this timetable, also those that nobody has run yet
     pub(crate) file: Option<PathBuf>,
+    /// For monitoring: exit code 1 if a job is overdue, a run's host has died, or too few hosts are there
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// With --check: how many hosts must run a timetable on this engine; 0 if only `run --once-per` does
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "check")]
+    pub(crate) min_hosts: usize,
     #[command(flatten)]
     pub(crate) engine: EngineArg,
     #[command(flatten)]

@@ -44,6 +44,10 @@ impl Page {
                 return Ok(());
             }
             "CRON_TZ" => return self.options.set("zone", value),
+            // Silence would lose what the system's cron mails. An empty value asks for none, and is none.
+            "MAILTO" if !value.is_empty() => {
+                return Err("leasehold sends no mail: leave MAILTO out, watch the log or `leasehold cron status --check`, or have the command mail its output".to_owned());
+            }
             "TZ" => self.options.set("zone", value)?,
             "SHELL" => value.clone_into(&mut self.shell),
             _ => {
@@ -117,6 +121,8 @@ fn is_field(word: &str) -> bool {
 
 /// A line as the system's cron has it. The command's own name is a name as good as any.
 fn nameless(line: &str) -> String {
+    // Tabs are blanks to a crontab, and not to a terminal.
+    let line = &line.split('\t').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
     let command = schedule(line, false).map(|(_, command)| command).unwrap_or_default();
     let word = command.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let word = word.split('.').next().unwrap_or_default();

@@ -14,9 +14,10 @@ use tokio::task::{JoinSet, LocalSet};
 
 use super::args::DaemonArgs;
 use super::log::Notice;
+use super::presence::Presence;
 use super::{file, log};
 use crate::exit::{self, Failure};
-use crate::run::{Orders, Report, Signals, Task};
+use crate::run::{Orders, Report, Signals, Task, signals};
 
 /// Signals that are no further apart are one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
@@ -57,6 +58,7 @@ async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
     let Some(path) = args.file.clone() else {
         return Err(Failure::usage("which timetable? `leasehold cron FILE`; `leasehold cron --help` shows its form"));
     };
+    log::stamp();
     // Nothing is begun before all of it is known to be right.
     let jobs = file::read(&path, args.ttl)?;
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
@@ -74,13 +76,12 @@ async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
         log::notice(&Notice::Warning { message: &message }, args.json);
     }
     let (orders, obeyed) = watch::channel(None);
-    let mut fleet = Fleet { args, path, locks, obeyed, tasks: JoinSet::new(), stop: Stop::new() };
+    let mut fleet = Fleet { args, path, locks, obeyed, tasks: JoinSet::new(), stop: Stop::new(), presence: None };
     let local = LocalSet::new();
     local
         .run_until(async {
-            fleet.begin(jobs)?;
-            let code = fleet.tend(&mut signals, &orders).await;
-            Ok(code)
+            fleet.begin(jobs).await?;
+            Ok(fleet.tend(&mut signals, &orders).await)
         })
         .await
 }
@@ -94,12 +95,15 @@ struct Fleet {
     /// The schedulers: the present one, and those of files read before whose runs go on. What they say is whether all went well.
     tasks: JoinSet<bool>,
     stop: Stop,
+    /// What shows this host to others.
+    presence: Option<Presence>,
 }
 
 impl Fleet {
     /// Begins with these jobs, and with no others.
-    fn begin(&mut self, jobs: Vec<(leasehold::schedule::Job, crate::run::Plan)>) -> Result<(), Failure> {
+    async fn begin(&mut self, jobs: Vec<(leasehold::schedule::Job, crate::run::Plan)>) -> Result<(), Failure> {
         let mut scheduler = Scheduler::new(&self.locks);
+        let count = jobs.len();
         let (json, quiet) = (self.args.json, self.args.quiet);
         for (job, plan) in jobs {
             let task = Arc::new(Task {
@@ -131,6 +135,10 @@ impl Fleet {
                 .await;
             well
         });
+        if let Some(presence) = self.presence.take() {
+            presence.hide().await;
+        }
+        self.presence = Some(Presence::show(&self.locks, &self.path.to_string_lossy(), count));
         Ok(())
     }
 
@@ -148,7 +156,7 @@ impl Fleet {
                 },
                 signal = signals.next() => match signal {
                     // Service managers send HUP after TERM, for shells: nothing is begun anew then.
-                    Signal::HUP if asked.is_none() => self.reload(),
+                    Signal::HUP if asked.is_none() => self.reload().await,
                     signal if stops(signal) => {
                         let now = clock.now();
                         self.stop.stop();
@@ -156,26 +164,41 @@ impl Fleet {
                         // timeout(1) and others send one signal twice.
                         let again = now >= first.after(SAME_SIGNAL);
                         patience = if again { now } else { first.after(self.args.stop_grace) };
+                        if now == first {
+                            let (signal, grace) = (signals::name(signal), self.args.stop_grace);
+                            log::notice(&Notice::Stopping { signal, grace_seconds: grace.as_secs_f64() }, self.args.json);
+                        }
                     }
                     _ => {}
                 },
                 () = clock.sleep_until(patience) => {
                     // First TERM; whoever does not heed it gets KILL.
                     let next = if orders.borrow().is_some() { Signal::KILL } else { Signal::TERM };
+                    log::notice(&Notice::Ending { signal: signals::name(next) }, self.args.json);
                     orders.send_replace(Some(next));
                     patience = clock.now().after(self.args.stop_grace.max(Duration::from_secs(5)));
                 }
             }
         }
+        if let Some(presence) = self.presence.take() {
+            presence.hide().await;
+        }
         if let Err(error) = self.locks.clone().close().await {
             log::notice(&Notice::Warning { message: &error.to_string() }, self.args.json);
+        }
+        if asked.is_some() {
+            log::notice(&Notice::Stopped, self.args.json);
         }
         if well { 0 } else { exit::UNAVAILABLE }
     }
 
     /// Reads the file again. Jobs that run go on to their end under what was.
-    fn reload(&mut self) {
-        match file::read(&self.path, self.args.ttl).and_then(|jobs| self.begin(jobs)) {
+    async fn reload(&mut self) {
+        let begun = match file::read(&self.path, self.args.ttl) {
+            Ok(jobs) => self.begin(jobs).await,
+            Err(failure) => Err(failure),
+        };
+        match begun {
             Ok(()) => log::notice(&Notice::Reloaded { file: &self.path.to_string_lossy() }, self.args.json),
             Err(failure) => log::notice(&Notice::Refused { message: &failure.message }, self.args.json),
         }

@@ -9,7 +9,7 @@ use crate::output;
 
 /// Says it.
 pub(crate) fn event(job: &Job, event: &Event, json: bool) {
-    if json { output::err(&output::json(&Line::new(job, event))) } else { output::say(&text(job, event)) }
+    if json { output::err(&json_line(&Line::new(job, event))) } else { output::say(&text(job, event)) }
 }
 
 /// What happens to the host itself.
@@ -30,12 +30,36 @@ pub(super) enum Notice<'a> {
     EndedHere { job: &'a str, message: &'a str },
     /// Nothing can.
     Error { kind: &'a str, message: &'a str },
+    /// A signal says that nothing more is to begin.
+    Stopping { signal: &'a str, grace_seconds: f64 },
+    /// What still runs gets this signal.
+    Ending { signal: &'a str },
+    /// All has ended.
+    Stopped,
+}
+
+/// A line for programs, with the time.
+#[derive(Debug, Serialize)]
+struct Timed<'a, T> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
+    #[serde(flatten)]
+    line: &'a T,
+}
+
+/// From now on every line has the time: those of a host that runs for months. A command that ends soon has its caller's.
+pub(super) fn stamp() {
+    output::stamp_lines(|| format!("{:.3}", jiff::Timestamp::now()));
+}
+
+fn json_line(line: &impl Serialize) -> String {
+    output::json(&Timed { time: output::stamp(), line })
 }
 
 /// Says it; none of this is quiet.
 pub(super) fn notice(notice: &Notice<'_>, json: bool) {
     if json {
-        return output::err(&output::json(notice));
+        return output::err(&json_line(notice));
     }
     if let Notice::Refused { message } = notice {
         return output::say_lines(&format!("{message}\nnothing is changed"));
@@ -48,6 +72,13 @@ pub(super) fn notice(notice: &Notice<'_>, json: bool) {
         Notice::Reached { engine } => format!("{engine} answers"),
         Notice::Reloaded { file } => format!("{file} was read again"),
         Notice::EndedHere { job, message } => format!("{job}: {message}; this host does not run it any more"),
+        Notice::Stopping { signal, grace_seconds } => {
+            format!(
+                "{signal}: nothing more begins here; runs get TERM after {grace_seconds} s, or after another signal"
+            )
+        }
+        Notice::Ending { signal } => format!("runs that have not ended get {signal}"),
+        Notice::Stopped => "stopped".to_owned(),
     });
 }
 

@@ -1,7 +1,7 @@
 //! `leasehold cron`: a timetable that every host of a fleet runs, and each tick of which one of them does.
 //!
 //! `crontab` and `table` read the two forms of a file into `spec`s; `daemon` runs them; `status`, `control` and `check` are for
-//! whoever looks on; `log` says what happens, in lines for people or for programs.
+//! whoever looks on; `log` says what happens, in lines for people or for programs; `presence` shows which hosts are there.
 
 mod args;
 mod check;
@@ -9,8 +9,10 @@ mod control;
 mod crontab;
 mod daemon;
 mod file;
+mod health;
 pub(crate) mod log;
 pub(crate) mod policy;
+mod presence;
 mod spec;
 mod status;
 mod table;

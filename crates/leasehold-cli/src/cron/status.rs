@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use leasehold::engine::PartyView;
 use leasehold::schedule::{Cron, Entry, Job, Jobs, PREFIX, Running, Status, Tick};
 use leasehold::{DEFAULT_TTL, Locks};
 use serde::Serialize;
 
 use super::args::{HistoryArgs, StatusArgs};
-use super::file;
+use super::health::Health;
+use super::{file, presence};
 use crate::duration::human;
 use crate::exit::{self, Failure};
 use crate::output::{self, clean};
@@ -18,46 +20,90 @@ pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
         Some(path) => Some(file::read(path, DEFAULT_TTL)?.into_iter().map(|(job, _)| job).collect::<Vec<_>>()),
         None => None,
     };
-    let locks = args.engine.open_to_look().await?;
-    let jobs = Jobs::of(&locks)?;
-    let names = match &known {
-        Some(known) => known.iter().map(|job| job.name().to_owned()).collect(),
-        None => jobs.names().await?,
-    };
-    let now = engine_time(&locks).await?;
-    let (mut rows, mut code) = (Vec::new(), 0);
-    for name in names {
-        match jobs.status(&name).await {
-            Ok(Some(status)) => rows.push(Row::Known(Box::new(status))),
-            Ok(None) => rows.extend(
-                known.iter().flatten().find(|job| job.name() == name).cloned().map(|job| Row::New(Box::new(job), now)),
-            ),
-            Err(error) => {
-                output::say(&format!("{}: {error}", clean(&name)));
-                code = exit::UNAVAILABLE;
-            }
-        }
+    let (seen, url) = args.engine.ask(async |locks| Seen::look(locks, known.as_deref()).await).await?;
+    for (name, error) in &seen.unreadable {
+        output::say(&format!("{}: {error}", clean(name)));
     }
-    locks.close().await?;
+    let hosts = seen.hosts.as_deref();
     let text = if args.output.json {
-        output::json(&rows.iter().map(StatusJson::new).collect::<Vec<_>>())
-    } else if rows.is_empty() {
-        "no job is known: `leasehold cron FILE` makes them so\n".to_owned()
+        let live = hosts.map(<[_]>::len);
+        output::json(&seen.rows.iter().map(|row| StatusJson::new(row, live)).collect::<Vec<_>>())
+    } else if seen.rows.is_empty() {
+        format!("no job is known: `leasehold cron FILE` makes them so\n{}", presence::text(hosts, &url))
     } else {
-        table(&rows)
+        format!("{}\n{}", table(&seen.rows), presence::text(hosts, &url))
     };
     output::out(&text)?;
-    Ok(code)
+    Ok(match seen.unreadable.is_empty() {
+        false => exit::UNAVAILABLE,
+        true if args.check => check(&seen, args.min_hosts, &url),
+        true => 0,
+    })
+}
+
+/// Says what is wrong, for monitoring; the exit code.
+fn check(seen: &Seen, min_hosts: usize, url: &str) -> u8 {
+    let mut code = 0;
+    let mut wrong = |message: String| {
+        output::say(&message);
+        code = exit::CONFLICT;
+    };
+    for row in &seen.rows {
+        if let Row::Known(status, health) = row {
+            let problems = health.problems(status);
+            problems.iter().for_each(|problem| wrong(format!("{}: {problem}", status.name)));
+        }
+    }
+    let live = seen.hosts.as_ref().map_or(usize::MAX, Vec::len);
+    if live < min_hosts {
+        wrong(format!("{} on {url}, and {min_hosts} wanted", output::count(live, "live host")));
+    }
+    code
+}
+
+/// What the engine knows of jobs and hosts.
+struct Seen {
+    rows: Vec<Row>,
+    /// Jobs whose records cannot be read, and why.
+    unreadable: Vec<(String, leasehold::Error)>,
+    /// `None`: the engine cannot say.
+    hosts: Option<Vec<PartyView>>,
+}
+
+impl Seen {
+    async fn look(locks: &Locks, known: Option<&[Job]>) -> leasehold::Result<Self> {
+        let jobs = Jobs::of(locks)?;
+        let names = match known {
+            Some(known) => known.iter().map(|job| job.name().to_owned()).collect(),
+            None => jobs.names().await?,
+        };
+        let now = engine_time(locks).await?;
+        let mut seen = Self { rows: Vec::new(), unreadable: Vec::new(), hosts: presence::hosts(locks).await? };
+        for name in names {
+            match jobs.status(&name).await {
+                Ok(Some(status)) => {
+                    let health = Health::of(locks, &jobs, &status).await?;
+                    seen.rows.push(Row::Known(Box::new(status), health));
+                }
+                Ok(None) => {
+                    let job = known.into_iter().flatten().find(|job| job.name() == name);
+                    seen.rows.extend(job.cloned().map(|job| Row::New(Box::new(job), now)));
+                }
+                Err(error) => seen.unreadable.push((name, error)),
+            }
+        }
+        Ok(seen)
+    }
 }
 
 enum Row {
-    Known(Box<Status>),
+    Known(Box<Status>, Health),
     /// Nobody has begun to run it; and the engine's time.
     New(Box<Job>, Tick),
 }
 
 /// What the engine's clock shows: of jobs that are not known yet, too, no host's own counts.
-async fn engine_time(locks: &Locks) -> Result<Tick, Failure> {
+async fn engine_time(locks: &Locks) -> leasehold::Result<Tick> {
     let now = locks.records()?.recall(PREFIX).await?.now;
     Ok(Tick::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)))
 }
@@ -78,15 +124,15 @@ fn table(rows: &[Row]) -> String {
                 let cells = [name, cron.to_string(), cron.zone().to_owned(), dash(), dash(), dash(), dash(), next];
                 table.add_row(cells.into_iter().chain(["not run anywhere yet".to_owned()]));
             }
-            Row::Known(status) => {
-                table.add_row(known(status));
+            Row::Known(status, health) => {
+                table.add_row(known(status, health));
             }
         }
     }
     output::wide_table_text(&table)
 }
 
-fn known(status: &Status) -> [String; 9] {
+fn known(status: &Status, health: &Health) -> [String; 9] {
     let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
     let local = |tick: Tick| cron.as_ref().map_or_else(|| tick.to_string(), |cron| cron.local(tick));
     let last = last(status);
@@ -100,7 +146,7 @@ fn known(status: &Status) -> [String; 9] {
         last.and_then(|entry| entry.run.as_ref()).map_or_else(dash, |run| clean(&run.node).into_owned()),
         last.and_then(took).map_or_else(dash, human),
         next(status, local),
-        state(status),
+        state(status, health),
     ]
 }
 
@@ -122,8 +168,8 @@ fn took(entry: &Entry) -> Option<Duration> {
     Some(Duration::from_millis(entry.at.saturating_sub(run.started)))
 }
 
-fn state(status: &Status) -> String {
-    let mut parts = Vec::new();
+fn state(status: &Status, health: &Health) -> String {
+    let mut parts = health.problems(status);
     for run in &status.running {
         let now = u64::try_from(status.now.unix()).unwrap_or(0).saturating_mul(1000);
         let since = human(Duration::from_millis(now.saturating_sub(run.started)));
@@ -140,22 +186,14 @@ fn state(status: &Status) -> String {
     if let Some(paused) = &status.paused {
         parts.push(format!("paused by {} at {}", clean(&paused.by), Tick::from_unix(paused.at)));
     }
-    if let Some(ahead) = status.ahead {
-        parts.push(format!("the engine's clock is {ahead} s behind the last tick: `leasehold cron reset`"));
-    }
-    if let Some(tick) = status.undecided {
-        parts.push(format!("nobody has decided about {tick} and later: does a host run it?"));
-    }
     if parts.is_empty() { "waits".to_owned() } else { parts.join("; ") }
 }
 
 /// What has become of a job's ticks.
 pub(super) async fn history(args: HistoryArgs) -> Result<u8, Failure> {
-    let locks = args.engine.open_to_look().await?;
-    let status = Jobs::of(&locks)?.status(&args.job).await?;
-    locks.close().await?;
+    let (status, url) = args.engine.ask(async |locks| Jobs::of(locks)?.status(&args.job).await).await?;
     let Some(status) = status else {
-        return Err(Failure::usage(format!("there is no job {:?} here: nobody has begun to run it", args.job)));
+        return Err(Failure::usage(format!("there is no job {:?} on {url}: no host has begun to run it", args.job)));
     };
     if args.output.json {
         output::out(&output::json(&status.history.iter().map(EntryJson::new).collect::<Vec<_>>()))?;
@@ -199,6 +237,11 @@ struct StatusJson<'a> {
     wanted: usize,
     ahead_seconds: Option<i64>,
     undecided: Option<String>,
+    overdue: Option<String>,
+    /// The tokens of runs whose hosts have died.
+    dead: &'a [u64],
+    /// How many hosts run a timetable on this engine.
+    live_hosts: Option<usize>,
     running: Vec<RunJson<'a>>,
     /// The last run.
     last: Option<EntryJson<'a>>,
@@ -207,7 +250,7 @@ struct StatusJson<'a> {
 }
 
 impl<'a> StatusJson<'a> {
-    fn new(row: &'a Row) -> Self {
+    fn new(row: &'a Row, live_hosts: Option<usize>) -> Self {
         match row {
             Row::New(job, now) => Self {
                 job: job.name(),
@@ -221,11 +264,14 @@ impl<'a> StatusJson<'a> {
                 wanted: 0,
                 ahead_seconds: None,
                 undecided: None,
+                overdue: None,
+                dead: &[],
+                live_hosts,
                 running: Vec::new(),
                 last: None,
                 last_entry: None,
             },
-            Row::Known(status) => Self {
+            Row::Known(status, health) => Self {
                 job: &status.name,
                 schedule: &status.schedule,
                 zone: &status.zone,
@@ -237,6 +283,9 @@ impl<'a> StatusJson<'a> {
                 wanted: status.wanted,
                 ahead_seconds: status.ahead,
                 undecided: status.undecided.map(|tick| tick.to_string()),
+                overdue: health.overdue.map(|tick| tick.to_string()),
+                dead: &health.dead,
+                live_hosts,
                 running: status.running.iter().map(RunJson::new).collect(),
                 last: last(status).map(EntryJson::new),
                 last_entry: status.history.last().map(EntryJson::new),

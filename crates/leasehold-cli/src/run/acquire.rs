@@ -3,7 +3,10 @@
 use leasehold::{Error, ErrorKind, Guard, Locks, Owner};
 use rustix::process::Signal;
 
+use super::held::Ancestors;
 use super::plan::{How, Patience, Plan};
+use super::reentry;
+use super::refusal::Refusal;
 use super::report::Report;
 use super::signals::Signals;
 use super::waiting::Waiting;
@@ -11,7 +14,8 @@ use crate::exit::Failure;
 
 /// How the wish ended.
 pub(super) enum Acquired {
-    Held(Guard),
+    /// With the owner that may re-enter it.
+    Held(Guard, Option<Owner>),
     /// Somebody else has it.
     Conflict,
     /// A signal ended the waiting; we have left the queue.
@@ -22,7 +26,7 @@ pub(super) enum Acquired {
 pub(super) async fn acquire(
     locks: &Locks,
     plan: &Plan,
-    owner: Option<&Owner>,
+    around: &Ancestors,
     signals: &mut Signals,
     report: &Report,
 ) -> Result<Acquired, Failure> {
@@ -30,30 +34,31 @@ pub(super) async fn acquire(
     let waiting = Waiting::new(&plan.name, report);
     let taken = tokio::select! {
         biased;
-        taken = take(locks, plan, owner) => taken,
+        taken = enter_or_take(locks, plan, around) => taken,
         // Dropping the request leaves the queue.
         signal = signals.next_end() => {
             waiting.clear();
             return Ok(Acquired::Interrupted(signal));
         }
+        failure = reentry::waits_for_itself(locks, plan, around) => {
+            waiting.clear();
+            return Err(failure);
+        }
         never = waiting.show(locks) => match never {},
     };
-    let shown = waiting.clear();
+    waiting.clear();
     let waited = locks.clock().now().since(started);
     match taken {
-        Ok(Some(guard)) => {
-            report.acquired(&plan.name, guard.token(), waited);
-            Ok(Acquired::Held(guard))
+        Ok(Some((guard, owner))) => {
+            report.acquired(&plan.name, &locks.url(), guard.token(), waited);
+            Ok(Acquired::Held(guard, owner))
         }
         Ok(None) => {
-            report.not_acquired(&plan.name, "somebody else holds it", waited);
+            report.not_acquired(&Refusal::find(locks, plan, None).await);
             Ok(Acquired::Conflict)
         }
         Err(error) if error.kind() == ErrorKind::Timeout => {
-            report.not_acquired(&plan.name, "not granted", waited);
-            if shown && !report.is_talkative() {
-                report.warning(&format!("{}: not granted in time", plan.name));
-            }
+            report.not_acquired(&Refusal::find(locks, plan, Some(waited)).await);
             Ok(Acquired::Conflict)
         }
         Err(error) => Err(Failure { code: code(&error, plan), ..error.into() }),
@@ -82,8 +87,26 @@ macro_rules! with_options {
     }};
 }
 
-async fn take(locks: &Locks, plan: &Plan, owner: Option<&Owner>) -> Result<Option<Guard>, Error> {
-    let at_once = plan.patience == Patience::None;
+/// Enters a hold around us, or claims the lock as an owner that no other run has.
+async fn enter_or_take(
+    locks: &Locks,
+    plan: &Plan,
+    around: &Ancestors,
+) -> Result<Option<(Guard, Option<Owner>)>, Error> {
+    if let Some((guard, owner)) = reentry::enter(locks, plan, around).await? {
+        return Ok(Some((guard, Some(owner))));
+    }
+    let owner = locks.capabilities().reentry.then(|| around.chosen_owner().unwrap_or_else(Owner::new));
+    let guard = take(locks, plan, owner.as_ref(), plan.patience == Patience::None).await?;
+    Ok(guard.map(|guard| (guard, owner)))
+}
+
+/// Claims the lock without waiting for it.
+pub(super) async fn try_take(locks: &Locks, plan: &Plan, owner: Option<&Owner>) -> Result<Option<Guard>, Error> {
+    take(locks, plan, owner, true).await
+}
+
+async fn take(locks: &Locks, plan: &Plan, owner: Option<&Owner>, at_once: bool) -> Result<Option<Guard>, Error> {
     match plan.how {
         How::Exclusive => {
             let lock = with_options!(locks.mutex(&plan.name), plan, owner);

@@ -6,12 +6,12 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 use leasehold::Guard;
-use leasehold::Owner;
 use nix::sys::signal::SigSet;
 use rustix::process::{self, Pid, Signal, WaitId, WaitIdOptions};
 use rustix::termios::tcsetpgrp;
 
 use super::Run;
+use super::held::Hold;
 use super::message::Message;
 use crate::exit::{self, Failure};
 
@@ -86,14 +86,13 @@ impl Child {
         if run.plan.detached {
             command.stdin(Stdio::null());
         }
-        // Where nobody may re-enter, a run inside must know at least that it would wait for itself.
-        let nobody = Owner::new();
-        let (held, around) = run.around.with(run.owner.unwrap_or(nobody), &run.locks.url(), guard.name().as_str());
-        command.env(held, around);
-        match run.owner {
-            Some(owner) => command.env("LEASEHOLD_OWNER", owner.to_string()),
-            None => command.env_remove("LEASEHOLD_OWNER"),
-        };
+        // By the engine's own word, so that however a URL is written it is the same engine.
+        for (key, value) in run.around.with(&Hold::of(guard, run.owner, &run.locks.url())) {
+            match value {
+                Some(value) => command.env(key, value),
+                None => command.env_remove(key),
+            };
+        }
         let parent = process::getpid();
         // SAFETY: between fork and exec only async-signal-safe functions may be called; `prepare` makes system calls on
         // values that were made before the fork, and nothing else.

@@ -1,52 +1,185 @@
-//! Which locks the `leasehold run`s around us hold: those are re-entered, and no others. An owner that was simply handed down
-//! would let two commands inside one lock enter a second one together.
+//! Which holds the `leasehold run`s around this one have, as `LEASEHOLD_HELD` lists them.
+//!
+//! The variable outlives them: a daemon that a command leaves behind inherits it. So it only says which holds there *were*. `reentry`
+//! asks the engine whether one of them is held now, and re-enters only that. A run that was killed has no hold to enter either, though
+//! the engine keeps it until its lease ends.
 
+use std::fmt;
 use std::fmt::Write;
 
-use leasehold::Owner;
+use leasehold::engine::{LockView, PartyView};
+use leasehold::{ClaimId, Guard, Owner};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
 
-/// Where a command finds what those around it hold: `owner:engine:name`, comma-separated, with escapes.
+/// The holds around a command, outermost first: `owner:token:claim:process:engine:name`, comma-separated, with escapes.
 const HELD: &str = "LEASEHOLD_HELD";
+const OWNER: &str = "LEASEHOLD_OWNER";
 
-/// What the environment says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Around {
-    held: String,
-    owner: Option<String>,
+/// How many holds are handed down: a program that starts itself again and again under locks must not outgrow its environment.
+const MOST: usize = 64;
+
+/// One hold of a run around us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Hold {
+    /// The owner that may re-enter it; `None` for holds that no run may re-enter.
+    pub(super) owner: Option<Owner>,
+    pub(super) token: u64,
+    /// The first half of the claim's id: enough to recognise it, and too little to release it.
+    claim: u64,
+    /// The run that holds it.
+    process: Process,
+    /// Engine and name of the lock, escaped.
+    lock: String,
 }
 
-impl Around {
-    pub(super) fn read() -> Self {
-        let set = |key| std::env::var(key).ok().filter(|value| !value.is_empty());
-        Self { held: set(HELD).unwrap_or_default(), owner: set("LEASEHOLD_OWNER") }
+/// A process that no other is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    /// When it started, in the kernel's ticks.
+    started: u64,
+    /// Where that number means something: a boot of a machine, and a namespace of processes in it.
+    scope: u64,
+}
+
+/// What the environment says of the runs around us.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ancestors {
+    holds: Vec<Hold>,
+    owner: Option<String>,
+    is_nested: bool,
+}
+
+impl Hold {
+    /// That of this process.
+    pub(super) fn of(guard: &Guard, owner: Option<Owner>, engine: &str) -> Self {
+        let process = Process::this();
+        let lock = lock(engine, guard.name().as_str());
+        Self { owner, token: guard.token().0, claim: half(guard.claim_id()), process, lock }
     }
 
-    /// Who we are for a lock: whoever around us holds it; whoever the environment says, if nobody around us holds anything;
-    /// else a new owner. Without `LEASEHOLD_OWNER` we are a stranger everywhere.
-    pub(super) fn owner(&self, engine: &str, name: &str) -> Owner {
-        let Some(given) = &self.owner else { return Owner::new() };
-        let lock = lock(engine, name);
-        let held = self.held.split(',').filter_map(|entry| entry.split_once(':')).find(|(_, held)| *held == lock);
-        let given = Some(given.as_str()).filter(|_| self.held.is_empty());
-        match held.map(|(owner, _)| owner).or(given).map(str::parse) {
-            Some(Ok(owner)) => owner,
-            _ => Owner::new(),
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(5, ':');
+        let owner = match parts.next()? {
+            "-" => None,
+            digits => Some(digits.parse().ok()?),
+        };
+        let token = parts.next()?.parse().ok()?;
+        let claim = parts.next().filter(|digits| digits.len() == 16)?;
+        let claim = u64::from_str_radix(claim, 16).ok()?;
+        let process = Process::parse(parts.next()?)?;
+        Some(Self { owner, token, claim, process, lock: parts.next()?.to_owned() })
+    }
+
+    fn is_of(&self, party: &PartyView) -> bool {
+        self.claim == half(party.claim)
+    }
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.owner {
+            Some(owner) => write!(f, "{owner}")?,
+            None => f.write_str("-")?,
+        }
+        let Process { pid, started, scope } = self.process;
+        write!(f, ":{}:{:016x}:{pid}.{started}.{scope:016x}:{}", self.token, self.claim, self.lock)
+    }
+}
+
+impl Process {
+    fn this() -> Self {
+        let pid = std::process::id();
+        Self { pid, started: started(pid).unwrap_or(0), scope: scope() }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '.');
+        let (pid, started) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(Self { pid, started, scope: u64::from_str_radix(parts.next()?, 16).ok()? })
+    }
+
+    /// Whether it is known to have ended. One of another machine or container may be there, and so may one that is hidden from us.
+    fn has_ended(self) -> bool {
+        let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw).filter(|_| self.scope == scope()) else {
+            return false;
+        };
+        match started(self.pid) {
+            Some(started) => started != self.started,
+            None => test_kill_process(pid) == Err(Errno::SRCH),
         }
     }
+}
 
-    /// Whether somebody around us holds it.
-    pub(super) fn holds(&self, engine: &str, name: &str) -> bool {
+impl Ancestors {
+    pub(super) fn read() -> Self {
+        let set = |key| std::env::var(key).ok().filter(|value| !value.is_empty());
+        Self::new(&set(HELD).unwrap_or_default(), set(OWNER))
+    }
+
+    fn new(held: &str, owner: Option<String>) -> Self {
+        // What another version wrote is not understood, and so not re-entered.
+        Self { holds: held.split(',').filter_map(Hold::parse).collect(), owner, is_nested: !held.is_empty() }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.holds.is_empty()
+    }
+
+    /// Whether a hold of theirs may be re-entered: a run without `LEASEHOLD_OWNER` is a stranger to them.
+    pub(super) fn may_be_joined(&self) -> bool {
+        self.owner.is_some() && !self.holds.is_empty()
+    }
+
+    /// The owner that the user chose by hand. What a run around us has set is no choice: it may be over.
+    pub(super) fn chosen_owner(&self) -> Option<Owner> {
+        self.owner.as_ref().filter(|_| !self.is_nested)?.parse().ok()
+    }
+
+    /// The innermost hold of a live run that the engine has on record for this lock, under whatever URL it was acquired.
+    pub(super) fn holding<'a>(&self, view: &'a LockView) -> Option<(&Hold, &'a PartyView)> {
+        let party = |hold: &Hold| view.holders.iter().find(|party| hold.is_of(party));
+        let mut live = self.holds.iter().rev().filter(|hold| !hold.process.has_ended());
+        live.find_map(|hold| Some((hold, party(hold)?)))
+    }
+
+    /// Whether a run that is still there holds this lock, for engines that cannot say who does.
+    pub(super) fn may_hold(&self, engine: &str, name: &str) -> bool {
         let lock = lock(engine, name);
-        self.held.split(',').filter_map(|entry| entry.split_once(':')).any(|(_, held)| held == lock)
+        self.holds.iter().any(|hold| hold.lock == lock && !hold.process.has_ended())
     }
 
-    /// The variable for a command that runs under this lock, too.
-    pub(super) fn with(&self, owner: Owner, engine: &str, name: &str) -> (&'static str, String) {
-        let entry = format!("{owner}:{}", lock(engine, name));
-        let known = self.held.split(',').any(|held| held == entry);
-        let all = [self.held.as_str(), if known { "" } else { &entry }];
-        (HELD, all.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(","))
+    /// The variables for a command that runs inside this hold, too. A variable without a value is removed.
+    pub(super) fn with(&self, inner: &Hold) -> [(&'static str, Option<String>); 2] {
+        // An older hold of the same lock is over: this one has another token.
+        let others = self.holds.iter().filter(|hold| hold.lock != inner.lock || hold.token == inner.token);
+        let mut all: Vec<String> = others.chain([inner]).map(Hold::to_string).collect();
+        all.drain(..all.len().saturating_sub(MOST));
+        [(HELD, Some(all.join(","))), (OWNER, inner.owner.map(|owner| owner.to_string()))]
     }
+}
+
+fn half(claim: ClaimId) -> u64 {
+    (claim.bits() >> 64) as u64
+}
+
+/// When a process started: never, if it has ended and was not reaped; `None` if that cannot be seen.
+fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name may have blanks and brackets in it. What follows begins with the third field, the state.
+    let fields = stat.rsplit_once(')')?.1.trim_start();
+    if fields.starts_with(['Z', 'X']) {
+        return Some(u64::MAX);
+    }
+    fields.split_whitespace().nth(22 - 3)?.parse().ok()
+}
+
+/// This machine since it was started, and our namespace of processes. A part that cannot be read is left out on both sides.
+fn scope() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+    (Owner::named(&format!("{boot} {}", space.display())).bits() >> 64) as u64
 }
 
 fn lock(engine: &str, name: &str) -> String {
@@ -68,28 +201,80 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use leasehold::{LockName, Locks};
 
-    fn around(held: &str, owner: Option<&str>) -> Around {
-        Around { held: held.into(), owner: owner.map(Into::into) }
+    fn hold(owner: Option<Owner>, token: u64, claim: u64, name: &str) -> Hold {
+        Hold { owner, token, claim, process: Process::this(), lock: lock("file:", name) }
+    }
+
+    fn inside(outer: &Ancestors, inner: &Hold) -> Ancestors {
+        let [(_, held), (_, owner)] = outer.with(inner);
+        Ancestors::new(&held.unwrap(), owner)
     }
 
     #[test]
-    fn only_what_is_held_around_us_is_re_entered() {
-        let (one, two) = (Owner::new(), Owner::new());
-        let (_, held) = Around::default().with(one, "file:", "a,b:c");
-        let (_, held) = around(&held, None).with(two, "file:", "b");
-        let inside = around(&held, Some(&two.to_string()));
-        assert_eq!(inside.owner("file:", "a,b:c"), one);
-        assert_eq!(inside.owner("file:", "b"), two);
-        let other = inside.owner("file:", "c");
-        assert!(other != one && other != two);
-        assert!(inside.owner("file:///elsewhere", "a,b:c") != one, "another engine is another lock");
-        assert_eq!(inside.with(two, "file:", "b").1, held, "nobody is named twice");
-        assert!(around(&held, None).owner("file:", "b") != two, "without an owner one is a stranger");
+    fn holds_are_read_back_as_they_were_written() {
+        let outer = hold(Some(Owner::new()), 7, 1, "a,b:c%");
+        let inner = hold(None, 8, 2, "täst");
+        let all = inside(&inside(&Ancestors::default(), &outer), &inner);
+        assert_eq!(all.holds, [outer, inner]);
+        assert!(!all.may_be_joined(), "the innermost hold has no owner, so the variable is gone");
+        assert_eq!(Ancestors::new("x,1:2:3:4:5:6,,", None).holds, []);
+    }
+
+    #[tokio::test]
+    async fn only_a_hold_on_record_counts_and_the_innermost_first() {
+        let locks = Locks::open("memory:").await.unwrap();
+        let name = LockName::new("a").unwrap();
+        let owner = Owner::new();
+        let first = locks.mutex("a").owner(&owner).lock().await.unwrap();
+        let outer = Hold::of(&first, Some(owner), "memory:");
+        let gone = hold(Some(owner), first.token().0, 5, "a");
+        let around = inside(&inside(&Ancestors::default(), &outer), &gone);
+        let view = locks.inspect(&name).await.unwrap();
+        assert_eq!(around.holding(&view).map(|(hold, _)| hold), Some(&outer));
+        let second = locks.mutex("a").owner(&owner).lock().await.unwrap();
+        let around = inside(&around, &Hold::of(&second, Some(owner), "another URL"));
+        let view = locks.inspect(&name).await.unwrap();
+        assert_eq!(around.holding(&view).unwrap().0.claim, half(second.claim_id()));
+        drop((first, second));
+        locks.settle().await.unwrap();
+        assert!(around.holding(&locks.inspect(&name).await.unwrap()).is_none());
     }
 
     #[test]
-    fn an_owner_can_be_given_by_hand() {
-        assert_eq!(around("", Some("me")).owner("file:", "a"), Owner::named("me"));
+    fn what_is_over_is_not_handed_down_for_ever() {
+        let mut around = Ancestors::default();
+        for token in 1..200 {
+            around = inside(&around, &hold(Some(Owner::new()), token, token, "a"));
+        }
+        assert_eq!(around.holds.len(), 1, "each has taken the place of the one before");
+        for claim in 0..200 {
+            around = inside(&around, &hold(Some(Owner::new()), 7, claim, "b"));
+        }
+        assert_eq!(around.holds.len(), MOST);
+        assert_eq!(around.holds.last().unwrap().claim, 199);
+    }
+
+    #[test]
+    fn an_owner_is_chosen_by_hand_only_outside_of_any_run() {
+        assert_eq!(Ancestors::new("", Some("me".into())).chosen_owner(), Some(Owner::named("me")));
+        let nested = inside(&Ancestors::default(), &hold(Some(Owner::new()), 1, 1, "a"));
+        assert_eq!(nested.chosen_owner(), None);
+        assert_eq!(Ancestors::new("not ours", Some("me".into())).chosen_owner(), None);
+    }
+
+    #[test]
+    fn without_inspection_a_run_that_has_ended_holds_nothing() {
+        let around = inside(&Ancestors::default(), &hold(None, 1, 1, "a"));
+        assert!(around.may_hold("file:", "a"));
+        assert!(!around.may_hold("file:", "b") && !around.may_hold("redis:", "a"));
+        let mut over = around;
+        over.holds[0].process.started += 1;
+        assert!(!over.may_hold("file:", "a"), "another process has its number");
+        over.holds[0].process.pid = 0x7fff_fff0;
+        assert!(!over.may_hold("file:", "a"), "no process has its number");
+        over.holds[0].process.scope += 1;
+        assert!(over.may_hold("file:", "a"), "it may be there, on its own machine");
     }
 }

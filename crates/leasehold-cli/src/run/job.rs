@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold::{Locks, schedule};
 
 use super::child::Status;
-use super::held::Around;
+use super::held::Ancestors;
 use super::plan::Plan;
 use super::report::Report;
 use super::signals::{Orders, Signals};
@@ -59,7 +59,7 @@ impl Task {
             ("LEASEHOLD_ATTEMPT", run.attempt().to_string()),
         ];
         let plan = Plan::clone(&self.plan).with_env(tick);
-        let (engine, around) = (self.engine.clone(), Around::read());
+        let (engine, around) = (self.engine.clone(), Ancestors::read());
         let this = Run { plan: &plan, locks: &self.locks, around, owner: None, engine, report: &self.report };
         let end = command(&this, run.guard(), &mut signals).await?;
         let code = end.status.code();

@@ -17,8 +17,10 @@ mod once;
 mod options;
 mod parting;
 mod plan;
+mod reentry;
+mod refusal;
 mod report;
-mod signals;
+pub(crate) mod signals;
 mod stop;
 mod supervise;
 mod terminal;
@@ -34,7 +36,7 @@ use leasehold::{Guard, Locks, Outcome, Owner};
 
 use self::acquire::{Acquired, acquire};
 use self::child::{Birth, Child};
-use self::held::Around;
+use self::held::Ancestors;
 pub(crate) use self::job::Task;
 use self::lost::{Lease, OnLost};
 pub(crate) use self::options::RunArgs;
@@ -95,31 +97,26 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
     if locks.capabilities().reach == Reach::Process {
         report.warning(&format!("{} is shared with no other process: this lock keeps nobody out", locks.url()));
     }
-    let (engine, around) = (args.engine.for_command(), Around::read());
-    if !locks.capabilities().reentry && around.holds(&locks.url(), plan.name.as_str()) {
-        let what =
-            "a command around this one holds the lock, and this engine has no re-entry: it would wait for itself";
-        return Err(Failure::usage(what));
-    }
-    // By the engine's own word, so that however a URL is written it is the same engine.
-    let owner = locks.capabilities().reentry.then(|| around.owner(&locks.url(), plan.name.as_str()));
-    let result = match acquire(&locks, &plan, owner.as_ref(), &mut signals, report).await {
-        Ok(Acquired::Held(guard)) => {
+    let (engine, around) = (args.engine.for_command(), Ancestors::read());
+    reentry::refuse_unseen(&locks, &plan, &around)?;
+    let result = match acquire(&locks, &plan, &around, &mut signals, report).await {
+        Ok(Acquired::Held(guard, owner)) => {
             hold(&Run { plan: &plan, locks: &locks, around, owner, engine, report }, guard, &mut signals).await
         }
         Ok(Acquired::Conflict) => Ok(plan.conflict),
         Ok(Acquired::Interrupted(signal)) => Ok(exit::by_signal(signal.as_raw())),
         Err(failure) => Err(failure),
     };
+    let url = locks.url();
     close(locks, &mut signals, report).await;
-    result
+    result.map_err(|failure| failure.at(&url))
 }
 
 /// What one run works with.
 struct Run<'a> {
     plan: &'a Plan,
     locks: &'a Locks,
-    around: Around,
+    around: Ancestors,
     owner: Option<Owner>,
     engine: ForCommand,
     report: &'a Report,
@@ -136,9 +133,11 @@ async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, 
         }
     };
     run.report.ended(end.status);
+    // A loss that we hear of just after the command's end came before it.
+    let held_at_end = guard.is_held();
     let mut code = end.status.code();
     let at_least = started.after(run.plan.min_hold);
-    if !end.lost && run.locks.clock().now() < at_least {
+    if !end.lost && held_at_end && run.locks.clock().now() < at_least {
         run.report.note("the command has ended; keeping the lock for --min-hold");
         tokio::select! {
             biased;
@@ -149,7 +148,11 @@ async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, 
     }
     let was_held = guard.is_held();
     let outcome = release(run, guard, signals).await;
-    let lost = end.lost || (was_held && matches!(outcome, Some(Outcome::WasLost(_))));
+    // A loss that is only found at the release is said, too: the exit code alone does not say what it is about.
+    if let Some(Outcome::WasLost(reason)) = outcome.filter(|_| !end.lost) {
+        run.report.lost(&run.plan.name, reason, "the command had ended by then");
+    }
+    let lost = end.lost || !held_at_end || (was_held && matches!(outcome, Some(Outcome::WasLost(_))));
     Ok(if lost && run.plan.rules.on_lost != OnLost::Ignore { exit::LOST } else { code })
 }
 

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold::engine::Reach;
-use leasehold::schedule::{self, Ended, Event, Job, Outcome};
+use leasehold::schedule::{self, Ended, Event, Job, Jobs, Outcome, Status, Tick};
 use leasehold::{ErrorKind, Locks};
 use rustix::process::Signal;
+use rustix::termios::isatty;
 
 use super::job::Task;
 use super::options::RunArgs;
@@ -17,6 +18,9 @@ use super::report::Report;
 use super::signals::Signals;
 use crate::cron::log;
 use crate::exit::{self, Failure};
+
+/// A call that does nothing for so long waits for something.
+const FIRST_WORD: Duration = Duration::from_millis(500);
 
 /// Runs the command for the tick that it was started for, unless that was done elsewhere.
 pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Result<u8, Failure> {
@@ -49,17 +53,18 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
     let engine = args.engine.for_command();
     let task = Task { plan: Arc::new(plan), locks: locks.clone(), engine, report: report.clone(), orders: None };
     let result = tend(&locks, job, args.skew, wait, task, &course, &mut signals).await;
+    let url = locks.url();
     close(locks, &mut signals, report).await;
-    match result {
+    match result.map_err(|failure| failure.at(&url)) {
         Ok(Tended { code: Some(code), .. }) => Ok(code),
         Ok(Tended { ended, .. }) => {
             if ended.is_empty() {
-                report.note(&format!("{name}: nothing is due here; what was, ran elsewhere or was missed"));
+                report.note(&format!("{name}: nothing is due here on {url}; what was, ran elsewhere or was missed"));
             }
             Ok(0)
         }
         Err(failure) if failure.kind == ErrorKind::Timeout.as_str() => {
-            report.note(&format!("{name}: it runs elsewhere, and we wait no longer"));
+            report.not_run(&format!("{name} on {url}: it runs elsewhere, and is not waited for any longer"));
             Ok(conflict)
         }
         Err(failure) => Err(failure),
@@ -137,11 +142,14 @@ async fn tend(
             result
         }
     };
+    let known = job.clone();
     let mut once = Box::pin(schedule::once(locks, job, skew, wait, work));
+    let mut waiting = Box::pin(say_why_it_waits(locks, &known, course, &task.report));
     let ended = loop {
         tokio::select! {
             biased;
             ended = &mut once => break ended?,
+            never = &mut waiting => match never {},
             signal = signals.next_end() => {
                 if let Some(code) = course.code_at(signal) {
                     return Ok(Tended { ended: Vec::new(), code: Some(code) });
@@ -151,6 +159,37 @@ async fn tend(
     };
     drop(once);
     Ok(Tended { ended, code: course.code() })
+}
+
+/// Says, to those who look on, what a call waits for that does nothing.
+async fn say_why_it_waits(locks: &Locks, job: &Job, course: &Course, report: &Report) -> std::convert::Infallible {
+    let watched = report.is_talkative() || isatty(std::io::stderr());
+    tokio::time::sleep(FIRST_WORD).await;
+    if watched && course.running.load(Ordering::SeqCst) == 0 && !course.ended.load(Ordering::SeqCst) {
+        let status = match Jobs::of(locks) {
+            Ok(jobs) => jobs.status(job.name()).await.ok().flatten(),
+            Err(_) => None,
+        };
+        if let Some(status) = status {
+            report.always(&why(job, &status));
+        }
+    }
+    std::future::pending().await
+}
+
+fn why(job: &Job, status: &Status) -> String {
+    let name = job.name();
+    if let Some(run) = status.running.first() {
+        return format!("{name}: runs on {} for {}; waiting for its end", run.node, Tick::from_unix(run.tick));
+    }
+    match job.cron().next_after(status.now) {
+        None => format!("{name}: nothing is due"),
+        Some(next) => {
+            let seconds = next.unix().saturating_sub(status.now.unix());
+            let local = job.cron().local(next);
+            format!("{name}: nothing is due; waiting for the tick at {local}, in {seconds}s (--skew 0 does not wait)")
+        }
+    }
 }
 
 fn job(args: &RunArgs, schedule: &str) -> Result<Job, Failure> {

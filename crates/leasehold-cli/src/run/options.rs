@@ -34,8 +34,8 @@ The command:
                        and have it refuse older ones
     LEASEHOLD_OWNER    who holds: a `leasehold run` of the same lock inside
                        the command enters at once
-    LEASEHOLD_HELD     which locks the commands around it hold: those are
-                       re-entered, and no others
+    LEASEHOLD_HELD     which holds the commands around it have: a run inside
+                       re-enters one of them only while it is held
     LEASEHOLD_ENGINE   the engine's URL; with --engine-file instead of it
                        LEASEHOLD_ENGINE_FILE, that file's path
     LEASEHOLD_TICK     with --once-per: the nominal time, as in
@@ -45,10 +45,12 @@ The command:
   While we wait for the lock the first four end the waiting, and the others
   do nothing.
   If leasehold is killed, the group is killed, too, and the lock is not free
-  before it is gone. If a signal ends the command, what is left of its group
+  before it is gone; with technique=session or for-update, the lock is free at
+  once, and what is left of the group dies a moment later. If a signal ends the command, what is left of its group
   has the grace to end, too, and then gets KILL, before the lock is free.
   Processes that leave the group are not followed, and those that a command
-  leaves behind when it ends by itself run on without the lock.
+  leaves behind when it ends by itself run on without the lock: a `leasehold
+  run` that they start acquires it anew.
 
 When the lock is lost:
   The lease is renewed every third of its TTL. If that fails, the group gets
@@ -62,8 +64,8 @@ When the lock is lost:
 
 Exit codes:
   the command's own; 128+n if signal n ended it, or our waiting
-    1   somebody else holds the lock: -n, or not within -w, or with another
-        number of --slots (-E says otherwise)
+    1   the lock is held: -n, or not within -w, or with another number of
+        --slots (-E says otherwise); a line says by whom (-q: none does)
    64   wrong usage, or a bad name, URL or duration
    69   the engine cannot be used: away, denied, full or corrupt
    71   the system refused us something: a process, for example
@@ -73,7 +75,8 @@ Exit codes:
 
 Environment:
   LEASEHOLD_ENGINE   the engine's URL, where --engine is not given
-  LEASEHOLD_OWNER    who we are: set by a `leasehold run` around us
+  LEASEHOLD_OWNER    who we are: set by a `leasehold run` around us, or by
+                     hand: runs with the same one re-enter each other's holds
   LEASEHOLD_LOG      what the library tells of itself: warn, debug, ...";
 
 /// Run a command under a lock
@@ -157,6 +160,9 @@ pub(crate) struct RunArgs {
     /// Say what happens on standard error
     #[arg(short, long)]
     pub(crate) verbose: bool,
+    /// Say nothing if the lock is not to be had: the exit code does
+    #[arg(short, long, conflicts_with_all = ["verbose", "json"])]
+    pub(crate) quiet: bool,
     /// Say what happens on standard error, one JSON object per line: waiting, acquired, lost, released, exit
     #[arg(long)]
     pub(crate) json: bool,

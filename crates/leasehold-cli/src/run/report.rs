@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::child::Status;
 use super::options::RunArgs;
+use super::refusal::Refusal;
 use crate::duration::human;
 use crate::exit::Failure;
 use crate::output;
@@ -19,6 +20,8 @@ use crate::view::PartyJson;
 pub(crate) struct Report {
     json: bool,
     verbose: bool,
+    /// Whether a lock that is not to be had is left to the exit code.
+    quiet: bool,
     /// Of which job all this is, where there are several.
     job: Option<Arc<str>>,
 }
@@ -26,6 +29,8 @@ pub(crate) struct Report {
 /// A line for programs.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
     #[serde(flatten)]
     event: &'a Event<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -36,9 +41,9 @@ struct Line<'a> {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 enum Event<'a> {
-    Waiting { name: &'a str, holders: Vec<PartyJson<'a>>, waiters: Option<usize> },
-    Acquired { name: &'a str, token: u64, waited_seconds: f64 },
-    NotAcquired { name: &'a str, reason: &'a str, waited_seconds: f64 },
+    Waiting { name: &'a str, engine: &'a str, holders: Vec<PartyJson<'a>>, waiters: Option<usize> },
+    Acquired { name: &'a str, engine: &'a str, token: u64, waited_seconds: f64 },
+    NotAcquired { name: &'a str, engine: &'a str, holders: Vec<PartyJson<'a>>, ahead: usize, waited_seconds: f64 },
     Started { pid: u32 },
     Stopped { message: &'a str },
     Lost { name: &'a str, reason: &'a str, action: &'a str },
@@ -52,12 +57,12 @@ enum Event<'a> {
 
 impl Report {
     pub(super) fn new(args: &RunArgs) -> Self {
-        Self { json: args.json, verbose: args.verbose, job: None }
+        Self { json: args.json, verbose: args.verbose, quiet: args.quiet, job: None }
     }
 
     /// One that tells of a job only what must be told.
     pub(crate) fn quiet(json: bool, job: &str) -> Self {
-        Self { json, verbose: false, job: Some(job.into()) }
+        Self { json, verbose: false, quiet: false, job: Some(job.into()) }
     }
 
     /// Whether somebody wants to hear of everything.
@@ -69,20 +74,31 @@ impl Report {
         self.json
     }
 
-    pub(super) fn waiting(&self, name: &LockName, view: Option<&LockView>, line: &str) {
+    pub(super) fn waiting(&self, name: &LockName, engine: &str, view: Option<&LockView>, line: &str) {
         let holders = view.iter().flat_map(|view| &view.holders).map(PartyJson::new).collect();
         let waiters = view.map(|view| view.waiters.len());
-        self.if_asked(&Event::Waiting { name: name.as_str(), holders, waiters }, line);
+        self.if_asked(&Event::Waiting { name: name.as_str(), engine, holders, waiters }, line);
     }
 
-    pub(super) fn acquired(&self, name: &LockName, token: Token, waited: Duration) {
-        let event = Event::Acquired { name: name.as_str(), token: token.0, waited_seconds: waited.as_secs_f64() };
-        self.if_asked(&event, &format!("acquired token {token} after {}", human(waited)));
+    pub(super) fn acquired(&self, name: &LockName, engine: &str, token: Token, waited: Duration) {
+        let waited_seconds = waited.as_secs_f64();
+        let event = Event::Acquired { name: name.as_str(), engine, token: token.0, waited_seconds };
+        self.if_asked(&event, &format!("acquired token {token} after {} on {engine}", human(waited)));
     }
 
-    pub(super) fn not_acquired(&self, name: &LockName, reason: &str, waited: Duration) {
-        let event = Event::NotAcquired { name: name.as_str(), reason, waited_seconds: waited.as_secs_f64() };
-        self.if_asked(&event, &format!("{name}: {reason}, after {}", human(waited)));
+    /// Told unless it is to be quiet: an exit code alone does not say who is in the way.
+    pub(super) fn not_acquired(&self, refusal: &Refusal<'_>) {
+        if self.quiet {
+            return;
+        }
+        let event = Event::NotAcquired {
+            name: refusal.name.as_str(),
+            engine: &refusal.engine,
+            holders: refusal.holders().iter().map(PartyJson::new).collect(),
+            ahead: refusal.ahead().len(),
+            waited_seconds: refusal.waited.unwrap_or_default().as_secs_f64(),
+        };
+        self.tell(&event, &refusal.line());
     }
 
     pub(super) fn started(&self, pid: u32) {
@@ -130,6 +146,18 @@ impl Report {
         self.if_asked(&Event::Note { message }, message);
     }
 
+    /// Told unless it is to be quiet: a job that runs elsewhere.
+    pub(super) fn not_run(&self, message: &str) {
+        if !self.quiet {
+            self.always(message);
+        }
+    }
+
+    /// Always told, and nothing is wrong.
+    pub(super) fn always(&self, message: &str) {
+        self.tell(&Event::Note { message }, message);
+    }
+
     /// Always told.
     pub(super) fn warning(&self, message: &str) {
         self.tell(&Event::Warning { message }, message);
@@ -160,7 +188,7 @@ impl Report {
 
     fn tell(&self, event: &Event<'_>, line: &str) {
         if self.json {
-            output::err(&output::json(&Line { event, job: self.job.as_deref() }));
+            output::err(&output::json(&Line { time: output::stamp(), event, job: self.job.as_deref() }));
         } else {
             output::say(line);
         }

@@ -104,6 +104,18 @@ async fn order(orders: Option<&mut Orders>) -> Signal {
     std::future::pending().await
 }
 
+/// What a signal is called.
+pub(crate) fn name(signal: Signal) -> &'static str {
+    match signal {
+        Signal::TERM => "TERM",
+        Signal::INT => "INT",
+        Signal::QUIT => "QUIT",
+        Signal::HUP => "HUP",
+        Signal::KILL => "KILL",
+        _ => "a signal",
+    }
+}
+
 /// Whether a signal asks whoever gets it to end.
 pub(crate) fn asks_to_end(signal: Signal) -> bool {
     matches!(signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)

@@ -41,7 +41,7 @@ impl<'a> Waiting<'a> {
         tokio::time::sleep(FIRST_LOOK).await;
         let view = locks.inspect(self.name).await.ok();
         if self.report.is_talkative() {
-            self.report.waiting(self.name, view.as_ref(), &line(self.name, view.as_ref(), &me));
+            self.report.waiting(self.name, &locks.url(), view.as_ref(), &line(self.name, view.as_ref(), &me));
         }
         if !self.on_terminal {
             return std::future::pending().await;
@@ -67,13 +67,11 @@ impl<'a> Waiting<'a> {
         self.shown.set(true);
     }
 
-    /// Takes the line away. Whether there was one.
-    pub(super) fn clear(&self) -> bool {
-        let shown = self.shown.replace(false);
-        if shown {
+    /// Takes the line away.
+    pub(super) fn clear(&self) {
+        if self.shown.replace(false) {
             output::err("\r\x1b[2K");
         }
-        shown
     }
 }
 

@@ -30,14 +30,31 @@ fn a_command_that_cannot_be_run_gives_the_lock_back() {
 #[test]
 fn conflict_timeout_and_their_code() {
     let place = Place::new();
-    let holder = place.hold(&[], "a");
-    assert_eq!(place.run(["run", "-n", "a", "--", "true"]).failed(1, "").err(), "", "silent, as flock");
-    place.run(["run", "-n", "-E", "42", "a", "--", "true"]).failed(42, "");
-    place.run(["run", "--nonblock", "--verbose", "a", "--", "true"]).failed(1, "somebody else holds it");
+    let holder = place.hold(&["--describe", "the nightly job"], "a");
+    assert_eq!(place.run(["run", "-nq", "a", "--", "true"]).failed(1, "").err(), "", "silent, as flock");
+    let said = place.run(["run", "-n", "-E", "42", "a", "--", "true"]).failed(42, "").err();
+    let pid = holder.pid().as_raw_nonzero();
+    for part in [&format!("lock a on {} is held by ", place.engine()), &format!(":{pid} (the nightly job) for ")] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(said.contains(", token 1; did not wait"), "{said}");
+    place.run(["run", "--nonblock", "--verbose", "a", "--", "true"]).failed(1, "is held by ");
+    let event = place.run(["run", "-n", "--json", "a", "--", "true"]).failed(1, "").events().remove(0);
+    assert_eq!((&event["event"], &event["holders"][0]["token"]), (&"not-acquired".into(), &1.into()), "{event}");
+    assert_eq!(event["engine"], place.engine(), "{event}");
     place.run_in_time(["run", "-w", "0.3", "a", "--", "true"]).failed(1, "");
     place
         .run_in_time(["run", "--timeout", "300ms", "-E", "43", "--verbose", "a", "--", "true"])
-        .failed(43, "not granted");
+        .failed(43, "(the nightly job) for ");
+    let waiter = place.start(["run", "--describe", "the first", "a", "--", "true"]);
+    place.wait_for_waiters("a", 1);
+    place
+        .run_in_time(["run", "-w", "0.3", "a", "--", "true"])
+        .failed(1, "; 1 ahead in the queue, first ")
+        .failed(1, "(the first) for ")
+        .failed(1, "; gave up after ");
+    waiter.signal(rustix::process::Signal::TERM);
+    waiter.end();
     place.run_in_time(["run", "--wait", "0", "a", "--", "true"]).failed(1, "");
     assert_eq!(place.waiters("a"), 0, "who gave up has left the queue");
     holder.finish().ok();
@@ -56,6 +73,7 @@ fn wrong_usage_says_what_is_wrong() {
         (vec!["run", "--grace", "20s", "a", "--", "true"], "below half of the TTL"),
         (vec!["run", "--min-hold", "5", "--max-hold", "5", "a", "--", "true"], "longer than --min-hold"),
         (vec!["run", "--slots", "0", "a", "--", "true"], "--slots"),
+        (vec!["run", "--describe", "a\tb", "a", "--", "true"], "no control characters, and this has '\\t'"),
         (vec!["run", "--slots", "2", "-s", "a", "--", "true"], "cannot be used with"),
         (vec!["run", "-n", "-w", "1", "a", "--", "true"], "cannot be used with"),
         (vec!["run", "-E", "256", "a", "--", "true"], "256"),

@@ -149,3 +149,24 @@ fn a_lock_is_kept_far_beyond_its_ttl() {
     assert_eq!((ran.code(), ran.err().as_str()), (4, ""));
     waiter.end().ok();
 }
+
+#[test]
+fn a_loss_that_is_found_after_the_command_has_ended_is_said() {
+    let place = Place::new();
+    let running = place.start(["run", "a", "-c", "echo $$ > child; exec cat"]);
+    let child = place.wait_for_file("child");
+    // The eviction and the command's end are there together when it goes on.
+    running.signal(rustix::process::Signal::STOP);
+    place.run(["evict", "--yes", "a"]).ok();
+    let pid = rustix::process::Pid::from_raw(child.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    wait_for("the end of the command", || (!is_alive(&child)).then_some(()));
+    running.signal(rustix::process::Signal::CONT);
+    running.end().failed(75, "the lock a is lost");
+    // Also where it is lost while only --min-hold keeps it.
+    let running = place.start(["run", "--min-hold", "1h", "a", "-c", "echo > done"]);
+    place.wait_for_file("done");
+    wait_for("the lock to be evicted", || (place.run(["evict", "--yes", "a"]).code() == 0).then_some(()));
+    let ran = running.end();
+    assert!(ran.err().contains("the lock a is lost"), "{}: {}", ran.code(), ran.err());
+}

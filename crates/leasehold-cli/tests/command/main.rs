@@ -11,6 +11,7 @@ mod doctor_sql;
 mod doctor_zookeeper;
 #[cfg(feature = "nightly")]
 mod fleet;
+mod inherited;
 mod locking;
 mod lost;
 mod others;

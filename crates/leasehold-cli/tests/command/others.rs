@@ -12,7 +12,7 @@ fn parsed(text: &str) -> Value {
 #[test]
 fn ls_and_show_tell_who_holds_and_who_waits() {
     let place = Place::new();
-    assert_eq!(place.run(["ls"]).ok().out(), "nobody holds or waits for a lock\n");
+    assert_eq!(place.run(["ls"]).ok().out(), format!("no locks held or awaited on {}\n", place.engine()));
     assert_eq!(parsed(&place.run(["ls", "--json"]).ok().out()), json!([]));
     let holder = place.hold(&["--describe", "the nightly job"], "job:1");
     let _other = place.hold(&["--slots", "2"], "other");
@@ -23,9 +23,10 @@ fn ls_and_show_tell_who_holds_and_who_waits() {
     assert!(table.starts_with("NAME"), "{table}");
     assert!(table.lines().any(|line| line.starts_with("job:1") && line.contains("the nightly job")), "{table}");
     assert!(table.lines().any(|line| line.starts_with("other") && line.contains("1 of 2")), "{table}");
+    assert!(table.ends_with(&format!("\n2 locks on {}\n", place.engine())), "{table}");
     let list = parsed(&place.run(["ls", "--json", "job:"]).ok().out());
     assert_eq!(list.as_array().unwrap().len(), 1);
-    assert_eq!(list[0]["name"], json!("job:1"));
+    assert_eq!((&list[0]["name"], &list[0]["engine"]), (&json!("job:1"), &json!(place.engine())));
 
     let shown = place.show("job:1");
     let party = &shown["holders"][0];
@@ -36,7 +37,14 @@ fn ls_and_show_tell_who_holds_and_who_waits() {
     assert_eq!(party["claim"].as_str().unwrap().len(), 8);
     assert_eq!(shown["waiters"][0]["pid"], json!(waiter.pid().as_raw_nonzero().get()));
     let text = place.run(["show", "job:1"]).ok().out();
-    for part in ["held (exclusive)", "last token  1", "HOLDER", "WAITER", "the nightly job"] {
+    for part in [
+        &format!("engine      {}\n", place.engine()),
+        "held (exclusive)",
+        "last token  1",
+        "HOLDER",
+        "WAITER",
+        "the nightly job",
+    ] {
         assert!(text.contains(part), "{part}: {text}");
     }
     holder.finish().ok();
@@ -64,7 +72,7 @@ fn looking_makes_no_folder() {
 #[test]
 fn evict_needs_a_yes_and_says_what_it_did() {
     let place = Place::new();
-    place.run(["evict", "--yes", "a"]).failed(1, "nobody holds it");
+    place.run(["evict", "--yes", "a"]).failed(1, "nobody holds it").failed(1, &format!("a on {}: ", place.engine()));
     assert_eq!(parsed(&place.run(["evict", "--yes", "--json", "a"]).out())["evicted"], json!([]));
     let holder = place.hold(&["--on-lost", "ignore"], "a");
     place.run(["evict", "a"]).failed(64, "--yes");
@@ -73,6 +81,7 @@ fn evict_needs_a_yes_and_says_what_it_did() {
     assert_eq!(place.holders("a"), 1);
     let done = parsed(&place.run(["evict", "--yes", "--json", "--token", "1", "a"]).ok().out());
     assert_eq!((&done["fence_token"], &done["evicted"][0]["token"]), (&json!(2), &json!(1)));
+    assert_eq!(done["engine"], json!(place.engine()));
     assert_eq!(place.holders("a"), 0);
     holder.finish().ok();
     // The next grant is above the fence.
@@ -125,6 +134,8 @@ fn completions_and_manual_pages() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         assert!(place.run(["completions", shell]).ok().out().contains("on-lost"), "{shell}");
     }
+    let script = place.run(["completions", "bash"]).ok().out();
+    assert!(script.contains("mutex reentrant rwlock"), "the workloads of verify, and no files");
     let page = place.run(["man"]).ok().out();
     for part in
         [".TH leasehold 1", "LEASEHOLD RUN", "LEASEHOLD EVICT", "LEASEHOLD CRON STATUS", "EXIT CODES", "on\\-lost"]

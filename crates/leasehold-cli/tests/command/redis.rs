@@ -105,3 +105,34 @@ async fn missing_replicas_are_named_as_the_reason() {
     })
     .await;
 }
+
+/// Something that answers, and is no Redis: with these words, or with the end of the connection.
+fn stranger(answer: &'static str) -> std::net::SocketAddr {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 512]);
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    address
+}
+
+#[test]
+fn a_port_that_is_not_a_redis_is_said_to_be_none() {
+    let place = Place::new();
+    let web = stranger("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+    let said = place.run(["ls", "--engine", &format!("redis://{web}")]).failed(69, "answered, but is not Redis").err();
+    assert!(said.contains(&web.to_string()) && !said.contains("Parse error"), "{said}");
+    let database = stranger("");
+    place
+        .run(["ls", "--engine", &format!("redis://{database}")])
+        .failed(69, "closed the connection before it answered")
+        .failed(69, "is it Redis?");
+    for (url, meant) in [("127.0.0.1:6379", "redis://127.0.0.1:6379"), ("/srv/locks", "file:///srv/locks")] {
+        place.run(["ls", "--engine", url]).failed(64, &format!("did you mean `{meant}`?"));
+    }
+}

@@ -227,7 +227,7 @@ fn while_waiting_it_shows_who_holds_and_our_place() {
     assert_eq!(screen.end(), Some(0));
     // Silent where nobody looks.
     let holder = place.hold(&[], "a");
-    assert_eq!(place.run_in_time(["run", "-w", "2", "a", "--", "true"]).err(), "");
+    assert_eq!(place.run_in_time(["run", "-q", "-w", "2", "a", "--", "true"]).err(), "");
     holder.finish().ok();
 }
 
@@ -274,4 +274,24 @@ fn tables_fit_the_terminal() {
     wait_for("the whole table", || (screen.seen().matches("words").count() == 40).then_some(()));
     assert!(screen.seen().lines().all(|line| line.chars().count() <= 80), "{}", screen.seen());
     assert_eq!(screen.end(), Some(0));
+}
+
+#[test]
+fn answers_have_colours_on_a_terminal_unless_they_are_unwanted() {
+    let place = Place::new();
+    let _holder = place.hold(&[], "a");
+    let coloured = |args: &[&str], last: &str, plain: bool| {
+        let mut command = place.leasehold(args);
+        command.env("TERM", "xterm").env("NO_COLOR", if plain { "1" } else { "" });
+        let screen = Screen::start(&command, 200);
+        wait_for(last, || screen.seen().contains(last).then_some(()));
+        let is_coloured = screen.seen().contains("\u{1b}[");
+        screen.end();
+        is_coloured
+    };
+    for (args, last) in [(&["ls"][..], "1 lock on "), (&["show", "a"], "DOING"), (&["doctor"], "fit for locks")] {
+        assert!(coloured(args, last, false), "{args:?}");
+        assert!(!coloured(args, last, true), "{args:?}");
+        assert!(!place.run(args).out().contains('\u{1b}'), "{args:?}");
+    }
 }

@@ -163,6 +163,12 @@ async fn open_scheme(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
     }
 }
 
+/// Whether an engine has this scheme, in this build or another.
+pub(super) fn is_known(scheme: &str) -> bool {
+    let scheme = scheme.to_ascii_lowercase();
+    ["rediss", "postgresql"].contains(&scheme.as_str()) || entries().iter().any(|entry| entry.scheme == scheme)
+}
+
 pub(crate) fn unknown(scheme: &str) -> Error {
     let entries = entries();
     if let Some(entry) = entries.iter().find(|entry| entry.scheme == scheme) {

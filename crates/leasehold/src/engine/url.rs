@@ -34,8 +34,11 @@ impl EngineUrl {
     /// # Errors
     /// `InvalidUrl`, saying what is wrong with it (never repeating a password).
     pub fn parse(text: &str) -> Result<Self> {
+        if let Some(meant) = meant(text) {
+            return Err(bad(format!("{text:?} is no engine URL; did you mean `{meant}`?")));
+        }
         let (scheme, rest) = text.split_once(':').ok_or_else(|| {
-            bad(format!("{text:?} has no scheme; an engine URL is like `memory:`, `file:///var/lib/locks`"))
+            bad(format!("{text:?} has no scheme; an engine URL is like `redis://{text}` or `file:///var/lib/locks`"))
         })?;
         let plain = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         if scheme.is_empty() || !scheme.starts_with(|c: char| c.is_ascii_alphabetic()) || !scheme.chars().all(plain) {
@@ -170,6 +173,27 @@ fn without_password(part: &str) -> String {
     }
 }
 
+/// The URL that a bare path, or a bare `host:port`, was probably meant to be.
+fn meant(text: &str) -> Option<String> {
+    if text.starts_with(['/', '.', '~']) && !text.contains([':', '@', '?']) {
+        return Some(if text.starts_with('/') { format!("file://{text}") } else { format!("file:{text}") });
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let is_host = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._[]:".contains(c));
+    // `file:8080` and `memory:1` are URLs.
+    if !is_host || super::registry::is_known(host) || port.parse::<u16>().is_err() {
+        return None;
+    }
+    let scheme = match port {
+        "3306" => "mysql",
+        "5432" => "postgres",
+        "2181" => "zookeeper",
+        "26379" => "redis+sentinel",
+        _ => "redis",
+    };
+    Some(format!("{scheme}://{text}"))
+}
+
 fn bad(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
@@ -270,6 +294,28 @@ mod tests {
         }
         let error = EngineUrl::parse("file:?a=1").unwrap().only_options(&["mode"]).unwrap_err();
         assert!(error.to_string().contains("it has mode"));
+    }
+
+    #[test]
+    fn guesses_what_a_bare_path_or_address_was_meant_to_be() {
+        for (text, says) in [
+            ("/var/lib/locks", "did you mean `file:///var/lib/locks`?"),
+            ("./locks", "did you mean `file:./locks`?"),
+            ("127.0.0.1:6379", "did you mean `redis://127.0.0.1:6379`?"),
+            ("[::1]:6379", "did you mean `redis://[::1]:6379`?"),
+            ("localhost:5432", "did you mean `postgres://localhost:5432`?"),
+            ("db1:3306", "did you mean `mysql://db1:3306`?"),
+            ("zk1:2181", "did you mean `zookeeper://zk1:2181`?"),
+            ("db1", "like `redis://db1`"),
+        ] {
+            let said = EngineUrl::parse(text).unwrap_err().to_string();
+            assert!(said.contains(says), "{text}: {said}");
+        }
+        for url in ["file:8080", "memory:1", "file:/a/b", "redis://h:6379"] {
+            EngineUrl::parse(url).unwrap();
+        }
+        let said = EngineUrl::parse("root:hunter2@db1:3306").map(|url| url.to_string());
+        assert!(!format!("{said:?}").contains("did you mean"), "a password is not repeated");
     }
 
     proptest! {

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod files;
+mod health;
 mod hosts;
 mod once_per;
 mod steering;

@@ -37,6 +37,15 @@ pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
         let message = format!("{address} has no database of that number");
         return Error::new(ErrorKind::InvalidUrl, message).at_engine(NAME);
     }
+    // Whatever else listens there: a web server, a database. It stays retryable: a proxy in front of a Redis that starts says such things, too.
+    if cause.kind() == Native::Parse {
+        let message = format!("{address} answered, but is not Redis; is it the right port?");
+        return Error::new(ErrorKind::Unavailable, message).retryable().at_engine(NAME);
+    }
+    if cause.is_connection_dropped() && !cause.is_connection_refusal() {
+        let why = format!("it closed the connection before it answered ({}); is it Redis?", plain(&cause));
+        return unreachable(address, &why);
+    }
     let hint = if text.contains("invalid peer certificate") {
         "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
     } else if text.contains("CertificateRequired") {

@@ -21,7 +21,8 @@
 //! channel for a lock.
 //!
 //! **Tokens.** `max(last + 1, TIME in microseconds)`: they rise while the record is there whatever the clock does, and from the
-//! clock when it is not: after a `DEL`, a restart without data, a fail-over that lost writes. They fit 53 bits until 2255.
+//! clock when it is not: after a `DEL`, a restart without data, a fail-over that lost writes. A clock that was set back as well then gives
+//! lower tokens. They fit 53 bits until 2255.
 //!
 //! **Deadlines.** A grant in an answer lasts a TTL from before the request was sent. A grant in a message was made after the
 //! last request to which the answer was "you wait": it lasts a TTL from before *that* was sent, so no second round trip is
@@ -46,7 +47,7 @@
 //! | the same in strict mode | the server's `run_id` is not the one on record, or there is none: nobody new is let in for the longest lease, nor an owner again to what it has not renewed since: it may have given that back |
 //! | a master that is cut off goes on | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for them |
 //! | a slot moves | `MOVED` and `ASK` are followed; one key to a lock, so nothing of it is ever in two places |
-//! | the server's clock is set back | leases last longer; tokens rise all the same |
+//! | the server's clock is set back | leases last longer; tokens rise all the same, of locks whose record is there |
 //! | the server's clock jumps forward | leases end early: two may hold. Tokens tell them apart |
 //! | somebody deletes a key, or the server evicts it | the lock is free; its holder learns it at its next renewal; in a bundle, at the fourth at the latest |
 

@@ -48,15 +48,20 @@ pub(super) fn all(node: &Node, keys: &Known<Keys>, aim: &Aim) -> Vec<Finding> {
     }));
     if findings.is_empty() {
         let part = if keys.all { "all" } else { "as far as we looked" };
-        let found = format!("{} keys below {prefix:?}, {part} as they should be", keys.seen);
+        let noun = noun(keys.seen);
+        let found = format!("{} {noun} below {prefix:?}, {part} as they should be", keys.seen);
         findings.push(ok("key-types", at, found).means("nobody else writes where locks are"));
     }
     findings
 }
 
+fn noun(count: usize) -> &'static str {
+    if count == 1 { "key" } else { "keys" }
+}
+
 /// `3 keys (a, b, c)`, if there are any.
 fn any(group: &Group) -> Option<String> {
-    let noun = if group.count == 1 { "key" } else { "keys" };
+    let noun = noun(group.count);
     let more = if group.count > group.examples.len() { ", …" } else { "" };
     (group.count > 0).then(|| format!("{} {noun} ({}{more})", group.count, group.examples.join(", ")))
 }

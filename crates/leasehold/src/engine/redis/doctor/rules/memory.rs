@@ -44,11 +44,16 @@ pub(super) fn evicted_keys(node: &Node) -> Finding {
     let (check, at) = ("evicted-keys", &node.address);
     match node.number("evicted_keys") {
         Ok(0) => ok(check, at, "no key was thrown away since it started").means("no lock was lost in this way"),
-        Ok(count) => warn(check, at, format!("{count} keys were thrown away since it started"))
-            .means("locks may have been among them, whatever the policy is now")
-            .fix("maxmemory-policy noeviction and more memory; CONFIG RESETSTAT sets the count back"),
+        Ok(1) => thrown_away(check, at, "1 key was thrown away since it started"),
+        Ok(count) => thrown_away(check, at, &format!("{count} keys were thrown away since it started")),
         Err(no) => unknown(check, at, &no).means("locks may have been thrown away to make room").fix(TELL),
     }
+}
+
+fn thrown_away(check: &'static str, at: &str, found: &str) -> Finding {
+    warn(check, at, found)
+        .means("locks may have been among them, whatever the policy is now")
+        .fix("maxmemory-policy noeviction and more memory; CONFIG RESETSTAT sets the count back")
 }
 
 /// Whether there is room for more.

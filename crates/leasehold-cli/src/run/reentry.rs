@@ -1,0 +1,109 @@
+//! Re-entry into a hold of a run around us, tied to that hold: never to the environment alone.
+//!
+//! ```text
+//! a run around us is on record as a holder?  no  -> a claim of our own, with a fresh owner, which waits its turn
+//!                                            yes -> claim with its owner; then ask again, while that claim holds
+//! ```
+//! The second question makes it atomic. The new claim keeps the hold from ending. So a hold around us that is on record *now* was held
+//! when we entered, and we are inside it. If it is not, the claim is given back before any command has started. What its end left
+//! behind (a daemon) therefore excludes itself: two runs that it starts may both enter for a moment, and neither stays.
+
+use std::time::Duration;
+
+use leasehold::engine::PartyView;
+use leasehold::{Error, ErrorKind, Guard, Locks, Mode, Owner};
+
+use super::acquire::try_take;
+use super::held::Ancestors;
+use super::plan::{How, Patience, Plan};
+use crate::exit::Failure;
+use crate::view;
+
+/// How often a hold around us is tried to enter: an engine that asks several servers may fail by bad luck.
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A lock that is not free is waited for a while before it is asked who holds it.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+
+/// Enters a hold of a run around us. `None`: none of them holds the lock now.
+pub(super) async fn enter(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<Option<(Guard, Owner)>, Error> {
+    if !locks.capabilities().reentry || !around.may_be_joined() {
+        return Ok(None);
+    }
+    for _ in 0..TRIES {
+        let view = locks.inspect(&plan.name).await?;
+        let Some((hold, owner)) = around.holding(&view).and_then(|(hold, _)| Some((hold, hold.owner?))) else {
+            return Ok(None);
+        };
+        match try_take(locks, plan, Some(&owner)).await {
+            Ok(Some(guard)) if guard.token().0 == hold.token && is_held(locks, plan, around).await? => {
+                return Ok(Some((guard, owner)));
+            }
+            Ok(Some(guard)) => {
+                let _ = guard.release().await?;
+                return Ok(None);
+            }
+            Ok(None) if plan.patience == Patience::None => return Ok(None),
+            Ok(None) => tokio::time::sleep(PAUSE).await,
+            // Less is held around us than is asked for; unless it is not held any more.
+            Err(error) if error.kind() != ErrorKind::Conflict || is_held(locks, plan, around).await? => {
+                return Err(error);
+            }
+            Err(_) => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+async fn is_held(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<bool, Error> {
+    Ok(around.holding(&locks.inspect(&plan.name).await?).is_some())
+}
+
+/// Refuses to wait, on an engine that cannot say who holds a lock, for one that a run around us has.
+pub(super) fn refuse_unseen(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<(), Failure> {
+    let waits = plan.patience == Patience::Forever && !locks.capabilities().inspection;
+    if waits && around.may_hold(&locks.url(), plan.name.as_str()) {
+        return Err(would_wait_for_itself(
+            locks,
+            plan,
+            "a command around this one holds it",
+            "this engine has no re-entry",
+        ));
+    }
+    Ok(())
+}
+
+/// Ends when the lock that we wait for is one that a run around us keeps from us: it would wait for us, and we for it.
+pub(super) async fn waits_for_itself(locks: &Locks, plan: &Plan, around: &Ancestors) -> Failure {
+    let looks = plan.patience == Patience::Forever && locks.capabilities().inspection && !around.is_empty();
+    if !looks {
+        return std::future::pending().await;
+    }
+    loop {
+        tokio::time::sleep(FIRST_LOOK).await;
+        let Ok(view) = locks.inspect(&plan.name).await else { continue };
+        let Some((hold, party)) = around.holding(&view).filter(|(_, party)| shuts_out(party, plan.how)) else {
+            return std::future::pending().await;
+        };
+        let holds = format!("{} holds it with token {} around this command", view::process(party), hold.token);
+        let why = if hold.owner.is_none() { "a job's lock has no re-entry" } else { "LEASEHOLD_OWNER is not set" };
+        return would_wait_for_itself(locks, plan, &holds, why);
+    }
+}
+
+/// Whether this holder alone keeps us out.
+fn shuts_out(party: &PartyView, how: How) -> bool {
+    match (party.mode, how) {
+        (Mode::Shared, How::Shared) => false,
+        (Mode::Permits { n, limit }, How::Slots(slots)) => n >= limit.min(slots),
+        _ => true,
+    }
+}
+
+fn would_wait_for_itself(locks: &Locks, plan: &Plan, holds: &str, why: &str) -> Failure {
+    let (name, url) = (&plan.name, locks.url());
+    Failure::usage(format!(
+        "lock {name} on {url}: {holds}, and {why}: this run would wait for itself; give a time with -w, or run it outside"
+    ))
+}

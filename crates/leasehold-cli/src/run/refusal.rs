@@ -1,0 +1,71 @@
+//! What is said when the lock is not to be had: who holds it, where, since when, and who is ahead.
+
+use std::time::Duration;
+
+use leasehold::engine::{LockView, PartyView};
+use leasehold::{Holder, LockName, Locks};
+
+use super::plan::Plan;
+use crate::duration::human;
+use crate::output::clean;
+use crate::view;
+
+/// A lock that was not granted.
+pub(super) struct Refusal<'a> {
+    pub(super) name: &'a LockName,
+    /// The engine's URL, without secrets.
+    pub(super) engine: String,
+    /// As it stood just after; `None` where the engine cannot say.
+    pub(super) view: Option<LockView>,
+    /// How long it was waited for, if at all.
+    pub(super) waited: Option<Duration>,
+}
+
+impl<'a> Refusal<'a> {
+    /// Asks the engine who was in the way.
+    pub(super) async fn find(locks: &Locks, plan: &'a Plan, waited: Option<Duration>) -> Self {
+        let view = locks.inspect(&plan.name).await.ok();
+        Self { name: &plan.name, engine: locks.url(), view, waited }
+    }
+
+    pub(super) fn holders(&self) -> &[PartyView] {
+        self.view.as_ref().map_or(&[], |view| &view.holders)
+    }
+
+    /// The waiters that came before us. Our own claim may be among them still, on its way out.
+    pub(super) fn ahead(&self) -> Vec<&PartyView> {
+        let (since, me) = (self.waited.unwrap_or_default(), Holder::this_process());
+        let is_me = |waiter: &PartyView| (waiter.holder.pid, &waiter.holder.host) == (me.pid, &me.host);
+        let waiters = self.view.iter().flat_map(|view| &view.waiters);
+        waiters.filter(|waiter| waiter.age >= since && !is_me(waiter)).collect()
+    }
+
+    /// `lock nightly on redis://db1:6379/0 is held by web1:4711 (./send-messages) for 12s, token 41; 1 ahead: …; gave up after 5s`
+    pub(super) fn line(&self) -> String {
+        let mut line = format!("lock {} on {}", clean(self.name.as_str()), self.engine);
+        match self.holders() {
+            [] => line.push_str(" was not free"),
+            [first, others @ ..] => {
+                let token = view::token(first.token);
+                line.push_str(&format!(" is held by {}, token {token}", party(first)));
+                if !others.is_empty() {
+                    line.push_str(&format!(", and {} more", others.len()));
+                }
+            }
+        }
+        let ahead = self.ahead();
+        if let Some(first) = ahead.first() {
+            line.push_str(&format!("; {} ahead in the queue, first {}", ahead.len(), party(first)));
+        }
+        match self.waited {
+            None => line.push_str("; did not wait"),
+            Some(waited) => line.push_str(&format!("; gave up after {}", human(waited))),
+        }
+        line
+    }
+}
+
+/// `web1:4711 (./send-messages) for 12s`
+fn party(party: &PartyView) -> String {
+    format!("{} ({}) for {}", view::process(party), view::doing(party), human(party.age))
+}

@@ -1,0 +1,120 @@
+//! Whether a fleet's jobs are run, as monitoring sees it, and what a host's log says.
+
+use std::process::Stdio;
+
+use crate::common::{LASTING, Place, Running, wait_for};
+use crate::cron::{host, host_that_says, status, wait_for_event, write};
+use rustix::process::Signal;
+
+/// A run that does not end by itself.
+const FOREVER: &str = "echo > began; exec sleep 1000";
+
+#[test]
+fn status_lists_live_hosts_and_its_check_fails_without_any() {
+    let place = Place::new();
+    write(&place, "jobs.cron", "one: @yearly true\ntwo: @yearly true\n");
+    let said = place.run(["cron", "status", "--check", "jobs.cron"]).failed(1, "0 live hosts on file://");
+    assert!(said.out().contains(&format!("no host runs a timetable on {}", place.engine())), "{}", said.out());
+    let first = host(&place, &[]);
+    let second = host(&place, &[]);
+    let listed = wait_for("both hosts", || {
+        Some(place.run(["cron", "status"]).ok().out()).filter(|text| text.contains("2 live hosts on file://"))
+    });
+    for host in [&first, &second] {
+        assert!(listed.contains(&format!(":{}  jobs.cron, 2 jobs  for ", host.pid().as_raw_nonzero())), "{listed}");
+    }
+    wait_for("the job to be known", || status(&place, "one").filter(|status| status["live_hosts"] == 2));
+    place.run(["cron", "status", "--check", "--min-hosts", "2"]).ok();
+    place.run(["cron", "status", "--check", "--min-hosts", "3"]).failed(1, "2 live hosts on file://");
+    first.signal(Signal::TERM);
+    first.end().ok();
+    second.signal(Signal::KILL);
+    wait_for("the end of it", || second_ended(&place));
+    // Before: `waits`, and exit code 0.
+    place.run(["cron", "status", "--check"]).failed(1, "0 live hosts");
+    place.run(["cron", "status", "--check", "--min-hosts", "0"]).ok();
+}
+
+fn second_ended(place: &Place) -> Option<()> {
+    place.run(["cron", "status"]).ok().out().contains("no host runs").then_some(())
+}
+
+#[test]
+fn a_run_whose_host_died_is_no_run_that_goes_on() {
+    let place = Place::new();
+    write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nlong: * * * * * * {FOREVER}\n"));
+    let host = host(&place, &[]);
+    place.wait_for_file("began");
+    assert_eq!(status(&place, "long").unwrap()["dead"].as_array().map(Vec::len), Some(0));
+    place.run(["cron", "status", "--check"]).ok();
+    host.signal(Signal::KILL);
+    drop(host);
+    let dead = wait_for("the death to be seen", || {
+        let ran = place.run(["cron", "status", "--check", "--min-hosts", "0"]);
+        (ran.code() == 1).then_some(ran)
+    });
+    assert!(dead.err().contains("long: DEAD: the host of the run with token "), "{}", dead.err());
+    assert!(dead.out().contains("DEAD"), "{}", dead.out());
+}
+
+#[test]
+fn a_log_has_the_time_and_says_when_it_is_told_to_stop() {
+    let place = Place::new();
+    write(&place, "jobs.cron", "one: @yearly true\n");
+    let mut command = place.leasehold(["cron", "--ttl", LASTING, "jobs.cron"]);
+    command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("said")).unwrap());
+    let host = Running(Some(command.spawn().unwrap()));
+    wait_for("a word", || place.read("said").contains("one: @yearly").then_some(()));
+    host.signal(Signal::TERM);
+    host.end().ok();
+    let said = place.read("said");
+    for line in said.lines() {
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(time.len() == "2026-11-18T03:00:00.000Z".len() && time.ends_with('Z'), "{line}");
+        assert!(rest.starts_with("leasehold: "), "{line}");
+    }
+    assert!(said.contains("leasehold: TERM: nothing more begins here"), "{said}");
+    assert!(said.ends_with("leasehold: stopped\n"), "{said}");
+    // For programs, too.
+    let host = host_that_says(&place, &[], "events");
+    wait_for_event(&place, "events", "joined");
+    host.signal(Signal::INT);
+    host.end().ok();
+    let stopping = wait_for_event(&place, "events", "stopping");
+    assert_eq!((&stopping["signal"], stopping["time"].as_str().map(str::len)), (&"INT".into(), Some(24)));
+    wait_for_event(&place, "events", "stopped");
+}
+
+#[test]
+fn a_crontab_of_the_system_is_read_without_surprises() {
+    let place = Place::new();
+    write(&place, "jobs.cron", "MAILTO=root\n17 *\t* * *\troot\tcd / && run-parts\n");
+    let said = place.run(["cron", "check", "jobs.cron"]).failed(64, "jobs.cron:1: leasehold sends no mail").err();
+    assert!(said.contains("jobs.cron:2: this line has no name") && !said.contains("\\u{9}"), "{said}");
+    assert!(said.contains("17 * * * * root cd / && run-parts"), "{said}");
+    write(&place, "quiet.cron", "MAILTO=\"\"\na: @daily true\n");
+    place.run(["cron", "check", "quiet.cron"]).ok();
+}
+
+#[test]
+fn a_call_by_hand_says_what_it_waits_for() {
+    let place = Place::new();
+    let call = ["run", "--ttl", LASTING, "--once-per", "0 0 * * *", "--skew", "24h", "-v", "job", "--", "true"];
+    // The first runs the last tick, and later ones wait for the next.
+    wait_for("its words", || {
+        let mut command = place.leasehold(call);
+        command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("said")).unwrap());
+        let mut running = Running(Some(command.spawn().unwrap()));
+        let waits = wait_for("a word, or its end", || {
+            if place.read("said").contains("job: nothing is due; waiting for the tick at ") {
+                return Some(true);
+            }
+            running.ended().map(|_| false)
+        });
+        if waits {
+            running.signal(Signal::TERM);
+            assert_eq!(running.end().code(), 143);
+        }
+        waits.then_some(())
+    });
+}

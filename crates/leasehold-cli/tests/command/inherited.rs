@@ -1,0 +1,172 @@
+//! What a command leaves behind inherits its environment: re-entry must end with the hold, not with the environment.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+use crate::common::{LASTING, Place, wait_for};
+use leasehold_testbed::redis;
+
+/// A daemon that the command under lock `a` leaves behind does `work` once there is a file `go`, and then says so.
+fn leave_behind(place: &Place, options: &str, work: &str) -> crate::common::Running {
+    let script = format!(
+        "run() {{ \"$L\" run --ttl {LASTING} {options} \"$@\"; }}\n\
+         there() {{ until [ -e \"$1\" ]; do sleep 0.01; done; }}\n\
+         there go\n{work}\nwait\necho done > ended\n"
+    );
+    std::fs::write(place.path("daemon.sh"), script).unwrap();
+    let start = "setsid sh daemon.sh > daemon.log 2>&1 < /dev/null & echo $LEASEHOLD_TOKEN > outer; cat";
+    let mut args = vec!["run", "--ttl", LASTING];
+    args.extend(options.split_whitespace());
+    args.extend(["a", "-c", start]);
+    let outer = place.start(args);
+    place.wait_for_file("outer");
+    outer
+}
+
+fn go(place: &Place) {
+    std::fs::write(place.path("go"), "").unwrap();
+    place.wait_for_file("ended");
+}
+
+/// After the outer run is over, the daemon's runs are strangers to each other.
+fn runs_of_a_daemon_exclude_each_other(place: &Place, options: &str) {
+    let turn = "run a -c 'mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.02; rmdir busy'";
+    let hold = "run a -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
+    let work = format!(
+        "{hold}\nthere in\nrun -n a -- true; echo $? > second\ntouch out\nwait\n\
+         for i in 1 2 3 4; do (for j in 1 2 3; do {turn}; done) & done"
+    );
+    leave_behind(place, options, &work).finish().ok();
+    go(place);
+    assert_eq!(place.read("second"), "1\n", "{}", place.read("daemon.log"));
+    let log = place.read("log");
+    let tokens: Vec<u64> = log.lines().map(|line| line.parse().expect(&log)).collect();
+    assert_eq!(tokens.len(), 12, "{log}{}", place.read("daemon.log"));
+    assert!(tokens.is_sorted_by(|a, b| a < b), "{tokens:?}");
+    assert!(tokens[0] > place.read("outer").trim().parse().unwrap(), "{tokens:?}");
+}
+
+/// One of its runs entered while the outer run held; another, started after that, must wait for it.
+fn a_hold_that_outlives_the_outer_run_is_not_re_entered(place: &Place, options: &str) {
+    let hold = "run a -c 'echo $LEASEHOLD_TOKEN > in; until [ -e out ]; do sleep 0.01; done' &";
+    let again = "run -n a -- true; echo $? > inside";
+    let work = format!(
+        "{hold}\nthere in\n{again}\necho said > said\nthere over\nrun -n a -- true; echo $? > second\ntouch out"
+    );
+    let outer = leave_behind(place, options, &work);
+    std::fs::write(place.path("go"), "").unwrap();
+    place.wait_for_file("said");
+    assert_eq!(place.read("in"), place.read("outer"), "it is inside the outer hold");
+    assert_eq!(place.read("inside"), "0\n", "and so is another");
+    outer.finish().ok();
+    std::fs::write(place.path("over"), "").unwrap();
+    place.wait_for_file("ended");
+    assert_eq!(place.read("second"), "1\n", "{}", place.read("daemon.log"));
+}
+
+#[test]
+fn runs_of_a_daemon_exclude_each_other_on_files() {
+    runs_of_a_daemon_exclude_each_other(&Place::new(), "");
+}
+
+#[test]
+fn a_hold_that_outlives_the_outer_run_is_not_re_entered_on_files() {
+    a_hold_that_outlives_the_outer_run_is_not_re_entered(&Place::new(), "");
+}
+
+#[tokio::test]
+async fn the_same_on_redis() {
+    let server = redis::start().await.unwrap();
+    let options = format!("--engine {}?connect-timeout=60s", server.url());
+    let work = move || {
+        runs_of_a_daemon_exclude_each_other(&Place::new(), &options);
+        a_hold_that_outlives_the_outer_run_is_not_re_entered(&Place::new(), &options);
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+/// The engine keeps its hold until the lease ends; what it left behind waits for that, as all others do.
+#[tokio::test]
+async fn a_run_that_was_killed_is_not_entered() {
+    let server = redis::start().await.unwrap();
+    let options = format!("--engine {}?connect-timeout=60s", server.url());
+    let work = move || {
+        let place = Place::new();
+        let outer = leave_behind(&place, &options, "run -n a -- true; echo $? > first");
+        outer.signal(rustix::process::Signal::KILL);
+        drop(outer);
+        go(&place);
+        assert_eq!(place.read("first"), "1\n", "{}", place.read("daemon.log"));
+        assert!(place.read("daemon.log").contains("is held by "), "{}", place.read("daemon.log"));
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+#[test]
+fn commands_of_a_run_that_lost_its_lock_exclude_each_other() {
+    let place = Place::new();
+    let hold = "\"$L\" run a -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
+    let script = format!(
+        "\"$L\" evict --yes a > evicted; {hold} until [ -e in ]; do sleep 0.01; done; \"$L\" run -n a -- true; echo $?; touch out; wait"
+    );
+    let ran = place.run(["run", "--ttl", LASTING, "--on-lost", "ignore", "a", "-c", &script]);
+    assert_eq!(ran.out(), "1\n", "{}", ran.err());
+}
+
+#[test]
+fn four_deep_is_one_hold_also_when_one_between_has_ended() {
+    let place = Place::new();
+    let deepest = "\"$L\" run -n a -c 'echo $LEASEHOLD_TOKEN'";
+    std::fs::write(place.path("deepest"), deepest).unwrap();
+    // The one between leaves a daemon behind, which is still inside the outer hold.
+    std::fs::write(place.path("between"), "setsid sh deepest > deepest.out 2>&1 < /dev/null &").unwrap();
+    let script = "echo $LEASEHOLD_TOKEN; \"$L\" run -n a -- \"$L\" run -n b -- sh deepest; \"$L\" run -n a -- sh between; \
+                  until [ -s deepest.out ]; do sleep 0.01; done; cat deepest.out";
+    assert_eq!(place.run(["run", "--ttl", LASTING, "a", "-c", script]).ok().out(), "1\n1\n1\n");
+    assert_eq!(place.holders("a"), 0);
+}
+
+#[tokio::test]
+async fn an_engine_without_inspection_refuses_only_while_the_outer_run_is_there() {
+    let server = redis::start().await.unwrap();
+    let options = format!("--engine {}?protocol=simple", server.url());
+    let work = move || {
+        let place = Place::new();
+        let outer = leave_behind(&place, &options, "run a -- true; echo $? > first");
+        outer.finish().ok();
+        go(&place);
+        assert_eq!(place.read("first"), "0\n", "{}", place.read("daemon.log"));
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lock_that_is_held_around_us_under_another_url_is_the_same_lock() {
+    let server = redis::start().await.unwrap();
+    let (url, port) = (format!("{}?connect-timeout=60s", server.url()), server.addr().port());
+    let work = move || {
+        let place = Place::new();
+        let other = format!("redis://localhost:{port}?connect-timeout=60s");
+        // With the owner it enters; a stranger that would wait for ever is told so; one that waits for a time is not.
+        let inner = format!("\"$L\" run --engine '{other}' a -c 'echo $LEASEHOLD_TOKEN'");
+        let script = format!(
+            "echo $LEASEHOLD_TOKEN; {inner}; env -u LEASEHOLD_OWNER {inner} 2> stranger; echo $?; \
+             env -u LEASEHOLD_OWNER \"$L\" run --engine '{other}' -w 0.3 a -- true 2> bounded; echo $?"
+        );
+        let out = place.start(["run", "--ttl", LASTING, "--engine", &url, "a", "-c", &script]).end().ok().out();
+        let lines: Vec<_> = out.lines().collect();
+        assert_eq!((lines[0] == lines[1], lines[2], lines[3]), (true, "64", "1"), "{out}");
+        let said = wait_for("its words", || Some(place.read("stranger")).filter(|said| !said.is_empty()));
+        assert!(said.contains("would wait for itself"), "{said}");
+        assert!(said.contains(&format!("localhost:{port}")), "{said}");
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}
+
+#[test]
+fn a_job_that_waits_for_its_own_lock_is_told_so() {
+    let place = Place::new();
+    let inner = "\"$L\" run cron:job -- true 2> said; echo $? > code; exit 0";
+    let once = ["run", "--ttl", LASTING, "--once-per", "@every 1s", "--missed", "once", "job", "-c", inner];
+    place.start(once).end().ok();
+    assert_eq!(place.read("code"), "64\n", "{}", place.read("said"));
+    assert!(place.read("said").contains("would wait for itself"), "{}", place.read("said"));
+}
