@@ -8,6 +8,7 @@
 //! - [`mod@line`]: who holds and who waits, read from one ordered list by everybody alike.
 //! - [`session`]: how long a session surely lives.
 //! - [`fence`]: which token a resource accepts.
+//! - [`election`]: which of several Sentinels' masters to follow.
 //! - [`quorum`]: what a majority of independent nodes says; [`ballots`]: what each of them does.
 //! - [`identifier`]: names of tables and columns in a statement; [`verdict`]: what a database's error means;
 //!   [`versioned`]: what to do after each try of an update by version.
@@ -21,6 +22,7 @@ pub mod backoff;
 pub mod ballots;
 pub mod cache;
 pub mod cohort;
+pub mod election;
 pub mod fence;
 pub mod identifier;
 pub mod lease;

@@ -26,6 +26,7 @@ mod replicas_away;
 mod review;
 #[cfg(feature = "nightly")]
 mod review_sets;
+mod sentinel_epochs;
 mod strict;
 #[cfg(feature = "nightly")]
 mod strict_waits;

@@ -81,7 +81,7 @@ enum State {
     Will(Duration),
 }
 
-/// What the record says: start, longest lease, last touched (16 digits each), run. See `scripts/strict.lua`.
+/// What the record says: start, longest lease, last touched, the floor of tokens (16 digits each), run. See `scripts/strict.lua`.
 fn state(node: &Node, longest: Duration) -> Known<State> {
     let epoch = match node.master.as_ref().and_then(|master| master.epoch.as_ref()) {
         Some(epoch) => epoch.as_ref().map_err(No::clone)?,
@@ -90,7 +90,7 @@ fn state(node: &Node, longest: Duration) -> Known<State> {
     let run = node.info("run_id")?;
     let Some(record) = &epoch.record else { return Ok(State::Will(longest)) };
     let digits = |at: usize| record.get(at..at + 16).and_then(|digits| digits.parse::<u64>().ok());
-    let (Some(start), Some(known), Some(seen)) = (digits(0), digits(16), record.get(48..)) else {
+    let (Some(start), Some(known), Some(seen)) = (digits(0), digits(16), record.get(64..)) else {
         return Err(No::Refused("its record is not what leasehold writes".into()));
     };
     let longest = longest.max(Duration::from_micros(known));
