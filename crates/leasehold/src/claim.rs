@@ -149,7 +149,7 @@ pub struct Holder {
 /// The longest description, in bytes.
 pub const MAX_DESCRIPTION: usize = 256;
 /// The longest host name and the longest name of a program, in bytes.
-pub const MAX_PLACE: usize = 255;
+pub(crate) const MAX_PLACE: usize = 255;
 
 impl Holder {
     /// A holder as an engine has it on record.
