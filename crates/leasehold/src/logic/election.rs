@@ -78,7 +78,10 @@ impl<M: Clone + PartialEq> Followed<M> {
 
     /// Decides by what the Sentinels name that have answered.
     pub fn hear(&mut self, now: Moment, named: &[Named<M>]) -> Choice {
-        let Some(newest) = newest(named) else { return Choice::Older };
+        let Some(newest) = newest(named) else {
+            self.older = None;
+            return Choice::Older;
+        };
         let Some(current) = &mut self.current else {
             self.adopt(newest.clone());
             return Choice::Follow;

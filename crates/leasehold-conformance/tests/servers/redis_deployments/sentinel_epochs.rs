@@ -100,10 +100,7 @@ async fn a_client_does_not_go_back_to_an_older_election() {
     for strict in ["", "?strict=600s"] {
         let (old, new) = (redis::start().await.expect("a server"), redis::start().await.expect("a server"));
         let slow = Sentinel::start(&old, 4, Duration::from_millis(400)).await;
-        let late = [
-            Sentinel::start(&old, 4, Duration::ZERO).await,
-            Sentinel::start(&old, 4, Duration::ZERO).await,
-        ];
+        let late = [Sentinel::start(&old, 4, Duration::ZERO).await, Sentinel::start(&old, 4, Duration::ZERO).await];
         let url = format!("redis+sentinel://{},{},{}/m{strict}", slow.addr, late[0].addr, late[1].addr);
         let locks = client(&url, LONG).await;
         assert_eq!(listeners(&old).await, 1);

@@ -51,8 +51,14 @@ pub struct RedisEngine {
 /// What a script said of a claim.
 enum Said {
     Granted(Token),
-    Queued { ahead: usize, recheck: Option<Duration>, place: u64 },
-    Busy { recheck: Option<Duration> },
+    Queued {
+        ahead: usize,
+        recheck: Option<Duration>,
+        place: u64,
+    },
+    Busy {
+        recheck: Option<Duration>,
+    },
     Refused(Refusal),
     /// So many hold it or wait that no more are counted.
     Full,
@@ -73,6 +79,7 @@ impl RedisEngine {
             config: Arc::clone(&config),
             scripts: scripts.each().into_iter().chain(records.scripts()).collect(),
             inbox: channel,
+            wants_run: true,
             owner: Arc::clone(&ears) as _,
             stale: Arc::clone(&ears.stale),
         };

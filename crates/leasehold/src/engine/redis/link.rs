@@ -102,6 +102,8 @@ struct Inner {
     target: Target,
     scripts: Vec<Arc<Stored>>,
     inbox: String,
+    /// Whether the server's run must be known.
+    wants_run: bool,
     owner: Arc<dyn Owner>,
     state: Mutex<State>,
     /// Rung when the state changes. Those who wait go on in the order in which they came.
@@ -118,12 +120,13 @@ struct Inner {
 }
 
 impl Link {
-    /// Begins to connect.
+    /// Begins to connect. `wants_run`: the server's run must be known.
     pub(crate) fn new(
         config: &Arc<Config>,
         target: Target,
         scripts: &[Arc<Stored>],
         inbox: &str,
+        wants_run: bool,
         owner: Arc<dyn Owner>,
     ) -> Self {
         let inner = Arc::new(Inner {
@@ -131,6 +134,7 @@ impl Link {
             target,
             scripts: scripts.to_vec(),
             inbox: inbox.to_owned(),
+            wants_run,
             owner,
             state: Mutex::new(State::Connecting),
             changed: Notify::new(),
@@ -387,8 +391,7 @@ impl Inner {
         if let Err(cause) = connection.send_packed_commands(&load, 0, load.len()).await {
             tracing::debug!(%cause, "the scripts could not be stored");
         }
-        // Leases have the run beside their times; Redlock's servers inherit nothing from each other, and have no inbox.
-        if self.config.strict.is_none() && self.inbox.is_empty() {
+        if !self.wants_run {
             return Ok("".into());
         }
         let info: String = redis::cmd("INFO").arg("server").query_async(connection).await.map_err(failed)?;

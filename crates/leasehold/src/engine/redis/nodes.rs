@@ -45,12 +45,15 @@ pub(crate) struct Maker {
     /// Rung when a cluster's map is found to be wrong.
     pub(crate) stale: Arc<Notify>,
     pub(crate) inbox: String,
+    /// Whether scripts are told the server's run.
+    pub(crate) wants_run: bool,
     pub(crate) owner: Arc<dyn Owner>,
 }
 
 impl Maker {
     fn link(&self, target: Target) -> Arc<Link> {
-        Arc::new(Link::new(&self.config, target, &self.scripts, &self.inbox, Arc::clone(&self.owner)))
+        let owner = Arc::clone(&self.owner);
+        Arc::new(Link::new(&self.config, target, &self.scripts, &self.inbox, self.wants_run, owner))
     }
 }
 

@@ -97,7 +97,8 @@ fn state(node: &Node, longest: Duration) -> Known<State> {
     if seen.split(':').next() != Some(run) {
         return Ok(State::Will(longest));
     }
-    let end = start.saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
+    // A time to come counts as now: the clock was set back.
+    let end = start.min(epoch.now).saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
     Ok(match end.checked_sub(epoch.now) {
         None | Some(0) => State::Votes,
         Some(left) => State::Abstains(Duration::from_micros(left)),
@@ -161,7 +162,7 @@ mod tests {
 
     /// A node that was first asked so many seconds ago, in this run.
     fn asked(number: usize, ago: u64, run: &str) -> Node {
-        let record = format!("{:016}{:016}{:016}{run}", NOW - ago * 1_000_000, 30_000_000, NOW);
+        let record = format!("{:016}{:016}{:016}{:016}{run}", NOW - ago * 1_000_000, 30_000_000, NOW, NOW);
         with(number, Ok(Epoch { now: NOW, record: Some(record) }))
     }
 
