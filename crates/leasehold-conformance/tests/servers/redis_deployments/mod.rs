@@ -28,6 +28,7 @@ mod replicas_away;
 mod review;
 #[cfg(feature = "nightly")]
 mod review_sets;
+mod scale_out;
 mod sentinel_epochs;
 mod strict;
 #[cfg(feature = "nightly")]
