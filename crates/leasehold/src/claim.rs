@@ -148,6 +148,8 @@ pub struct Holder {
 
 /// The longest description, in bytes.
 pub const MAX_DESCRIPTION: usize = 256;
+/// The longest host name and the longest name of a program, in bytes.
+pub(crate) const MAX_PLACE: usize = 255;
 
 impl Holder {
     /// A holder as an engine has it on record.
@@ -159,7 +161,19 @@ impl Holder {
     pub fn this_process() -> Self {
         let program = std::env::args_os().next().map(std::path::PathBuf::from);
         let program = program.as_deref().and_then(|path| path.file_name()).map(|name| name.to_string_lossy());
-        Self::new(&host_name(), std::process::id(), program.as_deref().unwrap_or("unknown"), "")
+        let (host, program) = (host_name(), program.as_deref().unwrap_or("unknown"));
+        Self::new(cut(&host, MAX_PLACE), std::process::id(), cut(program, MAX_PLACE), "")
+    }
+
+    fn fields(&self) -> [(&'static str, &str, usize); 3] {
+        let Self { host, program, text, .. } = self;
+        [("host name", host, MAX_PLACE), ("program name", program, MAX_PLACE), ("description", text, MAX_DESCRIPTION)]
+    }
+
+    /// Which field is too long for an engine to keep, in words.
+    pub(crate) fn too_long(&self) -> Option<String> {
+        let (what, text, most) = self.fields().into_iter().find(|(_, text, most)| text.len() > *most)?;
+        Some(format!("a holder's {what} is at most {most} bytes, and this has {}", text.len()))
     }
 
     /// The same holder with a description.
@@ -167,6 +181,12 @@ impl Holder {
     pub fn with_text(&self, text: &str) -> Self {
         Self { text: text.into(), ..self.clone() }
     }
+}
+
+/// The beginning of a text, in whole characters.
+fn cut(text: &str, most: usize) -> &str {
+    let end = (0..=most.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    &text[..end.unwrap_or_default()]
 }
 
 #[cfg(unix)]
@@ -196,8 +216,15 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// The terms of a claim.
+    /// The terms of a claim. Of a holder's fields that are longer than an engine keeps, only the beginning is kept.
     pub fn new(name: LockName, mode: Mode, owner: Option<Owner>, ttl: Duration, holder: Arc<Holder>) -> Self {
+        let holder = match holder.too_long() {
+            None => holder,
+            Some(_) => {
+                let [host, program, text] = holder.fields().map(|(_, text, most)| cut(text, most));
+                Arc::new(Holder::new(host, holder.pid, program, text))
+            }
+        };
         Self { name, mode, owner, ttl, holder }
     }
 }
@@ -234,6 +261,18 @@ impl Claim {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_stored_of_a_holder_has_bounds() {
+        let long = "ä".repeat(10_000);
+        let holder = Holder::new(&long, 1, &long, &long);
+        assert!(holder.too_long().is_some_and(|said| said.contains("at most 255 bytes")), "{:?}", holder.too_long());
+        assert_eq!(Holder::this_process().too_long(), None);
+        let name = LockName::new("a").expect("a name");
+        let terms = Terms::new(name, Mode::Exclusive, None, Duration::from_secs(1), Arc::new(holder));
+        assert_eq!(terms.holder.too_long(), None);
+        assert_eq!((terms.holder.host.len(), terms.holder.text.len()), (254, 256), "whole characters");
+    }
 
     #[test]
     fn an_owner_is_read_back_as_it_was_written() {

@@ -74,6 +74,9 @@ impl Request {
             Ok(Some(holder)) => Arc::clone(holder),
             Err(message) => return Err(Error::new(ErrorKind::InvalidOption, &**message).about(&name)),
         };
+        if let Some(message) = holder.too_long() {
+            return Err(Error::new(ErrorKind::InvalidOption, message).about(&name));
+        }
         let ttl = self.ttl.unwrap_or(self.shared.ttl);
         if self.max_hold.is_some_and(|most| most.is_zero()) {
             return Err(Error::new(ErrorKind::InvalidOption, "max_hold must be longer than nothing").about(&name));

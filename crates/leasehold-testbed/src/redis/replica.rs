@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Redis, ask};
-use crate::{Result, Server, try_eventually};
+use crate::{Result, Server, WallClock, try_eventually};
 
 /// How long the first copy may take. Only a failing test waits this long.
 const LINK_BOUND: Duration = crate::BOUND;
@@ -35,6 +35,13 @@ impl Replica {
     #[must_use]
     pub fn args(mut self, arguments: &[&str]) -> Self {
         self.redis = self.redis.args(arguments);
+        self
+    }
+
+    /// Goes by `clock`.
+    #[must_use]
+    pub fn clock(mut self, clock: &WallClock) -> Self {
+        self.redis = self.redis.clock(clock);
         self
     }
 

@@ -44,8 +44,14 @@ impl Redis {
         let (prefix, channels) = (config.prefix.clone(), engine::channel(&config.prefix, ""));
         let ears = Ears { channel: channel.clone(), bells: Arc::clone(&bells), stale: Arc::clone(&stale) };
         let scripts = Scripts::new();
-        let maker =
-            Maker { config: Arc::new(config), scripts: scripts.each(), inbox: channel, owner: Arc::new(ears), stale };
+        let maker = Maker {
+            config: Arc::new(config),
+            scripts: scripts.each(),
+            inbox: channel,
+            wants_run: false,
+            owner: Arc::new(ears),
+            stale,
+        };
         let nodes = if lazy { Nodes::begin(maker).await? } else { Nodes::open(maker).await? };
         Ok(Self { nodes, scripts, prefix, inbox, channels, bells })
     }

@@ -301,7 +301,7 @@ pub(crate) fn no_records<T>(engine: &'static str) -> Step<T> {
 /// Whatever is asked, the answer must be safe to ask for again: a reply may be lost after the step was taken. Errors say
 /// whether the effect is known ([`Error::effect`]) and whether trying again may help ([`Error::is_retryable`]).
 ///
-/// There are no default bodies (but for servers that forget): what an engine cannot do, its author writes down as unsupported, knowingly, and says so in
+/// There are no default bodies (but for servers that forget, and for where a lock is): what an engine cannot do, its author writes down as unsupported, knowingly, and says so in
 /// [`Capabilities`], which are checked before any call.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// What this engine can do, and under which limits.
@@ -322,6 +322,12 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// while the caller waits, at least every third of a TTL: each call shows that the waiter is alive. Dropping it leaves
     /// the claim in the queue.
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer>;
+
+    /// Where a lock is, of several servers that may fail one by one. What is in different places is renewed by different calls, so that a
+    /// server that hangs costs only its own leases.
+    fn place(&self, _name: &LockName) -> u64 {
+        0
+    }
 
     /// Extends the leases of claims that hold, each for its TTL from now; one answer per claim, in order.
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>>;

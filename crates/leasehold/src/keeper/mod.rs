@@ -188,10 +188,8 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
         for claim in round.expired {
             chores.extend(expired(&desk, &claim));
         }
-        // Batches of one size: a small rest would be renewed by itself each time.
-        let due = round.renew.len();
-        for batch in round.renew.chunks(due.div_ceil(due.div_ceil(BATCH).max(1)).max(1)) {
-            chores.push(chores::renew(Arc::clone(&desk), batch.to_vec()).boxed());
+        for batch in batches(&*desk.engine, round.renew) {
+            chores.push(chores::renew(Arc::clone(&desk), batch).boxed());
         }
         if desk.gauges.is_on() && now.since(reported) >= REPORT {
             desk.report(now);
@@ -218,6 +216,19 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
             () = desk.clock.alarm(round.next), if round.next != Moment::NEVER => {}
         }
     }
+}
+
+/// What is renewed by one call each: leases of one place. A call that waits for a server that hangs has nothing else with it.
+fn batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<Claim>>> {
+    let mut placed: Vec<_> = due.into_iter().map(|claim| (engine.place(claim.name()), claim)).collect();
+    placed.sort_by_key(|(place, _)| *place);
+    let mut batches = Vec::new();
+    for there in placed.chunk_by(|(one, _), (other, _)| one == other) {
+        // Of one size: a small rest would be renewed by itself each time.
+        let size = there.len().div_ceil(there.len().div_ceil(BATCH));
+        batches.extend(there.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
+    }
+    batches
 }
 
 /// Buries the claims that the engine said are lost. What is not in the book is another client's, or ours in a moment: it is

@@ -95,6 +95,10 @@ impl Ballots {
 
     fn see(&mut self, now: u64, claim: ClaimId, owner: Option<Owner>) -> Sight {
         let (last, stored) = (self.last(), self.stored());
+        // The clock was set back: a time to come counts as now.
+        for record in self.records.values_mut() {
+            record.since = record.since.min(now);
+        }
         if self.records.values().any(|record| record.ends() <= now) {
             self.last = stored;
             self.records.retain(|_, record| record.ends() > now);

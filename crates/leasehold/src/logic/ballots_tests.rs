@@ -32,6 +32,17 @@ fn after_a_release_and_after_the_end_of_a_lease_the_token_is_remembered() {
     );
 }
 
+/// Without renewal the claim of a dead client is over a TTL after the node's clock was set back, not when that clock is where it was.
+#[test]
+fn a_time_to_come_counts_as_now() {
+    let mut node = Ballots::default();
+    node.take(1000, ask(1, 1, None), Token(5));
+    assert_eq!(node.take(100, ask(2, 1, None), Token(6)), Vote::No { last: Token(5) });
+    assert_eq!(node.ends(ClaimId::from_bits(1)), Some(100 + TTL));
+    assert_eq!(node.take(99 + TTL, ask(2, 1, None), Token(6)), Vote::No { last: Token(5) });
+    assert!(matches!(node.take(100 + TTL, ask(2, 1, None), Token(6)), Vote::Yes { .. }));
+}
+
 #[test]
 fn a_renewal_that_cannot_store_its_token_is_refused() {
     let mut node = Ballots::default();

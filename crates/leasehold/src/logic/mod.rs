@@ -9,6 +9,7 @@
 //! - [`session`]: how long a session surely lives; [`sharing`]: which session serves claims of which TTL.
 //! - [`connections`]: how a client waits where a server is short of connections.
 //! - [`fence`]: which token a resource accepts.
+//! - [`election`]: which of several Sentinels' masters to follow.
 //! - [`quorum`]: what a majority of independent nodes says; [`ballots`]: what each of them does.
 //! - [`identifier`]: names of tables and columns in a statement; [`verdict`]: what a database's error means;
 //!   [`versioned`]: what to do after each try of an update by version.
@@ -23,6 +24,7 @@ pub mod ballots;
 pub mod cache;
 pub mod cohort;
 pub mod connections;
+pub mod election;
 pub mod fence;
 pub mod identifier;
 pub mod lease;

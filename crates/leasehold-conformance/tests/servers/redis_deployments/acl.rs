@@ -155,10 +155,9 @@ async fn all_of_it_is_enough_for_everything() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_every_lock_needs() {
     let server = redis::start().await.expect("a server");
-    for missing in ["+subscribe", "&leasehold:*"] {
+    for (missing, names) in [("+subscribe", "'subscribe'"), ("&leasehold:*", "channels"), ("+info", "'info'")] {
         let opened = Locks::open(&without(&server, missing).await).await;
-        let names = if missing == "+subscribe" { "'subscribe'" } else { "channels" };
-        denied(&opened.expect_err("no inbox"), names);
+        denied(&opened.expect_err("no inbox, or no run"), names);
     }
     for missing in ["+evalsha", "+time", "+hget", "+hset", "+expire", "~leasehold:*"] {
         let locks = client(&without(&server, missing).await, LONG).await;

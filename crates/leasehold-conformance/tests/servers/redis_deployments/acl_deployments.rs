@@ -37,14 +37,13 @@ async fn what_the_options_need() {
         as_user(&server.url(), "app")
     };
     let plain = with(&[]).await;
-    denied(&Locks::open(&format!("{plain}?strict=1s")).await.expect_err("no INFO"), "'info'");
     denied(&Locks::open(&format!("{plain}?db=1")).await.expect_err("no SELECT"), "'select'");
     let locks = client(&format!("{plain}?replicas=1"), LONG).await;
     denied(&locks.mutex("a").lock().await.expect_err("no WAIT"), "'wait'");
     let unsure = locks.records().expect("records").record("a", 0, "x").await.expect_err("no WAIT");
     denied(&unsure, "'wait'");
     assert!(unsure.to_string().contains("record \"a\"") && unsure.to_string().contains("written"), "{unsure}");
-    let more = with(&["+info", "+select", "+wait"]).await;
+    let more = with(&["+select", "+wait"]).await;
     let locks = client(&format!("{more}?strict=5s&db=1&replicas=1"), Duration::from_secs(5)).await;
     released(soon("a lock", locks.mutex("b").lock()).await.expect("a lock")).await;
     let written = locks.records().expect("records").record("b", 0, "x").await;

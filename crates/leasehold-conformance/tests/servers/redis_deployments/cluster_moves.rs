@@ -1,14 +1,19 @@
 //! A cluster's slots move, half and whole: what holders and waiters see of it.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use leasehold::clock::ManualClock;
-use leasehold::{Guard, Outcome};
+use leasehold::engine::{Answer, Released, Renewal};
+use leasehold::{Guard, Mode, Outcome};
 use leasehold_testbed::redis::{Cluster, Reply, slot_of};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, raw, until_free, until_waiting};
+use crate::redis_deployments::deployment::{BOUND, LONG, Line, client, in_order, raw, text, until_free, until_waiting};
+use crate::redis_faults::site::claim;
 use crate::redis_faults::time::{renewed, timed};
 
 /// Masters without replicas, which the tests that only move slots share, one after the other; and a number for each of them.
@@ -140,6 +145,54 @@ async fn a_slot_is_half_way() {
     assert!(one.mutex(name("old")).try_lock().await.expect("an answer").is_none());
     released(again).await;
     until_free(&one, &name("old")).await;
+}
+
+/// Strict mode has a key beside the lock's: while the slot moves, the two may be on different nodes. Whatever is held stays held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_held_in_strict_mode_stays_held_half_way() {
+    for lock_first in [false, true] {
+        let (mut cluster, run) = masters().await;
+        let name = format!("strict-{run}");
+        let slot = slot_of(&name);
+        let from = cluster.owner_of(slot).await.expect("an owner");
+        let to = (from + 1) % 3;
+        let (addr, port) = (cluster.nodes()[from].addr(), cluster.nodes()[to].port().to_string());
+        let beside = known_for_long(addr, slot).await;
+        let url = format!("{}?strict={}s", cluster.url(), LONG.as_secs());
+        let engine = leasehold::engine::open(&url, &leasehold::clock::Clock::system()).await.expect("an engine");
+        let held = claim(&name, Mode::Exclusive, LONG);
+        let answer = Arc::clone(&engine).attempt(Arc::clone(&held), false).await.expect("an answer");
+        assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
+        let waits = claim(&name, Mode::Exclusive, LONG);
+        let answer = Arc::clone(&engine).attempt(Arc::clone(&waits), true).await.expect("an answer");
+        assert!(matches!(answer, Answer::Queued { .. }), "{answer:?}");
+
+        let migration = cluster.begin_migration(slot, to).await.expect("the beginning of a move");
+        let moves = if lock_first { key(&name) } else { beside };
+        let moved = raw(addr, &["MIGRATE", "127.0.0.1", &port, &moves, "0", "5000"]).await;
+        assert_eq!(moved, Reply::Simple("OK".to_owned()));
+        let renewed = Arc::clone(&engine).renew(vec![Arc::clone(&held)]).await.expect("an answer");
+        assert!(matches!(renewed[..], [Renewal::Renewed(_)]), "{renewed:?}");
+        // Given back it can be, and nobody new is let in so far.
+        assert_eq!(Arc::clone(&engine).release(held).await.expect("an answer"), Released::Released);
+        let looks = Arc::clone(&engine).wait(waits, Duration::ZERO).await.expect("an answer");
+        assert!(matches!(looks, Answer::Queued { ahead: 0, .. }), "{looks:?}");
+        cluster.finish_migration(migration).await.expect("the end of a move");
+    }
+}
+
+/// Strict mode's key of a slot, which says that its server has forgotten nothing for long.
+async fn known_for_long(addr: SocketAddr, slot: u16) -> String {
+    let tag = (0..).find(|tag: &u32| slot_of(&tag.to_string()) == slot).expect("every slot has one");
+    let key = format!("leasehold:e{{{tag}}}");
+    let info = text(raw(addr, &["INFO", "server"]).await);
+    let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run").trim().to_owned();
+    let longest = LONG.as_micros();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_micros();
+    let start = now - 2 * longest;
+    let record = format!("{start:016}{longest:016}{now:016}{:016}{run}", start + longest);
+    assert_eq!(raw(addr, &["SET", &key, &record, "PX", "86400000"]).await, Reply::Simple("OK".to_owned()));
+    key
 }
 
 /// Locks of one slot, some on either side: a request for all cannot be served, one for each can.

@@ -8,6 +8,7 @@ mod acl_deployments;
 #[cfg(feature = "nightly")]
 mod acl_redlock;
 mod all;
+mod cluster_hung;
 #[cfg(feature = "nightly")]
 mod cluster_masters;
 mod cluster_moves;
@@ -16,6 +17,7 @@ mod election;
 mod failover;
 #[cfg(feature = "nightly")]
 mod failover_more;
+mod inherited;
 mod logins;
 #[cfg(feature = "nightly")]
 mod logins_cluster;
@@ -26,6 +28,8 @@ mod replicas_away;
 mod review;
 #[cfg(feature = "nightly")]
 mod review_sets;
+mod scale_out;
+mod sentinel_epochs;
 mod strict;
 #[cfg(feature = "nightly")]
 mod strict_waits;

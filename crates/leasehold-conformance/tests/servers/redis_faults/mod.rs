@@ -4,6 +4,7 @@
 
 mod apart;
 mod away;
+mod clock_back;
 mod cost;
 mod deaths;
 #[cfg(feature = "nightly")]

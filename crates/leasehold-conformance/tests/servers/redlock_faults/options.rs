@@ -1,14 +1,17 @@
 //! What the URL's options come to on real servers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{ErrorKind, Locks};
+use leasehold::clock::Clock;
+use leasehold::engine::Released;
+use leasehold::{Claim, ErrorKind, Holder, LockName, Locks, Mode, Terms};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::eventually;
 use tokio::time::Instant;
 
 use crate::redlock_faults::site::{
-    Ahead, LASTING, NODES, PATIENT, Site, attempt, claim, client, give_back, lock, until_granted,
+    Ahead, LASTING, NODES, PATIENT, Site, attempt, claim, client, give_back, in_touch, lock, until_granted,
 };
 
 /// One that is too short for some drifts.
@@ -17,6 +20,22 @@ const TTL: Duration = Duration::from_secs(4);
 /// How much of a lease a client has at most, right after it was granted or renewed.
 fn most_of_it(drift: Duration) -> Duration {
     LASTING.checked_sub(drift).expect("less than a TTL")
+}
+
+/// What a node keeps of a holder has bounds: an endless name of a program leaves a record that others can read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endless_name_of_a_program_damages_no_lock() {
+    let site = Site::shared().await;
+    let engine = in_touch(&site.url(PATIENT), &Clock::system()).await;
+    let holder = Holder::new("host", 1, &"x".repeat(20_000), "");
+    let terms = Terms::new(LockName::new("long").expect("a name"), Mode::Exclusive, None, LASTING, Arc::new(holder));
+    let long = Arc::new(Claim::new(Arc::new(terms)));
+    assert!(attempt(&engine, &long).await.expect("an answer").is_some());
+    let next = claim("long", None, LASTING);
+    assert!(attempt(&engine, &next).await.expect("an answer").is_none());
+    assert_eq!(Arc::clone(&engine).release(long).await.expect("an answer"), Released::Released);
+    site.until_claims("long", 0).await;
+    assert!(attempt(&engine, &next).await.expect("an answer").is_some());
 }
 
 /// The drift is taken off the lease when it is granted, and each time when it is renewed.

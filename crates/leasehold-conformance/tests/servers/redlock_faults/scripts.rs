@@ -175,6 +175,8 @@ impl Step {
 
 async fn step(pair: &mut Pair, dice: &mut Dice, story: &mut Vec<String>) {
     pair.now += [0, 0, 1, 150, 400, 2000][dice.below(6) as usize];
+    // A clock that is set back, once in a while.
+    pair.now -= if dice.below(10) == 0 { dice.below(3000) } else { 0 };
     let step = Step::random(pair, dice);
     let Step { lock, claim, attempt, token, ttl } = step;
     let (key, id, party) = (pair.keys[lock].clone(), id(claim), party(claim, ttl));

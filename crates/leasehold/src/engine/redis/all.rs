@@ -34,7 +34,7 @@ pub(super) async fn attempt(engine: &RedisEngine, clock: &Clock, claims: &[Arc<C
                 engine.inbox(),
             ));
         }
-        engine.epoch_arguments(command, live);
+        engine.run_arguments(command, live);
     };
     let sent = clock.now();
     let (answer, live) = match engine.nodes.script(slot, &engine.scripts.all, engine.keys(keys.len()), &fill).await {

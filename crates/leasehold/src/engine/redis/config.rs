@@ -19,6 +19,9 @@ const PREFIX: &str = "leasehold:";
 /// How long the record of a free lock is kept, so that its tokens rise even if the server's clock is set back.
 const RETENTION: Duration = Duration::from_secs(3600);
 
+/// No lease is longer.
+const LONGEST: Duration = Duration::from_secs(24 * 3600);
+
 /// The options that the URL may have.
 const OPTIONS: [&str; 13] = [
     "prefix",
@@ -163,8 +166,8 @@ impl Config {
         if self.connect_timeout < Duration::from_millis(10) {
             return Err(bad("connect-timeout is 10 ms at least".into()));
         }
-        if self.strict.is_some_and(|most| most < Duration::from_millis(100)) {
-            return Err(bad("strict names the longest lease, 100 ms at least".into()));
+        if self.strict.is_some_and(|most| most < Duration::from_millis(100) || most > LONGEST) {
+            return Err(bad("strict names the longest lease, between 100 ms and one day".into()));
         }
         if self.retention < Duration::from_secs(1) || self.retention > Duration::from_secs(366 * 24 * 3600) {
             return Err(bad("retention is between 1 s and 366 days".into()));
@@ -329,6 +332,7 @@ mod tests {
             ("rediss://h?cert=/x", "come together"),
             ("redis://h?prefix={a}", "no braces"),
             ("redis://h?strict=soon", "like 500ms"),
+            ("redis://h?strict=25h", "one day"),
             ("redis://h?protocol=simple&strict=1s", "neither strict"),
             ("redis://h?protocol=raft", "`full` or `simple`"),
             ("redis://h?sentinel-user=x", "redis+sentinel: only"),

@@ -22,7 +22,7 @@ use crate::clock::{Clock, Moment};
 use crate::engine::{
     Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, ServerRun, Step,
 };
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
 use crate::name::LockName;
@@ -39,6 +39,8 @@ pub struct RedisEngine {
     pub(super) nodes: Nodes,
     pub(super) ears: Arc<Ears>,
     pub(super) scripts: Scripts,
+    /// The same for locks of a slot that is on its way, in strict mode.
+    split: Option<Scripts>,
     inbox: String,
     replicas: Option<Replicas>,
     records: Shelf,
@@ -49,9 +51,17 @@ pub struct RedisEngine {
 /// What a script said of a claim.
 enum Said {
     Granted(Token),
-    Queued { ahead: usize, recheck: Option<Duration>, place: u64 },
-    Busy { recheck: Option<Duration> },
+    Queued {
+        ahead: usize,
+        recheck: Option<Duration>,
+        place: u64,
+    },
+    Busy {
+        recheck: Option<Duration>,
+    },
     Refused(Refusal),
+    /// So many hold it or wait that no more are counted.
+    Full,
 }
 
 impl RedisEngine {
@@ -59,6 +69,7 @@ impl RedisEngine {
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         let scripts = Scripts::new(config.strict.is_some());
+        let split = config.strict.is_some().then(Scripts::split);
         let inbox = format!("{:016x}", crate::random::bits() as u64);
         let channel = wire::channel(&config.prefix, &inbox);
         let (sender, reached) = unbounded_channel();
@@ -68,6 +79,7 @@ impl RedisEngine {
             config: Arc::clone(&config),
             scripts: scripts.each().into_iter().chain(records.scripts()).collect(),
             inbox: channel,
+            wants_run: true,
             owner: Arc::clone(&ears) as _,
             stale: Arc::clone(&ears.stale),
         };
@@ -85,6 +97,7 @@ impl RedisEngine {
             nodes,
             ears,
             scripts,
+            split,
             inbox,
             replicas,
             records,
@@ -126,38 +139,85 @@ impl RedisEngine {
         }
     }
 
-    /// Adds strict mode's arguments, after all others.
-    pub(super) fn epoch_arguments(&self, command: &mut Cmd, live: &Live) {
-        if let Some(most) = self.config.strict {
-            command.arg(&*live.run).arg(most.as_micros() as u64);
+    /// Adds the server's run, and in strict mode the longest lease, after all other arguments.
+    pub(super) fn run_arguments(&self, command: &mut Cmd, live: &Live) {
+        match self.config.strict {
+            Some(most) => command.arg(&*live.run).arg(most.as_micros() as u64),
+            None => command.arg(wire::short_run(&live.run)),
+        };
+    }
+
+    /// Runs one of our scripts on locks of one slot; `fill` adds their keys, and `then` the arguments before the run's.
+    ///
+    /// Strict mode has a key beside the locks'. While the slot is on its way, they may be on different nodes, and a script that names
+    /// both is not run (`TRYAGAIN`). What need not know that key does without: whatever is held stays held.
+    pub(super) async fn script(
+        &self,
+        slot: Option<u16>,
+        which: fn(&Scripts) -> &Arc<Stored>,
+        keys: &[&str],
+        then: &(dyn Fn(&mut Cmd) + Send + Sync),
+    ) -> Result<(Value, Live)> {
+        let fill = |command: &mut Cmd, live: &Live, beside: bool| {
+            for key in keys {
+                command.arg(key);
+            }
+            if beside {
+                self.epoch_key(command, slot);
+            }
+            then(command);
+            self.run_arguments(command, live);
+        };
+        let whole = |command: &mut Cmd, live: &Live| fill(command, live, true);
+        let answer = self.nodes.script(slot, which(&self.scripts), self.keys(keys.len()), &whole).await;
+        match (&answer, &self.split) {
+            (Err(error), Some(split)) if error::is_split(error) => {
+                let alone = |command: &mut Cmd, live: &Live| fill(command, live, false);
+                self.nodes.script(slot, which(split), keys.len(), &alone).await
+            }
+            _ => answer,
         }
     }
 
     /// Takes the lock, or its place in the queue.
     async fn take(&self, claim: &Claim, queue: bool) -> Result<Answer> {
         let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
-        self.ask(claim, &self.scripts.attempt, queue, &party).await
-    }
-
-    /// How a claim stands that may be waiting.
-    async fn look(&self, claim: &Claim) -> Result<Answer> {
-        self.ask(claim, &self.scripts.look, true, b"").await
-    }
-
-    /// Runs a script that says how a claim stands. If it waits, what is sent to it is kept for it from now on.
-    async fn ask(&self, claim: &Claim, script: &Stored, queue: bool, party: &[u8]) -> Result<Answer> {
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
         let fill = |command: &mut Cmd, live: &Live| {
             command.arg(&key);
             self.epoch_key(command, slot);
-            command.arg(&claim.id.bits().to_be_bytes()).arg(u8::from(queue)).arg(self.retention);
-            command.arg(seconds(claim.terms.ttl)).arg(party);
-            self.epoch_arguments(command, live);
+            self.arguments(command, claim, queue, &party);
+            self.run_arguments(command, live);
         };
+        self.stands(claim, queue, self.nodes.script(slot, &self.scripts.attempt, self.keys(1), &fill)).await
+    }
+
+    /// How a claim stands that may be waiting.
+    async fn look(&self, claim: &Claim) -> Result<Answer> {
+        let key = self.key(claim.name());
+        let then = |command: &mut Cmd| self.arguments(command, claim, true, b"");
+        let keys = [key.as_str()];
+        let asking = self.script(self.nodes.slot(&key), |scripts| &scripts.look, &keys, &then);
+        self.stands(claim, true, asking).await
+    }
+
+    /// Adds the arguments of the scripts `attempt` and `look`.
+    fn arguments(&self, command: &mut Cmd, claim: &Claim, queue: bool, party: &[u8]) {
+        command.arg(&claim.id.bits().to_be_bytes()).arg(u8::from(queue)).arg(self.retention);
+        command.arg(seconds(claim.terms.ttl)).arg(party);
+    }
+
+    /// Runs a script that says how a claim stands. If it waits, what is sent to it is kept for it from now on.
+    async fn stands(
+        &self,
+        claim: &Claim,
+        queue: bool,
+        asking: impl Future<Output = Result<(Value, Live)>>,
+    ) -> Result<Answer> {
         let sent = self.clock.now();
         let expected = queue.then(|| self.ears.mailbox.expect(claim.id, sent));
-        let (answer, live) = self.nodes.script(slot, script, self.keys(1), &fill).await?;
+        let (answer, live) = asking.await?;
         match read(&answer, &live.address)? {
             Said::Granted(token) => {
                 drop(expected);
@@ -173,6 +233,10 @@ impl RedisEngine {
             }
             Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
             Said::Refused(refusal) => Ok(Answer::Refused(refusal)),
+            Said::Full => {
+                let message = "999,999 claims hold this lock or wait for it, and that is the most";
+                Err(Error::new(ErrorKind::Full, message).retryable())
+            }
         }
     }
 
@@ -250,6 +314,7 @@ fn read_parts(parts: &[Value]) -> Option<Said> {
             b"P" => Refusal::Upgrade(Mode::Permits { n: small(2)?, limit: small(3)? }),
             _ => return None,
         })),
+        3 => Some(Said::Full),
         _ => None,
     }
 }
@@ -294,6 +359,14 @@ impl Engine for RedisEngine {
         })
     }
 
+    fn place(&self, name: &LockName) -> u64 {
+        // One server has everything.
+        if self.can_bundle() {
+            return 0;
+        }
+        self.nodes.place(self.nodes.slot(&self.key(name)))
+    }
+
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
         Step::new(async move { renew::renew(&self, claims).await })
     }
@@ -303,14 +376,11 @@ impl Engine for RedisEngine {
             self.ears.mailbox.forget(claim.id);
             let leaving = self.ears.bundles.leave(claim.id);
             let key = self.key(claim.name());
-            let slot = self.nodes.slot(&key);
-            let fill = |command: &mut Cmd, live: &Live| {
-                command.arg(&key);
-                self.epoch_key(command, slot);
+            let then = |command: &mut Cmd| {
                 command.arg(&claim.id.bits().to_be_bytes()).arg("").arg(self.retention);
-                self.epoch_arguments(command, live);
             };
-            let (answer, live) = self.nodes.script(slot, &self.scripts.release, self.keys(1), &fill).await?;
+            let slot = self.nodes.slot(&key);
+            let (answer, live) = self.script(slot, |scripts| &scripts.release, &[&key], &then).await?;
             leaving.done();
             match answer {
                 Value::Int(0) => Ok(Released::Absent),

@@ -13,6 +13,12 @@ pub(crate) fn unreachable(address: &Address, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{address} cannot be reached: {why}")).retryable().at_engine(NAME)
 }
 
+/// The server takes no writes.
+pub(crate) fn read_only(address: &Address) -> Error {
+    let message = format!("{address} is a read-only replica: name its master, or its Sentinels");
+    Error::new(ErrorKind::Unavailable, message).retryable().at_engine(NAME)
+}
+
 /// A connection could not be made: nothing was asked of the server yet.
 pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
     let code = cause.code().unwrap_or_default();
@@ -110,9 +116,7 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
     use ErrorKind::{Corrupt, Denied, Full, Unavailable};
     let later = |kind, message: String| Error::new(kind, message).retryable();
     match code {
-        "READONLY" => {
-            later(Unavailable, format!("{address} is a read-only replica: name its master, or its Sentinels"))
-        }
+        "READONLY" => read_only(address),
         "LOADING" => later(Unavailable, format!("{address} is still loading its data")),
         "MASTERDOWN" => later(Unavailable, format!("{address} is a replica that has lost its master")),
         "TRYAGAIN" | "CLUSTERDOWN" => later(Unavailable, format!("the cluster cannot answer now ({said})")),

@@ -33,7 +33,7 @@ pub(super) async fn one(engine: &RedisEngine, name: &LockName) -> Result<LockVie
     };
     let (now, fields, bundle) = read(&answer).ok_or_else(|| error::odd(&live.address, &answer))?;
     let mut view = LockView::free(name.clone());
-    match Stock::read(&fields, bundle) {
+    match Stock::read(&fields, bundle, now, wire::short_run(&live.run)) {
         Some(stock) => show(&mut view, stock, now),
         None => view.trouble = Some("its record is not what leasehold writes".to_owned()),
     }
@@ -119,13 +119,10 @@ pub(crate) fn scanned(answer: &Value, address: &Address) -> Result<(String, Vec<
 pub(super) async fn evict(engine: &RedisEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let key = engine.key(name);
     let slot = engine.nodes.slot(&key);
-    let fill = |command: &mut Cmd, live: &Live| {
-        command.arg(&key);
-        engine.epoch_key(command, slot);
+    let then = |command: &mut Cmd| {
         command.arg(&claim.bits().to_be_bytes()).arg("").arg(engine.config.retention.as_secs()).arg("").arg(reason);
-        engine.epoch_arguments(command, live);
     };
-    let (answer, live) = engine.nodes.script(slot, &engine.scripts.evict, engine.keys(1), &fill).await?;
+    let (answer, live) = engine.script(slot, |scripts| &scripts.evict, &[&key], &then).await?;
     let read = || {
         let Value::Array(parts) = &answer else { return None };
         let [token, record, now] = &parts[..] else { return None };

@@ -15,11 +15,15 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::config::{Address, Config};
-use super::sentinel::{self, Elected};
-use super::wire::Stored;
+use super::sentinel::{self, Elected, Sentinels};
+use super::wire::{RUN, Stored};
 use super::{connect, error};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::backoff;
+
+/// A connection that lasted so long was no failure, whatever ended it.
+const LASTING: Duration = Duration::from_secs(10);
 
 /// How long a quiet connection is left alone before it is asked whether it still lives.
 const QUIET: Duration = Duration::from_secs(5);
@@ -29,8 +33,8 @@ const QUIET: Duration = Duration::from_secs(5);
 pub(crate) enum Target {
     /// To this server.
     Fixed(Address),
-    /// To whichever server the Sentinels call the master of this name.
-    Master(Vec<Address>, String),
+    /// To whichever server these Sentinels call the master.
+    Master(Arc<Sentinels>),
 }
 
 /// A connection that is up.
@@ -42,7 +46,7 @@ pub(crate) struct Connected {
     pub(crate) address: Address,
     /// By which election its server is the master, where there are elections.
     elected: Option<Elected>,
-    /// Which run of which server it leads to, and since which election; only known in strict mode.
+    /// Which run of which server it leads to, and since which election; empty where nobody needs to know.
     pub(crate) run: Arc<str>,
     /// Counts this link's connections.
     pub(crate) number: u64,
@@ -98,12 +102,16 @@ struct Inner {
     target: Target,
     scripts: Vec<Arc<Stored>>,
     inbox: String,
+    /// Whether the server's run must be known.
+    wants_run: bool,
     owner: Arc<dyn Owner>,
     state: Mutex<State>,
     /// Rung when the state changes. Those who wait go on in the order in which they came.
     changed: Notify,
-    /// The number of the last connection on which something was answered.
+    /// The number of the last connection on which a step succeeded.
     useful: AtomicU64,
+    /// The number of the last connection whose server took no writes.
+    read_only: AtomicU64,
     /// The number of the last connection that is known to be broken.
     broken: AtomicU64,
     breaks: Notify,
@@ -112,12 +120,13 @@ struct Inner {
 }
 
 impl Link {
-    /// Begins to connect.
+    /// Begins to connect. `wants_run`: the server's run must be known.
     pub(crate) fn new(
         config: &Arc<Config>,
         target: Target,
         scripts: &[Arc<Stored>],
         inbox: &str,
+        wants_run: bool,
         owner: Arc<dyn Owner>,
     ) -> Self {
         let inner = Arc::new(Inner {
@@ -125,10 +134,12 @@ impl Link {
             target,
             scripts: scripts.to_vec(),
             inbox: inbox.to_owned(),
+            wants_run,
             owner,
             state: Mutex::new(State::Connecting),
             changed: Notify::new(),
             useful: AtomicU64::new(0),
+            read_only: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             breaks: Notify::new(),
             suspicion: Notify::new(),
@@ -200,12 +211,17 @@ impl Link {
     fn answered<T>(&self, live: &Live, waiting: Waiting<'_>, result: RedisResult<T>) -> RedisResult<T> {
         std::mem::forget(waiting);
         match &result {
-            Err(cause) if is_broken(cause) || cause.kind() == Native::Server(ServerErrorKind::ReadOnly) => {
+            // The address may lead to a master next time.
+            Err(cause) if cause.kind() == Native::Server(ServerErrorKind::ReadOnly) => {
+                self.inner.read_only.fetch_max(live.number, Ordering::SeqCst);
                 self.inner.broke(live.number);
             }
+            Err(cause) if is_broken(cause) => self.inner.broke(live.number),
+            // That it refuses is not that it serves us.
+            Err(_) => {}
             // A server that hung and goes on answers what nobody waits for any more.
             Ok(_) if self.inner.is_broken(live.number) => return Err(given_up()),
-            _ => self.inner.answers(live.number),
+            Ok(_) => self.inner.answers(live.number),
         }
         result
     }
@@ -259,11 +275,12 @@ async fn tend(inner: Arc<Inner>) {
                 // Whatever it still says does not count: its server may not be the master any more.
                 inner.broken.fetch_max(number, Ordering::SeqCst);
                 tracing::debug!(target = ?inner.target, "connection lost");
-                // Whoever lets us in, and ends the connection before it answers, is not connected to as fast as that goes.
-                failures = if inner.is_useful(number) { 0 } else { failures.saturating_add(1) };
+                // Whoever lets us in, and ends the connection before a step succeeds, is not connected to as fast as that goes; nor is
+                // one that answers, and takes no writes.
+                failures = if inner.is_useful(number, made) { 0 } else { failures.saturating_add(1) };
                 inner.enter(match failures {
                     0..=1 => State::Connecting,
-                    _ => State::down(&error::unreachable(&live.address, "it ends each connection before it answers")),
+                    _ => State::down(&inner.useless(&live)),
                 });
                 inner.owner.down();
                 drop(live);
@@ -296,13 +313,27 @@ impl Inner {
         self.changed.notify_waiters();
     }
 
-    /// Something was answered on this connection.
+    /// A step succeeded on this connection.
     fn answers(&self, number: u64) {
         self.useful.store(number, Ordering::Relaxed);
     }
 
-    fn is_useful(&self, number: u64) -> bool {
-        self.useful.load(Ordering::Relaxed) >= number
+    fn is_read_only(&self, number: u64) -> bool {
+        self.read_only.load(Ordering::SeqCst) >= number
+    }
+
+    /// Whether the connection was worth it: it lasted, or a step succeeded, and not only one that reads on a server that takes no writes.
+    fn is_useful(&self, number: u64, made: Moment) -> bool {
+        let lasted = self.config.clock.now().since(made) >= LASTING;
+        lasted || self.useful.load(Ordering::Relaxed) >= number && !self.is_read_only(number)
+    }
+
+    /// Why a connection is not made again at once.
+    fn useless(&self, live: &Live) -> Error {
+        match self.is_read_only(live.number) {
+            true => error::read_only(&live.address),
+            false => error::unreachable(&live.address, "it ends each connection before it answers"),
+        }
     }
 
     fn broke(&self, number: u64) {
@@ -317,8 +348,8 @@ impl Inner {
     async fn connect(self: &Arc<Self>, number: u64) -> Result<Live> {
         let (address, elected) = match &self.target {
             Target::Fixed(address) => (address.clone(), None),
-            Target::Master(sentinels, name) => {
-                let elected = sentinel::elected(&self.config, sentinels, name).await?;
+            Target::Master(sentinels) => {
+                let elected = sentinels.elected(&self.config).await?;
                 (elected.master.clone(), Some(elected))
             }
         };
@@ -337,7 +368,7 @@ impl Inner {
         let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {most:?}")))??;
         // A master that was replaced, and is called back, is in the same run and has missed what came between.
         let run = match &elected {
-            Some(elected) if !run.is_empty() => format!("{run}:{}", elected.epoch).into(),
+            Some(elected) if !run.is_empty() => format!("{run}:{}", elected.number).into(),
             _ => run,
         };
         Ok(Arc::new(Connected { connection, address, elected, run, number }))
@@ -360,22 +391,21 @@ impl Inner {
         if let Err(cause) = connection.send_packed_commands(&load, 0, load.len()).await {
             tracing::debug!(%cause, "the scripts could not be stored");
         }
-        if self.config.strict.is_none() {
+        if !self.wants_run {
             return Ok("".into());
         }
         let info: String = redis::cmd("INFO").arg("server").query_async(connection).await.map_err(failed)?;
-        let run = info.lines().find_map(|line| line.strip_prefix("run_id:"));
-        run.map(|run| run.trim().into()).ok_or_else(|| {
-            Error::new(ErrorKind::Unsupported, "strict needs the server's run_id, and INFO does not tell it")
+        let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).map(str::trim);
+        run.filter(|run| run.len() >= RUN).map(Into::into).ok_or_else(|| {
+            let message = format!("{address}: leases need the server's run_id, and INFO does not tell it");
+            Error::new(ErrorKind::Unsupported, message).at_engine(error::NAME)
         })
     }
 
     /// Ends when the Sentinels have elected anew.
     async fn until_replaced(&self, live: &Live) {
         match (&self.target, &live.elected) {
-            (Target::Master(sentinels, name), Some(current)) => {
-                sentinel::until_replaced(&self.config, sentinels, name, current).await;
-            }
+            (Target::Master(sentinels), Some(current)) => sentinels.until_replaced(&self.config, current).await,
             _ => std::future::pending().await,
         }
     }
@@ -405,7 +435,6 @@ impl Inner {
                     if !matches!(answer, Ok(Ok(_))) {
                         return;
                     }
-                    self.answers(live.number);
                 }
                 () = self.breaks.notified() => self.breaks.notify_one(),
             }

@@ -4,7 +4,7 @@
 //! A lock is **one key**, a hash, so that one script works in one slot and a slot can move under load. Every step is **one
 //! script**, which does to that hash what [`Table`](crate::logic::table::Table) does in memory (`scripts/table.lua`; the model
 //! test compares the two). Names, claims and texts are only ever arguments. A script decides by the server's `TIME` alone: a
-//! lease is over when it has not been heard of for its TTL. The keys' own expiry only clears up, within an hour of
+//! lease is over when it has not been heard of for its TTL, by the clock of the run that wrote it. The keys' own expiry only clears up, within an hour of
 //! the last use (`retention`).
 //!
 //! - **Take** (`attempt`): free, and nobody waits: granted. Ours already: the same answer again. Otherwise the claim joins
@@ -47,7 +47,13 @@
 //! | the same in strict mode | the server's `run_id` is not the one on record, or there is none: nobody new is let in for the longest lease, nor an owner again to what it has not renewed since: it may have given that back |
 //! | a master that is cut off goes on | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for them |
 //! | a slot moves | `MOVED` and `ASK` are followed; one key to a lock, so nothing of it is ever in two places |
-//! | the server's clock is set back | leases last longer; tokens rise all the same, of locks whose record is there |
+//! | half-way, with `strict` (whose own key may be on the other side: `TRYAGAIN`) | what is held is renewed and released without that key; nobody new is let in |
+//! | a slot moves to a node that a waiter's client has not heard of | the waiter was inherited, and is not passed over because it does not listen there: it is granted, and learns it over the cluster's bus or when it looks next |
+//! | a server takes over whose clock is ahead or behind (promoted, restarted, the new node of a slot) | its run is another one: what other runs wrote counts from when it first sees it |
+//! | Sentinels name different masters | the newest election counts: [`election`](crate::logic::election) |
+//! | one master of a cluster hangs | leases are renewed by calls for each node: the others' go on |
+//! | a server takes no writes (`READONLY`) | its connection is replaced, after pauses that grow: an answer to what only reads does not end them |
+//! | the server's clock is set back | a time to come counts as now: leases last one TTL from then; tokens rise all the same, of locks whose record is there |
 //! | the server's clock jumps forward | leases end early: two may hold. Tokens tell them apart |
 //! | somebody deletes a key, or the server evicts it | the lock is free; its holder learns it at its next renewal; in a bundle, at the fourth at the latest |
 

@@ -1,9 +1,12 @@
 //! Which server has which lock: one, the Sentinels' master, or the nodes of a cluster.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use redis::{Cmd, ErrorKind as Native, Pipeline, RedisError, ServerErrorKind, Value};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
@@ -11,11 +14,14 @@ use tokio::task::JoinHandle;
 use super::config::{Address, Config, Topology};
 use super::error;
 use super::link::{Link, Live, Owner, Target};
+use super::sentinel::Sentinels;
 use super::wire::{self, SLOTS, Stored};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a request is sent on at most, when the cluster says that its slot is elsewhere.
 const REDIRECTS: usize = 5;
+/// How long a node is asked for the map before the next one is asked, too.
+const HEAD_START: Duration = Duration::from_millis(100);
 /// How long after a look at the cluster's map the next one is taken, at least.
 const MAP_PAUSE: Duration = Duration::from_millis(100);
 
@@ -39,12 +45,15 @@ pub(crate) struct Maker {
     /// Rung when a cluster's map is found to be wrong.
     pub(crate) stale: Arc<Notify>,
     pub(crate) inbox: String,
+    /// Whether scripts are told the server's run.
+    pub(crate) wants_run: bool,
     pub(crate) owner: Arc<dyn Owner>,
 }
 
 impl Maker {
     fn link(&self, target: Target) -> Arc<Link> {
-        Arc::new(Link::new(&self.config, target, &self.scripts, &self.inbox, Arc::clone(&self.owner)))
+        let owner = Arc::clone(&self.owner);
+        Arc::new(Link::new(&self.config, target, &self.scripts, &self.inbox, self.wants_run, owner))
     }
 }
 
@@ -90,7 +99,7 @@ impl Nodes {
     pub(crate) async fn begin(maker: Maker) -> Result<Self> {
         let target = match &maker.config.topology {
             Topology::Single(address) => Target::Fixed(address.clone()),
-            Topology::Sentinel(addresses, name) => Target::Master(addresses.clone(), name.clone()),
+            Topology::Sentinel(addresses, name) => Target::Master(Arc::new(Sentinels::new(addresses, name))),
             Topology::Cluster(seeds) => {
                 let seeds = seeds.clone();
                 let map = Arc::new(Map { maker, seeds, places: Mutex::default() });
@@ -113,6 +122,14 @@ impl Nodes {
             Kind::One(link) => Ok(Arc::clone(link)),
             Kind::Cluster(map, _) => map.link(slot.unwrap_or_default()),
         }
+    }
+
+    /// Stands for the server that has this slot.
+    pub(crate) fn place(&self, slot: Option<u16>) -> u64 {
+        let Kind::Cluster(map, _) = &self.kind else { return 0 };
+        let mut place = DefaultHasher::new();
+        map.places().slots.get(usize::from(slot.unwrap_or_default())).hash(&mut place);
+        place.finish()
     }
 
     /// A link to every server that has locks.
@@ -288,8 +305,17 @@ impl Map {
             self.places().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();
         known.extend(self.seeds.iter().filter(|seed| !known.contains(seed)).cloned().collect::<Vec<_>>());
         let (mut failed, mut doubtful) = (None, None);
-        for address in known {
-            match self.ask_map(&address).await {
+        let (mut next, mut asked) = (known.iter(), FuturesUnordered::new());
+        loop {
+            let more = next.next().map(|address| asked.push(self.ask_map(address))).is_some();
+            // One that hangs is not waited for while there are others.
+            let most = if more { HEAD_START } else { Duration::MAX };
+            let answer = match self.maker.config.clock.timeout(most, asked.next()).await {
+                Ok(Some(answer)) => answer,
+                Ok(None) => break,
+                Err(_) => continue,
+            };
+            match answer {
                 Ok((slots, true)) => {
                     self.adopt(slots);
                     return Ok(());

@@ -69,7 +69,7 @@ impl Shelf {
         let fill = |command: &mut Cmd, live: &Live| {
             command.arg(&key);
             engine.epoch_key(command, slot);
-            engine.epoch_arguments(command, live);
+            engine.run_arguments(command, live);
         };
         let (answer, live) = engine.nodes.script(slot, &self.recall_in_run, engine.keys(1), &fill).await?;
         let odd = || error::odd(&live.address, &answer);
@@ -116,7 +116,7 @@ impl Shelf {
             command.arg(&key);
             engine.epoch_key(command, slot);
             command.arg(format!("{over:016}")).arg(&value).arg(&run.id).arg(run.began.as_micros() as u64);
-            engine.epoch_arguments(command, live);
+            engine.run_arguments(command, live);
         };
         let (answer, live) = engine.nodes.script(slot, &self.record_in_run, engine.keys(1), &fill).await?;
         let Some((now, version)) = written(&answer) else { return Err(error::odd(&live.address, &answer)) };

@@ -13,8 +13,8 @@ use super::{error, wire};
 use crate::claim::{Claim, Mode};
 use crate::clock::Moment;
 use crate::engine::Renewal;
-use crate::error::{Error, Result};
-use crate::logic::lease::Validity;
+use crate::error::{Error, ErrorKind, Result};
+use crate::logic::lease::{self as rules, Validity};
 
 /// One lease of a batch: its place in the answer, its claim and its key.
 struct Lease {
@@ -46,8 +46,16 @@ pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Resu
         leases.collect()
     };
     let groups = groups(engine, leases);
-    let extended = join_all(groups.iter().map(|group| extend(engine, group))).await;
     let only_one = groups.len() == 1;
+    // A slot may be on its way to a server that hangs: what the others say is not kept back for it.
+    let most = rules::renewal_timeout(groups.iter().flat_map(|group| &group.leases).map(|lease| lease.claim.terms.ttl));
+    let bounded = |group| async move {
+        match only_one {
+            true => extend(engine, group).await,
+            false => engine.clock.timeout(most, extend(engine, group)).await.unwrap_or_else(|_| Err(no_answer(most))),
+        }
+    };
+    let extended = join_all(groups.iter().map(bounded)).await;
     for (group, extended) in groups.iter().zip(extended) {
         match extended {
             Ok(some) => group.leases.iter().zip(some).for_each(|(lease, answer)| answers[lease.at] = answer),
@@ -56,6 +64,10 @@ pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Resu
         }
     }
     Ok(answers)
+}
+
+fn no_answer(most: Duration) -> Error {
+    Error::new(ErrorKind::Unavailable, format!("no answer within {most:?}")).retryable().effect_unknown()
 }
 
 fn all_unknown(answers: &[Renewal]) -> bool {
@@ -121,7 +133,7 @@ async fn beat(engine: &RedisEngine, bundles: &[Arc<Bundle>]) -> Result<()> {
     if bundles.is_empty() {
         return Ok(());
     }
-    let fill = |command: &mut Cmd, _: &Live| {
+    let fill = |command: &mut Cmd, live: &Live| {
         for bundle in bundles {
             command.arg(&bundle.key);
         }
@@ -129,6 +141,7 @@ async fn beat(engine: &RedisEngine, bundles: &[Arc<Bundle>]) -> Result<()> {
             command.arg(bundle.ttl.as_micros() as u64).arg(format!("{:010}", bundle.leases()));
             command.arg(seconds(bundle.ttl) + engine.retention);
         }
+        command.arg(wire::short_run(&live.run));
     };
     let sent = engine.clock.now();
     let (answer, live) = engine.nodes.script(None, &engine.scripts.beat, bundles.len(), &fill).await?;
@@ -237,19 +250,14 @@ fn until(sent: Moment, lease: &Lease) -> Validity {
 /// Runs the script; one mark for each lease.
 async fn ask(engine: &RedisEngine, leases: &[&Lease], slot: Option<u16>, bundle: &str) -> Result<(Vec<u8>, Live)> {
     let longest = leases.iter().map(|lease| seconds(lease.claim.terms.ttl)).max().unwrap_or_default();
-    let fill = |command: &mut Cmd, live: &Live| {
-        for lease in leases {
-            command.arg(&lease.key);
-        }
-        engine.epoch_key(command, slot);
+    let keys: Vec<&str> = leases.iter().map(|lease| &*lease.key).collect();
+    let then = |command: &mut Cmd| {
         command.arg("").arg(bundle).arg(engine.retention).arg(longest);
         for lease in leases {
             command.arg(&lease.claim.id.bits().to_be_bytes());
         }
-        engine.epoch_arguments(command, live);
     };
-    let keys = engine.keys(leases.len());
-    let (answer, live) = engine.nodes.script(slot, &engine.scripts.renew, keys, &fill).await?;
+    let (answer, live) = engine.script(slot, |scripts| &scripts.renew, &keys, &then).await?;
     let marks = wire::bytes(&answer).filter(|marks| marks.len() == leases.len());
     let marks = marks.ok_or_else(|| error::odd(&live.address, &answer))?.to_vec();
     Ok((marks, live))

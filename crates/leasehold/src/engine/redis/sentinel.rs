@@ -1,8 +1,9 @@
-//! Which server is the master, as the Sentinels say.
+//! Which server is the master, as the Sentinels say. Which of them counts if they disagree, and what happens if one hangs, dies, lies or
+//! begins anew, is in [`election`](crate::logic::election).
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -14,54 +15,166 @@ use tokio::sync::Notify;
 use super::config::{Address, Config};
 use super::{connect, error, wire};
 use crate::error::{Error, ErrorKind, Result};
+use crate::logic::election::{Choice, Followed, Named};
 
 /// What the Sentinels tell when a master is replaced: at the end of it, and as soon as the new one is one.
 const NEWS: [&str; 2] = ["+switch-master", "+promoted-slave"];
 /// How often a Sentinel is asked that tells nothing, and how long one is left alone that does not answer.
 const LOOK: Duration = Duration::from_secs(5);
 /// How much longer the others may take once most have answered.
-const GRACE: Duration = Duration::from_millis(50);
+const GRACE: Duration = Duration::from_millis(200);
 
-/// Who is the master, and by which of the Sentinels' elections.
+/// The Sentinels of one master, and which of their elections is followed.
+#[derive(Debug)]
+pub(crate) struct Sentinels {
+    addresses: Vec<Address>,
+    name: String,
+    followed: Mutex<Followed<Address>>,
+}
+
+/// Who is the master, and the number of the election that made it so; see [`Followed::number`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Elected {
     pub(crate) master: Address,
-    pub(crate) epoch: u64,
+    pub(crate) number: u64,
 }
 
-/// Asks all Sentinels at once, and waits for most of them. One may not have heard of the last election yet, so the latest that any
-/// of them knows counts.
-pub(crate) async fn elected(config: &Config, sentinels: &[Address], name: &str) -> Result<Elected> {
-    let asked = sentinels.iter().map(|address| connect_and_ask(config, address, name));
-    let mut asked: FuturesUnordered<_> = asked.collect();
-    let (mut words, mut failed) = (Vec::new(), None);
-    loop {
-        let next = if words.len() > sentinels.len() / 2 {
-            config.clock.timeout(GRACE, asked.next()).await.unwrap_or(None)
-        } else {
-            asked.next().await
-        };
-        match next {
-            Some(Ok(word)) => words.push(word),
-            Some(Err(error)) => failed = Some(error),
-            None => break,
+impl Sentinels {
+    pub(crate) fn new(addresses: &[Address], name: &str) -> Self {
+        let followed = Mutex::new(Followed::new(addresses.len()));
+        Self { addresses: addresses.to_vec(), name: name.to_owned(), followed }
+    }
+
+    fn followed(&self) -> MutexGuard<'_, Followed<Address>> {
+        lock(&self.followed)
+    }
+
+    /// Asks all Sentinels at once, and waits for most of them and a moment longer; for all, if these know of older elections only.
+    /// [`election`](crate::logic::election) says which counts.
+    ///
+    /// # Errors
+    /// `Unavailable` if none answers, or if those that do name an older election than the one that was followed.
+    pub(crate) async fn elected(&self, config: &Config) -> Result<Elected> {
+        let asked = self.addresses.iter().map(|address| self.connect_and_ask(config, address));
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let (mut named, mut failed) = (Vec::new(), None);
+        loop {
+            let enough = named.len() > self.addresses.len() / 2 && self.followed().knows(&named);
+            let next = if enough {
+                config.clock.timeout(GRACE, asked.next()).await.unwrap_or(None)
+            } else {
+                asked.next().await
+            };
+            match next {
+                Some(Ok(one)) => named.push(one),
+                Some(Err(error)) => failed = Some(error),
+                None => break,
+            }
+        }
+        if named.is_empty() {
+            return Err(self.no_answer(failed));
+        }
+        let mut followed = self.followed();
+        let choice = followed.hear(config.clock.now(), &named);
+        match followed.current() {
+            Some(current) if choice != Choice::Older => {
+                Ok(Elected { master: current.master.clone(), number: followed.number() })
+            }
+            current => Err(self.older(current, &named)),
         }
     }
-    words.into_iter().max_by_key(|word| word.epoch).ok_or_else(|| {
+
+    fn no_answer(&self, failed: Option<Error>) -> Error {
         let (kind, cause) =
             failed.map_or((ErrorKind::Unavailable, String::new()), |error| (error.kind(), error.said()));
-        let message = format!("no Sentinel could say which server is the master {name:?} ({cause})");
+        let message = format!("no Sentinel could say which server is the master {:?} ({cause})", self.name);
         match kind {
             ErrorKind::Denied => Error::new(kind, message),
             _ => Error::new(ErrorKind::Unavailable, message).retryable(),
         }
         .at_engine(error::NAME)
-    })
+    }
+
+    fn older(&self, current: Option<&Named<Address>>, named: &[Named<Address>]) -> Error {
+        let epoch = |one: &Named<Address>| one.epoch.map_or("?".to_owned(), |epoch| epoch.to_string());
+        let said: Vec<_> = named.iter().map(|one| format!("{} (epoch {})", one.master, epoch(one))).collect();
+        let known = current.map(|one| format!("{} (epoch {})", one.master, epoch(one))).unwrap_or_default();
+        let message = format!(
+            "the Sentinels that answer name an older master of {:?}, {}, than the last one, {known}; waiting until they \
+             agree",
+            self.name,
+            said.join(", ")
+        );
+        Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME)
+    }
+
+    async fn connect_and_ask(&self, config: &Config, address: &Address) -> Result<Named<Address>> {
+        let asking = async { ask(&mut connect::sentinel(config, address).await?, address, &self.name).await };
+        bounded(config, address, asking).await
+    }
+
+    /// Ends when the Sentinels have elected anew. The old master may well be alive, and take writes that will be lost; or it may be
+    /// the new one, which has missed what came between.
+    pub(crate) async fn until_replaced(&self, config: &Config, current: &Elected) {
+        let said: Said = Mutex::new(vec![None; self.addresses.len()]);
+        let change = Notify::new();
+        let mut listening: FuturesUnordered<_> =
+            (0..self.addresses.len()).map(|at| self.listen(config, at, &said, &change)).collect();
+        loop {
+            tokio::select! {
+                Some(never) = listening.next() => match never {},
+                () = change.notified() => {
+                    let named: Vec<_> = lock(&said).iter().flatten().cloned().collect();
+                    let mut followed = self.followed();
+                    let _ = followed.hear(config.clock.now(), &named);
+                    let same = followed.current().is_some_and(|now| now.master == current.master);
+                    if !same || followed.number() != current.number {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps what this Sentinel names, for ever.
+    async fn listen(&self, config: &Config, at: usize, said: &Said, change: &Notify) -> Infallible {
+        loop {
+            let Err(error) = self.listen_once(config, at, said, change).await;
+            // What it named last may be long past.
+            lock(said)[at] = None;
+            tracing::debug!(%error, "a Sentinel cannot be listened to");
+            config.clock.sleep(LOOK).await;
+        }
+    }
+
+    async fn listen_once(&self, config: &Config, at: usize, said: &Said, change: &Notify) -> Result<Infallible> {
+        let address = &self.addresses[at];
+        let news = Arc::new(Notify::new());
+        let told = Arc::clone(&news);
+        let hear: connect::Hear = Arc::new(move |_: PushInfo| told.notify_one());
+        let mut connection = bounded(config, address, async {
+            let mut connection = connect::telling_sentinel(config, address, hear).await?;
+            for channel in NEWS {
+                connection.subscribe(channel).await.map_err(|cause| error::step(address, cause))?;
+            }
+            Ok(connection)
+        })
+        .await?;
+        loop {
+            let named = bounded(config, address, ask(&mut connection, address, &self.name)).await?;
+            lock(said)[at] = Some(named);
+            change.notify_one();
+            // Any message, also that the connection has ended, is a reason to ask again.
+            let _ = config.clock.timeout(LOOK, news.notified()).await;
+        }
+    }
 }
 
-async fn connect_and_ask(config: &Config, address: &Address, name: &str) -> Result<Elected> {
-    let asking = async { ask(&mut connect::sentinel(config, address).await?, address, name).await };
-    bounded(config, address, asking).await
+/// What each of the Sentinels has named last.
+type Said = Mutex<Vec<Option<Named<Address>>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn bounded<T>(config: &Config, address: &Address, asking: impl Future<Output = Result<T>>) -> Result<T> {
@@ -70,7 +183,7 @@ async fn bounded<T>(config: &Config, address: &Address, asking: impl Future<Outp
     asked.unwrap_or_else(|_| Err(error::unreachable(address, &format!("no answer within {most:?}"))))
 }
 
-async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &str) -> Result<Elected> {
+async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &str) -> Result<Named<Address>> {
     let mut both = Pipeline::new();
     both.cmd("SENTINEL").arg("get-master-addr-by-name").arg(name);
     both.cmd("SENTINEL").arg("MASTER").arg(name);
@@ -83,62 +196,8 @@ async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &s
         .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{address} knows no such master")).retryable())?;
     // A Sentinel that does not tell counts less than those that do.
     let facts = answers.next().and_then(|facts| redis::from_redis_value::<HashMap<String, String>>(facts).ok());
-    let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok()).unwrap_or(0);
-    Ok(Elected { epoch, master: Address { host, port } })
-}
-
-/// Ends when the Sentinels have elected anew. The old master may well be alive, and take writes that will be lost; or it may be the
-/// new one, which has missed what came between.
-pub(crate) async fn until_replaced(config: &Config, sentinels: &[Address], name: &str, current: &Elected) {
-    let hint = Arc::new(Notify::new());
-    let mut listening: FuturesUnordered<_> =
-        sentinels.iter().map(|address| listen(config, address, name, current, &hint)).collect();
-    loop {
-        tokio::select! {
-            Some(never) = listening.next() => match never {},
-            () = hint.notified() => {
-                if elected(config, sentinels, name).await.is_ok_and(|elected| elected != *current) {
-                    return;
-                }
-            }
-        }
-    }
-}
-
-/// Gives a hint whenever this Sentinel does, for ever.
-async fn listen(config: &Config, address: &Address, name: &str, current: &Elected, hint: &Arc<Notify>) -> Infallible {
-    loop {
-        let Err(error) = listen_once(config, address, name, current, hint).await;
-        tracing::debug!(%error, "a Sentinel cannot be listened to");
-        config.clock.sleep(LOOK).await;
-    }
-}
-
-async fn listen_once(
-    config: &Config,
-    address: &Address,
-    name: &str,
-    current: &Elected,
-    hint: &Arc<Notify>,
-) -> Result<Infallible> {
-    let news = Arc::new(Notify::new());
-    let told = Arc::clone(&news);
-    let hear: connect::Hear = Arc::new(move |_: PushInfo| told.notify_one());
-    let mut connection = bounded(config, address, async {
-        let mut connection = connect::telling_sentinel(config, address, hear).await?;
-        for channel in NEWS {
-            connection.subscribe(channel).await.map_err(|cause| error::step(address, cause))?;
-        }
-        Ok(connection)
-    })
-    .await?;
-    loop {
-        if bounded(config, address, ask(&mut connection, address, name)).await? != *current {
-            hint.notify_one();
-        }
-        // Any message, also that the connection has ended, is a reason to ask again.
-        let _ = config.clock.timeout(LOOK, news.notified()).await;
-    }
+    let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok());
+    Ok(Named { master: Address { host, port }, epoch })
 }
 
 /// Refuses a server that is not a master: the Sentinels may not have noticed yet, or it may not.

@@ -63,6 +63,7 @@ impl SimpleEngine {
             config: Arc::clone(&config),
             scripts: locks.into_iter().chain(records.scripts()).collect(),
             inbox: String::new(),
+            wants_run: false,
             owner: Arc::clone(&ears) as _,
             stale: Arc::clone(&ears.stale),
         };

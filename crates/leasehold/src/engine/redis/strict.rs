@@ -45,7 +45,7 @@ pub(super) async fn keep_warm(engine: Weak<RedisEngine>, clock: Clock, mut reach
 async fn touch(engine: &RedisEngine, slot: Option<u16>) -> crate::error::Result<()> {
     let fill = |command: &mut Cmd, live: &Live| {
         engine.epoch_key(command, slot);
-        engine.epoch_arguments(command, live);
+        engine.run_arguments(command, live);
     };
     engine.nodes.script(slot, &engine.scripts.touch, 1, &fill).await.map(drop)
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `<prefix>l{name}` | hash | one lock: `scripts/table.lua` says what is in it |
 //! | `<prefix>r{name}` | string | one record: its version in 16 digits, then its value. Without a value: removed, and kept for a day for its version |
-//! | `<prefix>b<number>` | string | a bundle of leases that are renewed together: since when, and how many |
+//! | `<prefix>b<number>` | string | a bundle of leases that are renewed together: since when, how many, and in which run of the server |
 //! | `<prefix>e` | string | strict mode: which run of the server we are in |
 //! | `<prefix>s` | string | with `replicas`: written to see the replicas catch up |
 //! | `<prefix>i<number>` | channel | a client's inbox: what concerns its claims is sent there and nowhere else |
@@ -181,7 +181,10 @@ pub(crate) mod lua {
     pub(crate) const WORDS: &str = include_str!("scripts/words.lua");
     pub(crate) const HEAD: &str = include_str!("scripts/head.lua");
     pub(crate) const LAX: &str = include_str!("scripts/lax.lua");
+    pub(crate) const LAX_RUN: &str = include_str!("scripts/lax_run.lua");
     pub(crate) const STRICT: &str = include_str!("scripts/strict.lua");
+    pub(crate) const STRICT_RUN: &str = include_str!("scripts/strict_run.lua");
+    pub(crate) const SPLIT: &str = include_str!("scripts/split.lua");
 }
 
 macro_rules! lua {
@@ -192,7 +195,15 @@ macro_rules! lua {
 
 impl Scripts {
     pub(crate) fn new(strict: bool) -> Self {
-        let guard = if strict { lua::STRICT } else { lua::LAX };
+        Self::behind(&if strict { [lua::STRICT, lua::STRICT_RUN].concat() } else { lua::LAX_RUN.to_owned() })
+    }
+
+    /// Strict mode's, for locks of a slot that is on its way: they do without its key.
+    pub(crate) fn split() -> Self {
+        Self::behind(&[lua::SPLIT, lua::STRICT_RUN].concat())
+    }
+
+    fn behind(guard: &str) -> Self {
         // What comes first is all that runs in the common case.
         let full =
             |first: &str, rest: &str| Stored::new([lua::WORDS, lua::HEAD, guard, first, lua!("table"), rest].concat());
@@ -218,6 +229,14 @@ impl Scripts {
         let Self { attempt, look, release, renew, beat, seen, evict, all, inspect, touch } = self;
         [attempt, look, release, renew, beat, seen, evict, all, inspect, touch].map(Arc::clone).to_vec()
     }
+}
+
+/// The digits of a server's run that records have.
+pub(crate) const RUN: usize = 8;
+
+/// A server's run, as records have it.
+pub(crate) fn short_run(run: &str) -> &str {
+    run.get(..RUN).unwrap_or(run)
 }
 
 /// The length of an inbox's number.
@@ -299,7 +318,8 @@ impl Party {
         let mode = reader.bytes(1)?[0];
         let ttl = Duration::from_micros(reader.number(12)?);
         reader.bytes(16 + 3 + INBOX)?;
-        let mode = match mode {
+        // In small letters: inherited from another run of the server.
+        let mode = match mode.to_ascii_uppercase() {
             b'E' => Mode::Exclusive,
             b'S' => Mode::Shared,
             b'P' => {
@@ -345,6 +365,18 @@ impl Record {
         let claim = ClaimId::from_bits(u128::from_be_bytes(claim.try_into().ok()?));
         Some(Self { claim, token: Token(token), until: since + party.ttl.as_micros() as u64, place, party })
     }
+
+    /// It counts from then on.
+    fn since(mut self, moment: u64) -> Self {
+        self.until = moment.saturating_add(self.party.ttl.as_micros() as u64);
+        self
+    }
+
+    /// It counts from then on, at the latest.
+    fn from(mut self, latest: u64) -> Self {
+        self.until = self.until.min(latest.saturating_add(self.party.ttl.as_micros() as u64));
+        self
+    }
 }
 
 /// A field of a lock's hash, and its value.
@@ -358,20 +390,23 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    /// Reads all fields of a lock's hash; `None` if they are not what the scripts write.
-    pub(crate) fn read(fields: &[Field], bundle: Option<&[u8]>) -> Option<Self> {
+    /// Reads all fields of a lock's hash, as a server sees them whose time and run these are; `None` if they are not what the scripts
+    /// write.
+    pub(crate) fn read(fields: &[Field], bundle: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
         let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
             return fields.is_empty().then(Self::default);
         };
         let mut reader = Reader(main);
         let (kind, token) = (reader.bytes(1)?[0], reader.number(16)?);
         reader.number(10)?;
-        let records = match kind {
-            b'F' => Vec::new(),
+        let ours = |written: &[u8]| written == run.as_bytes();
+        let (records, ours) = match kind {
+            b'F' => (Vec::new(), true),
             b'H' => {
                 let since = reader.number(16)?;
                 let claim = reader.bytes(16)?;
-                vec![Record::new(claim, token, since, token, reader.0)?]
+                let (party, written) = reader.0.split_at_checked(reader.0.len().checked_sub(RUN)?)?;
+                (vec![Record::new(claim, token, since, token, party)?], ours(written))
             }
             b'B' => {
                 let size = reader.number(16)?;
@@ -379,15 +414,19 @@ impl Stock {
                 reader.bytes(size as usize)?;
                 // Without its bundle its time is over.
                 let since = bundle.map_or(Some(0), |bundle| Reader(bundle).number(16))?;
-                vec![Record::new(claim, token, since, token, reader.0)?]
+                let written = bundle.is_none_or(|bundle| bundle.get(26..).is_some_and(ours));
+                (vec![Record::new(claim, token, since, token, reader.0)?], written)
             }
             b'R' => {
                 let parties = fields.iter().filter(|(field, _)| field != b"m");
-                parties.map(|(claim, text)| Record::read(claim, text)).collect::<Option<_>>()?
+                let records = parties.map(|(claim, text)| Record::read(claim, text)).collect::<Option<_>>()?;
+                (records, main.get(195..).is_some_and(ours))
             }
             _ => return None,
         };
-        Some(Self { last_token: Some(Token(token)), records })
+        // What another run wrote, or a clock that was ahead, counts from now on.
+        let since = |record: Record| if ours { record.from(now) } else { record.since(now) };
+        Some(Self { last_token: Some(Token(token)), records: records.into_iter().map(since).collect() })
     }
 }
 
@@ -508,7 +547,7 @@ mod tests {
         #[test]
         fn any_stored_text_is_read_or_refused(text in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = (Party::read(&text), Message::read(&text), Record::read(&[0; 16], &text));
-            let _ = Stock::read(&[(b"m".to_vec(), text.clone())], Some(&text));
+            let _ = Stock::read(&[(b"m".to_vec(), text.clone())], Some(&text), 1, "12345678");
         }
     }
 }

@@ -175,7 +175,7 @@ fn ousted(answer: &Value, claim: ClaimId) -> Option<Ousted> {
     let party = match bytes(record)? {
         b"" => None,
         record => {
-            let record = Record::read(&mut Reader(record))?;
+            let record = Record::read(&mut Reader(record), now)?;
             let age = Duration::from_micros(now.saturating_sub(record.token.0));
             let left = Duration::from_micros(record.ends.saturating_sub(now));
             Some(PartyView::new(claim, record.party.mode, Some(record.token), record.party.holder, age, left))

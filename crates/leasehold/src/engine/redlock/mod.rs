@@ -58,7 +58,8 @@
 //! | a node comes back without its data | see above: `strict`, or keep the data |
 //! | a node hangs | one timeout; then nobody waits for it until it answers again |
 //! | a majority is gone | an error that names the nodes; leases run down; nobody holds |
-//! | a clock is set back | its node lets others in later |
+//! | a clock is set back | its node lets others in later, by one TTL at most: a time to come counts as now |
+//! | a node takes no writes | it does not vote, and is connected to again after pauses that grow |
 //! | a clock jumps forward | its node lets others in earlier. As soon as such nodes, with those that had not voted for the holder, are a majority, two may hold, and tokens tell them apart: with all votes three of five must jump, with a bare majority of them one is enough |
 //! | a record was dropped, an hour after its last use | tokens go on from the clock; it is kept until the node's clock has passed its token |
 //! | somebody is put out | the claim goes, and a higher token is stored on a majority: its renewal is refused |

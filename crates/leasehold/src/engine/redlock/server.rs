@@ -114,7 +114,9 @@ impl Remote {
     /// Begins to connect.
     pub(super) fn new(config: &Arc<Config>, scripts: &Arc<Scripts>, ears: Arc<Ears>) -> Self {
         let (address, config) = (address(config), Arc::clone(config));
-        let link = Link::new(&config, Target::Fixed(address.clone()), &scripts.each(), "", ears);
+        // The servers inherit nothing from each other; only strict mode asks for their runs.
+        let strict = config.strict.is_some();
+        let link = Link::new(&config, Target::Fixed(address.clone()), &scripts.each(), "", strict, ears);
         Self { address, config, scripts: Arc::clone(scripts), link }
     }
 }

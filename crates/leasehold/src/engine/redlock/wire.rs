@@ -162,12 +162,13 @@ pub(super) struct Record {
 
 impl Record {
     /// Reads the next record of a string.
-    pub(super) fn read(reader: &mut Reader<'_>) -> Option<Self> {
+    pub(super) fn read(reader: &mut Reader<'_>, now: u64) -> Option<Self> {
         let claim = ClaimId::from_bits(u128::from_be_bytes(reader.bytes(16)?.try_into().ok()?));
         reader.number(16)?;
         let (token, since, length) = (Token(reader.number(16)?), reader.number(16)?, reader.number(4)?);
         let party = Party::read(reader.bytes(length as usize)?)?;
-        Some(Self { claim, token, ends: since + party.ttl.as_micros() as u64, party })
+        // A time to come counts as now: the clock was set back.
+        Some(Self { claim, token, ends: since.min(now) + party.ttl.as_micros() as u64, party })
     }
 }
 
@@ -191,7 +192,7 @@ impl Stock {
         stock.last = Token(reader.number(16)?);
         reader.bytes(32)?;
         while !reader.0.is_empty() {
-            let record = Record::read(&mut reader)?;
+            let record = Record::read(&mut reader, stock.now)?;
             stock.last = stock.last.max(record.token);
             stock.records.push(record);
         }

@@ -109,6 +109,21 @@ fn slow(line: &[Value]) -> Option<Slow> {
     Some(Slow { at: number(1)?, took: Duration::from_micros(number(2)?), command })
 }
 
+/// The replicas that follow a server, where it tells of them: one of them may take its place.
+pub(super) async fn replicas(config: &Config, address: &Address) -> Vec<Address> {
+    let Ok(connection) = connect::node(config, address, None).await else { return Vec::new() };
+    let info = ask::<String>(&Link::new(config, connection), &words(&["INFO", "replication"])).await;
+    info.unwrap_or_default().lines().filter_map(replica).collect()
+}
+
+/// `slave0:ip=10.0.0.7,port=6379,state=online,…`
+fn replica(line: &str) -> Option<Address> {
+    let (number, rest) = line.trim_end().strip_prefix("slave")?.split_once(':')?;
+    number.parse::<u32>().ok()?;
+    let of = |key: &str| rest.split(',').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
+    Some(Address { host: of("ip")?.to_owned(), port: of("port")?.parse().ok()? })
+}
+
 /// How many servers are asked at the same time.
 const AT_ONCE: usize = 8;
 
@@ -133,4 +148,18 @@ pub(super) async fn servers(config: &Config, servers: &[Server], aim: &Aim, sile
     }
     findings.extend(rules::between(&nodes, silence));
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replicas_are_read_as_redis_writes_them() {
+        let found = replica("slave0:ip=10.0.0.7,port=6380,state=online,offset=14,lag=1\r");
+        assert_eq!(found.map(|address| address.to_string()).as_deref(), Some("10.0.0.7:6380"));
+        for line in ["role:master", "slave_read_only:1", "connected_slaves:1", "slave0:ip=,port=x"] {
+            assert_eq!(replica(line), None, "{line}");
+        }
+    }
 }

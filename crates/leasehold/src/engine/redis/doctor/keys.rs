@@ -103,7 +103,7 @@ impl Keys {
     ///
     /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one), and is the only field; or with
     /// R, and each claim has a field beside it. A record is a string, `<prefix>r…`, and stays. `<prefix>b…` (bundles), `<prefix>e` and `<prefix>s` are strings, the last two with a
-    /// slot's tag behind in a cluster.
+    /// slot's tag behind in a cluster. So are the locks of Redlock below the same prefix, `<prefix>q<name>`.
     pub(crate) fn judge(&mut self, prefix: &str, key: &[u8], look: &Look) {
         if look.kind == "none" {
             return; // It has gone meanwhile.
@@ -117,6 +117,8 @@ impl Keys {
             [b'r', b'{' | b'=' | b'~', ..] => "string",
             [b'e' | b's'] | [b'e' | b's', b'{', ..] => "string",
             [b'b', number @ ..] if number.len() == 32 => "string",
+            // A lock of `redlock:`, which this server votes for, too.
+            [b'q', _, ..] => "string",
             _ => return self.foreign.add(key),
         };
         if look.kind != expected {
@@ -194,6 +196,7 @@ mod tests {
             ("p:b0123456789abcdef0123456789abcdef", "string", "", 0),
             ("p:e", "string", "", 0),
             ("p:s{123}", "string", "", 0),
+            ("p:qa", "string", "", 0),
         ] {
             assert_eq!(judged(key, kind, main, fields, 1000), Keys { seen: 1, ..Keys::default() }, "{key}");
         }

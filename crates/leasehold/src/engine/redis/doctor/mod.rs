@@ -30,8 +30,11 @@ pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Findin
     let aim = |kind| Aim::new(&config, ttl, kind);
     Ok(match &config.topology {
         Topology::Single(address) => {
-            let server = [(address.clone(), Expected::Master, Vec::new())];
-            gather::servers(&config, &server, &aim(Kind::Single), None).await
+            let replicas = gather::replicas(&config, address).await;
+            let replicas = replicas.into_iter().map(|replica| (replica, Expected::Replica, Vec::new()));
+            let servers: Vec<_> =
+                [(address.clone(), Expected::Master, Vec::new())].into_iter().chain(replicas).collect();
+            gather::servers(&config, &servers, &aim(Kind::Single), None).await
         }
         Topology::Sentinel(sentinels, name) => sentinel::examine(&config, sentinels, name, &aim(Kind::Sentinel)).await,
         Topology::Cluster(nodes) => cluster::examine(&config, nodes, &aim(Kind::Cluster)).await,

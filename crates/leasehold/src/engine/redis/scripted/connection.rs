@@ -111,6 +111,40 @@ fn one_that_answers_once_in_each_connection_is_not_stormed() {
     });
 }
 
+/// A server that has become a replica lets everybody in, and answers whatever only reads. Each connection ends with the first write that it
+/// refuses; that something else was answered before is no reason to come again at once.
+#[test]
+fn one_that_takes_no_writes_is_not_stormed() {
+    with(async |server| {
+        let locks = server.open(TTL).await.unwrap();
+        let guard = locks.mutex("a").lock().await.unwrap();
+        let before = server.dials().len();
+        server.script(|seen| match seen.what {
+            "attempt" | "renew" | "release" => Deed::Refuse("READONLY You can't write against a read only replica."),
+            _ => Deed::Answer,
+        });
+        let (reader, clock) = (locks.clone(), server.clock.clone());
+        let reads = tokio::spawn(async move {
+            loop {
+                // What it says is not understood; that it says something is what counts.
+                let _ = reader.inspect("a").await;
+                clock.sleep(millis(1)).await;
+            }
+        });
+        server.clock.sleep(TTL * 2).await;
+        reads.abort();
+        assert!(!guard.is_held());
+        let dials = server.dials().split_off(before);
+        assert!(dials.len() < 40, "{} connections in {:?}: {:?}", dials.len(), TTL * 2, gaps(&dials));
+        let error = locks.mutex("a").try_lock().await.unwrap_err();
+        assert!(error.to_string().contains("read-only"), "{error}");
+
+        server.script(|_| Deed::Answer);
+        let again = locks.mutex("a").wait(TTL).lock().await.unwrap();
+        assert!(again.token() > guard.token());
+    });
+}
+
 #[test]
 fn one_that_accepts_and_says_nothing_is_given_up() {
     with(async |server| {

@@ -157,6 +157,7 @@ impl Scripted {
             b"SUBSCRIBE" => "subscribe",
             b"SCRIPT" => "load",
             b"PING" => "ping",
+            b"INFO" => "info",
             b"EVALSHA" => self.scripts.get(&*String::from_utf8_lossy(&words[1])).copied().unwrap_or("other"),
             _ => "other",
         }
@@ -167,7 +168,8 @@ impl Scripted {
         let what = self.name(words);
         let claims = match what {
             "attempt" | "look" | "release" => vec![claim(&words[4])],
-            "renew" => words[3 + keys(words) + 4..].iter().map(|word| claim(word)).collect(),
+            // The last word is the server's run.
+            "renew" => words[3 + keys(words) + 4..words.len() - 1].iter().map(|word| claim(word)).collect(),
             _ => Vec::new(),
         };
         let seen = Seen { at: self.clock.now(), what, claims };
@@ -183,6 +185,7 @@ impl Scripted {
         match what {
             "hello" => resp::hello(),
             "subscribe" => resp::subscribed(&words[1]),
+            "info" => resp::text(b"# Server\r\nrun_id:0123456789abcdef\r\n"),
             "attempt" => {
                 let (key, claim) = (&words[3], claim(&words[4]));
                 let ttl = Party::read(&words[8]).expect("a party").ttl;

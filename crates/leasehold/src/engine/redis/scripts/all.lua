@@ -14,6 +14,7 @@ local free = each(function(_, claim, rec)
   settle(claim)
   local there = get(claim)
   if there then return token_of(there) > 0 end
+  if is_full() then return false end
   if mode_of(rec) == 'P' and permits > 0 and limit ~= limit_of(rec) then return false end
   return owned(owner_of(rec), mode_of(rec), n_of(rec), limit_of(rec)) or waiters == 0 and entry(rec)
 end)

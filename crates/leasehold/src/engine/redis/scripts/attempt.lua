@@ -5,11 +5,15 @@ local kind = main and byte(main)
 -- Most locks are mutexes without an owner: what follows, up to the tables, is the same for them as what comes after those, in fewer
 -- words. First: it is free, or ours, and wanted alone.
 if frozen == 0 and byte(party) == 69 then
-  local kept, mine, live = '0', false, false
+  local kept, mine, live, ours = '0', false, false, true
   if kind then kept = sub(main, 18, 27) end
   if kind == 72 then
     mine = sub(main, 44, 59) == claim
-    live = sub(main, 28, 43) + sub(main, 61, 72) > now
+    -- What another run wrote, or a clock that was ahead, is left to the tables.
+    ours = sub(main, -8) == RUN and sub(main, 28, 43) <= clock
+    live = not ours or sub(main, 28, 43) + sub(main, 61, 72) > now
+  elseif kind == 82 then
+    ours = sub(main, 196, 203) == RUN and sub(main, 180, 195) <= clock
   end
   -- Until which second the key is kept.
   local old = time[1] + ARGV[4] + ARGV[3] / 2 > num(kept)
@@ -24,20 +28,20 @@ if frozen == 0 and byte(party) == 69 then
         token = fmt('%016.0f', last + 1)
       end
     end
-    call('HSET', key, 'm', 'H' .. token .. kept .. clock .. claim .. party)
+    call('HSET', key, 'm', 'H' .. token .. kept .. clock .. claim .. party .. RUN)
     if old then call('EXPIRE', key, ARGV[4] + ARGV[3]) end
     return token
   end
-  if ARGV[2] == '1' and sub(party, 14, 29) == NONE then
+  if ours and ARGV[2] == '1' and sub(party, 14, 29) == NONE then
     -- It is held by one exclusively, and we wait: as the first, or behind others.
     local before, at, ahead, till, fields
     if kind == 72 then
       local holder, token = sub(main, 44, 59), sub(main, 2, 17)
       at, ahead, before, till = token, 0, NONE, sub(main, 28, 43) + sub(main, 61, 72)
-      fields = { holder, token .. sub(main, 28, 43) .. token .. NONE .. NONE .. sub(main, 60) }
+      fields = { holder, token .. sub(main, 28, 43) .. token .. NONE .. NONE .. sub(main, 60, -9) }
       main = 'R' .. token .. kept .. holder .. holder .. claim .. claim .. token .. ZERO
         .. '000001000000000001000000000000' .. ZERO .. '0000000000'
-    elseif kind == 82 and sub(main, 124, 141) == '000001000000000001' then
+    elseif kind == 82 and sub(main, 124, 141) == '000001000000000001' and sub(main, 142, 147) < '999990' then
       before = sub(main, 76, 91)
       local recs = call('HMGET', key, claim, sub(main, 28, 43), before)
       till = sub(recs[2], 17, 32) + sub(recs[2], 82, 93)
@@ -50,7 +54,7 @@ if frozen == 0 and byte(party) == 69 then
       at = at < clock and clock or fmt('%016.0f', at + 1)
       call('HSET', key, claim, ZERO .. clock .. at .. before .. NONE .. party, 'm', sub(main, 1, 17)
         .. kept .. sub(main, 28, 59) .. (ahead == 0 and claim or sub(main, 60, 75)) .. claim .. at
-        .. sub(main, 108, 141) .. fmt('%06d', ahead + 1) .. sub(main, 148), unpack(fields))
+        .. sub(main, 108, 141) .. fmt('%06d', ahead + 1) .. sub(main, 148, 179) .. clock .. RUN, unpack(fields))
       if old then call('EXPIRE', key, ARGV[4] + ARGV[3]) end
       return { 1, ahead, ahead == 0 and till - now or -1, at }
     end

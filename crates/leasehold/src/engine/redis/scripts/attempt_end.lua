@@ -8,6 +8,8 @@ if not answer then
     answer = { 2, 'limit', limit }
   elseif other and not token then
     answer = { 2, mode_of(other), n_of(other), limit_of(other) }
+  elseif is_full() then
+    answer = { 3 }
   else
     if not token and waiters == 0 then token = entry(rec) end
     if token then

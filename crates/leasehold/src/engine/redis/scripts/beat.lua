@@ -1,13 +1,18 @@
--- Extends bundles of leases. KEYS: the bundles. ARGV: for each its TTL (us), how many leases it must have, and how long it is kept (s).
--- Answers with a 1 or a 0 for each.
-local answers = {}
+-- Extends bundles of leases. KEYS: the bundles. ARGV: for each its TTL (us), how many leases it must have, and how long it is kept (s);
+-- and this server's run. Answers with a 1 or a 0 for each.
+local answers, RUN = {}, ARGV[#ARGV]
 for i = 1, #KEYS do
   local bundle, answer = call('GET', KEYS[i]), '0'
-  if bundle and sub(bundle, 17, 26) == ARGV[i * 3 - 1] and sub(bundle, 1, 16) + ARGV[i * 3 - 2] > now then
-    -- In this order: a server without memory lets a script go on that has begun to write, and the first takes none.
-    call('EXPIRE', KEYS[i], ARGV[i * 3])
-    call('SETRANGE', KEYS[i], 0, clock)
-    answer = '1'
+  if bundle and sub(bundle, 17, 26) == ARGV[i * 3 - 1] then
+    local since, ours = sub(bundle, 1, 16), sub(bundle, 27, 34) == RUN
+    -- What another run wrote, or a clock that was ahead, counts from now on.
+    if not ours or since > clock or since + ARGV[i * 3 - 2] > now then
+      -- In this order: a server without memory lets a script go on that has begun to write, and the first takes none.
+      call('EXPIRE', KEYS[i], ARGV[i * 3])
+      call('SETRANGE', KEYS[i], 0, clock)
+      if not ours then call('SETRANGE', KEYS[i], 26, RUN) end
+      answer = '1'
+    end
   end
   answers[i] = answer
 end

@@ -1,6 +1,7 @@
 -- The only holder, which holds exclusively, hands over to the first in line, which wants the same. The rest of this script does that, too,
 -- and everything else.
-if frozen == 0 and sub(main, 124, 141) == '000001000000000001' and sub(main, 28, 43) == claim then
+if frozen == 0 and sub(main, 124, 141) == '000001000000000001' and sub(main, 28, 43) == claim
+  and sub(main, 196, 203) == RUN and sub(main, 180, 195) <= clock then
   local first = sub(main, 60, 75)
   local rec = call('HGET', key, first)
   local ttl = rec and num(sub(rec, 82, 93))
@@ -15,7 +16,7 @@ if frozen == 0 and sub(main, 124, 141) == '000001000000000001' and sub(main, 28,
     call('HDEL', key, claim)
     call('HSET', key, first, token .. clock .. place .. NONE .. NONE .. sub(rec, 81), 'm', 'R' .. token .. kept .. first .. first
       .. (after == NONE and NONE .. NONE or after .. sub(main, 76, 91)) .. place .. ZERO .. sub(main, 124, 141)
-      .. fmt('%06d', sub(main, 142, 147) - 1) .. sub(main, 148))
+      .. fmt('%06d', sub(main, 142, 147) - 1) .. sub(main, 148, 179) .. clock .. RUN)
     if old then call('EXPIRE', key, long + ARGV[3]) end
     call('PUBLISH', inbox, 'G' .. first .. token .. sub(rec, 33, 48))
     local next = after ~= NONE and call('HGET', key, after)

@@ -4,7 +4,7 @@ local answers, rich, bundles, joined = {}, {}, {}, 0
 -- A server without memory lets a script go on that has begun to write, and this takes none: leases that are held stay held.
 redis.pcall('HDEL', KEYS[1], '')
 -- The bundle is there before anything points to it: if the script fails half-way, no lease ends by that.
-if ARGV[2] ~= '' then call('SET', ARGV[2], clock .. '0000000000', 'EX', ARGV[4] + ARGV[3]) end
+if ARGV[2] ~= '' then call('SET', ARGV[2], clock .. '0000000000' .. RUN, 'EX', ARGV[4] + ARGV[3]) end
 for i = 1, #ARGV - 4 - extra do
   -- What another program has put under one lock's key is no reason to lose the others.
   local main, answer = redis.pcall('HGET', KEYS[i], 'm'), '0'
@@ -13,14 +13,15 @@ for i = 1, #ARGV - 4 - extra do
   if kind == 82 then
     rich[#rich + 1] = i
   elseif (kind == 72 or kind == 66) and sub(main, 44, 59) == ARGV[i + 4] then
-    local since, from, name = sub(main, 28, 43), 60, nil
+    local since, from, to, run, name = sub(main, 28, 43), 60, -9, sub(main, -8), nil
     if kind == 66 then
       name = sub(main, 60, 59 + num(since))
-      from = 60 + num(since)
+      from, to = 60 + num(since), -1
       if bundles[name] == nil then bundles[name] = call('GET', name) end
-      since = bundles[name] and sub(bundles[name], 1, 16) or 0
+      -- Without its bundle its time is over.
+      since, run = bundles[name] and sub(bundles[name], 1, 16) or ZERO, bundles[name] and sub(bundles[name], 27, 34) or RUN
     end
-    if since + sub(main, from + 1, from + 12) > now then
+    if run ~= RUN or since > clock or since + sub(main, from + 1, from + 12) > now then
       local kept = sub(main, 18, 27)
       -- In a bundle it is looked at by itself only after more than a TTL, and may have been extended for another one by then.
       local most = ARGV[2] ~= '' and ARGV[4] * 4 or ARGV[4]
@@ -31,14 +32,14 @@ for i = 1, #ARGV - 4 - extra do
       end
       local start = sub(main, 2, 17) .. kept
       if name then
-        bundles[name] = sub(bundles[name], 1, 16) .. fmt('%010.0f', sub(bundles[name], 17, 26) - 1)
+        bundles[name] = sub(bundles[name], 1, 16) .. fmt('%010.0f', sub(bundles[name], 17, 26) - 1) .. sub(bundles[name], 27)
         call('SETRANGE', name, 0, bundles[name])
       end
       if ARGV[2] ~= '' then
-        call('HSET', KEYS[i], 'm', 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from))
+        call('HSET', KEYS[i], 'm', 'B' .. start .. fmt('%016d', #ARGV[2]) .. ARGV[i + 4] .. ARGV[2] .. sub(main, from, to))
         joined, answer = joined + 1, '2'
       else
-        call('HSET', KEYS[i], 'm', 'H' .. start .. clock .. ARGV[i + 4] .. sub(main, from))
+        call('HSET', KEYS[i], 'm', 'H' .. start .. clock .. ARGV[i + 4] .. sub(main, from, to) .. RUN)
         answer = '1'
       end
     end

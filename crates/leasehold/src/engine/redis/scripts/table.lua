@@ -1,11 +1,14 @@
 -- One lock as `logic/table.rs` has it; its rules are numbered there. The lock is one hash. Its field m is one of
 --   F token kept                        free
---   H token kept since claim party      held by one, exclusively; nobody waits
---   B token kept size claim key party   the same; since is under that key (of this size), for a bundle of leases
---   R token kept, and the state below   anything else: each claim has a field of its own,
---                                       token since place before behind party
+--   H token kept since claim party run  held by one, exclusively; nobody waits
+--   B token kept size claim key party   the same; since and run are under that key (of this size), for a bundle of leases
+--   R token kept, the state below,      anything else: each claim has a field of its own,
+--     written, run                      token since place before behind party
 -- Times are in us, and 16 digits as a token is; kept is the second (10 digits) until which the key is. Since
--- is when the claim was last heard of: its time ends a TTL later. A party is its mode, TTL (12 digits), owner, the length of the
+-- is when the claim was last heard of: its time ends a TTL later. Run (8 digits) is which run of which server wrote that: by the clock of
+-- another one nothing is decided. What another run wrote (the server has restarted, a replica was promoted, a slot has moved) counts from
+-- when this run first sees it, and so does what a clock wrote that was ahead. A claim whose mode is in small letters was inherited so,
+-- and has not been heard of since. A party is its mode, TTL (12 digits), owner, the length of the
 -- prefix (3 digits) and the number of its client's inbox; for permits, how many of how many (10 digits each); and who it is. A
 -- waiter's token is zero. The first in a list may name somebody before it who is long gone.
 local RETAIN = num(ARGV[3])
@@ -19,17 +22,19 @@ local held, queue, front
 
 local function n16(number) return fmt('%016.0f', number) end
 local function token_of(rec) return num(sub(rec, 1, 16)) end
-local function mode_of(rec) return sub(rec, 81, 81) end
+local function mode_of(rec) return string.upper(sub(rec, 81, 81)) end
+local function is_inherited(rec) return byte(rec, 81) > 96 end
 local function ttl_of(rec) return num(sub(rec, 82, 93)) end
 local function until_of(rec) return sub(rec, 17, 32) + ttl_of(rec) end
 local function owner_of(rec) return sub(rec, 94, 109) end
-local function n_of(rec) return byte(rec, 81) == 80 and num(sub(rec, 129, 138)) or 0 end
-local function limit_of(rec) return byte(rec, 81) == 80 and num(sub(rec, 139, 148)) or 0 end
+local function n_of(rec) return mode_of(rec) == 'P' and num(sub(rec, 129, 138)) or 0 end
+local function limit_of(rec) return mode_of(rec) == 'P' and num(sub(rec, 139, 148)) or 0 end
 local function behind(rec) return sub(rec, 65, 80) end
 local function inbox(rec) return sub(name, 1, num(sub(rec, 110, 112))) .. 'i' .. sub(rec, 113, 128) end
--- Tells a party something, if its client listens to this very node: what a cluster passes on to other nodes does not count.
+-- Tells a party something, if its client listens to this very node: what a cluster passes on to other nodes does not count. The client of
+-- one that was inherited may not know yet that it must listen here: it hears it there, or when it looks.
 local function tell(rec, message)
-  if call('PUBSUB', 'NUMSUB', inbox(rec))[2] == 0 then return false end
+  if not is_inherited(rec) and call('PUBSUB', 'NUMSUB', inbox(rec))[2] == 0 then return false end
   -- A server that takes no writes now (too few replicas, a full disk) says so here, before anybody is told of something that is
   -- not written down. One without memory lets a script go on that has begun to write, and this takes no memory.
   if not writing then
@@ -84,11 +89,41 @@ local function cut(list, claim, rec)
   cache[claim], dirty[claim], gone[claim] = false, nil, true
 end
 
-local function hold(claim, since, main, party)
+-- A claim's time now ends at `till`; the key must live longer.
+local function lasts(till)
+  local left = (till - now) / 1000000
+  if left > longest then longest = left end
+end
+
+local function hold(claim, since, main, party, run)
+  if run ~= RUN then
+    since, party = clock, string.lower(sub(party, 1, 1)) .. sub(party, 2)
+  elseif since > clock then
+    since = clock
+  end
   local till = since + sub(party, 2, 13)
   if till <= now then return end
+  lasts(till)
   append(held, claim, sub(main, 2, 17) .. since .. sub(main, 2, 17) .. NONE .. NONE .. party)
   place, alone, holders, soonest = last, 1, 1, till
+end
+
+-- What another run wrote, or a clock that was ahead, counts from now on.
+local function inherit(foreign)
+  for _, list in ipairs({ held, queue }) do
+    local claim = list[1]
+    while claim ~= NONE do
+      local rec = get(claim)
+      if foreign or sub(rec, 17, 32) > clock then
+        local mode = mode_of(rec)
+        if is_inherited(rec) or foreign then mode = string.lower(mode) end
+        put(claim, sub(rec, 1, 16) .. clock .. sub(rec, 33, 80) .. mode .. sub(rec, 82))
+        lasts(now + ttl_of(rec))
+      end
+      claim = behind(rec)
+    end
+  end
+  soonest = 0
 end
 
 -- Reads a lock.
@@ -100,13 +135,13 @@ local function open(of, main)
   last, kept = num(sub(main, 2, 17)), num(sub(main, 18, 27))
   local kind = byte(main)
   if kind == 72 then
-    hold(sub(main, 44, 59), sub(main, 28, 43), main, sub(main, 60))
+    hold(sub(main, 44, 59), sub(main, 28, 43), main, sub(main, 60, -9), sub(main, -8))
   elseif kind == 66 then
     local size = num(sub(main, 28, 43))
     local tie = sub(main, 60, 59 + size)
     local bundle = call('GET', tie)
     if bundle then
-      hold(sub(main, 44, 59), sub(bundle, 1, 16), main, sub(main, 60 + size))
+      hold(sub(main, 44, 59), sub(bundle, 1, 16), main, sub(main, 60 + size), sub(bundle, 27, 34))
       -- It leaves its bundle, and whoever renews that notices.
       call('SETRANGE', tie, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1))
     end
@@ -117,6 +152,8 @@ local function open(of, main)
     alone, shared, holders = num(sub(main, 124, 129)), num(sub(main, 130, 135)), num(sub(main, 136, 141))
     waiters, permits = num(sub(main, 142, 147)), num(sub(main, 148, 153))
     used, limit = num(sub(main, 154, 169)), num(sub(main, 170, 179))
+    local foreign = sub(main, 196, 203) ~= RUN
+    if foreign or sub(main, 180, 195) > clock then inherit(foreign) end
   end
 end
 
@@ -138,17 +175,12 @@ local function close()
   else
     fields[#fields + 1] = fmt('R%016.0f%010.0f', last, kept) .. held[1] .. held[2] .. queue[1] .. queue[2]
       .. fmt('%016.0f%016.0f%06d%06d%06d%06d%06d%016.0f%010.0f', place, soonest, alone, shared, holders, waiters, permits, used, limit)
+      .. clock .. RUN
   end
   -- In this order: one who may not remove has then written nothing.
   for from = 1, #out, 1000 do call('HDEL', name, unpack(out, from, math.min(from + 999, #out))) end
   for from = 1, #fields, 1000 do call('HSET', name, unpack(fields, from, math.min(from + 999, #fields))) end
   if old then call('EXPIRE', name, most) end
-end
-
--- A claim's time now ends at `till`; the key must live longer.
-local function lasts(till)
-  local left = (till - now) / 1000000
-  if left > longest then longest = left end
 end
 
 -- Calls `act` for each holder, first granted first, until it answers.
@@ -161,6 +193,9 @@ local function each_held(act)
     claim = behind(rec)
   end
 end
+
+-- Counts have six digits.
+local function is_full() return holders + waiters >= 999999 end
 
 -- Counts the permits in use: of each owner the largest hold only.
 local function count_used()
@@ -218,13 +253,13 @@ local function covers(rec, mode, n, most)
   return has == 'E' or has == 'S' and mode == 'S' or has == 'P' and mode == 'P' and n <= n_of(rec) and most == limit_of(rec)
 end
 
--- What an owner has: the token of a hold that covers what is wanted, or else its first hold. While a server may have forgotten, only what was renewed here
--- counts: of anything else it may have forgotten that it was given back, and who had it after that.
+-- What an owner has: the token of a hold that covers what is wanted, or else its first hold. In strict mode only what was renewed here
+-- counts: of anything else the server may have forgotten that it was given back, and who had it after that.
 local function owned(owner, mode, n, most)
   if owner == NONE or holders == 0 then return end
   local first
   local token = each_held(function(_, rec)
-    if owner_of(rec) ~= owner or frozen > 0 and num(sub(rec, 17, 32)) < born then return end
+    if owner_of(rec) ~= owner or strict and is_inherited(rec) or frozen > 0 and num(sub(rec, 17, 32)) < born then return end
     if covers(rec, mode, n, most) then return token_of(rec) end
     first = first or rec
   end)
@@ -257,7 +292,7 @@ local function grant(claim, rec, token)
   local till = now + ttl_of(rec)
   if holders == 0 or till < soonest then soonest = till end
   lasts(till)
-  append(held, claim, n16(token) .. clock .. next_place() .. NONE .. NONE .. sub(rec, 81))
+  append(held, claim, n16(token) .. clock .. next_place() .. NONE .. NONE .. mode_of(rec) .. sub(rec, 82))
   counted(rec, 1)
 end
 
@@ -317,7 +352,7 @@ local function known(claim)
   if not rec then return end
   local token, till = token_of(rec), now + ttl_of(rec)
   lasts(till)
-  put(claim, sub(rec, 1, 16) .. clock .. sub(rec, 33))
+  put(claim, sub(rec, 1, 16) .. clock .. sub(rec, 33, 80) .. mode_of(rec) .. sub(rec, 82))
   if token > 0 then
     if holders == 1 then soonest = till end
     return token

@@ -9,7 +9,7 @@ end
 -- Reads it for a claim. Says: the highest token; our own record; the highest token of the same owner's other claims; when somebody
 -- else's time ends; and a table of what `store` needs: what the string begins with, the others' records, when the last of them ends.
 local function see(key, text, claim, owner)
-  local gone, last, same, mine, till, dead = ZERO, ZERO, ZERO, nil, nil, false
+  local gone, last, same, mine, till, dead, moved = ZERO, ZERO, ZERO, nil, nil, false, false
   local rest = { back = ZERO, by = NONE, records = '', ends = 0 }
   if text then
     gone, rest.back, rest.by = sub(text, 1, 16), sub(text, 17, 32), sub(text, 33, 48)
@@ -17,6 +17,10 @@ local function see(key, text, claim, owner)
     local at, from, others = 49, 49, {}
     while at < #text do
       local size = 68 + math.abs(sub(text, at + 64, at + 67))
+      -- The clock was set back: a time to come counts as now.
+      if sub(text, at + 48, at + 63) > clock then
+        text, moved = sub(text, 1, at + 47) .. clock .. sub(text, at + 64), true
+      end
       local token, ends = sub(text, at + 32, at + 47), sub(text, at + 48, at + 63) + sub(text, at + 69, at + 80)
       local own = sub(text, at, at + 15) == claim
       last = later(last, token)
@@ -36,8 +40,8 @@ local function see(key, text, claim, owner)
     end
     others[#others + 1] = sub(text, from)
     rest.records = table.concat(others)
-    if dead then
-      gone = last
+    if dead then gone = last end
+    if dead or moved then
       call('SET', key, gone .. rest.back .. rest.by .. rest.records .. (mine or ''), 'KEEPTTL')
     end
   end

@@ -131,14 +131,16 @@ pub(super) fn tracking(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<F
     })
 }
 
-/// Strict mode knows a restart by the server's run.
+/// Leases have the server's run beside their times, and strict mode knows a restart by it.
 pub(super) fn run_id(node: &Node, aim: &Aim) -> Option<Finding> {
     let (check, at) = ("run-id", &node.address);
-    aim.strict.then(|| match node.info("run_id") {
-        Ok(_) => ok(check, at, "INFO tells the server's run").means("strict mode notices each restart"),
+    let needed = aim.strict || !aim.simple && aim.kind != Kind::Redlock;
+    needed.then(|| match node.info("run_id") {
+        Ok(_) => ok(check, at, "INFO tells the server's run")
+            .means("leases that another server wrote are known as such; strict mode notices each restart"),
         Err(no) => fail(check, at, no.to_string())
-            .means("strict mode notices a restart by the server's run_id: without, no lock can be taken")
-            .fix("let this user run INFO (+info); or strict without a proxy in between"),
+            .means("leases have the server's run_id beside their times: without, no lock can be taken")
+            .fix("let this user run INFO (+info), without a proxy in between that hides it"),
     })
 }
 
@@ -236,7 +238,9 @@ mod tests {
         assert_level(&tracking(&node, &master, &aim()).unwrap(), Warn, "hides the command");
         master.tracking = None;
         assert_eq!(tracking(&node, &master, &aim()), None);
-        assert_eq!(run_id(&node, &aim()), None);
+        assert_eq!(run_id(&node, &Aim { simple: true, ..aim() }), None);
+        assert_eq!(run_id(&node, &Aim { kind: Kind::Redlock, ..aim() }), None);
+        assert_level(&run_id(&node, &aim()).unwrap(), Good, "another server");
         let strict = Aim { strict: true, ..aim() };
         assert_level(&run_id(&node, &strict).unwrap(), Good, "restart");
         let hidden = Node { info: Err(No::Refused("NOPERM".into())), ..healthy() };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::ask::Known;
 use super::super::facts::{Aim, Node};
-use super::{ok, short, unknown, warn};
+use super::{fail, ok, short, unknown, warn};
 use crate::doctor::Finding;
 
 /// Clocks that are kept in step are closer than this.
@@ -47,7 +47,8 @@ pub(super) fn clocks(nodes: &[Node], silence: Option<Duration>) -> Option<Findin
     if nodes.len() < 2 {
         return None;
     }
-    let means = "a failover to a clock that is further behind than the failover took gives lower tokens";
+    let means = "a server that takes over goes by its own clock: one that is behind gives lower tokens, and one that is ahead drops \
+        the records of locks early";
     let mut gaps = Vec::new();
     for node in nodes {
         match &node.clock {
@@ -68,7 +69,7 @@ pub(super) fn clocks(nodes: &[Node], silence: Option<Duration>) -> Option<Findin
         ok(check, "", found).means("tokens rise over a failover")
     } else {
         let found = format!("{} is {} ahead of {}", first.address, short(distance), last.address);
-        warn(check, "", found).means(means).fix("keep the clocks of all servers in step: chrony or ntpd")
+        fail(check, "", found).means(means).fix("keep the clocks of all servers in step: chrony or ntpd")
     })
 }
 
@@ -188,7 +189,7 @@ mod tests {
     use super::super::super::facts::{ClockGap, Slow, Trips};
     use super::super::sample::{aim, assert_level, healthy};
     use super::*;
-    use crate::doctor::Level::{Ok as Good, Unknown, Warn};
+    use crate::doctor::Level::{Fail, Ok as Good, Unknown, Warn};
 
     fn off(millis: i64) -> Node {
         let gap = ClockGap { ahead: millis * 1000, error: Duration::from_millis(1) };
@@ -217,8 +218,8 @@ mod tests {
     fn servers_apart() {
         assert_eq!(clocks(&[healthy()], None), None);
         assert_level(&clocks(&[off(0), off(900)], None).unwrap(), Good, "900 ms apart");
-        assert_level(&clocks(&[off(0), off(900)], Some(Duration::from_millis(500))).unwrap(), Warn, "ahead of");
-        assert_level(&clocks(&[off(-700), off(0), off(700)], None).unwrap(), Warn, "1.4 s");
+        assert_level(&clocks(&[off(0), off(900)], Some(Duration::from_millis(500))).unwrap(), Fail, "ahead of");
+        assert_level(&clocks(&[off(-700), off(0), off(700)], None).unwrap(), Fail, "1.4 s");
         assert_level(&clocks(&[off(0), dumb()], None).unwrap(), Unknown, "+time");
     }
 

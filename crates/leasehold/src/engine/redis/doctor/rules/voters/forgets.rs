@@ -81,7 +81,7 @@ enum State {
     Will(Duration),
 }
 
-/// What the record says: start, longest lease, last touched (16 digits each), run. See `scripts/strict.lua`.
+/// What the record says: start, longest lease, last touched, the floor of tokens (16 digits each), run. See `scripts/strict.lua`.
 fn state(node: &Node, longest: Duration) -> Known<State> {
     let epoch = match node.master.as_ref().and_then(|master| master.epoch.as_ref()) {
         Some(epoch) => epoch.as_ref().map_err(No::clone)?,
@@ -90,14 +90,15 @@ fn state(node: &Node, longest: Duration) -> Known<State> {
     let run = node.info("run_id")?;
     let Some(record) = &epoch.record else { return Ok(State::Will(longest)) };
     let digits = |at: usize| record.get(at..at + 16).and_then(|digits| digits.parse::<u64>().ok());
-    let (Some(start), Some(known), Some(seen)) = (digits(0), digits(16), record.get(48..)) else {
+    let (Some(start), Some(known), Some(seen)) = (digits(0), digits(16), record.get(64..)) else {
         return Err(No::Refused("its record is not what leasehold writes".into()));
     };
     let longest = longest.max(Duration::from_micros(known));
     if seen.split(':').next() != Some(run) {
         return Ok(State::Will(longest));
     }
-    let end = start.saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
+    // A time to come counts as now: the clock was set back.
+    let end = start.min(epoch.now).saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
     Ok(match end.checked_sub(epoch.now) {
         None | Some(0) => State::Votes,
         Some(left) => State::Abstains(Duration::from_micros(left)),
@@ -161,7 +162,7 @@ mod tests {
 
     /// A node that was first asked so many seconds ago, in this run.
     fn asked(number: usize, ago: u64, run: &str) -> Node {
-        let record = format!("{:016}{:016}{:016}{run}", NOW - ago * 1_000_000, 30_000_000, NOW);
+        let record = format!("{:016}{:016}{:016}{:016}{run}", NOW - ago * 1_000_000, 30_000_000, NOW, NOW);
         with(number, Ok(Epoch { now: NOW, record: Some(record) }))
     }
 
