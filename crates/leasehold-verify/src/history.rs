@@ -141,6 +141,14 @@ pub enum FaultKind {
     Evict,
     /// The server's disk is full.
     DiskFull,
+    /// A server refuses writes.
+    ReadOnly,
+    /// A server hangs.
+    Hang,
+    /// Slots move from one master to another.
+    Reshard,
+    /// A node joins, and gets slots.
+    Grow,
 }
 
 /// How a lock is asked for.
@@ -406,6 +414,9 @@ pub enum Event {
         /// From when on servers that it does not hit could serve meanwhile: a majority of those who vote, or one that took another's place.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         served: Option<Nanos>,
+        /// The locks on servers that it does not hit: none of them may be lost by it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        spares: Vec<String>,
     },
     /// A fault is over: what was killed runs again, what was cut off is reachable, …
     FaultEnd {
@@ -416,6 +427,9 @@ pub enum Event {
         /// What came of it, for people: `node 2 is the master now`.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         note: String,
+        /// How many connections the servers accepted meanwhile, if that was counted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        connections: Option<u64>,
     },
     /// What was left at the very end, some TTLs after all had ended: must be nothing.
     Leftover {
@@ -543,6 +557,10 @@ named!(FaultKind:
     Ahead "ahead" "a server's wall clock jumps ahead: leases end early, and only tokens are promised",
     Evict "evict" "the server runs out of memory",
     DiskFull "disk-full" "the server's disk is full",
+    ReadOnly "read-only" "a server refuses writes",
+    Hang "hang" "a master hangs (SIGSTOP)",
+    Reshard "reshard" "slots move from one master to another",
+    Grow "grow" "a node joins the cluster and gets slots",
 );
 
 /// A history that cannot be read.

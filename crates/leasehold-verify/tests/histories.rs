@@ -56,7 +56,7 @@ async fn every_engine_keeps_its_promises_under_every_fault() {
         if cell.fault.is_some() {
             assert!(outcome.faults >= outcome.histories, "{cell}: {}", outcome.line());
         }
-        let tested = guarantees::to_be_tested(cell.local, cell.fault);
+        let tested = guarantees::to_be_tested(*cell);
         let missing: Vec<_> = tested.iter().filter(|promise| !outcome.tested.contains(promise)).collect();
         assert!(missing.is_empty(), "{cell}: {missing:?} were not put to the test");
     }

@@ -20,11 +20,13 @@
 //! | recovery | the lock is granted again within a bound after each fault | only where somebody waited in time and no other fault was near |
 //! | leaks | nothing is left at the end | it was looked for after all had ended |
 //! | deadlines | every call ends by its deadline and a second | the time in which its worker did not run is added |
+//! | load | while a server refuses writes, each client connects a few times at first and ten times a second at most | the servers count the connections themselves |
 
 mod counter;
 mod deadlines;
 mod exclusion;
 mod leaks;
+mod load;
 mod loss;
 mod order;
 mod permits;
@@ -90,6 +92,7 @@ pub fn check_as(events: &[Event], judge: Judge) -> Verdict {
         recovery,
         leaks::check(&story),
         deadlines::check(&story),
+        load::check(&story),
     ];
     let (mut findings, mut violations, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for mut room in rooms {

@@ -101,6 +101,10 @@ pub(crate) struct Fault<'a> {
     pub(crate) workers: &'a [Worker],
     /// From when on other servers could serve meanwhile.
     pub(crate) served: Option<Nanos>,
+    /// The locks on servers that it does not hit.
+    pub(crate) spares: &'a [String],
+    /// How many connections the servers accepted meanwhile.
+    pub(crate) connections: Option<u64>,
     pub(crate) from: Nanos,
     pub(crate) to: Option<Nanos>,
 }
@@ -208,14 +212,16 @@ impl<'a> Story<'a> {
     fn read_rest(&mut self, events: &'a [Event]) {
         for event in events {
             match event {
-                Event::FaultBegin { t, fault, kind, target, workers, served } => {
+                Event::FaultBegin { t, fault, kind, target, workers, served, spares } => {
                     // Told again with what it hits.
                     if let Some(told) = self.faults.iter_mut().find(|one| one.number == *fault && one.kind == *kind) {
                         (told.target, told.workers, told.served) = (target, workers, *served);
+                        told.spares = spares;
                         continue;
                     }
                     let (number, kind, served) = (*fault, *kind, *served);
-                    let fault = Fault { number, kind, target, workers, served, from: *t, to: None };
+                    let (from, to, connections) = (*t, None, None);
+                    let fault = Fault { number, kind, target, workers, served, spares, connections, from, to };
                     self.faults.push(fault);
                 }
                 Event::Leftover { t, lock, what } => self.leftovers.push((*t, lock, what)),
@@ -225,10 +231,11 @@ impl<'a> Story<'a> {
             }
         }
         for event in events {
-            let Event::FaultEnd { t, fault, .. } = event else { continue };
+            let Event::FaultEnd { t, fault, connections, .. } = event else { continue };
             let open = |one: &&mut Fault<'_>| one.number == *fault && one.to.is_none();
             if let Some(one) = self.faults.iter_mut().find(open) {
                 one.to = Some((*t).max(one.from));
+                one.connections = *connections;
             }
         }
         self.faults.sort_by_key(|fault| (fault.from, fault.number));

@@ -19,11 +19,11 @@ use self::crew::Crew;
 use self::live::Live;
 pub use self::live::Progress;
 pub use crate::deploy::Trouble;
-use crate::deploy::{Deployment, Local, Setup};
+use crate::deploy::{Deployment, Local, Setup, UrlOption};
 use crate::dice::Dice;
 use crate::history::{Event, FaultKind, Header, Worker, Workload};
 use crate::resource::Resource;
-use crate::worker::{Assignment, lock_names};
+use crate::worker::{Assignment, lock_names, lock_prefix};
 
 /// A third of it is how long a look at the engine may take.
 const LOOKING: Duration = Duration::from_secs(15);
@@ -71,6 +71,8 @@ pub struct Scene {
     pub control: Option<Control>,
     /// The TTL of all leases; `None`: one that suits.
     pub ttl: Option<Duration>,
+    /// What the engine's URL asks for, where it is started here; `None`: what the faults need.
+    pub option: Option<UrlOption>,
     /// The program that is a worker when its first word is [`WORKER`](crate::worker::WORKER).
     pub worker: PathBuf,
 }
@@ -116,8 +118,8 @@ impl Stage {
         let control = scene.control;
         let faults: Vec<FaultKind> =
             scene.faults.iter().copied().filter(|kind| !control.is_some_and(|control| control.takes(*kind))).collect();
-        let setup =
-            Setup { faults, guard: control.is_none_or(|control| !control.is_of_the_servers()), ttl, apart: true };
+        let guard = control.is_none_or(|control| !control.is_of_the_servers());
+        let setup = Setup { faults, guard, ttl, apart: true, option: scene.option };
         let deployment = match &scene.target {
             Target::Local(local) => Deployment::start(*local, &setup).await?,
             Target::Engine(url) => Deployment::remote(url, &setup).await?,
@@ -164,7 +166,7 @@ impl Stage {
     pub async fn perform(&mut self, run: &Run, mut progress: impl FnMut(&Progress)) -> Result<Vec<Event>, Trouble> {
         self.runs += 1;
         let own = self.look_on().await?;
-        let locks = names(run);
+        let locks = self.names(run);
         let looked_at = lock_names(run.workload, &locks);
         allowed(&own, run)?;
         let shared = own.capabilities().reach != Reach::Process;
@@ -205,6 +207,16 @@ impl Stage {
         self.look_for_sessions(&live).await?;
         live.put(Event::Done { t: live.now() });
         live.finish().map_err(|error| Trouble::new(error.to_string()))
+    }
+
+    /// The locks of a run: the same for the same seed, so that an engine does not fill up with names.
+    fn names(&mut self, run: &Run) -> Vec<String> {
+        let count = match run.workload {
+            Workload::Mutex | Workload::Rwlock | Workload::Reentrant => 2,
+            _ => 1,
+        };
+        let base = format!("verify:{}:{}", run.workload, run.seed);
+        self.deployment.names(&base, lock_prefix(run.workload), count)
     }
 
     fn header(&self, run: &Run, own: &Locks) -> Header {
@@ -317,15 +329,6 @@ impl Stage {
     }
 }
 
-/// The locks of a run: the same for the same seed, so that an engine does not fill up with names.
-fn names(run: &Run) -> Vec<String> {
-    let count = match run.workload {
-        Workload::Mutex | Workload::Rwlock | Workload::Reentrant => 2,
-        _ => 1,
-    };
-    (1..=count).map(|number| format!("verify:{}:{}:{number}", run.workload, run.seed)).collect()
-}
-
 async fn look_for_others(own: &Locks, locks: &[String]) -> Result<(), Trouble> {
     for lock in locks {
         let mut tries = 0;
@@ -394,7 +397,7 @@ fn started() -> String {
 impl Scene {
     fn default_ttl(&self) -> Duration {
         match &self.target {
-            Target::Local(local) => self.control.and_then(Control::ttl).unwrap_or_else(|| local.ttl_for(&self.faults)),
+            Target::Local(local) => self.control.and_then(Control::ttl).unwrap_or_else(|| local.ttl_for(&self.faults, self.option)),
             Target::Engine(_) => Duration::from_secs(3),
         }
     }
@@ -419,6 +422,9 @@ impl Scene {
         words.push(format!("--seed {} --workers {}", run.seed, run.workers));
         if let Some(ttl) = self.ttl {
             words.push(format!("--ttl {}s", ttl.as_secs_f64()));
+        }
+        if let Some(option) = self.option {
+            words.push(format!("--option {option}"));
         }
         if self.control.is_some() {
             words.push("--guard off".to_owned());

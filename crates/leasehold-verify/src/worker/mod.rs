@@ -120,9 +120,14 @@ async fn work() -> Result<(), String> {
     Ok(())
 }
 
-/// The locks behind these names: a job's has a name of its own.
+/// What stands before the names of locks: a job's lock has a name of its own.
+pub(crate) fn lock_prefix(workload: Workload) -> &'static str {
+    if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" }
+}
+
+/// The locks behind these names.
 pub(crate) fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
-    let prefix = if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" };
+    let prefix = lock_prefix(workload);
     names.iter().map(|name| format!("{prefix}{name}")).collect()
 }
 

@@ -86,7 +86,7 @@ async fn strike(deployment: &mut Deployment, clients: [&Locks; 2], fault: FaultK
 
 /// How many locks two had at once.
 async fn together(local: Local, fault: FaultKind, guard: bool) -> usize {
-    let setup = Setup { faults: vec![fault], guard, ttl: TTL, apart: false };
+    let setup = Setup { faults: vec![fault], guard, ttl: TTL, apart: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
     assert_eq!(deployment.control().is_some(), !guard);
     let (one, two) = (client(deployment.url(), TTL).await, client(deployment.url(), TTL).await);

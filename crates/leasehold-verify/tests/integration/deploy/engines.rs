@@ -12,7 +12,7 @@ use crate::deploy::site::{BOUND, faults, start, survives};
 async fn survives_all(local: Local, faults: &[FaultKind], version: &str) -> Vec<String> {
     // What is to be shown here does not need leases that outlive a fault.
     let ttl = local.ttl();
-    let setup = Setup { faults: faults.to_vec(), guard: true, ttl, apart: false };
+    let setup = Setup { faults: faults.to_vec(), guard: true, ttl, apart: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
     assert_eq!(deployment.engine(), local.as_str());
     let versions = deployment.versions().join(", ");

@@ -9,7 +9,7 @@ use leasehold_verify::history::FaultKind::{self, *};
 use crate::deploy::site::start;
 
 fn setup(faults: &[FaultKind]) -> Setup {
-    Setup { faults: faults.to_vec(), guard: true, ttl: Duration::from_secs(1), apart: false }
+    Setup { faults: faults.to_vec(), guard: true, ttl: Duration::from_secs(1), apart: false, option: None }
 }
 
 async fn refused(local: Local, faults: &[FaultKind]) -> String {
