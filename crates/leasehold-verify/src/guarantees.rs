@@ -193,6 +193,7 @@ pub fn to_be_tested(cell: Cell) -> Vec<Promise> {
         Promise::Fencing,
         Promise::Counter,
         Promise::Ticks,
+        Promise::Eviction,
     ];
     // In one process all are stopped together, and nobody waits meanwhile.
     let after_faults = cell.fault.filter(|_| cell.local != Local::Memory).map(|_| Promise::Recovery);

@@ -211,6 +211,17 @@ pub enum Call {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
+    /// Force-releases a holder's claim; ended by [`Outcome::Evicted`]. What a graceful one promises (the next is granted only when the holder has released
+    /// or its deadline has passed) would be a field here, and a rule of its own in `check/eviction.rs`.
+    Evict {
+        /// Which lock.
+        lock: String,
+        /// The call by which it is held, as far as that is known: a tick's run is known by its token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<OpId>,
+        /// The holder's token, as it was seen.
+        token: u64,
+    },
     /// Does the work of a tick of a schedule; ended by [`Outcome::Done`].
     Tick {
         /// Which job.
@@ -260,6 +271,15 @@ pub enum Outcome {
     Value {
         /// What.
         value: Option<u64>,
+    },
+    /// Ok: the claim is gone.
+    Evicted {
+        /// What is to be written to the resource, so that the evicted holder is refused there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<u64>,
+        /// Whether it had gone before.
+        #[serde(default)]
+        gone: bool,
     },
     /// Ok: the work is done.
     Done,

@@ -35,11 +35,13 @@ pub enum Promise {
     Deadlines,
     /// Clients that a server refuses do not reconnect again and again.
     Load,
+    /// An evicted holder is told soon, and fenced off; no other holder is.
+    Eviction,
 }
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Exclusion,
         Self::Tokens,
         Self::Reentry,
@@ -53,6 +55,7 @@ impl Promise {
         Self::Leaks,
         Self::Deadlines,
         Self::Load,
+        Self::Eviction,
     ];
 }
 

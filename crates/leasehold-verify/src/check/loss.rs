@@ -26,13 +26,17 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
                 never(story, hold, &mut bench);
                 continue;
             };
-            needless(story, hold, lost, &mut bench);
+            if hold.evicted.is_none() {
+                needless(story, hold, lost, &mut bench);
+            }
             if ran(story, hold, lost, deadline) {
                 notices.push(i128::from(lost) - i128::from(deadline));
             }
             // Readers only mind those who are alone.
             let others = if hold.mode == Mode::Exclusive { holds } else { &alone };
-            let overtaken = story.header.exclusion && too_late(story, hold, lost, deadline, others, &mut bench);
+            // When an evicted holder is told is judged by itself.
+            let alone = story.header.exclusion && hold.evicted.is_none();
+            let overtaken = alone && too_late(story, hold, lost, deadline, others, &mut bench);
             if !overtaken {
                 late(story, hold, lost, deadline, &mut bench);
             }

@@ -43,6 +43,8 @@ pub(crate) struct Hold<'a> {
     pub(crate) released: Option<Nanos>,
     /// By when it was surely given back.
     pub(crate) gone: Option<Nanos>,
+    /// When somebody began to force-release it, if that may have been done.
+    pub(crate) evicted: Option<Nanos>,
     /// It was surely held from its grant until then; the same as the grant if nothing confirms it.
     pub(crate) until: Nanos,
     /// Its holder might rely on it until then: the last deadline that it knew of, unless it began to give it back, knew that it is lost, or was killed.
@@ -302,6 +304,7 @@ impl<'a> Story<'a> {
                 release: None,
                 released: None,
                 gone: None,
+                evicted: None,
                 until: granted,
                 valid: granted,
             });
@@ -334,6 +337,7 @@ impl<'a> Story<'a> {
             }
             hold.release = Some(hold.release.unwrap_or(made.begin));
         }
+        self.read_evictions();
         for hold in &mut self.holds {
             hold.held.sort_unstable();
             hold.deadline = hold.held.iter().map(|&(_, deadline)| deadline).fold(hold.deadline, Nanos::max);
@@ -344,6 +348,25 @@ impl<'a> Story<'a> {
             // Also a giving back that failed: it goes on in the background.
             let ends = [left.get(&hold.op).copied(), hold.unheld, hold.lost.map(|(lost, _)| lost), killed];
             hold.valid = ends.into_iter().flatten().fold(hold.deadline, Nanos::min).max(hold.until);
+            // The stated exception: others may come in from then on, and its token is what keeps it out.
+            if let Some(evicted) = hold.evicted {
+                hold.until = hold.until.min(evicted).max(hold.granted);
+                hold.valid = hold.valid.min(evicted).max(hold.granted);
+            }
+        }
+    }
+
+    /// The holds that somebody force-released, or may have.
+    fn read_evictions(&mut self) {
+        for made in &self.calls {
+            let Call::Evict { hold: Some(hold), token, .. } = made.call else { continue };
+            if let Some((_, Outcome::Evicted { gone: true, .. } | Outcome::Failed { .. })) = made.end {
+                continue;
+            }
+            let hold = self.hold_of.get(hold).and_then(|&at| self.holds.get_mut(at));
+            if let Some(hold) = hold.filter(|hold| hold.token == *token) {
+                hold.evicted = Some(hold.evicted.unwrap_or(made.begin).min(made.begin));
+            }
         }
     }
 }

@@ -28,6 +28,9 @@ use crate::worker::{Assignment, lock_names, lock_prefix};
 /// A third of it is how long a look at the engine may take.
 const LOOKING: Duration = Duration::from_secs(15);
 
+/// What the names of locks begin with that are held all the time.
+const ANCHOR: &str = "verify:anchor:";
+
 /// How often it is tried again.
 const LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
@@ -167,7 +170,9 @@ impl Stage {
         self.runs += 1;
         let own = self.look_on().await?;
         let locks = self.names(run);
-        let looked_at = lock_names(run.workload, &locks);
+        let anchors = self.anchors(run);
+        let mut looked_at = lock_names(run.workload, &locks);
+        looked_at.extend(anchors.iter().flatten().cloned());
         allowed(&own, run)?;
         let shared = own.capabilities().reach != Reach::Process;
         // What cannot be looked at is not judged by it.
@@ -183,7 +188,7 @@ impl Stage {
         live.is_written().map_err(|error| Trouble::new(error.to_string()))?;
         let socket = self.folder.path().join(format!("resource-{}", self.runs));
         let _resource = Resource::serve(&socket).map_err(|error| Trouble::new(format!("no socket: {error}")))?;
-        let assignment = self.assignment(run, &live, locks.clone(), socket);
+        let assignment = Assignment { anchors, ..self.assignment(run, &live, locks.clone(), socket) };
         let env = self.workers_clock.iter().flat_map(leasehold_testbed::WallClock::environment).collect();
         let mut words = self.deployment.enter();
         words.push(self.scene.worker.display().to_string());
@@ -219,6 +224,16 @@ impl Stage {
         self.deployment.names(&base, lock_prefix(run.workload), count)
     }
 
+    /// For each lane, locks that it holds all the time, where servers are hit and others are not.
+    fn anchors(&mut self, run: &Run) -> Vec<Vec<String>> {
+        // In the history of a schedule there are only its runs.
+        if run.workload == Workload::Ticks || run.faults.iter().all(|fault| !fault.hits_servers()) {
+            return Vec::new();
+        }
+        let base = format!("{ANCHOR}{}:{}", run.workload, run.seed);
+        (0..run.workers).map(|lane| self.deployment.anchors(&format!("{base}:{lane}"))).collect()
+    }
+
     fn header(&self, run: &Run, own: &Locks) -> Header {
         let can = own.capabilities();
         Header {
@@ -252,6 +267,7 @@ impl Stage {
             ttl: self.ttl,
             origin: live.origin,
             workers: Vec::new(),
+            anchors: Vec::new(),
             workload: run.workload,
             locks,
             hold: control.and_then(|control| control.hold(self.ttl)).unwrap_or(hold),
@@ -259,6 +275,8 @@ impl Stage {
             resource,
             fenced: run.workload != Workload::Unfenced && control != Some(Control::NoFencing),
             hands: control.map(Control::hands).unwrap_or_default(),
+            // A control shows one thing.
+            evicts: control.is_none(),
             seed: run.seed,
             history: run.history.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())),
         }

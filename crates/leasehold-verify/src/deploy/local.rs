@@ -203,6 +203,7 @@ fn of_redis(fault: FaultKind) -> Option<&'static str> {
 
 fn of_sentinel(fault: FaultKind) -> Option<&'static str> {
     match fault {
+        FaultKind::Evict | FaultKind::DiskFull => Some("this is done to one Redis alone: --local redis"),
         FaultKind::Leader => Some("has no leader; what comes nearest is failover"),
         _ => of_cluster_alone(fault),
     }

@@ -261,6 +261,11 @@ impl Deployment {
         self.gear.names(base, prefix, count)
     }
 
+    /// Names for locks, one on each master of a cluster; none elsewhere. They count as locks of the run.
+    pub fn anchors(&mut self, base: &str) -> Vec<String> {
+        self.gear.anchors(base)
+    }
+
     /// How many connections the servers have accepted so far, where proxies stand before them.
     pub fn connections(&self) -> Option<u64> {
         self.lines.as_ref().map(Lines::connections)

@@ -72,6 +72,7 @@ pub(crate) fn promise(promise: Promise) -> &'static str {
         Promise::Leaks => "leaks",
         Promise::Deadlines => "deadlines",
         Promise::Load => "load",
+        Promise::Eviction => "eviction",
     }
 }
 
@@ -91,6 +92,7 @@ pub(crate) fn about(promise: Promise) -> &'static str {
         Promise::Leaks => "Nothing is left behind.",
         Promise::Deadlines => "Every call ends by its deadline and a second.",
         Promise::Load => "Clients of a server that refuses writes do not reconnect again and again.",
+        Promise::Eviction => "An evicted holder is told soon and fenced off, and no other is.",
     }
 }
 

@@ -19,6 +19,8 @@ use crate::history::FaultKind;
 
 /// How many masters share the slots.
 const MASTERS: usize = 3;
+/// How many slots there are.
+const SLOTS: usize = 16_384;
 /// All nodes from the start: the masters, a replica each.
 const NODES: usize = MASTERS * 2;
 /// How long a cluster may take to find itself again.
@@ -36,6 +38,8 @@ pub(in crate::deploy) struct Cluster {
     clocks: Vec<Hand>,
     /// The locks of this run, as the workers name them, with their slots.
     locks: Vec<(String, u16)>,
+    /// Those besides that are held all the time.
+    anchors: Vec<(String, u16)>,
     /// The master that was hit last, and a slot of it.
     hit: (usize, u16),
     /// Slots that are half-way.
@@ -69,6 +73,7 @@ impl Cluster {
             spare,
             clocks,
             locks: Vec::new(),
+            anchors: Vec::new(),
             hit: (0, 0),
             moving: Vec::new(),
             away: Vec::new(),
@@ -94,21 +99,16 @@ impl Cluster {
 
     /// A name for each master, by the slots that they have at the start.
     pub(super) fn names(&mut self, base: &str, prefix: &str) -> Vec<String> {
-        let mut names: Vec<(usize, String)> = Vec::new();
-        for number in 1.. {
-            let name = format!("{base}:{number}");
-            let slot = slot_of(&format!("{prefix}{name}"));
-            let share = usize::from(slot) * MASTERS / 16_384;
-            if names.iter().all(|(other, _)| *other != share) {
-                names.push((share, name));
-            }
-            if names.len() == MASTERS {
-                break;
-            }
-        }
-        let slot = |name: &str| slot_of(&format!("{prefix}{name}"));
-        self.locks = names.iter().map(|(_, name)| (name.clone(), slot(name))).collect();
-        names.into_iter().map(|(_, name)| name).collect()
+        self.locks = spread(base, prefix);
+        self.anchors.clear();
+        self.locks.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The same, besides those.
+    pub(super) fn anchors(&mut self, base: &str) -> Vec<String> {
+        let more = spread(base, "");
+        self.anchors.extend(more.iter().cloned());
+        more.into_iter().map(|(name, _)| name).collect()
     }
 
     /// The owner of a slot, asked until a node says so.
@@ -126,7 +126,7 @@ impl Cluster {
     /// The locks whose slots other masters have.
     async fn elsewhere(&self) -> Result<Vec<String>, Trouble> {
         let mut elsewhere = Vec::new();
-        for (name, slot) in &self.locks {
+        for (name, slot) in self.locks.iter().chain(&self.anchors) {
             if self.owner(*slot).await? != self.hit.0 {
                 elsewhere.push(name.clone());
             }
@@ -135,7 +135,7 @@ impl Cluster {
     }
 
     fn all(&self) -> Vec<String> {
-        self.locks.iter().map(|(name, _)| name.clone()).collect()
+        self.locks.iter().chain(&self.anchors).map(|(name, _)| name.clone()).collect()
     }
 
     pub(super) async fn begin(
@@ -211,7 +211,7 @@ impl Cluster {
         let mut masters = Vec::new();
         for share in 0..MASTERS {
             // The first slot of each third; no lock's slot is likely to be that one.
-            let owner = self.owner((share * 16_384).div_ceil(MASTERS) as u16).await?;
+            let owner = self.owner((share * SLOTS).div_ceil(MASTERS) as u16).await?;
             if owner != than && !masters.contains(&owner) {
                 masters.push(owner);
             }
@@ -299,5 +299,35 @@ impl Cluster {
 fn silence(lines: Option<&Lines>, node: usize, dice: &mut Dice) {
     if let Some(lines) = lines {
         lines.silence_half_of(node, dice);
+    }
+}
+
+/// A name for each master, and its slot, by the slots that they have at the start.
+fn spread(base: &str, prefix: &str) -> Vec<(String, u16)> {
+    let mut found: Vec<Option<(String, u16)>> = vec![None; MASTERS];
+    for number in 1.. {
+        let name = format!("{base}:{number}");
+        let slot = slot_of(&format!("{prefix}{name}"));
+        found[usize::from(slot) * MASTERS / SLOTS].get_or_insert((name, slot));
+        if found.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    found.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_master_has_a_lock() {
+        for base in ["verify:mutex:1", "verify:anchor:fenced:7:3"] {
+            let shares: Vec<usize> =
+                spread(base, "cron:").iter().map(|(_, slot)| usize::from(*slot) * MASTERS / SLOTS).collect();
+            assert_eq!(shares, [0, 1, 2]);
+        }
+        let (name, slot) = spread("a", "cron:").remove(0);
+        assert_eq!(slot, slot_of(&format!("cron:{name}")));
     }
 }

@@ -109,6 +109,14 @@ impl Gear {
         }
     }
 
+    /// The same for locks that are held all the time.
+    pub(super) fn anchors(&mut self, base: &str) -> Vec<String> {
+        match self {
+            Self::Cluster(cluster) => cluster.anchors(base),
+            _ => Vec::new(),
+        }
+    }
+
     /// Whether it causes this fault itself, and not the lines before it.
     pub(super) fn causes(&self, fault: FaultKind) -> bool {
         matches!((self, fault), (Self::Zookeeper(_), FaultKind::Partition))

@@ -210,7 +210,7 @@ impl Reader {
                 }
                 return;
             }
-            Call::Lock { .. } | Call::Tick { .. } => return,
+            Call::Lock { .. } | Call::Tick { .. } | Call::Evict { .. } => return,
         };
         self.calls.insert(op, Is::Mark(self.run.marks.len()));
         let (lane, register, token) = (self.lane(worker), register.clone(), *token);

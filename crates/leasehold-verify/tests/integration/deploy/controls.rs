@@ -114,7 +114,8 @@ async fn guards(local: Local, fault: FaultKind) {
 async fn servers_that_forget() {
     tokio::join!(
         guards(Local::Redis, FaultKind::Wipe),
-        guards(Local::Redis, FaultKind::Failover),
+        guards(Local::RedisSentinel, FaultKind::Failover),
+        guards(Local::RedisCluster, FaultKind::Failover),
         guards(Local::Redlock, FaultKind::Wipe),
         guards(Local::Redis, FaultKind::Evict),
     );
