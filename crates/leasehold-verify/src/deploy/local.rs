@@ -88,7 +88,7 @@ impl Local {
             Self::RedisSentinel | Self::RedisCluster if faults.contains(&FaultKind::Failover) => Duration::from_secs(6),
             // There the master is replaced after its clock was set back.
             Self::RedisSentinel if option == Some(UrlOption::Replicas) && faults.contains(&FaultKind::Clock) => {
-                Duration::from_secs(6)
+                Duration::from_secs(8)
             }
             Self::Redis | Self::RedisSentinel
                 if faults.iter().any(|fault| [FaultKind::Wipe, FaultKind::Clock, FaultKind::Ahead].contains(fault)) =>

@@ -69,7 +69,9 @@ impl Redis {
             Ok::<_, Trouble>(node)
         };
         let servers = if sentinels {
-            let down_after = if setup.guard { DOWN_AFTER } else { DOWN_SOON };
+            // What is replaced must be so while its leases last.
+            let soon = !setup.guard || setup.option == Some(UrlOption::Replicas);
+            let down_after = if soon { DOWN_SOON } else { DOWN_AFTER };
             let (master, replica) = (node()?, node()?);
             Servers::Set(SentinelSet::each(&master, &[replica], down_after).await?)
         } else {
