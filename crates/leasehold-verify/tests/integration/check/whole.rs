@@ -2,7 +2,7 @@
 
 use leasehold_verify::check::check;
 use leasehold_verify::history::{Call, Event, FaultKind, Outcome, State, Workload, line, load, read};
-use leasehold_verify::verdict::SecondOpinion;
+use leasehold_verify::verdict::{Promise, SecondOpinion};
 use proptest::prelude::*;
 
 use crate::check::build::{History, MS, alone, failed, header, unknown};
@@ -12,7 +12,7 @@ use crate::check::simulate::{Plan, simulate};
 fn nothing_at_all_is_a_verdict() {
     let verdict = check(&[]);
     assert!(verdict.holds() && !verdict.complete);
-    assert_eq!(verdict.findings.len(), 12);
+    assert_eq!(verdict.findings.len(), Promise::ALL.len());
 }
 
 #[test]
