@@ -3,8 +3,9 @@
 //!
 //! Everything is [`Guaranteed`](Claim::Guaranteed) but what a rule of the table below takes out. A rule says why, and which page says so.
 
-use crate::deploy::Local;
+use crate::deploy::{Local, UrlOption};
 use crate::history::{FaultKind, Header};
+use crate::matrix::Cell;
 use crate::verdict::Promise;
 
 /// What is claimed of a promise.
@@ -120,7 +121,7 @@ impl Terms<'_> {
 
     /// Whether what a server answered may be gone. With `replicas` a fail-over keeps it.
     fn may_forget(&self) -> bool {
-        let on_redis = matches!(self.engine, "redis" | "rediss" | "redlock");
+        let on_redis = matches!(self.engine, "redis" | "redis-sentinel" | "redis-cluster" | "rediss" | "redlock");
         on_redis && (self.wants(FaultKind::Wipe) || (self.wants(FaultKind::Failover) && !self.replicas))
     }
 
@@ -174,14 +175,15 @@ fn options_of(url: &str) -> (&str, &str) {
     (engine, url.split_once('?').map_or("", |(_, options)| options))
 }
 
-/// What is claimed in a cell of the matrix, where servers that may forget have `strict`.
-pub fn of_cell(local: Local, fault: Option<FaultKind>, promise: Promise) -> Word {
-    let faults = Vec::from_iter(fault);
-    Terms { engine: local.as_str(), strict: true, replicas: false, faults: &faults }.word(promise)
+/// What is claimed in a cell of the matrix, where servers that may forget have `strict`, unless it says otherwise.
+pub fn of_cell(cell: Cell, promise: Promise) -> Word {
+    let faults = Vec::from_iter(cell.fault);
+    let replicas = cell.option == Some(UrlOption::Replicas);
+    Terms { engine: cell.local.as_str(), strict: !replicas, replicas, faults: &faults }.word(promise)
 }
 
 /// The promises that the histories of a cell must have put to the test.
-pub fn to_be_tested(local: Local, fault: Option<FaultKind>) -> Vec<Promise> {
+pub fn to_be_tested(cell: Cell) -> Vec<Promise> {
     let always = [
         Promise::Exclusion,
         Promise::Tokens,
@@ -191,11 +193,13 @@ pub fn to_be_tested(local: Local, fault: Option<FaultKind>) -> Vec<Promise> {
         Promise::Fencing,
         Promise::Counter,
         Promise::Ticks,
+        Promise::Eviction,
     ];
     // In one process all are stopped together, and nobody waits meanwhile.
-    let after_faults = fault.filter(|_| local != Local::Memory).map(|_| Promise::Recovery);
-    let all = always.into_iter().chain(after_faults);
-    all.filter(|promise| of_cell(local, fault, *promise).claim == Claim::Guaranteed).collect()
+    let after_faults = cell.fault.filter(|_| cell.local != Local::Memory).map(|_| Promise::Recovery);
+    let load = cell.fault.filter(|fault| *fault == FaultKind::ReadOnly).map(|_| Promise::Load);
+    let all = always.into_iter().chain(after_faults).chain(load);
+    all.filter(|promise| of_cell(cell, *promise).claim == Claim::Guaranteed).collect()
 }
 
 /// All exceptions as lines of a table in Markdown: which promises, why, and where that is said.
@@ -244,7 +248,7 @@ mod tests {
         let mut exceptions = Vec::new();
         for cell in crate::matrix::cells() {
             for promise in Promise::ALL {
-                let word = of_cell(cell.local, cell.fault, promise);
+                let word = of_cell(cell, promise);
                 assert!(!word.why.is_empty() && word.docs.starts_with("docs/"), "{word:?}");
                 if word.claim == Claim::Counted {
                     exceptions.push((cell.fault, promise));

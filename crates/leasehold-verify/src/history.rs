@@ -141,6 +141,14 @@ pub enum FaultKind {
     Evict,
     /// The server's disk is full.
     DiskFull,
+    /// A server refuses writes.
+    ReadOnly,
+    /// A server hangs.
+    Hang,
+    /// Slots move from one master to another.
+    Reshard,
+    /// A node joins, and gets slots.
+    Grow,
 }
 
 /// How a lock is asked for.
@@ -203,6 +211,17 @@ pub enum Call {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
+    /// Force-releases a holder's claim; ended by [`Outcome::Evicted`]. What a graceful one promises (the next is granted only when the holder has released
+    /// or its deadline has passed) would be a field here, and a rule of its own in `check/eviction.rs`.
+    Evict {
+        /// Which lock.
+        lock: String,
+        /// The call by which it is held, as far as that is known: a tick's run is known by its token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hold: Option<OpId>,
+        /// The holder's token, as it was seen.
+        token: u64,
+    },
     /// Does the work of a tick of a schedule; ended by [`Outcome::Done`].
     Tick {
         /// Which job.
@@ -252,6 +271,15 @@ pub enum Outcome {
     Value {
         /// What.
         value: Option<u64>,
+    },
+    /// Ok: the claim is gone.
+    Evicted {
+        /// What is to be written to the resource, so that the evicted holder is refused there.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<u64>,
+        /// Whether it had gone before.
+        #[serde(default)]
+        gone: bool,
     },
     /// Ok: the work is done.
     Done,
@@ -406,6 +434,9 @@ pub enum Event {
         /// From when on servers that it does not hit could serve meanwhile: a majority of those who vote, or one that took another's place.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         served: Option<Nanos>,
+        /// The locks on servers that it does not hit: none of them may be lost by it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        spares: Vec<String>,
     },
     /// A fault is over: what was killed runs again, what was cut off is reachable, …
     FaultEnd {
@@ -416,6 +447,9 @@ pub enum Event {
         /// What came of it, for people: `node 2 is the master now`.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         note: String,
+        /// How many connections the servers accepted meanwhile, if that was counted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        connections: Option<u64>,
     },
     /// What was left at the very end, some TTLs after all had ended: must be nothing.
     Leftover {
@@ -543,6 +577,10 @@ named!(FaultKind:
     Ahead "ahead" "a server's wall clock jumps ahead: leases end early, and only tokens are promised",
     Evict "evict" "the server runs out of memory",
     DiskFull "disk-full" "the server's disk is full",
+    ReadOnly "read-only" "a server refuses writes",
+    Hang "hang" "a master hangs (SIGSTOP)",
+    Reshard "reshard" "slots move from one master to another",
+    Grow "grow" "a node joins the cluster and gets slots",
 );
 
 /// A history that cannot be read.

@@ -24,7 +24,8 @@ pub enum Promise {
     Order,
     /// A tick runs once, again only when its run was lost.
     Ticks,
-    /// A guard is never held after its deadline, and its holder is told of the loss, unasked, by then and before anybody else holds the lock.
+    /// A guard is never held after its deadline, and its holder is told of the loss, unasked, by then and before anybody else holds the lock. No lock
+    /// is lost by a fault of servers that do not keep it.
     Loss,
     /// The lock can be had again within a bound after each fault.
     Recovery,
@@ -32,11 +33,15 @@ pub enum Promise {
     Leaks,
     /// Every call ends by its deadline and a second.
     Deadlines,
+    /// Clients that a server refuses do not reconnect again and again.
+    Load,
+    /// An evicted holder is told soon, and fenced off; no other holder is.
+    Eviction,
 }
 
 impl Promise {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Exclusion,
         Self::Tokens,
         Self::Reentry,
@@ -49,6 +54,8 @@ impl Promise {
         Self::Recovery,
         Self::Leaks,
         Self::Deadlines,
+        Self::Load,
+        Self::Eviction,
     ];
 }
 

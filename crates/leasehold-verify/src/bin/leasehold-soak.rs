@@ -113,7 +113,7 @@ fn options() -> Result<Options, String> {
 }
 
 fn wanted(cell: &Cell, only: Option<&str>) -> bool {
-    let name = format!("{}/{}", cell.local, cell.fault.map_or("none", |fault| fault.as_str()));
+    let name = format!("{}/{}", cell.local, cell.name());
     only.is_none_or(|only| name == only || name.split('/').next() == Some(only))
 }
 

@@ -90,6 +90,7 @@ fn name(call: &Call) -> String {
         Call::Release { hold } => format!("the giving back of hold {hold}"),
         Call::Write { register, .. } => format!("a write to {register:?}"),
         Call::Read { register, .. } => format!("a read of {register:?}"),
+        Call::Evict { lock, token, .. } => format!("the eviction of token {token} of {lock:?}"),
         Call::Tick { job, tick, .. } => format!("tick {tick} of {job:?}"),
     }
 }

@@ -1,7 +1,7 @@
 //! A guard is never held after its deadline, and its holder is told of the loss, then and before anybody else holds the lock.
 
 use super::exclusion::capital;
-use super::story::{Hold, Story};
+use super::story::{Fault, Hold, Story};
 use super::words::{at, counted, fault_at, long, who};
 use super::{Bench, Judged};
 use crate::history::{Mode, Nanos};
@@ -26,12 +26,17 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
                 never(story, hold, &mut bench);
                 continue;
             };
+            if hold.evicted.is_none() {
+                needless(story, hold, lost, &mut bench);
+            }
             if ran(story, hold, lost, deadline) {
                 notices.push(i128::from(lost) - i128::from(deadline));
             }
             // Readers only mind those who are alone.
             let others = if hold.mode == Mode::Exclusive { holds } else { &alone };
-            let overtaken = story.header.exclusion && too_late(story, hold, lost, deadline, others, &mut bench);
+            // When an evicted holder is told is judged by itself.
+            let alone = story.header.exclusion && hold.evicted.is_none();
+            let overtaken = alone && too_late(story, hold, lost, deadline, others, &mut bench);
             if !overtaken {
                 late(story, hold, lost, deadline, &mut bench);
             }
@@ -111,6 +116,40 @@ fn held(story: &Story<'_>, hold: &Hold<'_>, bench: &mut Bench) {
         );
         bench.broken((deadline.min(t), t), &[hold.worker], &[hold.op], title, words);
     }
+}
+
+/// Lost while all that went wrong happened to servers that do not keep it, though its holder ran. On a machine that is busy a renewal may be late.
+fn needless(story: &Story<'_>, hold: &Hold<'_>, lost: Nanos, bench: &mut Bench) {
+    let since = lost.saturating_sub(story.header.ttl.saturating_mul(2));
+    let near = |fault: &&Fault<'_>| {
+        let until = fault.until().saturating_add(story.header.ttl);
+        !fault.kind.hits_workers() && fault.from <= lost && until >= since
+    };
+    let mut spared = None;
+    for fault in story.faults.iter().filter(near) {
+        if !fault.spares.iter().any(|lock| lock == hold.lock) {
+            return;
+        }
+        spared = Some(fault);
+    }
+    let released = hold.release.is_some_and(|release| release <= lost);
+    let Some(fault) = spared.filter(|_| !released && story.life(hold.worker).awake(since.max(hold.granted), lost)) else {
+        return;
+    };
+    let title = format!("{:?} was lost by fault {}, which did not hit its server", hold.lock, fault.number);
+    let words = format!(
+        "{} was granted {:?} at {} with token {}, and lost it at {}. Fault {} ({} of {}) had begun at {}, and the server of this lock was not hit.",
+        capital(&who(story, hold.worker)),
+        hold.lock,
+        at(hold.granted),
+        hold.token,
+        at(lost),
+        fault.number,
+        fault.kind,
+        fault.target,
+        at(fault.from),
+    );
+    bench.late((fault.from, lost), &[hold.worker], &[hold.op], title, words);
 }
 
 /// Not told at all: whoever does not look relies on that.

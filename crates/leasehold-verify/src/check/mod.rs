@@ -7,7 +7,7 @@
 //!
 //! | promise | what is checked | why it gives no false alarm |
 //! |---|---|---|
-//! | exclusion | per lock, no two stretches in which the holders of conflicting holds could rely on them overlap: from the grant to the last deadline that the holder knew of, or until it began to give it back, knew of the loss or was killed | that is what a deadline promises, whatever goes wrong; stretches that touch do not overlap, a re-entry is no conflict |
+//! | exclusion | per lock, no two stretches in which the holders of conflicting holds could rely on them overlap: from the grant to the last deadline that the holder knew of, or until it began to give it back, knew of the loss, was killed, or somebody began to evict it | that is what a deadline promises, whatever goes wrong; stretches that touch do not overlap, a re-entry is no conflict |
 //! | tokens | per lock, no token twice but for re-entries; a grant that ended before another was asked for has the lower token | grants at the same time may have either order |
 //! | re-entry | who asks again while it surely holds, and surely still holds after the grant, keeps its token | a hold that may have been lost in between is left out |
 //! | permits | the sum of the permits that can be relied on never exceeds the limit | the same stretches |
@@ -20,11 +20,15 @@
 //! | recovery | the lock is granted again within a bound after each fault | only where somebody waited in time and no other fault was near |
 //! | leaks | nothing is left at the end | it was looked for after all had ended |
 //! | deadlines | every call ends by its deadline and a second | the time in which its worker did not run is added |
+//! | eviction | an evicted holder is told within half a second; the token that the eviction answers is above its own, and below that of every holder that stays, and of the next | who did not run, or whose engine was disturbed, cannot be told |
+//! | load | while a server refuses writes, each client connects a few times at first and ten times a second at most | the servers count the connections themselves |
 
 mod counter;
 mod deadlines;
+mod eviction;
 mod exclusion;
 mod leaks;
+mod load;
 mod loss;
 mod order;
 mod permits;
@@ -90,6 +94,8 @@ pub fn check_as(events: &[Event], judge: Judge) -> Verdict {
         recovery,
         leaks::check(&story),
         deadlines::check(&story),
+        load::check(&story),
+        eviction::check(&story),
     ];
     let (mut findings, mut violations, mut late) = (Vec::new(), Vec::new(), Vec::new());
     for mut room in rooms {

@@ -174,6 +174,10 @@ fn free(story: &Story<'_>, bench: &mut Bench) {
     }
 }
 
+fn lock_of<'a>(made: &Made<'a>) -> Option<&'a str> {
+    if let Call::Lock { lock, .. } = made.call { Some(lock) } else { None }
+}
+
 /// What to look for after a fault.
 struct After<'a> {
     fault: &'a Fault<'a>,
@@ -214,12 +218,14 @@ impl<'a> After<'a> {
     }
 
     fn recovered(&self, story: &Story<'_>, waits: &[&Made<'_>]) -> Recovered {
+        // What one holds all the time, and nobody waits for, says nothing of the others.
+        let waited: BTreeSet<&str> = waits.iter().filter_map(|made| lock_of(made)).collect();
         let open = |made: &&&Made<'_>| made.end.is_none_or(|(end, _)| end >= self.counted_from) && self.concerns(made);
         let asked = waits.iter().any(|made| open(&made));
         let first = story.holds.partition_point(|hold| hold.granted < self.counted_from);
         let granted = story.holds.iter().skip(first).find(|hold| match &self.locks {
             Some(locks) => locks.contains(hold.lock) && !self.fault.workers.contains(&hold.worker),
-            None => true,
+            None => !asked || waited.contains(hold.lock),
         });
         Recovered {
             fault: self.fault.number,

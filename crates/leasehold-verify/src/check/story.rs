@@ -43,6 +43,8 @@ pub(crate) struct Hold<'a> {
     pub(crate) released: Option<Nanos>,
     /// By when it was surely given back.
     pub(crate) gone: Option<Nanos>,
+    /// When somebody began to force-release it, if that may have been done.
+    pub(crate) evicted: Option<Nanos>,
     /// It was surely held from its grant until then; the same as the grant if nothing confirms it.
     pub(crate) until: Nanos,
     /// Its holder might rely on it until then: the last deadline that it knew of, unless it began to give it back, knew that it is lost, or was killed.
@@ -101,6 +103,10 @@ pub(crate) struct Fault<'a> {
     pub(crate) workers: &'a [Worker],
     /// From when on other servers could serve meanwhile.
     pub(crate) served: Option<Nanos>,
+    /// The locks on servers that it does not hit.
+    pub(crate) spares: &'a [String],
+    /// How many connections the servers accepted meanwhile.
+    pub(crate) connections: Option<u64>,
     pub(crate) from: Nanos,
     pub(crate) to: Option<Nanos>,
 }
@@ -208,14 +214,16 @@ impl<'a> Story<'a> {
     fn read_rest(&mut self, events: &'a [Event]) {
         for event in events {
             match event {
-                Event::FaultBegin { t, fault, kind, target, workers, served } => {
+                Event::FaultBegin { t, fault, kind, target, workers, served, spares } => {
                     // Told again with what it hits.
                     if let Some(told) = self.faults.iter_mut().find(|one| one.number == *fault && one.kind == *kind) {
                         (told.target, told.workers, told.served) = (target, workers, *served);
+                        told.spares = spares;
                         continue;
                     }
                     let (number, kind, served) = (*fault, *kind, *served);
-                    let fault = Fault { number, kind, target, workers, served, from: *t, to: None };
+                    let (from, to, connections) = (*t, None, None);
+                    let fault = Fault { number, kind, target, workers, served, spares, connections, from, to };
                     self.faults.push(fault);
                 }
                 Event::Leftover { t, lock, what } => self.leftovers.push((*t, lock, what)),
@@ -225,10 +233,11 @@ impl<'a> Story<'a> {
             }
         }
         for event in events {
-            let Event::FaultEnd { t, fault, .. } = event else { continue };
+            let Event::FaultEnd { t, fault, connections, .. } = event else { continue };
             let open = |one: &&mut Fault<'_>| one.number == *fault && one.to.is_none();
             if let Some(one) = self.faults.iter_mut().find(open) {
                 one.to = Some((*t).max(one.from));
+                one.connections = *connections;
             }
         }
         self.faults.sort_by_key(|fault| (fault.from, fault.number));
@@ -295,6 +304,7 @@ impl<'a> Story<'a> {
                 release: None,
                 released: None,
                 gone: None,
+                evicted: None,
                 until: granted,
                 valid: granted,
             });
@@ -327,6 +337,7 @@ impl<'a> Story<'a> {
             }
             hold.release = Some(hold.release.unwrap_or(made.begin));
         }
+        self.read_evictions();
         for hold in &mut self.holds {
             hold.held.sort_unstable();
             hold.deadline = hold.held.iter().map(|&(_, deadline)| deadline).fold(hold.deadline, Nanos::max);
@@ -337,6 +348,25 @@ impl<'a> Story<'a> {
             // Also a giving back that failed: it goes on in the background.
             let ends = [left.get(&hold.op).copied(), hold.unheld, hold.lost.map(|(lost, _)| lost), killed];
             hold.valid = ends.into_iter().flatten().fold(hold.deadline, Nanos::min).max(hold.until);
+            // The stated exception: others may come in from then on, and its token is what keeps it out.
+            if let Some(evicted) = hold.evicted {
+                hold.until = hold.until.min(evicted).max(hold.granted);
+                hold.valid = hold.valid.min(evicted).max(hold.granted);
+            }
+        }
+    }
+
+    /// The holds that somebody force-released, or may have.
+    fn read_evictions(&mut self) {
+        for made in &self.calls {
+            let Call::Evict { hold: Some(hold), token, .. } = made.call else { continue };
+            if let Some((_, Outcome::Evicted { gone: true, .. } | Outcome::Failed { .. })) = made.end {
+                continue;
+            }
+            let hold = self.hold_of.get(hold).and_then(|&at| self.holds.get_mut(at));
+            if let Some(hold) = hold.filter(|hold| hold.token == *token) {
+                hold.evicted = Some(hold.evicted.unwrap_or(made.begin).min(made.begin));
+            }
         }
     }
 }

@@ -33,6 +33,7 @@ impl Control {
     /// There is nothing: the words say what there would be.
     pub fn of(target: &Target, workload: Workload, faults: &[FaultKind]) -> Result<Self, String> {
         let redis = matches!(target, Target::Local(Local::Redis));
+        let replaced = matches!(target, Target::Local(Local::RedisSentinel));
         let only = |kind| faults == [kind];
         // There all workers are in one process, and stand still together.
         if !target.is_in_memory()
@@ -42,7 +43,7 @@ impl Control {
             return Ok(Self::NoFencing);
         }
         match target {
-            _ if redis && only(FaultKind::Failover) => Ok(Self::PlainSet),
+            _ if replaced && only(FaultKind::Failover) => Ok(Self::PlainSet),
             _ if redis && only(FaultKind::Clock) => Ok(Self::WallClock),
             _ if redis && only(FaultKind::Evict) => Ok(Self::Eviction),
             Target::Local(Local::Redlock) if only(FaultKind::Wipe) => Ok(Self::EmptyNodes),
@@ -66,7 +67,7 @@ impl Control {
     pub fn command(self) -> (Local, Workload, FaultKind) {
         match self {
             Self::NoFencing => (Local::Redis, Workload::Unfenced, FaultKind::Stop),
-            Self::PlainSet => (Local::Redis, Workload::Mutex, FaultKind::Failover),
+            Self::PlainSet => (Local::RedisSentinel, Workload::Mutex, FaultKind::Failover),
             Self::EmptyNodes => (Local::Redlock, Workload::Mutex, FaultKind::Wipe),
             Self::WallClock => (Local::Redis, Workload::Mutex, FaultKind::Clock),
             Self::Eviction => (Local::Redis, Workload::Mutex, FaultKind::Evict),

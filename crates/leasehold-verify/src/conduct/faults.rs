@@ -145,8 +145,12 @@ impl Stage {
         dice: &mut Dice,
     ) -> Result<(), Trouble> {
         let t = live.now();
-        let begins = |target, served| Event::FaultBegin { t, fault: number, kind, target, workers: Vec::new(), served };
-        live.put(begins(String::new(), None));
+        let begins = |target, served, spares| {
+            let workers = Vec::new();
+            Event::FaultBegin { t, fault: number, kind, target, workers, served, spares }
+        };
+        live.put(begins(String::new(), None, Vec::new()));
+        let before = self.deployment.connections();
         let mut strike = self.deployment.begin(kind, dice).await?;
         for worker in stopped {
             let _ = write!(strike.target, ", and worker {worker} stands still");
@@ -159,20 +163,24 @@ impl Stage {
             clock.move_to(if ahead { HOUR } else { -HOUR })?;
             let _ = write!(strike.target, ", and the workers' an hour {}", if ahead { "ahead" } else { "back" });
         }
-        live.put(begins(strike.target.clone(), None));
+        live.put(begins(strike.target.clone(), None, strike.spares.clone()));
         let over = tokio::time::Instant::now() + strike.lasts;
         if strike.served {
-            let bound = if kind == FaultKind::Failover { REPLACEMENT } else { strike.lasts };
+            // Where a server is replaced, it is over only then.
+            let replaced = matches!(kind, FaultKind::Failover | FaultKind::Clock);
+            let bound = if replaced { REPLACEMENT } else { strike.lasts };
             if tokio::time::timeout(bound, self.deployment.others_serve(kind)).await.is_ok() {
-                live.put(begins(strike.target, Some(live.now())));
+                live.put(begins(strike.target, Some(live.now()), strike.spares));
             }
         }
         tokio::time::sleep_until(over).await;
+        let after = self.deployment.connections();
+        let connections = after.zip(before).map(|(after, before)| after.saturating_sub(before));
         let note = self.deployment.end(kind).await?;
         if let Some(clock) = &self.workers_clock {
             clock.move_to(0)?;
         }
-        live.put(Event::FaultEnd { t: live.now(), fault: number, note });
+        live.put(Event::FaultEnd { t: live.now(), fault: number, note, connections });
         if !stopped.is_empty() {
             // Others come in meanwhile; what those hold is valid for longer than that.
             tokio::time::sleep(self.ttl / 2).await;
@@ -213,18 +221,18 @@ impl Stage {
             [lane] => format!("worker {worker} on lane {lane}"),
             _ => "the process with all workers".to_owned(),
         };
-        live.put(Event::FaultBegin { t, fault: number, kind, target, workers, served: None });
+        live.put(Event::FaultBegin { t, fault: number, kind, target, workers, served: None, spares: Vec::new() });
         if kind == FaultKind::Kill {
             // On a busy machine it may take a while until the process is gone.
             crew.kill(worker).await;
-            live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new() });
+            live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new(), connections: None });
             crew.start(assignment, &[lanes]).await?;
         } else {
             let least = nanos(self.ttl) * 5 / 4;
             let stopped = Duration::from_nanos(dice.between(least, least + nanos(self.ttl) / 2));
             tokio::time::sleep(stopped).await;
             crew.resume(worker).await;
-            live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new() });
+            live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new(), connections: None });
         }
         Ok(())
     }
@@ -267,10 +275,10 @@ impl Stage {
         clock.move_to(-HOUR)?;
         let target = "the workers' wall clocks, an hour back".to_owned();
         let (kind, workers) = (FaultKind::Clock, Vec::new());
-        live.put(Event::FaultBegin { t, fault: number, kind, target, workers, served: None });
+        live.put(Event::FaultBegin { t, fault: number, kind, target, workers, served: None, spares: Vec::new() });
         tokio::time::sleep(self.ttl * 3).await;
         clock.move_to(0)?;
-        live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new() });
+        live.put(Event::FaultEnd { t: live.now(), fault: number, note: String::new(), connections: None });
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! What the conductor knows of a run while it goes on, and the history that it writes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,6 +37,8 @@ struct Inside {
     progress: Progress,
     /// Locks that somebody was granted and has neither given back nor lost.
     held: HashMap<OpId, Worker>,
+    /// Calls for locks that are held all the time: who holds only those is not in the middle of anything.
+    anchors: HashSet<OpId>,
     /// The last tick of each worker. One that was lost has no end, and is over when the next begins.
     ticks: HashMap<Worker, OpId>,
     working: Vec<Worker>,
@@ -160,6 +162,7 @@ impl Inside {
                 self.progress.calls += 1;
                 match call {
                     Call::Release { hold } => drop(self.held.remove(hold)),
+                    Call::Lock { lock, .. } if lock.starts_with(super::ANCHOR) => drop(self.anchors.insert(*op)),
                     Call::Tick { .. } => {
                         self.progress.ticks += 1;
                         if let Some(older) = self.ticks.insert(*worker, *op) {
@@ -174,7 +177,7 @@ impl Inside {
                 self.progress.grants += 1;
                 let worker = (*op >> 32) as Worker;
                 // The last lines of one that was killed come after its end.
-                if self.working.contains(&worker) {
+                if self.working.contains(&worker) && !self.anchors.contains(op) {
                     self.held.insert(*op, worker);
                 }
             }

@@ -19,17 +19,20 @@ use self::crew::Crew;
 use self::live::Live;
 pub use self::live::Progress;
 pub use crate::deploy::Trouble;
-use crate::deploy::{Deployment, Local, Setup};
+use crate::deploy::{Deployment, Local, Setup, UrlOption};
 use crate::dice::Dice;
 use crate::history::{Event, FaultKind, Header, Worker, Workload};
 use crate::resource::Resource;
-use crate::worker::{Assignment, lock_names};
+use crate::worker::{Assignment, lock_names, lock_prefix};
 
 /// The TTL of leases at an engine that was not started here, if nothing else is said.
 pub const REMOTE_TTL: Duration = Duration::from_secs(3);
 
 /// A third of it is how long a look at the engine may take.
 const LOOKING: Duration = Duration::from_secs(15);
+
+/// What the names of locks begin with that are held all the time.
+const ANCHOR: &str = "verify:anchor:";
 
 /// How often it is tried again.
 const LOOKS: u32 = 50;
@@ -74,6 +77,8 @@ pub struct Scene {
     pub control: Option<Control>,
     /// The TTL of all leases; `None`: one that suits.
     pub ttl: Option<Duration>,
+    /// What the engine's URL asks for, where it is started here; `None`: what the faults need.
+    pub option: Option<UrlOption>,
     /// The program that is a worker when its first word is [`WORKER`](crate::worker::WORKER).
     pub worker: PathBuf,
 }
@@ -119,8 +124,8 @@ impl Stage {
         let control = scene.control;
         let faults: Vec<FaultKind> =
             scene.faults.iter().copied().filter(|kind| !control.is_some_and(|control| control.takes(*kind))).collect();
-        let setup =
-            Setup { faults, guard: control.is_none_or(|control| !control.is_of_the_servers()), ttl, apart: true };
+        let guard = control.is_none_or(|control| !control.is_of_the_servers());
+        let setup = Setup { faults, guard, ttl, apart: true, option: scene.option };
         let deployment = match &scene.target {
             Target::Local(local) => Deployment::start(*local, &setup).await?,
             Target::Engine(url) => Deployment::remote(url, &setup).await?,
@@ -167,8 +172,10 @@ impl Stage {
     pub async fn perform(&mut self, run: &Run, mut progress: impl FnMut(&Progress)) -> Result<Vec<Event>, Trouble> {
         self.runs += 1;
         let own = self.look_on().await?;
-        let locks = names(run);
-        let looked_at = lock_names(run.workload, &locks);
+        let locks = self.names(run);
+        let anchors = self.anchors(run);
+        let mut looked_at = lock_names(run.workload, &locks);
+        looked_at.extend(anchors.iter().flatten().cloned());
         allowed(&own, run)?;
         let shared = own.capabilities().reach != Reach::Process;
         // What cannot be looked at is not judged by it.
@@ -184,7 +191,7 @@ impl Stage {
         live.is_written().map_err(|error| Trouble::new(error.to_string()))?;
         let socket = self.folder.path().join(format!("resource-{}", self.runs));
         let _resource = Resource::serve(&socket).map_err(|error| Trouble::new(format!("no socket: {error}")))?;
-        let assignment = self.assignment(run, &live, locks.clone(), socket);
+        let assignment = Assignment { anchors, ..self.assignment(run, &live, locks.clone(), socket) };
         let env = self.workers_clock.iter().flat_map(leasehold_testbed::WallClock::environment).collect();
         let mut words = self.deployment.enter();
         words.push(self.scene.worker.display().to_string());
@@ -208,6 +215,26 @@ impl Stage {
         self.look_for_sessions(&live).await?;
         live.put(Event::Done { t: live.now() });
         live.finish().map_err(|error| Trouble::new(error.to_string()))
+    }
+
+    /// The locks of a run: the same for the same seed, so that an engine does not fill up with names.
+    fn names(&mut self, run: &Run) -> Vec<String> {
+        let count = match run.workload {
+            Workload::Mutex | Workload::Rwlock | Workload::Reentrant => 2,
+            _ => 1,
+        };
+        let base = format!("verify:{}:{}", run.workload, run.seed);
+        self.deployment.names(&base, lock_prefix(run.workload), count)
+    }
+
+    /// For each lane, locks that it holds all the time, where servers are hit and others are not.
+    fn anchors(&mut self, run: &Run) -> Vec<Vec<String>> {
+        // In the history of a schedule there are only its runs.
+        if run.workload == Workload::Ticks || run.faults.iter().all(|fault| !fault.hits_servers()) {
+            return Vec::new();
+        }
+        let base = format!("{ANCHOR}{}:{}", run.workload, run.seed);
+        (0..run.workers).map(|lane| self.deployment.anchors(&format!("{base}:{lane}"))).collect()
     }
 
     fn header(&self, run: &Run, own: &Locks) -> Header {
@@ -243,6 +270,7 @@ impl Stage {
             ttl: self.ttl,
             origin: live.origin,
             workers: Vec::new(),
+            anchors: Vec::new(),
             workload: run.workload,
             locks,
             hold: control.and_then(|control| control.hold(self.ttl)).unwrap_or(hold),
@@ -250,6 +278,8 @@ impl Stage {
             resource,
             fenced: run.workload != Workload::Unfenced && control != Some(Control::NoFencing),
             hands: control.map(Control::hands).unwrap_or_default(),
+            // A control shows one thing.
+            evicts: control.is_none(),
             seed: run.seed,
             history: run.history.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())),
         }
@@ -320,15 +350,6 @@ impl Stage {
     }
 }
 
-/// The locks of a run: the same for the same seed, so that an engine does not fill up with names.
-fn names(run: &Run) -> Vec<String> {
-    let count = match run.workload {
-        Workload::Mutex | Workload::Rwlock | Workload::Reentrant => 2,
-        _ => 1,
-    };
-    (1..=count).map(|number| format!("verify:{}:{}:{number}", run.workload, run.seed)).collect()
-}
-
 async fn look_for_others(own: &Locks, locks: &[String]) -> Result<(), Trouble> {
     for lock in locks {
         let mut tries = 0;
@@ -397,7 +418,9 @@ fn started() -> String {
 impl Scene {
     fn default_ttl(&self) -> Duration {
         match &self.target {
-            Target::Local(local) => self.control.and_then(Control::ttl).unwrap_or_else(|| local.ttl_for(&self.faults)),
+            Target::Local(local) => {
+                self.control.and_then(Control::ttl).unwrap_or_else(|| local.ttl_for(&self.faults, self.option))
+            }
             Target::Engine(_) => REMOTE_TTL,
         }
     }
@@ -422,6 +445,9 @@ impl Scene {
         words.push(format!("--seed {} --workers {}", run.seed, run.workers));
         if let Some(ttl) = self.ttl {
             words.push(format!("--ttl {}s", ttl.as_secs_f64()));
+        }
+        if let Some(option) = self.option {
+            words.push(format!("--option {option}"));
         }
         if self.control.is_some() {
             words.push("--guard off".to_owned());

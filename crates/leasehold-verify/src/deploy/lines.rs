@@ -100,6 +100,24 @@ impl Lines {
         Ok(())
     }
 
+    /// Has all of these servers, which tell clients of each other, name our proxies instead. Only whole addresses are replaced, as `MOVED`, `ASK` and
+    /// `CLUSTER SLOTS` write them: a number of five digits may stand in any token.
+    pub(super) fn named_by_each_other(&self, servers: &[SocketAddr]) -> Result<(), Trouble> {
+        for before in self.proxies.iter() {
+            for (server, proxy) in servers.iter().zip(self.proxies.iter()) {
+                let (ip, from, to) = (server.ip(), server.port(), proxy.addr().port());
+                before.translate(&format!("{ip}:{from}"), &format!("{ip}:{to}"))?;
+                before.translate(&format!("{ip}\r\n:{from}\r\n"), &format!("{ip}\r\n:{to}\r\n"))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How many connections were accepted so far.
+    pub(super) fn connections(&self) -> u64 {
+        self.proxies.iter().map(|line| line.counts().accepted).sum()
+    }
+
     /// The words before a worker's command.
     pub(super) fn enter(&self) -> Vec<String> {
         self.wires.as_ref().map(Wires::enter).unwrap_or_default()
@@ -117,6 +135,13 @@ impl Lines {
         // Who connects to several servers does so at about the same time: the same half everywhere is the same clients.
         let older = dice.one_in(2);
         self.proxies.iter().chain(&self.guides).for_each(|line| line.silence_half(older));
+    }
+
+    /// The same for the connections to one server alone.
+    pub(super) fn silence_half_of(&self, server: usize, dice: &mut Dice) {
+        if let Some(line) = self.proxies.get(server) {
+            line.silence_half(dice.one_in(2));
+        }
     }
 
     /// Begins a fault of the network; `minority` is what may be out of reach where servers vote.

@@ -11,8 +11,12 @@ pub enum Local {
     Memory,
     /// The processes of this host, in a folder.
     File,
-    /// One Redis; with Sentinels and a replica where the master is to be replaced.
+    /// One Redis.
     Redis,
+    /// A Redis master with a replica, and the Sentinels who replace it.
+    RedisSentinel,
+    /// Three Redis masters that share the slots, with a replica each.
+    RedisCluster,
     /// Five Redis servers that know nothing of each other.
     Redlock,
     /// A ZooKeeper; an ensemble of three where one of them is to be hit.
@@ -26,11 +30,27 @@ pub enum Local {
 named!(Local:
     Memory "memory" "the tasks of one process",
     File "file" "the processes of this host, in a folder",
-    Redis "redis" "a Redis server; Sentinels and a replica for failover",
+    Redis "redis" "a Redis server",
+    RedisSentinel "redis-sentinel" "a Redis master, its replica and three Sentinels",
+    RedisCluster "redis-cluster" "a Redis Cluster: three masters with a replica each",
     Redlock "redlock" "five independent Redis servers",
     Zookeeper "zookeeper" "a ZooKeeper server, or an ensemble of three",
     Mysql "mysql" "a MariaDB server",
     Postgres "postgres" "a PostgreSQL server",
+);
+
+/// An option of the engine's URL that a deployment can be started with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum UrlOption {
+    /// `strict`: a server that may have forgotten a lease cools down for the longest lease.
+    Strict,
+    /// `replicas=1`: a grant counts only when a replica has it.
+    Replicas,
+}
+
+named!(UrlOption:
+    Strict "strict" "a server that may have forgotten a lease cools down first",
+    Replicas "replicas" "a grant counts only when a replica has it",
 );
 
 /// What a fault hits.
@@ -56,17 +76,21 @@ impl Local {
     /// to log in: on a busy machine that may take half a second.
     pub fn ttl(self) -> Duration {
         Duration::from_millis(match self {
-            Self::Memory | Self::File | Self::Redis => 500,
-            Self::Redlock | Self::Zookeeper | Self::Mysql | Self::Postgres => 2000,
+            Self::Memory | Self::File | Self::Redis | Self::RedisSentinel => 500,
+            Self::RedisCluster | Self::Redlock | Self::Zookeeper | Self::Mysql | Self::Postgres => 2000,
         })
     }
 
     /// The same where these faults are to happen. A lease that has ended before the server is back shows nothing of what the server
     /// forgot: a restart takes a good part of a second on a busy machine, and Sentinels need some seconds to replace a master.
-    pub fn ttl_for(self, faults: &[FaultKind]) -> Duration {
+    pub fn ttl_for(self, faults: &[FaultKind], option: Option<UrlOption>) -> Duration {
         match self {
-            Self::Redis if faults.contains(&FaultKind::Failover) => Duration::from_secs(6),
-            Self::Redis
+            Self::RedisSentinel | Self::RedisCluster if faults.contains(&FaultKind::Failover) => Duration::from_secs(6),
+            // There the master is replaced after its clock was set back.
+            Self::RedisSentinel if option == Some(UrlOption::Replicas) && faults.contains(&FaultKind::Clock) => {
+                Duration::from_secs(8)
+            }
+            Self::Redis | Self::RedisSentinel
                 if faults.iter().any(|fault| [FaultKind::Wipe, FaultKind::Clock, FaultKind::Ahead].contains(fault)) =>
             {
                 Duration::from_secs(2)
@@ -92,6 +116,24 @@ impl Local {
         why.map_or(Ok(()), |why| Err(format!("{self}: {why}")))
     }
 
+    /// Whether it has this option.
+    ///
+    /// # Errors
+    /// Why not, in words for the user.
+    pub fn has(self, option: UrlOption) -> Result<(), String> {
+        let has = match option {
+            UrlOption::Strict => {
+                matches!(self, Self::Redis | Self::RedisSentinel | Self::RedisCluster | Self::Redlock)
+            }
+            UrlOption::Replicas => matches!(self, Self::RedisSentinel | Self::RedisCluster),
+        };
+        let why = || match option {
+            UrlOption::Strict => format!("{self}: strict is an option of redis, redis-sentinel, redis-cluster and redlock"),
+            UrlOption::Replicas => format!("{self}: only redis-sentinel and redis-cluster are started with replicas"),
+        };
+        if has { Ok(()) } else { Err(why()) }
+    }
+
     /// All faults that can be caused here.
     pub fn faults(self) -> Vec<FaultKind> {
         FaultKind::ALL.iter().copied().filter(|fault| self.can(*fault).is_ok()).collect()
@@ -102,6 +144,8 @@ impl Local {
             Self::Memory => of_memory(fault),
             Self::File => of_file(fault),
             Self::Redis => of_redis(fault),
+            Self::RedisSentinel => of_sentinel(fault),
+            Self::RedisCluster => of_cluster(fault),
             Self::Redlock => of_redlock(fault),
             Self::Zookeeper => of_zookeeper(fault),
             Self::Mysql | Self::Postgres => of_sql(fault),
@@ -120,6 +164,9 @@ fn of_memory(fault: FaultKind) -> Option<&'static str> {
         (Side::Server, FaultKind::Evict | FaultKind::DiskFull) => {
             Some("lives in one process: there is no server to fill up")
         }
+        (Side::Server, FaultKind::ReadOnly | FaultKind::Hang | FaultKind::Reshard | FaultKind::Grow) => {
+            Some("lives in one process: there is no server")
+        }
         (Side::Server, _) => Some("lives in one process: there is no server to kill"),
     }
 }
@@ -130,13 +177,44 @@ fn of_file(fault: FaultKind) -> Option<&'static str> {
         (Side::Network, _) => Some("lives in a folder of this host: there is no network to disturb"),
         (Side::Server, FaultKind::Clock | FaultKind::Ahead) => Some("counts by a clock that never jumps"),
         (Side::Server, FaultKind::Evict) => Some("lives in a folder of this host, which throws nothing away"),
+        (Side::Server, FaultKind::ReadOnly | FaultKind::Hang | FaultKind::Reshard | FaultKind::Grow) => {
+            Some("lives in a folder of this host: there is no server")
+        }
         (Side::Server, _) => Some("lives in a folder of this host: there is no server to kill"),
+    }
+}
+
+/// Only a cluster has slots, and other masters that go on.
+fn of_cluster_alone(fault: FaultKind) -> Option<&'static str> {
+    match fault {
+        FaultKind::Reshard | FaultKind::Grow => Some("only a cluster has slots: --local redis-cluster"),
+        FaultKind::Hang => Some("this is done to one master of several: --local redis-cluster"),
+        _ => None,
     }
 }
 
 fn of_redis(fault: FaultKind) -> Option<&'static str> {
     match fault {
+        FaultKind::Failover => Some("one server is started here: --local redis-sentinel and redis-cluster have replicas"),
+        FaultKind::Leader => Some("has no leader; what comes nearest is failover of --local redis-sentinel"),
+        _ => of_cluster_alone(fault),
+    }
+}
+
+fn of_sentinel(fault: FaultKind) -> Option<&'static str> {
+    match fault {
+        FaultKind::Evict | FaultKind::DiskFull => Some("this is done to one Redis alone: --local redis"),
         FaultKind::Leader => Some("has no leader; what comes nearest is failover"),
+        _ => of_cluster_alone(fault),
+    }
+}
+
+fn of_cluster(fault: FaultKind) -> Option<&'static str> {
+    match fault {
+        FaultKind::Leader => Some("has no leader; what comes nearest is failover"),
+        FaultKind::Wipe => Some("a node that comes back without its data is a stranger to the others"),
+        FaultKind::Ahead => Some("its nodes judge each other by their clocks; this is done to the other Redis deployments"),
+        FaultKind::Evict | FaultKind::DiskFull => Some("this is done to one Redis alone: --local redis"),
         _ => None,
     }
 }
@@ -146,7 +224,7 @@ fn of_redlock(fault: FaultKind) -> Option<&'static str> {
         FaultKind::Failover => Some("its servers have no replicas: there is nobody to fail over to"),
         FaultKind::Leader => Some("its servers know nothing of each other: none of them leads"),
         FaultKind::Evict | FaultKind::DiskFull => Some("this is done to one Redis alone: --local redis"),
-        _ => None,
+        _ => of_cluster_alone(fault),
     }
 }
 
@@ -157,7 +235,8 @@ fn of_zookeeper(fault: FaultKind) -> Option<&'static str> {
         FaultKind::Clock | FaultKind::Ahead => Some("counts sessions by a clock that does not jump"),
         FaultKind::Evict => Some("throws nothing away"),
         FaultKind::DiskFull => Some("this is done to redis, mysql, postgres and file only"),
-        _ => None,
+        FaultKind::ReadOnly => Some("has no switch that makes a server read-only"),
+        _ => of_cluster_alone(fault),
     }
 }
 
@@ -167,7 +246,7 @@ fn of_sql(fault: FaultKind) -> Option<&'static str> {
         FaultKind::Failover => Some("one server is started here: there is no replica to fail over to"),
         FaultKind::Leader => Some("one server is started here: it has no leader"),
         FaultKind::Evict => Some("throws nothing away"),
-        _ => None,
+        _ => of_cluster_alone(fault),
     }
 }
 
@@ -189,6 +268,8 @@ mod tests {
         assert_eq!(why(Local::Memory, FaultKind::Crash), "memory: lives in one process: there is no server to kill");
         assert!(why(Local::File, FaultKind::Cut).contains("no network"));
         assert!(why(Local::Redis, FaultKind::Leader).contains("failover"));
+        assert!(why(Local::Redis, FaultKind::Failover).contains("--local redis-sentinel"));
+        assert!(why(Local::RedisSentinel, FaultKind::Reshard).contains("--local redis-cluster"));
         assert!(why(Local::Zookeeper, FaultKind::Failover).contains("leader"));
         assert!(why(Local::Redlock, FaultKind::Evict).contains("--local redis"));
         for local in Local::ALL {
@@ -205,19 +286,22 @@ mod tests {
         assert_eq!(Local::File.faults()[..2], [FaultKind::Kill, FaultKind::Stop]);
         let networks = FaultKind::ALL.iter().filter(|fault| side(**fault) == Side::Network);
         for fault in networks {
-            for local in [Local::Redis, Local::Redlock, Local::Zookeeper, Local::Mysql, Local::Postgres] {
+            for local in Local::ALL.iter().filter(|local| ![Local::Memory, Local::File].contains(local)) {
                 assert_eq!(local.can(*fault), Ok(()), "{local} {fault}");
             }
         }
-        assert!(Local::Redis.faults().contains(&FaultKind::Failover));
+        for fault in [FaultKind::Failover, FaultKind::Hang, FaultKind::Reshard, FaultKind::Grow] {
+            assert!(Local::RedisCluster.faults().contains(&fault), "{fault}");
+        }
+        assert!(Local::RedisSentinel.faults().contains(&FaultKind::Failover));
         assert!(Local::Zookeeper.faults().contains(&FaultKind::Leader));
     }
 
     #[test]
     fn ttls_are_short_where_they_can_be() {
         assert!(Local::Redis.ttl() <= Duration::from_millis(500));
-        assert!(Local::Redis.ttl_for(&[FaultKind::Failover]) >= Duration::from_secs(4));
-        assert_eq!(Local::Mysql.ttl_for(&[FaultKind::Failover]), Local::Mysql.ttl());
-        assert!(Local::File.ttl_for(&[FaultKind::Kill]) >= Duration::from_secs(3));
+        assert!(Local::RedisSentinel.ttl_for(&[FaultKind::Failover], None) >= Duration::from_secs(4));
+        assert_eq!(Local::Mysql.ttl_for(&[FaultKind::Failover], None), Local::Mysql.ttl());
+        assert!(Local::File.ttl_for(&[FaultKind::Kill], None) >= Duration::from_secs(3));
     }
 }

@@ -20,12 +20,16 @@
 //! | partition | silence for longer than the TTL: of the server; of a minority of Redlock's; see above for ZooKeeper | |
 //! | crash | SIGKILL, and back with its data, which was on disk before it was acknowledged | |
 //! | wipe | SIGKILL, and back without its data; the URL has `strict`; of Redlock's, one or two, or [a majority](Deployment::widen) | no `strict`; of Redlock's, a majority |
-//! | failover | the replica is cut off, the master goes on and is killed, Sentinels promote; the URL has `strict` | no `strict` |
+//! | failover | the replica is cut off, the master goes on and is killed, the replica is promoted; the URL has `strict` | no `strict` |
 //! | leader | SIGKILL of the leader | |
-//! | clock | the server's wall clock is set back, and stays there; of Redlock's, one or two | ahead; of Redlock's, a majority |
+//! | clock | the server's wall clock is set back, and stays there; of Redlock's, one or two. Of a set with replicas, the master's alone: with `replicas` it is replaced then by one whose clock was not set back; of a cluster, its slots move to such a one | ahead; of Redlock's, a majority |
 //! | ahead | the server's wall clock jumps ahead; of Redlock's, one or two: two may hold a lock then, and their tokens tell them apart | |
 //! | evict | no memory, and `noeviction`: clean errors | `volatile-ttl`: locks are thrown away |
 //! | disk-full | the data folder's own small disk is filled up | |
+//! | read-only | a server refuses writes; of Redlock's, one or two | |
+//! | hang | one master of a cluster is stopped (SIGSTOP), for less long than the others take to notice | |
+//! | reshard | the slots of the locks move to other masters, and stay half-way for a while | |
+//! | grow | a node joins a cluster and gets the slots of the locks; then they move back, and it leaves | |
 //!
 //! With crash, wipe and failover half of the connections go silent instead of ending, as when a machine loses its power: who has one hears nothing
 //! until its call times out, while others are served by the server that is back. Sentinels tell clients where the master is; proxies before them have
@@ -45,7 +49,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-pub use self::local::Local;
+pub use self::local::{Local, UrlOption};
 pub use self::remote::faults_at;
 pub use self::trouble::Trouble;
 
@@ -72,6 +76,8 @@ pub struct Setup {
     pub ttl: Duration,
     /// Whether workers are started with [`Deployment::enter`], and so can have a network of their own.
     pub apart: bool,
+    /// What the engine's URL asks for, of what guards against servers that forget; `None`: what the faults need.
+    pub option: Option<UrlOption>,
 }
 
 impl Setup {
@@ -90,9 +96,15 @@ impl Setup {
         self.faults.iter().copied().filter(move |fault| side(*fault) == wanted)
     }
 
-    /// The option by which servers that forgot let nobody in until the longest lease is over.
-    fn strict(&self) -> String {
-        format!("?strict={}ms", self.ttl.as_millis())
+    /// The options of the engine's URL. Where servers forget, `strict`: `replicas=1` would hold, too, but would grant nothing while the replica is
+    /// behind, and so nothing would be at stake.
+    fn options(&self) -> String {
+        let forgets = self.wants(FaultKind::Wipe) || self.wants(FaultKind::Failover);
+        match self.option.or(forgets.then_some(UrlOption::Strict)).filter(|_| self.guard) {
+            None => String::new(),
+            Some(UrlOption::Strict) => format!("?strict={}ms", self.ttl.as_millis()),
+            Some(UrlOption::Replicas) => "?replicas=1".to_owned(),
+        }
     }
 }
 
@@ -105,11 +117,18 @@ pub struct Strike {
     pub lasts: Duration,
     /// Whether servers that it does not hit can serve meanwhile: a majority of those who vote, or one that takes another's place.
     pub served: bool,
+    /// The locks that it must not touch: those on servers that it does not hit.
+    pub spares: Vec<String>,
 }
 
 impl Strike {
     fn new(target: String, lasts: Duration) -> Self {
-        Self { target, lasts, served: false }
+        Self { target, lasts, served: false, spares: Vec::new() }
+    }
+
+    /// These locks must not be touched by it.
+    fn sparing(self, spares: Vec<String>) -> Self {
+        Self { spares, ..self }
     }
 
     /// Others can serve meanwhile.
@@ -158,6 +177,9 @@ impl Deployment {
         for fault in &setup.faults {
             local.can(*fault).map_err(Trouble::new)?;
         }
+        if let Some(option) = setup.option {
+            local.has(option).map_err(Trouble::usage)?;
+        }
         let gear = Gear::start(local, setup).await?;
         let own_url = gear.url();
         let (mut lines, mut url) = (None, own_url.clone());
@@ -165,9 +187,13 @@ impl Deployment {
         if !servers.is_empty() && setup.faults.iter().any(|fault| side(*fault) != Side::Worker) {
             let guides = gear.guides();
             // Those who tell clients where to go name addresses that are not known there.
-            let apart = guides.is_empty() && !gear.causes(FaultKind::Partition) && setup.wires();
+            let named = guides.is_empty() && !gear.name_each_other();
+            let apart = named && !gear.causes(FaultKind::Partition) && setup.wires();
             let mut before = Lines::before(&servers, local.as_str(), setup.ttl, apart).await?;
             before.guided_by(&guides, &servers).await?;
+            if gear.name_each_other() {
+                before.named_by_each_other(&servers)?;
+            }
             url = Address::read(&own_url)?.with(&before.addrs());
             lines = Some(before);
         }
@@ -228,6 +254,21 @@ impl Deployment {
     /// The words before a worker's command, with which it is where [`url`](Self::url) is reached.
     pub fn enter(&self) -> Vec<String> {
         self.lines.as_ref().map(Lines::enter).unwrap_or_default()
+    }
+
+    /// So many names for locks. In a cluster they lie on all masters, in turn; `prefix` is what the engine puts before each.
+    pub fn names(&mut self, base: &str, prefix: &str, count: usize) -> Vec<String> {
+        self.gear.names(base, prefix, count)
+    }
+
+    /// Names for locks, one on each master of a cluster; none elsewhere. They count as locks of the run.
+    pub fn anchors(&mut self, base: &str) -> Vec<String> {
+        self.gear.anchors(base)
+    }
+
+    /// How many connections the servers have accepted so far, where proxies stand before them.
+    pub fn connections(&self) -> Option<u64> {
+        self.lines.as_ref().map(Lines::connections)
     }
 
     /// Whether tokens rise over all faults of this run, by the table of guarantees.

@@ -51,7 +51,9 @@ pub fn faults_at(url: &str) -> Result<Vec<FaultKind>, Trouble> {
 /// What would start servers of that kind.
 fn local(scheme: &str) -> String {
     let kind = match scheme {
-        "rediss" | "redis+sentinel" | "redis+cluster" => "redis",
+        "rediss" => "redis",
+        "redis+sentinel" => "redis-sentinel",
+        "redis+cluster" => "redis-cluster",
         other => other,
     };
     kind.parse::<Local>().map_or_else(|_| "`--local`".to_owned(), |local| format!("`--local {local}`"))

@@ -16,7 +16,7 @@ pub use self::outcome::Outcome;
 pub use self::table::table;
 use crate::check::{self, Judge};
 use crate::conduct::{Control, Length, Run, Scene, Stage, Target, Trouble};
-use crate::deploy::Local;
+use crate::deploy::{Local, UrlOption};
 use crate::history::{FaultKind, Workload};
 
 /// The workloads that the histories of a cell go through.
@@ -32,6 +32,16 @@ const WORKLOADS: [Workload; 9] = [
     Workload::Election,
 ];
 
+/// Options of the engine's URL with which a fault is run once more.
+const WITH_OPTIONS: [(Local, FaultKind, UrlOption); 6] = [
+    (Local::Redis, FaultKind::Clock, UrlOption::Strict),
+    (Local::RedisSentinel, FaultKind::Clock, UrlOption::Strict),
+    (Local::RedisSentinel, FaultKind::Clock, UrlOption::Replicas),
+    (Local::RedisCluster, FaultKind::Clock, UrlOption::Replicas),
+    (Local::RedisCluster, FaultKind::Reshard, UrlOption::Strict),
+    (Local::Redlock, FaultKind::Clock, UrlOption::Strict),
+];
+
 /// One engine under one fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
@@ -39,11 +49,21 @@ pub struct Cell {
     pub local: Local,
     /// Under what; `None`: nothing goes wrong.
     pub fault: Option<FaultKind>,
+    /// With which option of its URL; `None`: with what the fault needs.
+    pub option: Option<UrlOption>,
 }
 
 impl std::fmt::Display for Cell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} under {}", self.local, self.fault.map_or("nothing", FaultKind::as_str))
+        write!(f, "{} under {}", self.local, if self.fault.is_some() { self.name() } else { "nothing".to_owned() })
+    }
+}
+
+impl Cell {
+    /// The fault, and the option if there is one: `clock+strict`; `none`: no fault.
+    pub fn name(self) -> String {
+        let option = self.option.map(|option| format!("+{option}")).unwrap_or_default();
+        format!("{}{option}", self.fault.map_or("none", FaultKind::as_str))
     }
 }
 
@@ -52,9 +72,25 @@ pub fn cells() -> Vec<Cell> {
     let of = |local: &Local| {
         let local = *local;
         let faults = local.faults().into_iter().map(Some);
-        std::iter::once(None).chain(faults).map(move |fault| Cell { local, fault })
+        let plain = std::iter::once(None).chain(faults).map(move |fault| Cell { local, fault, option: None });
+        let with = WITH_OPTIONS.iter().filter(move |(one, fault, _)| *one == local && local.can(*fault).is_ok());
+        plain.chain(with.map(move |(_, fault, option)| Cell { local, fault: Some(*fault), option: Some(*option) }))
     };
     Local::ALL.iter().flat_map(of).collect()
+}
+
+/// The rows of a table of all cells: no fault, each fault, and each with an option.
+pub(crate) fn rows() -> Vec<(Option<FaultKind>, Option<UrlOption>)> {
+    let mut rows = vec![(None, None)];
+    for fault in FaultKind::ALL {
+        rows.push((Some(*fault), None));
+        for option in UrlOption::ALL {
+            if WITH_OPTIONS.iter().any(|(_, one, with)| (one, with) == (fault, option)) {
+                rows.push((Some(*fault), Some(*option)));
+            }
+        }
+    }
+    rows
 }
 
 /// How much is run.
@@ -113,7 +149,7 @@ fn in_turn(cells: Vec<Cell>) -> Vec<Cell> {
         let number = numbered.iter().filter(|(_, other)| other.local == cell.local).count();
         numbered.push((number, cell));
     }
-    let long = |cell: &Cell| cell.local.ttl_for(&Vec::from_iter(cell.fault)) > Duration::from_secs(2);
+    let long = |cell: &Cell| cell.local.ttl_for(&Vec::from_iter(cell.fault), cell.option) > Duration::from_secs(2);
     numbered.sort_by_key(|(number, cell)| (!long(cell), *number));
     numbered.into_iter().map(|(_, cell)| cell).collect()
 }
@@ -182,7 +218,7 @@ async fn open(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Result<(Sta
 async fn open_once(cell: Cell, extent: &Extent) -> Result<(Stage, Vec<Workload>), Trouble> {
     let worker = extent.worker.clone();
     let faults = Vec::from_iter(cell.fault);
-    let scene = Scene { target: Target::Local(cell.local), faults, control: None, ttl: None, worker };
+    let scene = Scene { target: Target::Local(cell.local), faults, control: None, ttl: None, option: cell.option, worker };
     let stage = Stage::open(scene).await?;
     let workloads = stage.able(&WORKLOADS).await?;
     // By a clock that is far ahead a thousand ticks are over at once. Two: by an odd seed the job is run again after a crash, by an even one not.
@@ -231,7 +267,7 @@ async fn control_once(
     let (local, workload, fault) = control.command();
     let (calls, faults) = control.extent();
     let (target, worker) = (Target::Local(local), extent.worker.clone());
-    let scene = Scene { target, faults: vec![fault], control: Some(control), ttl: None, worker };
+    let scene = Scene { target, faults: vec![fault], control: Some(control), ttl: None, option: None, worker };
     let stage = match stage {
         Some(stage) => stage,
         None => stage.insert(Stage::open(scene).await?),
@@ -261,7 +297,7 @@ mod tests {
     use super::*;
     use crate::history::{self, Call, Event, Mode};
 
-    const CELL: Cell = Cell { local: Local::Memory, fault: None };
+    const CELL: Cell = Cell { local: Local::Memory, fault: None, option: None };
 
     fn run() -> Run {
         let length = Length::Calls(20);

@@ -78,7 +78,7 @@ impl Outcome {
         Self {
             engine: cell.local.to_string(),
             versions: Vec::new(),
-            fault: cell.fault.map(|fault| fault.to_string()).unwrap_or_default(),
+            fault: cell.fault.map(|_| cell.name()).unwrap_or_default(),
             ttl: 0.0,
             histories: 0,
             calls: 0,

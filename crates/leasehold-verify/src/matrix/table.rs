@@ -2,22 +2,22 @@
 
 use std::fmt::Write;
 
-use super::Outcome;
+use super::{Cell, Outcome};
 use crate::deploy::Local;
-use crate::history::FaultKind;
 use crate::report::words::{about, count};
 use crate::verdict::Promise;
 
 /// Two tables in Markdown, a column for each engine: a line for each fault, then one for each promise; and below them what was run, when and on which versions.
 pub fn table(outcomes: &[Outcome], date: &str) -> String {
     let mut text = head("fault");
-    let faults = std::iter::once(None).chain(FaultKind::ALL.iter().copied().map(Some));
-    for fault in faults {
-        let name = fault.map_or("", FaultKind::as_str);
-        let _ = write!(text, "| {} |", fault.map_or("none", |fault| fault.about()));
-        for local in Local::ALL {
+    for (fault, option) in super::rows() {
+        let with = option.map(|option| format!(", with `{option}`")).unwrap_or_default();
+        let _ = write!(text, "| {}{with} |", fault.map_or("none", |fault| fault.about()));
+        for &local in Local::ALL {
+            let cell = Cell { local, fault, option };
+            let name = fault.map_or(String::new(), |_| cell.name());
             let found = outcomes.iter().find(|outcome| outcome.engine == local.as_str() && outcome.fault == name);
-            let can = fault.is_none_or(|fault| local.can(fault).is_ok());
+            let can = super::cells().contains(&cell);
             let none = if can { "not run" } else { "–" };
             let _ = write!(text, " {} |", found.map_or(none.to_owned(), entry));
         }

@@ -71,6 +71,8 @@ pub(crate) fn promise(promise: Promise) -> &'static str {
         Promise::Recovery => "recovery",
         Promise::Leaks => "leaks",
         Promise::Deadlines => "deadlines",
+        Promise::Load => "load",
+        Promise::Eviction => "eviction",
     }
 }
 
@@ -89,6 +91,8 @@ pub(crate) fn about(promise: Promise) -> &'static str {
         Promise::Recovery => "The lock can be had again soon after each fault.",
         Promise::Leaks => "Nothing is left behind.",
         Promise::Deadlines => "Every call ends by its deadline and a second.",
+        Promise::Load => "Clients of a server that refuses writes do not reconnect again and again.",
+        Promise::Eviction => "An evicted holder is told soon and fenced off, and no other is.",
     }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Effect, Error, ErrorKind, Guard, Leadership, Locks, Owner};
+use leasehold::{ClaimId, Effect, Error, ErrorKind, Guard, Leadership, Locks, Owner, Token};
 
 use super::naive;
 use super::record::Recorder;
-use crate::history::{Mode, Nanos, Outcome};
+use crate::history::{Mode, Nanos, OpId, Outcome};
 
 /// How locks are taken.
 #[derive(Clone)]
@@ -54,6 +54,55 @@ impl Taker {
         let Self::Leasehold(locks) = self else { return false };
         let Ok(view) = locks.inspect(lock).await else { return false };
         view.waiters.iter().any(|party| &*party.holder.text == text)
+    }
+}
+
+/// A holder, as others see it.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    claim: ClaimId,
+    pub(super) token: u64,
+    /// The call by which it holds, if its text says so.
+    pub(super) hold: Option<OpId>,
+    /// For how long it has held.
+    pub(super) age: Duration,
+}
+
+/// What those who ask show, so that others can tell by which call.
+pub(super) fn text(op: OpId) -> String {
+    format!("{TEXT}{op:x}")
+}
+
+const TEXT: &str = "verify ";
+
+impl Taker {
+    /// Who holds a lock now; nobody where none can be evicted.
+    pub(super) async fn holders(&self, lock: &str) -> Vec<Seen> {
+        let Self::Leasehold(locks) = self else { return Vec::new() };
+        let can = locks.capabilities();
+        if !can.eviction || !can.inspection {
+            return Vec::new();
+        }
+        let Ok(view) = locks.inspect(lock).await else { return Vec::new() };
+        let seen = |party: &leasehold::engine::PartyView| {
+            let hold = party.holder.text.strip_prefix(TEXT).and_then(|op| OpId::from_str_radix(op, 16).ok());
+            Some(Seen { claim: party.claim, token: party.token?.0, hold, age: party.age })
+        };
+        view.holders.iter().filter_map(seen).collect()
+    }
+
+    /// Force-releases a holder.
+    pub(super) async fn evict(&self, lock: &str, seen: &Seen) -> Outcome {
+        let Self::Leasehold(locks) = self else {
+            return Outcome::Failed { error: "only leasehold evicts".to_owned() };
+        };
+        match locks.evict(lock, seen.claim).await {
+            Ok(evicted) => {
+                let token: Option<Token> = evicted.token.into();
+                Outcome::Evicted { token: token.map(|token| token.0), gone: evicted.party.is_none() }
+            }
+            Err(error) => came_of(&error),
+        }
     }
 }
 

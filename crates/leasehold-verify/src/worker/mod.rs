@@ -54,6 +54,9 @@ pub struct Assignment {
     pub workload: Workload,
     /// The locks to do it with.
     pub locks: Vec<String>,
+    /// For each lane, locks of its own, on every server that has any: held all the time, so that a fault of one server can be seen to cost those of the
+    /// others. Nobody else asks for them.
+    pub anchors: Vec<Vec<String>>,
     /// The longest hold that is meant; some are longer than the TTL.
     pub hold: Duration,
     /// Whether all holds are that long.
@@ -64,6 +67,8 @@ pub struct Assignment {
     pub fenced: bool,
     /// How locks are taken.
     pub hands: Hands,
+    /// Whether workers force-release each other's locks now and then.
+    pub evicts: bool,
     /// Everything random comes from this.
     pub seed: u64,
     /// Where all events go, one line each, at its end; `None`: only the conductor hears of them.
@@ -99,6 +104,14 @@ async fn work() -> Result<(), String> {
         let task = Task::new(worker, &assignment, &taker, &recorder, stop.clone()).await?;
         tasks.spawn(task.run());
     }
+    for (worker, lane) in &assignment.workers {
+        for lock in assignment.anchors.get(*lane as usize).into_iter().flatten() {
+            // As a mutex, whatever the others do.
+            let plain = Assignment { workload: Workload::Mutex, ..assignment.clone() };
+            let task = Task::new(*worker, &plain, &taker, &recorder, stop.clone()).await?;
+            tasks.spawn(task.anchor(lock.clone()));
+        }
+    }
     let stalls = tokio::spawn(record::watch_stalls(Arc::clone(&recorder), assignment.workers.clone()));
     // The next line, or the end, means: stop.
     let _ = orders.next_line().await;
@@ -120,9 +133,14 @@ async fn work() -> Result<(), String> {
     Ok(())
 }
 
-/// The locks behind these names: a job's has a name of its own.
+/// What stands before the names of locks: a job's lock has a name of its own.
+pub(crate) fn lock_prefix(workload: Workload) -> &'static str {
+    if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" }
+}
+
+/// The locks behind these names.
 pub(crate) fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
-    let prefix = if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" };
+    let prefix = lock_prefix(workload);
     names.iter().map(|name| format!("{prefix}{name}")).collect()
 }
 

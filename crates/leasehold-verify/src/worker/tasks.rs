@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::schedule::Stop;
 
-use super::hand::{Ask, Hand, Taker};
+use super::hand::{Ask, Hand, Taker, text};
 use super::record::Recorder;
 use super::{Assignment, ticks};
 use crate::dice::Dice;
@@ -22,6 +22,12 @@ const TOLD: Duration = Duration::from_secs(1);
 
 /// One in so many is held for longer than a lease without renewals lasts.
 const LONG: u64 = 40;
+/// In one in so many rounds somebody else's lock is force-released.
+const EVICTS: u64 = 12;
+/// How often a holder is looked for, and how long the pause is in between.
+const LOOKS: u32 = 8;
+/// With a scheduled job, the most between two attempts to evict a run.
+const BETWEEN_EVICTIONS: Duration = Duration::from_secs(4);
 
 const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 
@@ -72,7 +78,12 @@ impl Task {
             if let Taker::Leasehold(locks) = &self.taker {
                 let hold = self.assignment.hold;
                 let once = self.assignment.seed.is_multiple_of(2);
-                ticks::run(locks, &self.assignment.locks, hold, self.worker, &self.recorder, &self.stop, once).await;
+                let names = &self.assignment.locks;
+                let running = ticks::run(locks, names, hold, self.worker, &self.recorder, &self.stop, once);
+                tokio::select! {
+                    () = running => {}
+                    () = self.evict_runs() => {}
+                }
             }
             return;
         }
@@ -92,10 +103,34 @@ impl Task {
         Duration::from_nanos(self.dice.below(most.as_nanos() as u64 + 1))
     }
 
+    /// Holds a lock for as long as it can, and takes it again when it was lost.
+    pub(super) async fn anchor(mut self, lock: String) {
+        let pause = self.assignment.ttl / 8;
+        while !self.stop.is_stopped() {
+            if let Some(held) = self.take(&lock, Mode::Exclusive, None, false).await {
+                while self.look(&held) && !self.stop.is_stopped() {
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = self.stop.stopped() => {}
+                    }
+                }
+                self.give_back(held).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.stopped() => {}
+            }
+        }
+    }
+
     /// Takes a lock, holds it, gives it back. `false`: something was in the way.
     async fn round(&mut self) -> bool {
         let lock = self.dice.pick(&self.assignment.locks).cloned().unwrap_or_default();
         let workload = self.assignment.workload;
+        if self.assignment.evicts && self.dice.one_in(EVICTS) {
+            self.evict(&lock).await;
+            return true;
+        }
         let mode = match workload {
             Workload::Rwlock if self.dice.below(10) < 7 => Mode::Shared,
             Workload::Semaphore => Mode::Permits { n: 1 + u32::from(self.dice.below(3) == 0), limit: PERMITS },
@@ -134,7 +169,7 @@ impl Task {
             owner: owner.map(str::to_owned),
             wait,
             election: self.assignment.workload == Workload::Election,
-            text: format!("verify {op:x}"),
+            text: text(op),
         };
         let due = self.recorder.now() + wait.unwrap_or(ttl).as_nanos() as u64;
         let call = Call::Lock { lock: lock.to_owned(), mode, owner: ask.owner.clone(), waits };
@@ -171,6 +206,30 @@ impl Task {
             Err(outcome) => {
                 self.recorder.end(op, outcome);
                 None
+            }
+        }
+    }
+
+    /// Force-releases whoever holds a lock, rather one that has held it for a while; and has the resource refuse it from then on.
+    async fn evict(&mut self, lock: &str) {
+        let Some((evicts, token)) = force_release(&self.assignment, &self.taker, &self.recorder, self.worker, lock).await
+        else {
+            return;
+        };
+        let registers = matches!(self.assignment.workload, Workload::Fenced | Workload::Counter);
+        if registers && self.assignment.fenced {
+            self.show(evicts, lock, Some(token)).await;
+        }
+    }
+
+    /// Force-releases runs of a scheduled job, for ever.
+    async fn evict_runs(&self) {
+        let mut dice = self.dice.fork("evict runs");
+        let lock = super::lock_names(Workload::Ticks, &self.assignment.locks).into_iter().next().unwrap_or_default();
+        loop {
+            tokio::time::sleep(dice.time(BETWEEN_EVICTIONS / 4, BETWEEN_EVICTIONS)).await;
+            if self.assignment.evicts {
+                force_release(&self.assignment, &self.taker, &self.recorder, self.worker, &lock).await;
             }
         }
     }
@@ -233,7 +292,11 @@ impl Task {
     }
 
     async fn read(&mut self, held: &Held, register: &str) -> Option<Option<u64>> {
-        let (hold, token) = (held.op, self.token(held));
+        self.show(held.op, register, self.token(held)).await
+    }
+
+    /// Reads a register, and shows a token there.
+    async fn show(&mut self, hold: OpId, register: &str, token: Option<u64>) -> Option<Option<u64>> {
         let call = Call::Read { hold, register: register.to_owned(), token };
         let op = self.recorder.begin(self.worker, None, call);
         let request = Request { register: register.to_owned(), hold, token, value: None };
@@ -275,4 +338,32 @@ impl Task {
         self.recorder.end(op, outcome);
         went_well
     }
+}
+
+/// Looks for a holder of a lock and force-releases it. The call, and the token that keeps it from the resource, if it was there.
+async fn force_release(
+    assignment: &Assignment,
+    taker: &Taker,
+    recorder: &Recorder,
+    worker: Worker,
+    lock: &str,
+) -> Option<(OpId, u64)> {
+    let mut found = None;
+    for number in 1..=LOOKS {
+        let holders = taker.holders(lock).await;
+        found = holders.into_iter().max_by_key(|one| one.age);
+        // At once: most hold it for a moment only. Now and then it has gone all the same, which must do no harm.
+        if found.as_ref().is_some_and(|one| one.age > assignment.hold || number > LOOKS / 2) {
+            break;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    let seen = found?;
+    let call = Call::Evict { lock: lock.to_owned(), hold: seen.hold, token: seen.token };
+    let due = recorder.now() + assignment.ttl.as_nanos() as u64;
+    let op = recorder.begin(worker, Some(due), call);
+    let outcome = taker.evict(lock, &seen).await;
+    let token = if let Outcome::Evicted { token, gone: false } = outcome { token } else { None };
+    recorder.end(op, outcome);
+    token.map(|token| (op, token))
 }

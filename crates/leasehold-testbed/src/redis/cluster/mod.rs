@@ -1,5 +1,6 @@
 //! A cluster: masters that share the slots, and replicas that take their place.
 
+mod grow;
 mod join;
 mod migrate;
 mod recipe;
@@ -14,20 +15,22 @@ use std::{net::SocketAddr, time::Duration};
 
 use futures_util::future::try_join_all;
 
-use super::ask;
+use super::{Redis, ask};
 use crate::{Error, Result, Server};
 use join::Loner;
 use recipe::Node;
 
 /// How long a cluster may take to find itself. Only a failing test waits this long.
 const START_BOUND: Duration = crate::BOUND;
+/// After how long a silence a node is down, if nothing else is said.
+const NODE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A cluster whose masters share the slots evenly.
 ///
 /// The nodes are numbered from 0: the first masters, in the order of their slots, then the
 /// replicas, the first of each master before the second of any. They keep their numbers over a
-/// failover. A node is down after two seconds of silence; a replica takes its place if most masters
-/// live, so it takes three of them to lose one.
+/// failover. A node is down after two seconds of silence, or [as long as is said](Cluster::patient); a
+/// replica takes its place if most masters live, so it takes three of them to lose one.
 ///
 /// A node may be restarted with [`Data::Keep`](crate::Data::Keep); with
 /// [`Data::Wipe`](crate::Data::Wipe) it would be a stranger to the others.
@@ -40,6 +43,9 @@ pub struct Cluster {
     owners: Vec<usize>,
     /// The replicas that [`Cluster::cut_replication`] has paused.
     paused: Vec<usize>,
+    /// A node that runs and belongs to no cluster yet; see [`Cluster::start_spare`].
+    spare: Option<Server>,
+    timeout: Duration,
 }
 
 impl Cluster {
@@ -53,14 +59,32 @@ impl Cluster {
     ///
     /// Without masters.
     pub async fn start(masters: usize, replicas_per_master: usize) -> Result<Self> {
+        Self::patient(masters, replicas_per_master, NODE_TIMEOUT, |_| Redis::new()).await
+    }
+
+    /// Like [`Cluster::start`], with nodes that are down after this long a silence, each started as `node` says of its number.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::start`].
+    ///
+    /// # Panics
+    ///
+    /// Without masters.
+    pub async fn patient(
+        masters: usize,
+        replicas_per_master: usize,
+        timeout: Duration,
+        node: impl Fn(usize) -> Redis,
+    ) -> Result<Self> {
         assert!(masters > 0, "a cluster needs masters");
         let count = masters * (1 + replicas_per_master);
-        let nodes = try_join_all((0..count).map(|_| Server::start(Node))).await?;
+        let nodes = try_join_all((0..count).map(|at| Server::start(Node { redis: node(at), timeout }))).await?;
         let loners = try_join_all(nodes.iter().map(look_at)).await?;
         let owners = join::shares(masters);
         join::join(&loners, &owners).await?;
         let ids = loners.into_iter().map(|loner| loner.id).collect();
-        let cluster = Self { nodes, ids, owners, paused: Vec::new() };
+        let cluster = Self { nodes, ids, owners, paused: Vec::new(), spare: None, timeout };
         cluster.settled(START_BOUND).await?;
         Ok(cluster)
     }

@@ -90,12 +90,21 @@ impl SentinelSet {
     ///
     /// As [`SentinelSet::start`].
     pub async fn patient(replicas: usize, each: &Redis, down_after: Duration) -> Result<Self> {
-        let password = each.password.clone();
-        let master = each.clone().start().await?;
-        let replica = each.clone().following(&master);
+        Self::each(each, &vec![each.clone(); replicas], down_after).await
+    }
+
+    /// Like [`SentinelSet::patient`], with a recipe for each data node: clocks of their own, for instance. All have the same password.
+    ///
+    /// # Errors
+    ///
+    /// As [`SentinelSet::start`].
+    pub async fn each(master: &Redis, replicas: &[Redis], down_after: Duration) -> Result<Self> {
+        let password = master.password.clone();
+        let master = master.clone().start().await?;
+        let following = replicas.iter().map(|replica| replica.clone().following(&master));
         let sentinel = Sentinel { master_port: master.port(), password: password.clone(), down_after };
         let (replicas, sentinels) = tokio::try_join!(
-            try_join_all((0..replicas).map(|_| replica.clone().start())),
+            try_join_all(following.map(Redis::start)),
             try_join_all((0..SENTINELS).map(|_| Server::start(sentinel.clone()))),
         )?;
         let nodes = [master].into_iter().chain(replicas).collect();

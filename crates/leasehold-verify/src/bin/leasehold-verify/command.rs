@@ -11,7 +11,7 @@ use leasehold_command::exit::{self, Failure};
 use leasehold_command::{output, secret};
 use leasehold_verify::check::{Judge, Time};
 use leasehold_verify::conduct::{Control, Length, Progress, Run, Scene, Stage, Target, Trouble};
-use leasehold_verify::deploy::{Local, faults_at};
+use leasehold_verify::deploy::{Local, UrlOption, faults_at};
 use leasehold_verify::history::{self, Event, FaultKind, Workload};
 use leasehold_verify::verdict::Verdict;
 use leasehold_verify::{check, report};
@@ -62,6 +62,10 @@ Faults of the servers (with --local only):
   ahead       a server's wall clock jumps ahead; only tokens are promised then
   evict       the server runs out of memory
   disk-full   the server's disk is full (as root)
+  read-only   a server refuses writes
+  hang        a master of a cluster hangs (SIGSTOP)
+  reshard     slots of a cluster move from one master to another
+  grow        a node joins a cluster and gets slots
 
 What it does there:
   With --engine: processes of its own take and give back locks whose names
@@ -96,11 +100,16 @@ pub(crate) struct VerifyArgs {
     /// The engine to be put to the test, by its URL; LEASEHOLD_ENGINE does not count here
     #[arg(long, value_name = "URL", group = "where", value_parser = revealed)]
     engine: Option<String>,
-    /// Start the real servers here: memory, file, redis, redlock, zookeeper, mysql or postgres
+    /// Start the real servers here: memory, file, redis, redis-sentinel, redis-cluster, redlock, zookeeper, mysql or postgres
     #[arg(long, value_name = "ENGINE", value_parser = parse::<Local>, group = "where")]
     local: Option<Local>,
+    /// Start the engine with this option of its URL: strict, or replicas (needs --local)
+    ///
+    /// Without it the option that the faults need: `strict` where servers forget.
+    #[arg(long, value_name = "NAME", value_parser = parse::<UrlOption>, requires = "local")]
+    option: Option<UrlOption>,
     /// Check a history again, and make its report anew
-    #[arg(long, value_name = "FILE", group = "where", conflicts_with_all = ["workload", "faults", "lasts", "ops", "times", "seed", "workers", "ttl", "guard"])]
+    #[arg(long, value_name = "FILE", group = "where", conflicts_with_all = ["workload", "faults", "lasts", "ops", "times", "seed", "workers", "ttl", "guard", "option"])]
     check: Option<PathBuf>,
     /// What the workers do
     #[arg(long, value_name = "NAME", default_value = "fenced", value_parser = parse::<Workload>)]
@@ -206,7 +215,7 @@ pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
     };
     let history = history_of(&options, &target, control.is_some())?;
     let worker = std::env::current_exe().map_err(|error| Failure::system("where am I", error))?;
-    let scene = Scene { target, faults: faults.clone(), control, ttl: options.ttl, worker };
+    let scene = Scene { target, faults: faults.clone(), control, ttl: options.ttl, option: options.option, worker };
     let mut ticker = Ticker::new();
     ticker.say("starting");
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;

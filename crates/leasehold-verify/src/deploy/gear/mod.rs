@@ -1,9 +1,11 @@
 //! The servers that were started here, and what is done to them.
 
 mod clock;
+mod cluster;
 mod evict;
 mod folder;
 mod left;
+mod read_only;
 mod redis;
 mod redlock;
 mod sql;
@@ -11,6 +13,7 @@ mod zookeeper;
 
 use std::net::SocketAddr;
 
+pub(super) use self::cluster::Cluster;
 pub(super) use self::folder::Folder;
 pub(super) use self::left::Left;
 pub(super) use self::redis::Redis;
@@ -28,6 +31,7 @@ pub(super) enum Gear {
     Nothing,
     Folder(Folder),
     Redis(Box<Redis>),
+    Cluster(Box<Cluster>),
     Redlock(Redlock),
     Zookeeper(Box<Zookeeper>),
     Sql(Box<Sql>),
@@ -38,7 +42,9 @@ impl Gear {
         Ok(match local {
             Local::Memory => Self::Nothing,
             Local::File => Self::Folder(Folder::make(setup)?),
-            Local::Redis => Self::Redis(Box::new(Redis::start(setup).await?)),
+            Local::Redis => Self::Redis(Box::new(Redis::start(setup, false).await?)),
+            Local::RedisSentinel => Self::Redis(Box::new(Redis::start(setup, true).await?)),
+            Local::RedisCluster => Self::Cluster(Box::new(Cluster::start(setup).await?)),
             Local::Redlock => Self::Redlock(Redlock::start(setup).await?),
             Local::Zookeeper => Self::Zookeeper(Box::new(Zookeeper::start(setup).await?)),
             Local::Mysql | Local::Postgres => Self::Sql(Box::new(Sql::start(local, setup).await?)),
@@ -51,6 +57,7 @@ impl Gear {
             Self::Nothing => "memory:".to_owned(),
             Self::Folder(folder) => folder.url(),
             Self::Redis(redis) => redis.url(),
+            Self::Cluster(cluster) => cluster.url(),
             Self::Redlock(redlock) => redlock.url(),
             Self::Zookeeper(zookeeper) => zookeeper.url(),
             Self::Sql(sql) => sql.url(),
@@ -70,6 +77,7 @@ impl Gear {
         match self {
             Self::Nothing | Self::Folder(_) => Vec::new(),
             Self::Redis(redis) => redis.addrs(),
+            Self::Cluster(cluster) => cluster.addrs(),
             Self::Redlock(redlock) => redlock.addrs(),
             Self::Zookeeper(zookeeper) => zookeeper.addrs(),
             Self::Sql(sql) => sql.addrs(),
@@ -81,9 +89,31 @@ impl Gear {
         match self {
             Self::Nothing | Self::Folder(_) => Ok(Vec::new()),
             Self::Redis(redis) => redis.versions().await,
+            Self::Cluster(cluster) => cluster.versions().await,
             Self::Redlock(redlock) => redlock.versions().await,
             Self::Zookeeper(zookeeper) => zookeeper.versions().await,
             Self::Sql(sql) => sql.versions().await,
+        }
+    }
+
+    /// Whether the servers tell clients where the others are.
+    pub(super) fn name_each_other(&self) -> bool {
+        matches!(self, Self::Cluster(_))
+    }
+
+    /// Names for locks.
+    pub(super) fn names(&mut self, base: &str, prefix: &str, count: usize) -> Vec<String> {
+        match self {
+            Self::Cluster(cluster) => cluster.names(base, prefix),
+            _ => (1..=count).map(|number| format!("{base}:{number}")).collect(),
+        }
+    }
+
+    /// The same for locks that are held all the time.
+    pub(super) fn anchors(&mut self, base: &str) -> Vec<String> {
+        match self {
+            Self::Cluster(cluster) => cluster.anchors(base),
+            _ => Vec::new(),
         }
     }
 
@@ -96,7 +126,8 @@ impl Gear {
     /// connections.
     fn goes_quietly(&self, fault: FaultKind, guard: bool) -> bool {
         match self {
-            Self::Nothing | Self::Folder(_) | Self::Zookeeper(_) => false,
+            // A cluster's other masters must not be disturbed: it does so itself.
+            Self::Nothing | Self::Folder(_) | Self::Zookeeper(_) | Self::Cluster(_) => false,
             Self::Redis(_) | Self::Redlock(_) | Self::Sql(_) => match fault {
                 FaultKind::Crash | FaultKind::Wipe | FaultKind::Ahead => true,
                 // Whoever cannot renew after the clock went back leaves a claim that lasts so much longer.
@@ -122,9 +153,10 @@ impl Gear {
             Self::Nothing => Err(unfit(fault)),
             Self::Folder(folder) => folder.begin(fault, dice),
             Self::Redis(redis) => redis.begin(fault, lines, dice).await,
-            Self::Redlock(redlock) => redlock.begin(fault, minority, dice),
+            Self::Cluster(cluster) => cluster.begin(fault, lines, dice).await,
+            Self::Redlock(redlock) => redlock.begin(fault, minority, dice).await,
             Self::Zookeeper(zookeeper) => zookeeper.begin(fault, dice).await,
-            Self::Sql(sql) => sql.begin(fault, dice),
+            Self::Sql(sql) => sql.begin(fault, dice).await,
         }
     }
 
@@ -159,6 +191,7 @@ impl Gear {
     pub(super) async fn left(&self, locks: &[String]) -> Result<Left, Trouble> {
         match self {
             Self::Redis(redis) => left::keys(&redis.addrs()).await,
+            Self::Cluster(cluster) => left::keys(&cluster.addrs()).await,
             Self::Redlock(redlock) => redlock.left(locks).await,
             Self::Zookeeper(zookeeper) => zookeeper.left().await,
             Self::Nothing | Self::Folder(_) | Self::Sql(_) => Ok(Left::new()),
@@ -177,6 +210,7 @@ impl Gear {
     pub(super) async fn others_serve(&self) -> bool {
         match self {
             Self::Redis(redis) => redis.others_serve().await,
+            Self::Cluster(cluster) => cluster.others_serve().await,
             Self::Redlock(_) => true,
             Self::Zookeeper(zookeeper) => zookeeper.others_serve().await,
             Self::Nothing | Self::Folder(_) | Self::Sql(_) => false,
@@ -188,6 +222,7 @@ impl Gear {
             Self::Nothing => Err(unfit(fault)),
             Self::Folder(folder) => folder.end(fault),
             Self::Redis(redis) => redis.end(fault).await,
+            Self::Cluster(cluster) => cluster.end(fault).await,
             Self::Redlock(redlock) => redlock.end(fault).await,
             Self::Zookeeper(zookeeper) => zookeeper.end(fault).await,
             Self::Sql(sql) => sql.end(fault).await,

@@ -8,9 +8,10 @@ use leasehold_testbed::{Data, Server, try_eventually};
 
 use super::clock::Hand;
 use super::evict::{Full, ask, facts};
+use super::read_only::ReadOnly;
 use super::unfit;
 use crate::deploy::lines::Lines;
-use crate::deploy::{Setup, Strike, Trouble, words};
+use crate::deploy::{Setup, Strike, Trouble, UrlOption, words};
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
@@ -29,8 +30,12 @@ const REWRITE: &str = "8mb";
 /// What was started.
 pub(in crate::deploy) struct Redis {
     servers: Servers,
-    clock: Option<Hand>,
+    /// One for each server, if they are to jump.
+    clocks: Vec<Hand>,
+    /// Whether the master is replaced when its clock was set back.
+    replaced: bool,
     full: Option<Full>,
+    read_only: Option<ReadOnly>,
     /// The server that was hit last.
     hit: usize,
     /// The master, and the number of the Sentinels' word for it, since nothing was done to them any more.
@@ -46,29 +51,44 @@ enum Servers {
 }
 
 impl Redis {
-    pub(super) async fn start(setup: &Setup) -> Result<Self, Trouble> {
-        let clock = Hand::wanted(setup, false)?;
+    /// Starts one, or with `sentinels` a set.
+    pub(super) async fn start(setup: &Setup, sentinels: bool) -> Result<Self, Trouble> {
         let mut each = redis::Redis::new();
         if setup.wants(FaultKind::Crash) || setup.wants(FaultKind::DiskFull) {
             let durable = ["--appendonly", "yes", "--appendfsync", "always", "--auto-aof-rewrite-min-size", REWRITE];
             each = each.args(&durable);
         }
-        if let Some(hand) = &clock {
-            each = each.clock(hand.clock());
-        }
         if setup.wants(FaultKind::DiskFull) {
             each = each.disk(DISK);
         }
-        let servers = if setup.wants(FaultKind::Failover) {
-            let down_after = if setup.guard { DOWN_AFTER } else { DOWN_SOON };
-            Servers::Set(SentinelSet::patient(1, &each, down_after).await?)
-        } else {
-            Servers::One(each.start().await?)
+        let mut clocks = Vec::new();
+        let mut node = || {
+            let hand = Hand::wanted(setup, false)?;
+            let node = hand.iter().fold(each.clone(), |node, hand| node.clock(hand.clock()));
+            clocks.extend(hand);
+            Ok::<_, Trouble>(node)
         };
-        // `replicas=1` would hold, too, but would grant nothing while the replica is behind, and so nothing would be at stake.
-        let forgets = setup.wants(FaultKind::Wipe) || setup.wants(FaultKind::Failover);
-        let options = if setup.guard && forgets { setup.strict() } else { String::new() };
-        Ok(Self { servers, clock, full: None, hit: 0, known: None, options, guard: setup.guard, ttl: setup.ttl })
+        let servers = if sentinels {
+            // What is replaced must be so while its leases last.
+            let soon = !setup.guard || setup.option == Some(UrlOption::Replicas);
+            let down_after = if soon { DOWN_SOON } else { DOWN_AFTER };
+            let (master, replica) = (node()?, node()?);
+            Servers::Set(SentinelSet::each(&master, &[replica], down_after).await?)
+        } else {
+            Servers::One(node()?.start().await?)
+        };
+        Ok(Self {
+            servers,
+            clocks,
+            replaced: setup.option == Some(UrlOption::Replicas),
+            full: None,
+            read_only: None,
+            hit: 0,
+            known: None,
+            options: setup.options(),
+            guard: setup.guard,
+            ttl: setup.ttl,
+        })
     }
 
     pub(super) fn url(&self) -> String {
@@ -181,9 +201,22 @@ impl Redis {
             }
             FaultKind::Failover => self.fail_over(target, lines, dice).await,
             FaultKind::Clock | FaultKind::Ahead => {
-                let hand = self.clock.as_mut().ok_or_else(|| unfit(fault))?;
-                let jump = hand.jump(fault, dice)?;
-                Ok(Strike::new(format!("{target}: {jump}"), dice.time(ttl / 2, ttl * 2)))
+                let hand = self.clocks.get_mut(hit).ok_or_else(|| unfit(fault))?;
+                let target = format!("{target}: {}", hand.jump(fault, dice)?);
+                if fault == FaultKind::Clock && self.replaced {
+                    return self.replace_behind(target, dice).await;
+                }
+                Ok(Strike::new(target, dice.time(ttl / 2, ttl * 2)))
+            }
+            FaultKind::ReadOnly => {
+                // Sentinels would turn a replica of nothing back.
+                let how = match self.servers {
+                    Servers::One(_) => ReadOnly::any(dice),
+                    Servers::Set(_) => ReadOnly::TooFewReplicas,
+                };
+                how.begin(self.server(hit).addr()).await?;
+                self.read_only = Some(how);
+                Ok(Strike::new(format!("{target}: {}", how.about()), dice.time(ttl, ttl * 3)))
             }
             FaultKind::Evict => {
                 self.full = Some(Full::begin(self.server(hit).addr(), !self.guard, ttl, dice).await?);
@@ -215,6 +248,16 @@ impl Redis {
         Ok(Strike::new(target, dice.time(Duration::ZERO, Duration::from_millis(500))).served())
     }
 
+    /// The master is replaced by one that has all its grants, and whose clock is ahead of it.
+    async fn replace_behind(&mut self, target: String, dice: &mut Dice) -> Result<Strike, Trouble> {
+        // Leases are renewed by the clock that was set back.
+        tokio::time::sleep(dice.time(self.ttl / 4, self.ttl / 2)).await;
+        let Servers::Set(set) = &mut self.servers else { return Err(unfit(FaultKind::Clock)) };
+        set.kill_master().await?;
+        let target = format!("{target}; and it is replaced by its replica");
+        Ok(Strike::new(target, dice.time(Duration::ZERO, Duration::from_millis(500))).served())
+    }
+
     /// Whether the Sentinels have put another in the master's place.
     pub(super) async fn others_serve(&self) -> bool {
         self.master().await.is_ok_and(|master| master != self.hit)
@@ -231,13 +274,14 @@ impl Redis {
                 self.server_mut(hit).restart(Data::Wipe).await?;
                 self.settle().await
             }
-            FaultKind::Failover => {
-                let Servers::Set(set) = &mut self.servers else { return Err(unfit(fault)) };
-                set.failed_over(BOUND).await?;
-                self.server_mut(hit).restart(Data::Keep).await?;
-                self.settle().await
+            FaultKind::Failover => self.replaced(fault).await,
+            FaultKind::Clock if self.replaced => self.replaced(fault).await,
+            FaultKind::Clock | FaultKind::Ahead => self.clocks.get(hit).map(Hand::note).ok_or_else(|| unfit(fault)),
+            FaultKind::ReadOnly => {
+                let how = self.read_only.take().ok_or_else(|| unfit(fault))?;
+                how.end(self.server(hit).addr()).await?;
+                Ok("it accepts writes again".to_owned())
             }
-            FaultKind::Clock | FaultKind::Ahead => self.clock.as_ref().map(Hand::note).ok_or_else(|| unfit(fault)),
             FaultKind::Evict => {
                 let gone = self.full.take().ok_or_else(|| unfit(fault))?.end().await?;
                 Ok(format!("{gone} keys were thrown away"))
@@ -253,6 +297,15 @@ impl Redis {
             }
             _ => Err(unfit(fault)),
         }
+    }
+
+    /// Waits until another is the master, and has the old one follow it.
+    async fn replaced(&mut self, fault: FaultKind) -> Result<String, Trouble> {
+        let hit = self.hit;
+        let Servers::Set(set) = &mut self.servers else { return Err(unfit(fault)) };
+        set.failed_over(BOUND).await?;
+        self.server_mut(hit).restart(Data::Keep).await?;
+        self.settle().await
     }
 
     /// Waits until a set has one master again, whom the others follow.

@@ -13,6 +13,7 @@ use leasehold_testbed::{Data, Server, WallClock};
 
 use super::clock::{ahead, back, in_words};
 use super::left::{self, Left};
+use super::read_only::ReadOnly;
 use super::redis::version;
 use super::unfit;
 use crate::deploy::{Setup, Strike, Trouble, words};
@@ -29,6 +30,7 @@ pub(in crate::deploy) struct Redlock {
     hit: Vec<usize>,
     /// Whether the next to forget are a majority, with the guard on.
     wide: bool,
+    read_only: Option<ReadOnly>,
     options: String,
     guard: bool,
     ttl: Duration,
@@ -50,8 +52,8 @@ impl Redlock {
             }
             servers.push(one.start().await?);
         }
-        let options = if setup.guard && setup.wants(FaultKind::Wipe) { setup.strict() } else { String::new() };
-        Ok(Self { servers, clocks, hit: Vec::new(), wide: false, options, guard: setup.guard, ttl: setup.ttl })
+        let (options, guard, ttl) = (setup.options(), setup.guard, setup.ttl);
+        Ok(Self { servers, clocks, hit: Vec::new(), wide: false, read_only: None, options, guard, ttl })
     }
 
     pub(super) fn url(&self) -> String {
@@ -86,7 +88,12 @@ impl Redlock {
         self.wide = true;
     }
 
-    pub(super) fn begin(&mut self, fault: FaultKind, minority: &[usize], dice: &mut Dice) -> Result<Strike, Trouble> {
+    pub(super) async fn begin(
+        &mut self,
+        fault: FaultKind,
+        minority: &[usize],
+        dice: &mut Dice,
+    ) -> Result<Strike, Trouble> {
         let most = minority.len() as u64;
         let wide = std::mem::take(&mut self.wide) && fault == FaultKind::Wipe;
         self.hit = match fault {
@@ -122,6 +129,14 @@ impl Redlock {
                 }
                 Ok(Strike::new(format!("{target}: {}", in_words(seconds)), dice.time(ttl / 2, ttl * 2)))
             }
+            FaultKind::ReadOnly => {
+                let how = ReadOnly::any(dice);
+                for at in &self.hit {
+                    how.begin(self.servers[*at].addr()).await?;
+                }
+                self.read_only = Some(how);
+                Ok(Strike::new(format!("{target}: {}", how.about()), Strike::while_others_serve(ttl, dice)).served())
+            }
             _ => Err(unfit(fault)),
         }
     }
@@ -132,6 +147,13 @@ impl Redlock {
             FaultKind::Crash => Data::Keep,
             FaultKind::Wipe => Data::Wipe,
             FaultKind::Clock | FaultKind::Ahead => return Ok("they stay there".to_owned()),
+            FaultKind::ReadOnly => {
+                let how = self.read_only.take().ok_or_else(|| unfit(fault))?;
+                for at in &hit {
+                    how.end(self.servers[*at].addr()).await?;
+                }
+                return Ok("they accept writes again".to_owned());
+            }
             _ => return Err(unfit(fault)),
         };
         // Together, as they went.

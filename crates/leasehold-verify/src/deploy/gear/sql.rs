@@ -80,7 +80,7 @@ impl Sql {
         Ok(asked?)
     }
 
-    pub(super) fn begin(&mut self, fault: FaultKind, dice: &mut Dice) -> Result<Strike, Trouble> {
+    pub(super) async fn begin(&mut self, fault: FaultKind, dice: &mut Dice) -> Result<Strike, Trouble> {
         let (target, ttl) = ("the server".to_owned(), self.ttl);
         match fault {
             FaultKind::Crash => {
@@ -96,8 +96,24 @@ impl Sql {
                 self.server.disk().ok_or_else(|| unfit(fault))?.fill()?;
                 Ok(Strike::new(target, dice.time(ttl, ttl * 2)))
             }
+            FaultKind::ReadOnly => {
+                self.refuse_writes(true).await?;
+                Ok(Strike::new(target, dice.time(ttl, ttl * 3)))
+            }
             _ => Err(unfit(fault)),
         }
+    }
+
+    /// Has it refuse the writes of all who are not its administrators, or no more.
+    async fn refuse_writes(&self, on: bool) -> Result<(), Trouble> {
+        if self.mysql {
+            self.ask(&format!("SET GLOBAL read_only = {}", u8::from(on))).await?;
+            return Ok(());
+        }
+        let change = if on { "SET default_transaction_read_only = on" } else { "RESET default_transaction_read_only" };
+        self.ask(&format!("ALTER SYSTEM {change}")).await?;
+        self.ask("SELECT pg_reload_conf()").await?;
+        Ok(())
     }
 
     pub(super) async fn end(&mut self, fault: FaultKind) -> Result<String, Trouble> {
@@ -107,6 +123,10 @@ impl Sql {
                 Ok("it answers again".to_owned())
             }
             FaultKind::Clock | FaultKind::Ahead => self.clock.as_ref().map(Hand::note).ok_or_else(|| unfit(fault)),
+            FaultKind::ReadOnly => {
+                self.refuse_writes(false).await?;
+                Ok("it accepts writes again".to_owned())
+            }
             FaultKind::DiskFull => {
                 self.server.disk().ok_or_else(|| unfit(fault))?.free()?;
                 if self.server.is_running()? && self.recovers().await {

@@ -210,7 +210,7 @@ impl Reader {
                 }
                 return;
             }
-            Call::Lock { .. } | Call::Tick { .. } => return,
+            Call::Lock { .. } | Call::Tick { .. } | Call::Evict { .. } => return,
         };
         self.calls.insert(op, Is::Mark(self.run.marks.len()));
         let (lane, register, token) = (self.lane(worker), register.clone(), *token);
@@ -241,7 +241,7 @@ impl Reader {
             Event::Lost { t, op, deadline, reason } => self.seen_at(*op, |_, seen| {
                 seen.lost = Some((*t, *deadline, reason.clone()));
             }),
-            Event::FaultEnd { t, fault, note } => {
+            Event::FaultEnd { t, fault, note, .. } => {
                 if let Some(band) = self.run.bands.iter_mut().find(|band| band.fault == *fault) {
                     band.to = (*t).max(band.from);
                     band.note = note.clone();

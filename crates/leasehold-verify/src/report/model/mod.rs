@@ -249,7 +249,11 @@ impl Band {
             | FaultKind::Clock
             | FaultKind::Ahead
             | FaultKind::Evict
-            | FaultKind::DiskFull => "srv",
+            | FaultKind::DiskFull
+            | FaultKind::ReadOnly
+            | FaultKind::Hang
+            | FaultKind::Reshard
+            | FaultKind::Grow => "srv",
         }
     }
 }

@@ -104,8 +104,8 @@ impl History {
     pub(crate) fn fault(&mut self, (from, to): (u64, u64), fault: u32, kind: FaultKind, workers: &[Worker]) {
         let target = workers.first().map_or_else(|| "the server".to_owned(), |worker| format!("worker {worker}"));
         let (workers, served) = (workers.to_vec(), None);
-        self.events.push(Event::FaultBegin { t: from * MS, fault, kind, target, workers, served });
-        self.events.push(Event::FaultEnd { t: to * MS, fault, note: String::new() });
+        self.events.push(Event::FaultBegin { t: from * MS, fault, kind, target, workers, served, spares: Vec::new() });
+        self.events.push(Event::FaultEnd { t: to * MS, fault, note: String::new(), connections: None });
     }
 
     pub(crate) fn write(

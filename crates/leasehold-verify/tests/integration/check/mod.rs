@@ -3,6 +3,7 @@
 
 mod agree;
 mod build;
+mod evictions;
 mod faults;
 mod guaranteed;
 mod holds;
@@ -12,5 +13,6 @@ mod random;
 mod registers;
 mod serving;
 mod simulate;
+mod spared;
 mod ticks;
 mod whole;

@@ -2,7 +2,7 @@
 
 use leasehold_verify::check::check;
 use leasehold_verify::history::{Call, Event, FaultKind, Outcome, State, Workload, line, load, read};
-use leasehold_verify::verdict::SecondOpinion;
+use leasehold_verify::verdict::{Promise, SecondOpinion};
 use proptest::prelude::*;
 
 use crate::check::build::{History, MS, alone, failed, header, unknown};
@@ -12,7 +12,7 @@ use crate::check::simulate::{Plan, simulate};
 fn nothing_at_all_is_a_verdict() {
     let verdict = check(&[]);
     assert!(verdict.holds() && !verdict.complete);
-    assert_eq!(verdict.findings.len(), 12);
+    assert_eq!(verdict.findings.len(), Promise::ALL.len());
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn lines_that_do_not_fit_are_left_out() {
     history.lost(6, 99, 7);
     history.give_back((5, 6), 98, Outcome::Released);
     history.worker(7, 5, State::Resumed);
-    history.events.push(Event::FaultEnd { t: 8 * MS, fault: 9, note: String::new() });
+    history.events.push(Event::FaultEnd { t: 8 * MS, fault: 9, note: String::new(), connections: None });
     history.events.push(Event::Queued { t: 8 * MS, op: 97 });
     // An end before its beginning, a second end, a lock that answered like a register.
     let lock = history.begin(50, 1, alone("a"));
@@ -135,6 +135,7 @@ fn any_event() -> impl Strategy<Value = Event> {
             target: String::new(),
             workers: vec![1],
             served: None,
+            spares: Vec::new(),
         },
         _ => Event::Queued { t, op },
     })

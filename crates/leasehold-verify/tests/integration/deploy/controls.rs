@@ -86,7 +86,7 @@ async fn strike(deployment: &mut Deployment, clients: [&Locks; 2], fault: FaultK
 
 /// How many locks two had at once.
 async fn together(local: Local, fault: FaultKind, guard: bool) -> usize {
-    let setup = Setup { faults: vec![fault], guard, ttl: TTL, apart: false };
+    let setup = Setup { faults: vec![fault], guard, ttl: TTL, apart: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
     assert_eq!(deployment.control().is_some(), !guard);
     let (one, two) = (client(deployment.url(), TTL).await, client(deployment.url(), TTL).await);
@@ -114,7 +114,8 @@ async fn guards(local: Local, fault: FaultKind) {
 async fn servers_that_forget() {
     tokio::join!(
         guards(Local::Redis, FaultKind::Wipe),
-        guards(Local::Redis, FaultKind::Failover),
+        guards(Local::RedisSentinel, FaultKind::Failover),
+        guards(Local::RedisCluster, FaultKind::Failover),
         guards(Local::Redlock, FaultKind::Wipe),
         guards(Local::Redis, FaultKind::Evict),
     );

@@ -12,11 +12,13 @@ use crate::deploy::site::{BOUND, faults, start, survives};
 async fn survives_all(local: Local, faults: &[FaultKind], version: &str) -> Vec<String> {
     // What is to be shown here does not need leases that outlive a fault.
     let ttl = local.ttl();
-    let setup = Setup { faults: faults.to_vec(), guard: true, ttl, apart: false };
+    let setup = Setup { faults: faults.to_vec(), guard: true, ttl, apart: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
     assert_eq!(deployment.engine(), local.as_str());
     let versions = deployment.versions().join(", ");
     assert!(versions.starts_with(version) && versions.chars().any(|c| c.is_ascii_digit()), "{versions}");
+    // In a cluster, they say which slots move.
+    deployment.names("verify:engines", "", 1);
     let mut dice = Dice::new(7);
     let mut notes = Vec::new();
     for fault in faults {
@@ -28,7 +30,7 @@ async fn survives_all(local: Local, faults: &[FaultKind], version: &str) -> Vec<
 }
 
 async fn redis_alone() {
-    let faults = faults(Local::Redis, &[Failover]);
+    let faults = faults(Local::Redis, &[]);
     let notes = survives_all(Local::Redis, &faults, "redis-server 7").await;
     assert!(notes.iter().any(|note| note.contains("0 keys were thrown away")), "noeviction: {notes:?}");
     assert!(notes.iter().any(|note| note.contains("back: it stays")), "the clock: {notes:?}");
@@ -36,13 +38,20 @@ async fn redis_alone() {
 
 async fn redis_with_sentinels() {
     let notes =
-        survives_all(Local::Redis, &[Failover, Crash, Cut, Wipe, Delay, Partition, Failover], "redis-server 7").await;
+        survives_all(Local::RedisSentinel, &[Failover, Crash, Cut, Wipe, Delay, Partition, Failover], "redis-server 7").await;
     // Which of them was the master is up to the machine: a server that got no time was replaced before.
     let replaced =
         |(old, new)| notes[0].contains(&format!("server {old} of 2, the master: server {new} of 2 is the master now"));
     assert!([(1, 2), (2, 1)].into_iter().any(replaced), "{notes:?}");
     let settled = notes.iter().filter(|note| note.contains("is the master now")).count();
     assert_eq!(settled, 4, "{notes:?}");
+}
+
+async fn redis_cluster() {
+    let notes = survives_all(Local::RedisCluster, &faults(Local::RedisCluster, &[]), "redis-server 7").await;
+    for said in ["is a master now", "it goes on", "they have moved", "the node has left", "it accepts writes again"] {
+        assert!(notes.iter().any(|note| note.contains(said)), "{said}: {notes:?}");
+    }
 }
 
 async fn redlock() {
@@ -79,13 +88,13 @@ async fn engines_of_one_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn engines_of_several_servers() {
-    tokio::join!(redis_with_sentinels(), redlock(), zookeeper());
+    tokio::join!(redis_with_sentinels(), redis_cluster(), redlock(), zookeeper());
 }
 
 /// A fail-over that nobody had asked for is noticed, also if the master is the old one again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_that_act_by_themselves() {
-    let mut deployment = start(Local::Redis, &[Failover], true).await;
+    let mut deployment = start(Local::RedisSentinel, &[Failover], true).await;
     let sentinels = deployment.own_url().trim_start_matches("redis+sentinel://").split(['/', ',']).next();
     let sentinel = sentinels.and_then(|addr| addr.parse().ok()).expect("an address");
     for _ in 0..2 {
@@ -103,6 +112,6 @@ async fn sentinels_that_act_by_themselves() {
     }
     // What is asked for is no surprise.
     deployment.remember().await.expect("a master");
-    survives(&mut deployment, Failover, Local::Redis.ttl(), &mut Dice::new(3)).await;
+    survives(&mut deployment, Failover, Local::RedisSentinel.ttl(), &mut Dice::new(3)).await;
     deployment.surprised().await.expect("it was asked for");
 }

@@ -9,7 +9,7 @@ use leasehold_verify::history::FaultKind::{self, *};
 use crate::deploy::site::start;
 
 fn setup(faults: &[FaultKind]) -> Setup {
-    Setup { faults: faults.to_vec(), guard: true, ttl: Duration::from_secs(1), apart: false }
+    Setup { faults: faults.to_vec(), guard: true, ttl: Duration::from_secs(1), apart: false, option: None }
 }
 
 async fn refused(local: Local, faults: &[FaultKind]) -> String {
@@ -27,16 +27,17 @@ async fn refused_there(url: &str, faults: &[FaultKind]) -> String {
 async fn what_an_engine_cannot_have() {
     assert!(refused(Local::Memory, &[Crash]).await.contains("memory: lives in one process"));
     assert!(refused(Local::File, &[Kill, Delay]).await.contains("no network"));
-    assert!(refused(Local::Redis, &[Failover, Leader]).await.contains("redis: has no leader"));
+    assert!(refused(Local::RedisSentinel, &[Failover, Leader]).await.contains("redis-sentinel: has no leader"));
 }
 
 #[tokio::test]
 async fn what_is_never_done_to_servers_of_others() {
-    for fault in [Crash, Wipe, Failover, Leader, Clock, Ahead, Evict, DiskFull] {
+    for fault in [Crash, Wipe, Failover, Leader, Clock, Ahead, Evict, DiskFull, ReadOnly, Hang, Reshard, Grow] {
         let words = refused_there("redis://u:hunter2@127.0.0.1:1", &[Cut, fault]).await;
         assert!(words.contains(fault.as_str()) && words.contains("--local redis"), "{words}");
     }
-    assert!(refused_there("redis+sentinel://h/m", &[Failover]).await.contains("--local redis"));
+    assert!(refused_there("redis+sentinel://h/m", &[Failover]).await.contains("--local redis-sentinel"));
+    assert!(refused_there("redis+cluster://h", &[Reshard]).await.contains("--local redis-cluster"));
     assert!(refused_there("file:///tmp/x", &[DiskFull]).await.contains("--local file"));
 }
 

@@ -13,7 +13,7 @@ const TTL: Duration = Duration::from_millis(1500);
 const NETWORK: [FaultKind; 5] = [Cut, LostReply, Delay, Duplicate, Partition];
 
 fn setup(faults: &[FaultKind]) -> Setup {
-    Setup { faults: faults.to_vec(), guard: true, ttl: TTL, apart: false }
+    Setup { faults: faults.to_vec(), guard: true, ttl: TTL, apart: false, option: None }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

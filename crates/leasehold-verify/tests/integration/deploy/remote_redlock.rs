@@ -14,7 +14,7 @@ const TTL: Duration = Duration::from_millis(1500);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redlock_loses_a_minority_at_most() {
     let servers = Independent::start(3).await.expect("servers");
-    let setup = Setup { faults: vec![Partition], guard: true, ttl: TTL, apart: false };
+    let setup = Setup { faults: vec![Partition], guard: true, ttl: TTL, apart: false, option: None };
     let mut deployment = Deployment::remote(&servers.url(), &setup).await.expect("a deployment");
     let locks = client(deployment.url(), TTL).await;
     let mut dice = Dice::new(3);

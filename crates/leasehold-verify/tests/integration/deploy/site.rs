@@ -13,7 +13,7 @@ use tokio::time::timeout;
 pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
 pub(crate) fn setup(local: Local, faults: &[FaultKind], guard: bool) -> Setup {
-    Setup { faults: faults.to_vec(), guard, ttl: local.ttl_for(faults), apart: false }
+    Setup { faults: faults.to_vec(), guard, ttl: local.ttl_for(faults, None), apart: false, option: None }
 }
 
 /// All faults of the engine but those of workers and these.
