@@ -159,7 +159,7 @@ impl<'a> Steps<'a> {
             Op::Evict { .. } => {
                 let evicted = engine.evict(claim.name().clone(), claim.id, String::new()).await.map_err(wrong)?;
                 let who = if evicted.party.is_some() { PUT_OUT } else { NOBODY };
-                (who.to_owned(), Some(evicted.token))
+                (who.to_owned(), evicted.token)
             }
             Op::Pass { .. } => (String::new(), None),
         })
@@ -182,7 +182,8 @@ impl<'a> Steps<'a> {
             while !self.lost.contains(&id) {
                 let news = self.losses[client].next().await;
                 self.lost.extend(news.into_iter().filter_map(|loss| match loss {
-                    Loss::Of(claim) => Some(claim),
+                    // What may be lost is, here: it is told of nothing else.
+                    Loss::Of(claim) | Loss::Check(claim) => Some(claim),
                     Loss::Doubt => None,
                 }));
             }
@@ -283,5 +284,6 @@ fn answer(answer: Answer) -> Seen {
         Answer::Busy { .. } => ("busy".to_owned(), None),
         Answer::Abstains { .. } => ("abstains".to_owned(), None),
         Answer::Refused(refusal) => (format!("{refusal:?}"), None),
+        Answer::Evicted => ("evicted".to_owned(), None),
     }
 }

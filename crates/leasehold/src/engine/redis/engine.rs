@@ -135,6 +135,7 @@ impl RedisEngine {
 
     /// Takes the lock, or its place in the queue.
     async fn take(&self, claim: &Claim, queue: bool) -> Result<Answer> {
+        self.ears.mailbox.anew(claim.id);
         let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
         self.ask(claim, &self.scripts.attempt, queue, &party).await
     }
@@ -156,21 +157,23 @@ impl RedisEngine {
             self.epoch_arguments(command, live);
         };
         let sent = self.clock.now();
-        let expected = queue.then(|| self.ears.mailbox.expect(claim.id, sent));
+        let expected = self.ears.mailbox.expect(claim.id, sent);
         let (answer, live) = self.nodes.script(slot, script, self.keys(1), &fill).await?;
         match read(&answer, &live.address)? {
             Said::Granted(token) => {
-                drop(expected);
                 self.replicated(&live.address).await?;
-                Ok(granted(token, sent, claim.terms.ttl))
+                // The answer may have come long before anybody looked at it, and the eviction with it.
+                let evicted = self.ears.mailbox.is_evicted(claim.id);
+                drop(expected);
+                Ok(if evicted { Answer::Evicted } else { granted(token, sent, claim.terms.ttl) })
             }
             Said::Queued { ahead, recheck, place } => {
                 self.ears.mailbox.waits(claim.id, sent, place);
-                if let Some(expected) = expected {
-                    expected.keep();
-                }
+                expected.keep();
                 Ok(Answer::Queued { ahead, recheck })
             }
+            // It was evicted when it was last known to wait; or its place lapsed.
+            Said::Busy { .. } if self.ears.mailbox.is_evicted(claim.id) => Ok(Answer::Evicted),
             Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
             Said::Refused(refusal) => Ok(Answer::Refused(refusal)),
         }
@@ -276,6 +279,7 @@ impl Engine for RedisEngine {
             let until = self.clock.now().after(patience);
             loop {
                 let bell = match self.ears.mailbox.take(claim.id) {
+                    Some(Ok(News::Evicted)) => return Ok(Answer::Evicted),
                     None | Some(Ok(News::Look)) => return self.look(&claim).await,
                     // Which server's replicas must have it is known only of an answer.
                     Some(Ok(News::Granted(..))) if self.replicas.is_some() => return self.look(&claim).await,

@@ -217,6 +217,7 @@ impl ZookeeperEngine {
             Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None }),
             Look::Waits(_) => Answer::Busy { recheck: None },
             Look::Refused(refusal) => Answer::Refused(refusal),
+            Look::Removed => Answer::Evicted,
         };
         steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
         Ok(answer)
@@ -260,7 +261,8 @@ impl ZookeeperEngine {
         match found {
             Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
             Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None }),
-            Some(Look::Refused(_)) | None => Ok(absent),
+            Some(Look::Removed) if !seat.is_gone() && !seat.session.is_over() => Ok(Answer::Evicted),
+            Some(Look::Refused(_) | Look::Removed) | None => Ok(absent),
         }
     }
 

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::bells::Bells;
-use super::lot::{Lot, Reading, lock};
+use super::lot::{Ear, Lot, Reading, lock};
 use super::step::{Op, Out};
 use super::wire::Statements;
-use super::{inspect, news};
+use super::{inspect, news, pulse};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::{Config, Wake};
@@ -52,6 +52,8 @@ pub(crate) struct LeaseEngine {
     pub(super) lots: Mutex<HashMap<LockName, Arc<Lot>>>,
     pub(super) losses: LossBoard,
     attendant: Mutex<Option<JoinHandle<()>>>,
+    /// Rung when a row is kept: then somebody must look whether others write to it.
+    pub(super) kept: Arc<Notify>,
 }
 
 impl LeaseEngine {
@@ -92,7 +94,9 @@ impl LeaseEngine {
             lots: Mutex::default(),
             losses: LossBoard::default(),
             attendant: Mutex::default(),
+            kept: Arc::default(),
         });
+        tokio::spawn(pulse::attend(Arc::downgrade(&engine)));
         if listens {
             *lock(&engine.attendant) = Some(tokio::spawn(news::listen(Arc::downgrade(&engine))));
         }
@@ -136,7 +140,8 @@ impl LeaseEngine {
             let mut inside = lot.lock();
             inside.hear();
             if let Some(ear) = inside.ears.get(&claim) {
-                ear.rung.notify_one();
+                // A grant that nobody has taken yet may be what is over.
+                ear.take_back();
             }
         }
     }
@@ -162,14 +167,30 @@ impl LeaseEngine {
     async fn answer(self: &Arc<Self>, claim: &Arc<Claim>, op: Op) -> Result<Answer> {
         let lot = self.lot(claim.name());
         let (out, reading) = self.ask(&lot, op, claim.terms.ttl).await?;
+        Self::answered(out, reading)
+    }
+
+    fn answered(out: Out, reading: Reading) -> Result<Answer> {
         match out {
             Out::Granted(token, until) => {
                 Ok(Answer::Granted(Grant { token, validity: Validity::Until(reading.until(until)) }))
             }
             Out::Queued { ahead, recheck } => Ok(Answer::Queued { ahead, recheck }),
-            Out::Busy { recheck } => Ok(Answer::Busy { recheck }),
+            Out::Busy { recheck } | Out::Absent { recheck } => Ok(Answer::Busy { recheck }),
             Out::Refused(refusal) => Ok(Answer::Refused(refusal)),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How a claim stands that waits by this ear. What is not in the row any more before its place can have lapsed was evicted.
+    async fn look(self: &Arc<Self>, claim: &Arc<Claim>, ear: Option<&Ear>) -> Result<Answer> {
+        let found = ear.map(|ear| ear.queued_at());
+        let (out, reading) = self.ask(&self.lot(claim.name()), Op::Look(claim.id), claim.terms.ttl).await?;
+        // A place that was shown less than a quarter of its time ago is not written anew.
+        let lasts = |found: Moment| self.clock.now() < found.after(claim.terms.ttl / 3 * 2);
+        match out {
+            Out::Absent { .. } if found.is_some_and(lasts) => Ok(Answer::Evicted),
+            out => Self::answered(out, reading),
         }
     }
 
@@ -224,7 +245,7 @@ impl Engine for LeaseEngine {
         Step::new(async move {
             let lot = self.lot(claim.name());
             let ear = lot.lock().ears.get(&claim.id).cloned();
-            if let Some(ear) = ear {
+            if let Some(ear) = &ear {
                 ear.use_it(self.clock.now());
                 self.watch(&lot);
                 let until = self.clock.now().after(patience);
@@ -239,7 +260,7 @@ impl Engine for LeaseEngine {
                     return Ok(Answer::Granted(Grant { token, validity: Validity::Until(end) }));
                 }
             }
-            let answer = self.answer(&claim, Op::Look(claim.id)).await;
+            let answer = self.look(&claim, ear.as_deref()).await;
             match &answer {
                 Ok(Answer::Queued { .. }) => {}
                 Ok(_) => {
@@ -321,7 +342,7 @@ impl Engine for LeaseEngine {
             let lot = self.lot(&name);
             match self.ask(&lot, Op::Evict(claim), UNHURRIED).await?.0 {
                 Out::Evicted(party, token) => {
-                    tracing::warn!(%name, ?claim, %token, reason, "a claim was put out");
+                    tracing::warn!(%name, ?claim, ?token, reason, "a claim was evicted");
                     Ok(Evicted { party, token })
                 }
                 other => Err(unexpected(&other)),

@@ -54,6 +54,7 @@ mod engine;
 mod inspect;
 mod lot;
 mod news;
+mod pulse;
 mod round;
 mod settle;
 mod state;
