@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{join, try_join_all};
-use leasehold_zookeeper::{Error as Cause, MultiWriteError, MultiWriteResult, Stat};
+use leasehold_zookeeper::{CreateMode, Error as Cause, MultiWriteError, MultiWriteResult, Stat};
 
 use super::engine::ZookeeperEngine;
 use super::session::Session;
@@ -17,6 +17,9 @@ use crate::name::LockName;
 
 /// How many locks are looked at together.
 pub(super) const AT_ONCE: usize = 64;
+
+/// How long the mark of an eviction is kept at least, in ms of the servers' clock.
+const MARKED_MS: i64 = 3_600_000;
 
 /// One lock.
 pub(super) async fn one(engine: &ZookeeperEngine, name: &LockName) -> Result<LockView> {
@@ -142,6 +145,8 @@ async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &
 pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let session = engine.any_session().await?;
     let (client, folder) = (&session.client, engine.folder(name));
+    // Whether a mark is there already.
+    let mut marked = false;
     loop {
         let (synced, listed) = join(client.sync(&folder), client.get_children(&folder)).await;
         let (nodes, seen) = match synced.and(listed) {
@@ -154,6 +159,10 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
         let Some((path, version, party)) = found else { return Ok(Evicted::new(None, None)) };
         let mut all = client.new_multi_writer();
         let mut added = all.add_delete(&path, Some(version));
+        if !marked {
+            let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
+            added = added.and_then(|()| all.add_create(&engine.mark(claim), reason.as_bytes(), &persistent));
+        }
         // Only if nobody has come since the list was read: whoever comes changes the folder.
         if others.is_empty() {
             added = added.and_then(|()| all.add_set_data(&folder, name.as_str().as_bytes(), Some(seen.version)));
@@ -162,12 +171,46 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
         let fresh = match all.commit().await.as_deref() {
             Ok([.., MultiWriteResult::SetData { stat }]) => Token(stat.mzxid.cast_unsigned()),
             Ok(_) => Token::default(),
+            Err(MultiWriteError::OperationFailed { index: 1, source: Cause::NodeExists }) => {
+                marked = true;
+                continue;
+            }
+            Err(MultiWriteError::OperationFailed { index: 1, source: Cause::NoNode }) if !marked => {
+                steps::make_persistent(engine, &session, &engine.marks()).await?;
+                continue;
+            }
             Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => continue,
             Err(other) => return Err(engine.failed(error::cause(other.clone()))),
         };
         tracing::info!(%name, ?claim, reason, "evicted");
+        sweep(engine, &session, claim).await;
         let advised = fence::advice(party.token, others, fresh);
         return Ok(Evicted::new(Some(party), advised));
+    }
+}
+
+/// Whether a claim whose node is gone was evicted: that was marked in the same transaction. The mark is deleted then.
+pub(super) async fn was_evicted(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) -> Result<bool> {
+    match session.client.delete(&engine.mark(claim), None).await {
+        Ok(()) => Ok(true),
+        Err(Cause::NoNode) => Ok(false),
+        Err(cause) => Err(engine.failed(cause)),
+    }
+}
+
+/// Deletes marks that are much older than this claim's: whoever waited then has gone. What fails is left to the next eviction.
+async fn sweep(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
+    let client = &session.client;
+    let made = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
+    let (Some(latest), Ok(marks)) = (made(&engine.mark(claim)).await, client.list_children(&engine.marks()).await)
+    else {
+        return;
+    };
+    for mark in marks.iter().take(AT_ONCE) {
+        let path = format!("{}/{mark}", engine.marks());
+        if made(&path).await.is_some_and(|at| latest - at > MARKED_MS) {
+            let _ = client.delete(&path, None).await;
+        }
     }
 }
 

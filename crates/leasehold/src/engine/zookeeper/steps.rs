@@ -25,7 +25,7 @@ pub(super) enum Look {
     Holds,
     Waits(usize),
     Refused(Refusal),
-    /// Its node was deleted, though its session lives: it was evicted.
+    /// Its node was deleted, though its session lives: it was evicted, or somebody deleted it by hand.
     Removed,
 }
 
