@@ -28,7 +28,7 @@ Examples:
   leasehold cron jobs.cron                      a timetable, each tick once
   leasehold ls                                  who holds what, and who waits
   leasehold show nightly                        everything about one lock
-  leasehold evict nightly                       put the holder out
+  leasehold evict nightly                       force the holder to release
   leasehold doctor --engine redis://db1         is this server fit for locks?
   leasehold verify --local redis                proof, with a picture
 
@@ -52,7 +52,7 @@ Exit codes (`leasehold run --help` lists those of `run`):
 
 /// Locks that many processes and machines share.
 ///
-/// Runs a command while it holds a lock, shows who holds what and who waits, and puts a holder out. A lock has a name and
+/// Runs a command while it holds a lock, shows who holds what and who waits, and forces a holder to release. A lock has a name and
 /// lives in an engine: `file:` (the default) is shared by the processes of this host; `leasehold engines` lists the others.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_long_help = EXAMPLES, after_help = "`leasehold --help` has examples.")]
@@ -265,11 +265,11 @@ pub(crate) struct ShowArgs {
     pub(crate) output: JsonArg,
 }
 
-/// Put a holder out and raise the token
+/// Force a holder to release, or a waiter to give up
 ///
-/// Whoever is put out is told as soon as the engine can, but may have been stopped or cut off: until it hears of it, it
-/// believes that it holds the lock. The new token is printed: write it to whatever the lock protects, and writes with an
-/// older one are refused there.
+/// An evicted holder is told within a round trip, or within 500 ms where the engine polls, but it may have been stopped or
+/// cut off: until it hears of it, it believes that it holds the lock. If a token is printed, write it to whatever the lock
+/// protects: it refuses the writes of the evicted holder, and of no other. An evicted waiter ends with exit code 75.
 #[derive(Debug, Args)]
 pub(crate) struct EvictArgs {
     /// The lock's name

@@ -1,4 +1,4 @@
-//! `leasehold evict`: put a holder out, and say what was done.
+//! `leasehold evict`: force a holder, or a waiter, to release, and say what was done.
 
 use std::io;
 
@@ -24,6 +24,10 @@ struct EvictedJson<'a> {
 
 pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
+    if args.claim.as_deref().is_some_and(|claim| claim.trim().is_empty()) {
+        let message = "--claim is empty, and would mean every holder and waiter: name the beginning of one, as `leasehold show` has it";
+        return Err(Failure::usage(message));
+    }
     let asking = !args.yes;
     if asking && !isatty(io::stdin()) {
         return Err(Failure::usage("there is no terminal to ask on: say --yes to evict without being asked"));
@@ -100,21 +104,27 @@ fn confirmed(name: &LockName, chosen: &[&PartyView], url: &str) -> Result<bool, 
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Puts each out; who had gone by then is left out of the answer.
+/// Evicts each; who had gone by then is left out of the answer. Those with the lowest tokens go first: then whatever is advised last refuses all of
+/// them, and none of those who stay.
 async fn put_out(
     locks: &Locks,
     name: &LockName,
     chosen: &[&PartyView],
     reason: &str,
 ) -> Result<(Vec<PartyView>, Option<Token>), Failure> {
-    let mut gone = Vec::new();
-    let mut token = None;
+    let mut chosen = chosen.to_vec();
+    chosen.sort_by_key(|party| party.token);
+    let (mut gone, mut token, mut highest) = (Vec::new(), None, None);
     for party in chosen {
         let evicted = locks.evict_because(name, party.claim, reason).await?;
-        token = token.max(Some(evicted.token));
-        gone.extend(evicted.party);
+        if let Some(party) = evicted.party {
+            // A token that was advised before does not refuse this one.
+            highest = highest.max(party.token);
+            token = evicted.token.or(token);
+            gone.push(party);
+        }
     }
-    Ok((gone, token))
+    Ok((gone, token.filter(|token| Some(*token) > highest)))
 }
 
 fn evicted_text(name: &LockName, gone: &[PartyView], token: Option<Token>, reason: Option<&str>) -> String {
@@ -124,7 +134,11 @@ fn evicted_text(name: &LockName, gone: &[PartyView], token: Option<Token>, reaso
         text.push_str(&format!("evicted from {name}: {}\n", line(party)));
     }
     if let Some(token) = token {
-        text.push_str(&format!("token raised to {token}: write it to what the lock protects\n"));
+        text.push_str(&format!(
+            "fence token {token}: write it to what the lock protects; it refuses who was evicted, and nobody else\n"
+        ));
+    } else if gone.iter().any(|party| party.token.is_some()) {
+        text.push_str("no fence token: any number would also refuse a holder that stays, or the next one\n");
     }
     if let Some(reason) = reason {
         text.push_str(&format!("reason: {}\n", clean(reason)));

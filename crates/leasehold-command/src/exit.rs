@@ -12,7 +12,7 @@ pub const UNAVAILABLE: u8 = 69;
 pub const SYSTEM: u8 = 71;
 /// Our own output could not be written (`EX_IOERR`).
 pub const OUTPUT: u8 = 74;
-/// The lock was lost (`EX_TEMPFAIL`).
+/// The lock was lost, or the request for it was evicted (`EX_TEMPFAIL`).
 pub const LOST: u8 = 75;
 /// The command was found but could not be run.
 pub const NOT_EXECUTABLE: u8 = 126;
@@ -61,7 +61,7 @@ impl Failure {
             | ErrorKind::InvalidOption
             | ErrorKind::Unsupported => USAGE,
             ErrorKind::Timeout | ErrorKind::Conflict => CONFLICT,
-            ErrorKind::Lost => LOST,
+            ErrorKind::Lost | ErrorKind::Evicted => LOST,
             // Away, denied, corrupt, full, and whatever the library may add: the engine cannot be used as it is.
             _ => UNAVAILABLE,
         }
@@ -130,6 +130,7 @@ mod tests {
             (ErrorKind::Corrupt, 69),
             (ErrorKind::Full, 69),
             (ErrorKind::Lost, 75),
+            (ErrorKind::Evicted, 75),
         ] {
             assert_eq!(Failure::from(Error::new(kind, "x")).code, code, "{kind:?}");
         }

@@ -146,6 +146,7 @@ impl World {
                 Answer::Granted(Grant { token, validity: Validity::Until(end) }) => return (token, Some(end)),
                 Answer::Granted(grant) => return (grant.token, None),
                 Answer::Refused(refusal) => panic!("refused: {refusal:?}"),
+                Answer::Evicted => panic!("evicted"),
                 Answer::Queued { recheck, .. } => {
                     let patience = recheck.unwrap_or(claim.terms.ttl / 3).min(claim.terms.ttl / 3).min(SOON);
                     eventually(SOON, || Arc::clone(engine).wait(Arc::clone(claim), patience)).await

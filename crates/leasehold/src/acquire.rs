@@ -263,6 +263,8 @@ impl<'a> Attempt<'a> {
                     self.busy = 0;
                     Next::Listen(recheck)
                 }
+                // What the engine still knows of it is given back when the attempt is dropped.
+                Ok(Answer::Evicted) => return Err(evicted()),
                 Ok(Answer::Refused(refusal)) => {
                     self.sent = false;
                     return Err(refused(refusal, self.claim.terms.mode));
@@ -426,6 +428,12 @@ fn abstaining(left: Duration) -> Error {
         "too many servers have restarted, and abstain for another {left:.1?}: leases that they forgot may still be held"
     );
     Error::new(ErrorKind::Unavailable, message).retryable()
+}
+
+/// Somebody force released the request.
+fn evicted() -> Error {
+    let message = "the request was force released (evicted) while it waited; it does not queue again by itself";
+    Error::new(ErrorKind::Evicted, message)
 }
 
 fn refused(refusal: Refusal, wanted: Mode) -> Error {

@@ -30,6 +30,8 @@ pub enum ErrorKind {
     Conflict,
     /// The lock was lost while it was needed.
     Lost,
+    /// The request was force released (evicted) while it waited. It is over; ask anew if the lock is still wanted.
+    Evicted,
     /// The engine does not answer, or not in time.
     Unavailable,
     /// The engine refuses us: permissions, ownership, credentials.
@@ -55,6 +57,7 @@ impl ErrorKind {
             Self::Timeout => "timeout",
             Self::Conflict => "conflict",
             Self::Lost => "lost",
+            Self::Evicted => "evicted",
             Self::Unavailable => "unavailable",
             Self::Denied => "denied",
             Self::Corrupt => "corrupt",

@@ -234,8 +234,9 @@ impl Locks {
         self.bounded(Arc::clone(&self.shared.desk.engine).list(prefix.to_owned())).await
     }
 
-    /// Puts a claim out, whoever's it is, and raises the token. Its holder is told as soon as the engine can; until then it
-    /// believes that it holds, and only a resource that checks tokens keeps it out: write the returned token there.
+    /// Evicts a claim (force release), whether it holds or waits. The holder is told within a round trip where the engine can push, and within
+    /// 500 ms where it polls; the next waiter is served in the same time. Until the holder knows, it may still write: only a resource that checks
+    /// tokens refuses that. Write [`Evicted::token`] there, if there is one. A waiter's request ends with [`ErrorKind::Evicted`].
     ///
     /// # Errors
     /// `InvalidName`, `Unsupported`, or the engine's own.
@@ -253,7 +254,7 @@ impl Locks {
         let evicted =
             self.bounded(Arc::clone(&self.shared.desk.engine).evict(name.clone(), claim, reason.to_owned())).await;
         let evicted = evicted.map_err(|error| error.about(&name))?;
-        tracing::warn!(%name, ?claim, fence = evicted.token.0, by = ?self.shared.holder, "claim evicted");
+        tracing::warn!(%name, ?claim, fence = evicted.token.map(|token| token.0), by = ?self.shared.holder, "claim evicted");
         Ok(evicted)
     }
 

@@ -18,7 +18,7 @@ fn who_is_evicted_gets_term_then_kill_and_75() {
     let running = place.start(["run", "--grace", "3s", "a", "-c", STUBBORN]);
     let family = family(&place);
     let evicted = place.run(["evict", "--yes", "--reason", "drill", "a"]).ok().out();
-    assert!(evicted.contains("token raised to 2") && evicted.contains("reason: drill"), "{evicted}");
+    assert!(evicted.contains("fence token 2") && evicted.contains("reason: drill"), "{evicted}");
     running.end().failed(75, "the lock a is lost");
     assert_eq!(place.read("heard"), "term\n");
     assert!(family.iter().all(|pid| !is_alive(pid)));

@@ -96,12 +96,43 @@ fn evict_can_name_one_of_many_and_a_waiter() {
     let waiter = place.start(["run", "a", "--", "true"]);
     place.wait_for_waiters("a", 1);
     let claim = place.show("a")["holders"][0]["claim"].as_str().unwrap().to_owned();
-    place.run(["evict", "--yes", "--claim", &claim, "a"]).ok();
+    // The other holds the next token: no number lies between.
+    let said = place.run(["evict", "--yes", "--claim", &claim, "a"]).ok().out();
+    assert!(said.contains("no fence token"), "{said}");
     assert_eq!((place.holders("a"), place.waiters("a")), (1, 1));
-    place.run(["evict", "--yes", "a"]).ok();
+    let said = place.run(["evict", "--yes", "a"]).ok().out();
+    assert!(said.contains("fence token 3:"), "{said}");
     waiter.end().ok();
     one.finish().ok();
     two.finish().ok();
+}
+
+/// A waiter that is evicted ends, and does not run later; no token is advised that would refuse the holder.
+#[test]
+fn an_evicted_waiter_ends_with_75_and_does_not_run() {
+    let place = Place::new();
+    let holder = place.hold(&[], "a");
+    let waiter = place.start(["run", "a", "-c", "echo > ran"]);
+    place.wait_for_waiters("a", 1);
+    let claim = place.show("a")["waiters"][0]["claim"].as_str().unwrap().to_owned();
+    let done = parsed(&place.run(["evict", "--yes", "--json", "--claim", &claim, "a"]).ok().out());
+    assert_eq!((&done["fence_token"], &done["evicted"][0]["token"]), (&json!(null), &json!(null)), "{done}");
+    waiter.end().failed(75, "evicted");
+    assert_eq!((place.holders("a"), place.waiters("a")), (1, 0));
+    holder.finish().ok();
+    assert!(!place.path("ran").exists());
+}
+
+/// An unset shell variable is no claim.
+#[test]
+fn an_empty_claim_evicts_nobody() {
+    let place = Place::new();
+    let holder = place.hold(&[], "a");
+    for empty in ["", " "] {
+        place.run(["evict", "--yes", "--claim", empty, "a"]).failed(64, "--claim is empty");
+    }
+    assert_eq!(place.holders("a"), 1);
+    holder.finish().ok();
 }
 
 #[test]

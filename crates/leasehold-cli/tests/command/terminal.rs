@@ -260,7 +260,7 @@ fn evict_asks_on_a_terminal() {
     screen.expect("[y/N] ");
     screen.press("y\n");
     screen.expect("evicted from a: ");
-    screen.expect("token raised to 2");
+    screen.expect("fence token 2");
     assert_eq!(screen.end(), Some(0));
     holder.finish().ok();
 }

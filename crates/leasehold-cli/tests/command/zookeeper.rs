@@ -60,7 +60,7 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again() {
     let (code, listed) = run(&["ls", "--engine", &url]).await;
     assert!(code == 0 && listed.contains("job") && listed.contains("cat"), "{listed}");
     let (code, said) = run(&["evict", "--engine", &url, "job", "--yes"]).await;
-    assert!(code == 0 && said.contains("token raised to"), "{said}");
+    assert!(code == 0 && said.contains("fence token"), "{said}");
     let ended = tokio::task::spawn_blocking(move || held.end()).await.unwrap();
     assert!(ended.err().contains("lost"), "{}", ended.err());
     let inner = format!("{} run --engine {url} -n job -- echo inside", env!("CARGO_BIN_EXE_leasehold"));

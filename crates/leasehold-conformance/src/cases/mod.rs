@@ -194,6 +194,9 @@ cases! { $
     evict {
         the_holder_is_told_and_the_next_is_granted [EVICTION INSPECTION]
         a_waiter_leaves_the_queue [EVICTION FIFO INSPECTION]
+        a_waiter_that_is_removed_ends_with_an_error [EVICTION FIFO INSPECTION]
+        a_grant_that_was_not_polled_for_ends_with_its_eviction [EVICTION FIFO INSPECTION]
+        the_advice_spares_who_stays [EVICTION PERMITS FIFO INSPECTION]
         an_unknown_claim_is_nobody [EVICTION]
         a_holder_in_another_process_is_told [EVICTION PROCESSES INSPECTION]
     }

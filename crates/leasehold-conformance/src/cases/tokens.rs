@@ -42,7 +42,7 @@ pub async fn rise_over_an_eviction(world: &World) {
     let (locks, other) = (world.locks().await, world.locks().await);
     let guard = locks.mutex("a").lock().await.expect("a lock");
     let claim = other.inspect("a").await.expect("a view").holders[0].claim;
-    let fence = other.evict("a", claim).await.expect("an eviction").token;
+    let fence = other.evict("a", claim).await.expect("an eviction").token.expect("a token");
     assert!(fence > guard.token(), "{fence} fences {}", guard.token());
     let next = other.mutex("a").wait(SOON).lock().await.expect("a lock");
     assert!(next.token() > fence, "{} after {fence}", next.token());

@@ -116,18 +116,53 @@ impl<'a> Steps<'a> {
             self.story.push_str("not now");
             return Ok(());
         }
-        let waited = self.view(&self.bench.model, claim).await.waiters.iter().map(|party| party.claim).collect();
+        if matches!(op, Op::Evict { .. }) {
+            self.evict(op, claim, lock).await?;
+            return self.look(lock).await;
+        }
         let model = self.act(Arc::clone(&self.bench.model), op, claim).await?;
         let subject = self.act(self.client(claim), op, claim).await?;
         self.story.push_str(&model.0);
         self.compare(lock, claim, &model, &subject).await?;
-        if let (Op::Evict { .. }, Some(ours), Some(theirs)) = (op, model.1, subject.1) {
-            self.tokens.entry(lock).or_default().insert(ours, (theirs, Some(waited)));
-        }
         if model.0 == "granted" {
             self.holding.insert(self.claims[claim].id);
         }
         self.look(lock).await
+    }
+
+    /// The same is evicted. What is advised lies between the evicted holder's token and those of the holders that stay: where there are some, how far the
+    /// tokens are apart is the engine's own.
+    async fn evict(&mut self, op: Op, claim: usize, lock: char) -> Result<(), String> {
+        let id = self.claims[claim].id;
+        let waited: HashSet<ClaimId> =
+            self.view(&self.bench.model, claim).await.waiters.iter().map(|party| party.claim).collect();
+        let before = self.view(&self.bench.subject[0], claim).await;
+        let model = self.act(Arc::clone(&self.bench.model), op, claim).await?;
+        let subject = self.act(self.client(claim), op, claim).await?;
+        self.story.push_str(&model.0);
+        if model.0 != subject.0 {
+            return Err(format!("{}, says the model; the engine: {}", model.0, subject.0));
+        }
+        let (own, stay): (Vec<_>, Vec<_>) = before.holders.iter().partition(|party| party.claim == id);
+        let own = own.first().and_then(|party| party.token);
+        match subject.1 {
+            Some(advised) if own.is_none_or(|own| own >= advised) => {
+                return Err(format!("token {advised} is advised against {own:?}"));
+            }
+            Some(advised) if stay.iter().any(|party| party.token <= Some(advised)) => {
+                return Err(format!("token {advised} is advised, and refuses a holder that stays: {stay:?}"));
+            }
+            // Where waiters have their tokens already, there may be no number between.
+            None if own.is_some() && stay.is_empty() && waited.is_empty() => {
+                return Err("no token is advised, though nobody else is there".to_owned());
+            }
+            _ => {}
+        }
+        if let (true, Some(ours), Some(theirs)) = (stay.is_empty(), model.1, subject.1) {
+            self.compare(lock, claim, &model, &subject).await?;
+            self.tokens.entry(lock).or_default().insert(ours, (theirs, Some(waited)));
+        }
+        Ok(())
     }
 
     /// A claim shows that it waits only while it does, and is renewed only while it does not.
@@ -159,7 +194,7 @@ impl<'a> Steps<'a> {
             Op::Evict { .. } => {
                 let evicted = engine.evict(claim.name().clone(), claim.id, String::new()).await.map_err(wrong)?;
                 let who = if evicted.party.is_some() { PUT_OUT } else { NOBODY };
-                (who.to_owned(), Some(evicted.token))
+                (who.to_owned(), evicted.token)
             }
             Op::Pass { .. } => (String::new(), None),
         })
@@ -182,7 +217,8 @@ impl<'a> Steps<'a> {
             while !self.lost.contains(&id) {
                 let news = self.losses[client].next().await;
                 self.lost.extend(news.into_iter().filter_map(|loss| match loss {
-                    Loss::Of(claim) => Some(claim),
+                    // What may be lost is, here: it is told of nothing else.
+                    Loss::Of(claim) | Loss::Check(claim) => Some(claim),
                     Loss::Doubt => None,
                 }));
             }
@@ -283,5 +319,6 @@ fn answer(answer: Answer) -> Seen {
         Answer::Busy { .. } => ("busy".to_owned(), None),
         Answer::Abstains { .. } => ("abstains".to_owned(), None),
         Answer::Refused(refusal) => (format!("{refusal:?}"), None),
+        Answer::Evicted => ("evicted".to_owned(), None),
     }
 }

@@ -212,7 +212,8 @@ impl Task {
 
     /// Force-releases whoever holds a lock, rather one that has held it for a while; and has the resource refuse it from then on.
     async fn evict(&mut self, lock: &str) {
-        let Some((evicts, token)) = force_release(&self.assignment, &self.taker, &self.recorder, self.worker, lock).await
+        let Some((evicts, token)) =
+            force_release(&self.assignment, &self.taker, &self.recorder, self.worker, lock).await
         else {
             return;
         };

@@ -11,6 +11,8 @@ use crate::claim::ClaimId;
 pub enum Loss {
     /// This claim is lost.
     Of(ClaimId),
+    /// This claim may be lost: it is renewed at once.
+    Check(ClaimId),
     /// Any claim may be lost: the connection was broken for a while, the server is another one. All are renewed at once.
     Doubt,
 }
@@ -58,6 +60,11 @@ impl LossBoard {
     /// Tells all listeners; each knows its own claims.
     pub fn post(&self, claim: ClaimId) {
         self.tell(Loss::Of(claim));
+    }
+
+    /// Has the listener whose claim it is renew it now.
+    pub fn check(&self, claim: ClaimId) {
+        self.tell(Loss::Check(claim));
     }
 
     /// Has all listeners renew all their claims now.

@@ -128,6 +128,9 @@ pub enum Answer {
     },
     /// It can never be granted beside what is there.
     Refused(Refusal),
+    /// The claim was evicted while it waited, or when it was granted and its caller had not heard of that. Only
+    /// [`wait`](Engine::wait) says so; an attempt begins anew.
+    Evicted,
 }
 
 #[cfg(any(feature = "memory", feature = "file"))]
@@ -244,17 +247,20 @@ impl LockView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Evicted {
-    /// Who was put out; `None` if the claim was not there any more.
+    /// The claim that was evicted; `None` if it was not there any more: then nothing was changed.
     pub party: Option<PartyView>,
-    /// A token above all that were granted, and not above any that will be: write it to the resource, and the evicted holder is
-    /// refused there, and nobody else. On a lease table, who waited then may have been promised a lower one by its own client: it is told that it
-    /// has lost the lock then, and comes again with a higher one.
-    pub token: Token,
+    /// What to write to the resource: above the evicted holder's token, and below that of every other holder, now and later. So the evicted
+    /// holder is refused there, and no other. `None`: there is nothing to refuse (the claim was not there, or waited), or no such number: a holder that
+    /// stays, or in ZooKeeper the next waiter, has a token that is lower or the very next one.
+    ///
+    /// On a lease table, a waiter of that moment may have been promised a lower token by its own client: that client reports the lock as
+    /// lost then.
+    pub token: Option<Token>,
 }
 
 impl Evicted {
     /// What an eviction did, for an engine to say.
-    pub fn new(party: Option<PartyView>, token: Token) -> Self {
+    pub fn new(party: Option<PartyView>, token: Option<Token>) -> Self {
         Self { party, token }
     }
 }
@@ -350,8 +356,9 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// [`Capabilities::inspection`].
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>>;
 
-    /// Puts a claim out, whoever's it is, and raises the token; `reason` goes into the record, where the engine keeps one. Needs
-    /// [`Capabilities::eviction`].
+    /// Evicts a claim, whether it holds or waits; [`fence::advice`](crate::logic::fence::advice) says which token is raised and advised. A claim that is
+    /// not there raises nothing. The holder, or waiter, is told within a round trip where the engine can push, and within 500 ms where it polls; the
+    /// next waiter is served in the same time. `reason` goes into the record, where the engine keeps one. Needs [`Capabilities::eviction`].
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted>;
 
     /// Reads a record and the engine's clock. Needs [`Capabilities::records`].

@@ -4,6 +4,7 @@
 mod book;
 mod chores;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub(crate) use self::chores::{NO_ANSWER, call, listen, release};
 /// How often the figures of all leases are taken together, at most.
 const REPORT: Duration = Duration::from_secs(1);
 
-/// How long lost claims that are not in the book are remembered.
-const REMEMBERED: Duration = Duration::from_secs(1);
+/// How many losses of claims that are not in the book are remembered: of more, the older half is forgotten. Evictions are rare.
+const REMEMBERED: usize = 4096;
 
 /// How many leases go into one call to the engine.
 const BATCH: usize = 128;
@@ -49,10 +50,20 @@ pub(crate) struct Desk {
     /// How many abandoned claims have not been given back yet.
     owed: AtomicUsize,
     idle: Notify,
-    /// How many losses were told of claims that were not in the book yet.
-    lost_early: AtomicUsize,
+    /// Losses of claims that are not in the book, and when each was told: another client's, or ours whose caller has not taken its grant yet. That may take
+    /// as long as nobody polls it.
+    lost_early: std::sync::Mutex<HashMap<ClaimId, Told>>,
+    /// How many these are.
+    early: AtomicUsize,
     /// Goes away with the desk: the keeper has ended.
     end: watch::Sender<()>,
+}
+
+/// What was told of a claim, and when: that it is lost, or only that it may be.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    at: Moment,
+    certain: bool,
 }
 
 /// A claim that nobody wants any more, perhaps with a call that is still under way.
@@ -82,7 +93,8 @@ impl Desk {
             closing: AtomicBool::new(false),
             owed: AtomicUsize::new(0),
             idle: Notify::new(),
-            lost_early: AtomicUsize::new(0),
+            lost_early: std::sync::Mutex::default(),
+            early: AtomicUsize::new(0),
             end: watch::Sender::new(()),
         }
     }
@@ -92,10 +104,76 @@ impl Desk {
         if self.book.add(claim, due) {
             self.wake.notify_one();
         }
-        if self.lost_early.load(Ordering::SeqCst) > 0 {
-            self.wake.notify_one();
+        // It is in the book before this is asked, and a loss is remembered before the book is: one of both finds it.
+        if let Some(told) = self.take_loss(claim.id) {
+            self.lose(claim, told);
         }
         self.count_held();
+    }
+
+    /// Remembers a loss until its claim is in the book.
+    fn remember(&self, claim: ClaimId, told: Told) {
+        let mut lost = self.lost_early();
+        lost.insert(claim, told);
+        if lost.len() > REMEMBERED {
+            let mut moments: Vec<Moment> = lost.values().map(|told| told.at).collect();
+            let (_, middle, _) = moments.select_nth_unstable(REMEMBERED / 2);
+            let middle = *middle;
+            lost.retain(|_, told| told.at > middle);
+        }
+        self.early.store(lost.len(), Ordering::SeqCst);
+    }
+
+    /// What was told of this claim, if anything was; it is forgotten with that.
+    fn take_loss(&self, claim: ClaimId) -> Option<Told> {
+        if self.early.load(Ordering::SeqCst) == 0 {
+            return None;
+        }
+        let mut lost = self.lost_early();
+        let told = lost.remove(&claim);
+        self.early.store(lost.len(), Ordering::SeqCst);
+        told
+    }
+
+    /// The engine said that a claim in the book is lost, or may be. What was granted to a request that was sent after that is not meant: the claim
+    /// has asked anew.
+    fn lose(&self, claim: &Claim, told: Told) {
+        if told.at < claim.lease.granted() {
+            return;
+        }
+        if told.certain {
+            claim.lease.take_away();
+            chores::bury(self, claim);
+        } else if self.book.set_due(claim, told.at) {
+            self.wake.notify_one();
+        }
+    }
+
+    fn lost_early(&self) -> std::sync::MutexGuard<'_, HashMap<ClaimId, Told>> {
+        self.lost_early.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// What the engine told without being asked.
+    fn heed(&self, told: &[Loss]) {
+        let now = self.clock.now();
+        let mut meant = Vec::new();
+        for loss in told {
+            let (claim, certain) = match loss {
+                Loss::Of(claim) => (*claim, true),
+                Loss::Check(claim) => (*claim, false),
+                Loss::Doubt => {
+                    self.book.all_due(now);
+                    continue;
+                }
+            };
+            self.remember(claim, Told { at: now, certain });
+            meant.push(claim);
+        }
+        for claim in self.book.find(&meant) {
+            if let Some(told) = self.take_loss(claim.id) {
+                self.lose(&claim, told);
+            }
+        }
     }
 
     /// Stops caring for a lease.
@@ -109,6 +187,8 @@ impl Desk {
 
     /// Gives a claim back in the background, after the call that may still grant it.
     pub(crate) fn abandon(&self, claim: Arc<Claim>, inflight: Option<Step<Answer>>) {
+        // Nobody will take its grant.
+        self.take_loss(claim.id);
         self.owed.fetch_add(1, Ordering::AcqRel);
         self.abandoned().push(Abandoned { claim, inflight });
         self.wake.notify_one();
@@ -175,14 +255,12 @@ impl Desk {
 pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
     let mut chores: FuturesUnordered<Chore> = FuturesUnordered::new();
     let mut reported = Moment::default();
-    let mut early = Vec::new();
     loop {
         // Asked before looking: whatever was abandoned before the end is then found below.
         let closed = desk.is_closed();
         for abandoned in std::mem::take(&mut *desk.abandoned()) {
             chores.push(chores::pay_back(Arc::clone(&desk), abandoned.claim, abandoned.inflight).boxed());
         }
-        bury_lost(&desk, &mut early);
         let now = desk.clock.now();
         let round = desk.book.due(now);
         for claim in round.expired {
@@ -201,17 +279,7 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
         tokio::select! {
             biased;
             Some(()) = chores.next(), if !chores.is_empty() => {}
-            told = losses.next() => {
-                let now = desk.clock.now();
-                if told.contains(&Loss::Doubt) {
-                    desk.book.all_due(now);
-                }
-                early.extend(told.into_iter().filter_map(|loss| match loss {
-                    Loss::Of(claim) => Some((now, claim)),
-                    Loss::Doubt => None,
-                }));
-                desk.lost_early.store(early.len(), Ordering::SeqCst);
-            }
+            told = losses.next() => desk.heed(&told),
             () = desk.wake.notified() => {}
             () = desk.clock.alarm(round.next), if round.next != Moment::NEVER => {}
         }
@@ -229,27 +297,6 @@ fn batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<Claim>>> {
         batches.extend(there.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
     }
     batches
-}
-
-/// Buries the claims that the engine said are lost. What is not in the book is another client's, or ours in a moment: it is
-/// remembered for a while, and looked for again whenever the keeper wakes. What was granted to a request that was sent after that is
-/// not meant: the claim has asked anew.
-fn bury_lost(desk: &Desk, early: &mut Vec<(Moment, ClaimId)>) {
-    if early.is_empty() {
-        return;
-    }
-    let lost: Vec<ClaimId> = early.iter().map(|(_, claim)| *claim).collect();
-    for claim in desk.book.find(&lost) {
-        if early.iter().all(|(told, lost)| *lost != claim.id || *told < claim.lease.granted()) {
-            continue;
-        }
-        claim.lease.take_away();
-        chores::bury(desk, &claim);
-        early.retain(|(_, lost)| *lost != claim.id);
-    }
-    let now = desk.clock.now();
-    early.retain(|(told, _)| now.since(*told) < REMEMBERED);
-    desk.lost_early.store(early.len(), Ordering::SeqCst);
 }
 
 /// At a lease's end: tell, and give the claim back.
@@ -273,13 +320,40 @@ mod tests {
         let name = LockName::new("a").expect("a name");
         let ttl = Duration::from_secs(10);
         let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
-        let (told, later) = (clock.now(), clock.now().after(Duration::from_millis(1)));
-        for (granted, lost) in [(later, false), (told, true)] {
+        for (again, lost) in [(true, false), (false, true)] {
             let claim = Arc::new(Claim::on(clock.clone(), Arc::clone(&terms)));
+            let told = clock.now();
+            desk.remember(claim.id, Told { at: told, certain: true });
+            let granted = if again { told.after(Duration::from_millis(1)) } else { told };
             claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
             desk.keep(&claim, granted.after(ttl));
-            bury_lost(&desk, &mut vec![(told, claim.id)]);
             assert_eq!(claim.lease.lost_reason().is_some(), lost);
         }
+        assert_eq!(desk.early.load(Ordering::SeqCst), 0);
+    }
+
+    /// A claim whose grant nobody takes for a long time, and whose eviction was told meanwhile, is lost when it is taken: however many others were told.
+    #[tokio::test]
+    async fn a_loss_is_remembered_until_its_grant_is_taken_and_the_memory_is_bounded() {
+        let hand = crate::clock::ManualClock::new();
+        let clock = hand.clock();
+        let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
+        let desk = Desk::new(engine, clock.clone(), Gauges::default());
+        let ttl = Duration::from_secs(600);
+        let name = LockName::new("a").expect("a name");
+        let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
+        let claim = Arc::new(Claim::on(clock.clone(), terms));
+        let granted = clock.now();
+        for _ in 0..3 * REMEMBERED {
+            hand.advance(Duration::from_millis(1));
+            desk.heed(&[Loss::Of(ClaimId::random())]);
+            assert!(desk.early.load(Ordering::SeqCst) <= REMEMBERED);
+        }
+        desk.heed(&[Loss::Of(claim.id)]);
+        hand.advance(Duration::from_secs(60));
+        claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
+        desk.keep(&claim, granted.after(ttl));
+        assert!(claim.lease.lost_reason().is_some());
+        assert_eq!(desk.held(), 0);
     }
 }

@@ -53,6 +53,17 @@ pub struct Ballots {
     abstains_until: u64,
 }
 
+/// What a node did about a claim that is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evicted {
+    /// Whether the claim was there.
+    pub there: bool,
+    /// Whether the token was stored, and is above all before.
+    pub stored: bool,
+    /// Whether other claims stay.
+    pub others: bool,
+}
+
 /// What a node sees when it looks at a lock for somebody.
 struct Sight {
     /// The highest token that is known, and a new one must be above.
@@ -200,12 +211,16 @@ impl Ballots {
         self.records.remove(&claim).is_some()
     }
 
-    /// Ends a claim, whoever's it is, and stores a token above all that were granted, if it is. Says whether it was.
-    pub fn evict(&mut self, now: u64, claim: ClaimId, token: Token) -> bool {
+    /// Evicts a claim, and stores a token above all that were granted, if it is; `always`: also where the claim is not.
+    pub fn evict(&mut self, now: u64, claim: ClaimId, token: Token, always: bool) -> Evicted {
         let sight = self.see(now, claim, None);
+        let there = sight.mine.is_some();
+        if !there && !always {
+            return Evicted { there, stored: false, others: sight.taken };
+        }
         self.records.remove(&claim);
         self.last = sight.stored.max(token);
-        token > sight.last
+        Evicted { there, stored: token > sight.last, others: sight.taken }
     }
 }
 

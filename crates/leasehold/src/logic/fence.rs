@@ -17,12 +17,47 @@ pub fn admits(seen: Seen, token: Token, owner: Option<Owner>) -> bool {
     token > seen.token || (token == seen.token && owner == seen.owner)
 }
 
+/// The token to write to the resource after a holder was evicted: the evicted holder's writes are refused then, and those of no other.
+///
+/// It lies strictly between the evicted holder's token and every other one that is, or may still be, used: `others` are the tokens of the holders that
+/// stay, and of the waiters that have theirs already. `fresh` is a number above all tokens so far and below all to come. Strictly, because [`admits`] refuses
+/// a token that it has seen from another owner, and admits the same one from the same. `None`: nothing needs to be refused (a waiter has no token), or
+/// no number lies between: then whatever is written would refuse a holder that stays.
+pub fn advice(evicted: Option<Token>, others: impl IntoIterator<Item = Token>, fresh: Token) -> Option<Token> {
+    let evicted = evicted?;
+    let advised = match others.into_iter().min() {
+        None => fresh,
+        Some(lowest) => Token(lowest.0.saturating_sub(1)),
+    };
+    (advised > evicted).then_some(advised)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     proptest! {
+        #[test]
+        fn an_advised_token_refuses_the_evicted_holder_and_no_other(
+            evicted in 0u64..20, others in prop::collection::vec(1u64..24, 0..4), owners in prop::collection::vec(prop::option::of(0u128..2), 6),
+        ) {
+            let fresh = Token(30);
+            let whose = |at: usize| owners[at].map(Owner::from_bits);
+            let advised = advice((evicted > 0).then_some(Token(evicted)), others.iter().copied().map(Token), fresh);
+            let Some(advised) = advised else {
+                // Only where there is nothing to refuse, or no number lies between.
+                prop_assert!(evicted == 0 || others.iter().any(|other| *other <= evicted + 1));
+                return Ok(());
+            };
+            let seen = Seen { token: advised, owner: whose(0) };
+            prop_assert!(!admits(seen, Token(evicted), whose(1)));
+            for (at, other) in others.iter().enumerate() {
+                prop_assert!(admits(seen, Token(*other), whose(at + 2)));
+            }
+            prop_assert!(admits(seen, Token(fresh.0 + 1), whose(1)));
+        }
+
         #[test]
         fn accepted_tokens_never_fall_and_one_token_has_one_owner(writes in prop::collection::vec((1u64..6, 0u128..3), 0..40)) {
             let mut seen = Seen::default();

@@ -8,11 +8,13 @@
 //! 4. A claim that is already there is the same request again: it gets the same answer.
 //! 5. An owner that already holds enough when it asks enters at once and gets the same token, whoever waits.
 //! 6. Each other grant has a token higher than all before.
+//! 7. A claim that is evicted leaves at once. Its fence is above its own token and refuses no other holder ([`fence::advice`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::admission::{covers, fits_owned, other_limit};
+use super::fence;
 use crate::claim::{ClaimId, Mode, Owner, Token};
 use crate::clock::Moment;
 
@@ -83,6 +85,15 @@ pub enum Departure {
     LeftQueue,
     /// It was not there: released before, expired, or never seen.
     Absent,
+}
+
+/// A claim that was evicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Evicted<N> {
+    /// The party as it was; its token is zero if it waited.
+    pub party: Party<N>,
+    /// What to write to the resource, if anything: see [`fence::advice`].
+    pub advice: Option<Token>,
 }
 
 /// Claims that were granted by a step; whoever takes the step tells them.
@@ -222,6 +233,33 @@ impl<N> Table<N> {
             granted.extend(self.settle(now, token));
         }
         (departure, granted)
+    }
+
+    /// A claim is evicted: it leaves, and if it held alone, the token is raised *before* the next waiter is granted, so that even that one comes
+    /// after the fence. `None`: it is not there, and nothing is raised.
+    pub fn evict(
+        &mut self,
+        claim: ClaimId,
+        now: Moment,
+        token: &mut impl FnMut() -> Token,
+    ) -> (Option<Evicted<N>>, Granted) {
+        let mut granted = self.settle(now, token);
+        let held = self.holders.iter().position(|party| party.claim == claim).map(|index| self.holders.remove(index));
+        let evicted = match held {
+            Some(party) => {
+                let others = || self.holders.iter().map(|party| party.token);
+                let fresh = if self.holders.is_empty() { token() } else { Token::default() };
+                Some(Evicted { advice: fence::advice(Some(party.token), others(), fresh), party })
+            }
+            None => {
+                let waited = self.position(claim).and_then(|place| self.waiters.remove(place));
+                waited.map(|party| Evicted { party, advice: None })
+            }
+        };
+        if evicted.is_some() {
+            granted.extend(self.settle(now, token));
+        }
+        (evicted, granted)
     }
 
     fn refusal(&self, party: &Party<N>) -> Option<Refusal> {

@@ -122,7 +122,9 @@ impl Worker {
             Kind::InvalidUrl | Kind::UnknownScheme | Kind::FeatureDisabled | Kind::InvalidName => false,
             Kind::InvalidOption | Kind::Unsupported | Kind::Closed => false,
             // What is refused, full or not understood today may be mended while we wait; until then nothing is run.
-            Kind::Timeout | Kind::Corrupt | Kind::Conflict | Kind::Denied | Kind::Full => self.once.is_none(),
+            Kind::Timeout | Kind::Corrupt | Kind::Conflict | Kind::Denied | Kind::Full | Kind::Evicted => {
+                self.once.is_none()
+            }
             _ => true,
         };
         if !passes || (self.once.is_some() && *failures >= PATIENCE) {

@@ -125,7 +125,7 @@ fn looking_and_evicting() {
     assert!(listed.len() == 1 && listed[0].name == view.name, "{listed:?}");
     assert!(locks.list("y").unwrap().is_empty());
     let evicted = locks.evict("x/a", view.holders[0].claim).unwrap();
-    assert!(evicted.token > guard.token() && locks.last_token("x/a").unwrap() >= Some(evicted.token));
+    assert!(evicted.token > Some(guard.token()) && locks.last_token("x/a").unwrap() >= evicted.token);
     assert_eq!(guard.lost(), LostReason::Taken);
     assert_eq!(locks.inspect("").unwrap_err().kind(), ErrorKind::InvalidName);
     drop(guard);

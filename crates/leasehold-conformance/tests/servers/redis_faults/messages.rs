@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold::LostReason;
-use leasehold::clock::Clock;
+use leasehold::clock::{Clock, ManualClock};
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::eventually;
 use tokio::time::timeout;
@@ -121,12 +121,42 @@ async fn an_evicted_holder_is_told_at_once() {
     let told = timeout(SOON, held.lost()).await.expect("it is told before its next renewal");
     assert_eq!(told, LostReason::Taken);
     let next = guard(waits).await;
-    assert!(held.token() < evicted.token && evicted.token < next.token());
+    let fence = evicted.token.expect("a token");
+    assert!(held.token() < fence && fence < next.token());
     assert_eq!(site.calls().await.scripts(), 1, "the eviction told both");
     assert!(bystander.is_held(), "nobody else is touched");
     assert_eq!(held.release().await.expect("an outcome"), leasehold::Outcome::WasLost(LostReason::Taken));
     give_back(next).await;
     give_back(bystander).await;
+}
+
+/// A waiter's grant and its eviction arrive before its future is polled: it never holds beside the next holder. More time passes than the keeper
+/// remembers a loss of which it does not know the claim.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_eviction_before_the_future_is_polled_is_not_forgotten() {
+    let (site, hand) = (Site::shared().await, ManualClock::running());
+    let (locks, other) = (site.locks(LONG).await, site.timed(LONG, hand.clock()).await);
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let mutex = other.mutex("a").wait(LONG);
+    let mut waits = std::pin::pin!(mutex.lock());
+    tokio::select! {
+        biased;
+        early = &mut waits => panic!("the lock is held: {early:?}"),
+        () = until_waiting(&locks, "a", 1) => {}
+    }
+    give_back(held).await;
+    let claim = view(&locks, "a").await.holders[0].claim;
+    assert!(locks.evict("a", claim).await.expect("an eviction").party.is_some());
+    let next = locks.mutex("a").lock().await.expect("a lock");
+    // Both messages have arrived when this is answered. Then the keeper wakes, and time passes.
+    view(&other, "a").await;
+    hand.advance(Duration::from_secs(5));
+    give_back(other.mutex("b").lock().await.expect("a lock")).await;
+    if let Ok(late) = timeout(SOON, waits).await.expect("an end") {
+        timeout(SOON, late.lost()).await.expect("two hold the lock");
+    }
+    assert!(next.is_held());
+    give_back(next).await;
 }
 
 /// Somebody follows an election. The lock changes in the very moment when the server was asked to tell of changes, and the two

@@ -113,8 +113,9 @@ pub(super) async fn tokens_rise(options: &str, sets: &[[usize; 3]]) {
         last = held.token();
         let view = eventually(SOON, || new.inspect("a")).await;
         let evicted = eventually(SOON, || new.evict("a", view.holders[0].claim)).await;
-        assert!(evicted.token > last, "{when}: {} after {last}", evicted.token);
-        last = evicted.token;
+        let fence = evicted.token.expect("a token");
+        assert!(fence > last, "{when}: {fence} after {last}");
+        last = fence;
     }
 }
 

@@ -209,10 +209,14 @@ async fn step(pair: &mut Pair, dice: &mut Dice, story: &mut Vec<String>) {
         }
         "evict" => {
             let last = pair.locks[lock].last();
-            let reply = pair.script("evict", &[&key], &[&id, "", RETENTION, &written_token]).await;
-            let said = pair.locks[lock].evict(now, ask.claim, token);
+            // Also where the claim is not, or only where it is.
+            let always = attempt % 2 == 0;
+            let written_always = if always { "1" } else { "0" };
+            let reply = pair.script("evict", &[&key], &[&id, "", RETENTION, &written_token, written_always]).await;
+            let said = pair.locks[lock].evict(now, ask.claim, token, always);
             let Reply::Array(parts) = reply else { panic!("{reply:?}") };
-            assert_eq!(parts[..2], [Reply::Integer(said.into()), Reply::Bulk(digits(last.0))], "{told}");
+            assert_eq!(parts[..2], [Reply::Integer(said.stored.into()), Reply::Bulk(digits(last.0))], "{told}");
+            assert_eq!(parts[4..], [said.there, said.others].map(|yes| Reply::Integer(yes.into())), "{told}");
         }
         _ => {}
     }

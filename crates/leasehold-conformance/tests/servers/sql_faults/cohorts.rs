@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use leasehold::Locks;
+use leasehold::{ErrorKind, Locks, Outcome};
 use leasehold_conformance::world::SOON;
 
 use crate::sql_faults::site::{Ahead, BOTH, LASTING, Site, lock, queued};
@@ -121,10 +121,10 @@ async fn one_of_a_cohort_can_be_seen_and_put_out() {
         })
         .await;
         let evicted = other.evict("a", holder).await.expect("an eviction");
-        assert!(evicted.party.is_some() && evicted.token > third.token(), "{kind:?}");
-        assert!(theirs.await.expect("no panic").token() > evicted.token, "{kind:?}");
-        // With its next renewal at the latest, which is before its lease would have ended of itself.
-        ahead.jump(LASTING * 2 / 5);
+        let fence = evicted.token.expect("a token");
+        assert!(evicted.party.is_some() && fence > third.token(), "{kind:?}");
+        assert!(theirs.await.expect("no panic").token() > fence, "{kind:?}");
+        // By a message, or because its client sees that another has written: no renewal is due.
         tokio::time::timeout(SOON, third.lost()).await.expect("it is told");
     }
 }
@@ -153,35 +153,41 @@ async fn a_longest_hold_begins_with_the_holder() {
     }
 }
 
-/// Another client puts out one of ours who waits: whoever of ours has the lock by then has an older token, and goes on only as long as it is not told.
+/// Another client evicts one of ours that waits and may have been promised the lock: it ends with an error, or is told that it has lost it. The
+/// others have it in turn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_token_below_an_evictions_is_held_on_to() {
+async fn an_evicted_follower_does_not_hold_on_to_the_lock() {
     for kind in BOTH {
         let site = Site::new(kind).await;
-        let ahead = Ahead::new();
-        let (locks, other) = (ahead.locks(&site.url(), LASTING).await, site.locks(LASTING).await);
+        let (locks, other) = (site.locks(LASTING).await, site.locks(LASTING).await);
         let first = lock(&locks, "a").await;
-        let mut waiting = tokio::task::JoinSet::new();
+        let mut waiting = Vec::new();
         for place in 1..=3 {
             let its = locks.clone();
-            waiting.spawn(async move { lock(&its, "a").await });
+            waiting.push(tokio::spawn(async move { its.mutex("a").wait(LASTING).lock().await }));
             queued(&locks, "a", place).await;
         }
         let second = other.inspect("a").await.expect("a view").waiters[1].claim;
         let evicted = other.evict("a", second).await.expect("an eviction");
+        assert!(evicted.party.is_some() && evicted.token.is_none(), "{kind:?}: a waiter has nothing to fence");
+        let mut last = first.token();
         let _ = first.release().await.expect("a release");
-        // In whatever order: the evicted one asks anew, and may be let in last.
-        while let Some(waiter) = waiting.join_next().await {
-            let guard = waiter.expect("no panic");
-            let token = guard.token();
-            if token < evicted.token {
-                // With its next renewal at the latest.
-                ahead.jump(LASTING * 2 / 5);
-                tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+        for (place, waiter) in waiting.into_iter().enumerate() {
+            let ended = tokio::time::timeout(SOON, waiter).await.expect("an end").expect("no panic");
+            match ended {
+                Err(error) => assert_eq!((place, error.kind()), (1, ErrorKind::Evicted), "{kind:?}: {error}"),
+                Ok(guard) => {
+                    assert!(guard.token() > last, "{kind:?}");
+                    last = guard.token();
+                    if place == 1 {
+                        tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+                    } else {
+                        assert_eq!(guard.release().await.expect("a release"), Outcome::Released, "{kind:?}");
+                    }
+                }
             }
-            drop(guard);
         }
-        assert!(lock(&locks, "a").await.token() > evicted.token, "{kind:?}");
+        assert!(lock(&locks, "a").await.token() > last, "{kind:?}");
     }
 }
 

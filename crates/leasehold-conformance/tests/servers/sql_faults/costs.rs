@@ -1,6 +1,9 @@
 //! What the server is asked, by its own count: one statement to take a free lock and one to give it back, and nothing that a pooler or a cluster cannot do.
 
+use std::time::Duration;
+
 use leasehold::Locks;
+use leasehold::clock::ManualClock;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::postgres::{PgBouncer, PoolMode, Postgres};
 use leasehold_testbed::{Server, eventually, mariadb};
@@ -14,6 +17,38 @@ async fn cycles(locks: &Locks, count: u64) {
     for _ in 0..count {
         let _ = lock(locks, "a").await.release().await.expect("a release");
     }
+}
+
+/// A client for which no time passes.
+async fn still(url: &str, hand: &ManualClock) -> Locks {
+    Locks::builder().ttl(LASTING).clock(hand.clock()).open(url).await.expect("a client")
+}
+
+/// Where no messages are sent, a client sees evictions by the versions of its rows: all of them with two statements, for 300 locks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_at_300_rows_is_two_statements() {
+    let (server, hand) = (mariadb::start().await.expect("a server"), ManualClock::new());
+    let locks = still(&format!("{}?wake=poll", server.url()), &hand).await;
+    let mut held = Vec::new();
+    for number in 0..300 {
+        held.push(lock(&locks, &format!("lock {number}")).await);
+    }
+    let before = statements(&server).await;
+    let (mut moved, mut asked) = (0, 0);
+    let seen = eventually(SOON, || {
+        hand.advance(Duration::from_millis(200));
+        (moved, asked) = (moved + 1, asked + 1);
+        let asked = asked;
+        let server = &server;
+        async move {
+            // To ask is counted, too.
+            let seen = statements(server).await - before - asked;
+            if seen >= 6 { Ok(seen) } else { Err(format!("{seen} so far")) }
+        }
+    })
+    .await;
+    assert!(seen <= 2 * moved, "{seen} statements in {moved} looks");
+    drop(held);
 }
 
 /// What MariaDB has counted of these.
@@ -47,7 +82,8 @@ async fn two_statements_a_cycle_on_mariadb() {
         if left.is_empty() { Ok(()) } else { Err(format!("{left:?}")) }
     })
     .await;
-    let silent = locks(&format!("{}?wake=poll", server.url()), LASTING).await;
+    // On a clock that stands still, nobody looks whether others have written.
+    let silent = still(&format!("{}?wake=poll", server.url()), &ManualClock::new()).await;
     cycles(&silent, 1).await;
     let before = statements(&server).await;
     cycles(&silent, CYCLES).await;
@@ -66,7 +102,7 @@ async fn two_statements_a_cycle_on_postgres() {
     tokio::spawn(line);
     let number = async |sql: &str| hand.query_one(sql, &[]).await.expect("a row").get::<_, i64>(0);
     let client = async |count: u64| {
-        let locks = locks(&format!("{}?wake=poll", server.url()), LASTING).await;
+        let locks = still(&format!("{}?wake=poll", server.url()), &ManualClock::new()).await;
         cycles(&locks, count).await;
         locks.close().await.expect("an end");
         // A session tells what it did at its end, if not before.

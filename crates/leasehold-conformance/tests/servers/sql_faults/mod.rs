@@ -7,6 +7,7 @@ mod clocks;
 mod cohorts;
 mod costs;
 mod crowd;
+mod evictions;
 pub(crate) mod hand;
 mod lines;
 mod names;

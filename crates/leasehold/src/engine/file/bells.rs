@@ -11,51 +11,43 @@ use tokio::sync::Notify;
 
 use super::error;
 use super::folder::{Folder, bell_file};
-use crate::claim::{ClaimId, Token};
-use crate::clock::Moment;
+use crate::claim::ClaimId;
 use crate::engine::LossBoard;
 use crate::error::Result;
 
 /// What a ring says about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ring {
-    /// Its place has changed: look.
+    /// Something has changed for it, perhaps it holds the lock now: look. What it holds is never believed on a ring's word: one may be sent late, by a
+    /// process that stood still after it had left the lock's file, when the grant has ended long since.
     Look,
-    /// It holds the lock now: nothing more need be asked.
-    Granted(Token, Moment),
-    /// It was put out.
+    /// It was evicted.
     Evicted,
 }
 
 /// So many rings at once may have filled the socket, which holds ten by default, and others may have been lost.
 const BURST: u32 = 10;
 
-/// A ring and its claim, as it is sent.
+/// A ring and its claim, as it is sent; what follows is not used.
 const LENGTH: usize = 33;
 
 impl Ring {
     fn encode(self, claim: ClaimId) -> [u8; LENGTH] {
-        let (kind, token, until) = match self {
-            Self::Look => (1, 0, 0),
-            Self::Granted(token, until) => (2, token.0, until.as_nanos()),
-            Self::Evicted => (3, 0, 0),
-        };
         let mut message = [0; LENGTH];
-        message[0] = kind;
+        message[0] = match self {
+            Self::Look => 1,
+            Self::Evicted => 3,
+        };
         message[1..17].copy_from_slice(&claim.bits().to_le_bytes());
-        message[17..25].copy_from_slice(&u64::to_le_bytes(token));
-        message[25..].copy_from_slice(&u64::to_le_bytes(until));
         message
     }
 
     fn decode(message: &[u8]) -> Option<(ClaimId, Self)> {
         let message: &[u8; LENGTH] = message.try_into().ok()?;
         let claim = u128::from_le_bytes(message[1..17].try_into().ok()?);
-        let token = u64::from_le_bytes(message[17..25].try_into().ok()?);
-        let until = u64::from_le_bytes(message[25..].try_into().ok()?);
         let ring = match message[0] {
-            1 => Self::Look,
-            2 => Self::Granted(Token(token), Moment::from_nanos(until)),
+            // Earlier versions tell of a grant by the second, with its token and its end.
+            1 | 2 => Self::Look,
             3 => Self::Evicted,
             _ => return None,
         };
@@ -72,8 +64,7 @@ pub(super) struct Ear {
 
 #[derive(Debug, Default)]
 struct Heard {
-    granted: Option<(Token, Moment)>,
-    /// It was put out: a grant that arrives later is older than that.
+    /// It was evicted since it was last found waiting.
     evicted: bool,
     /// The clients to watch.
     ahead: Vec<u128>,
@@ -89,9 +80,9 @@ impl Ear {
         self.rung.notified().await;
     }
 
-    /// The grant, if one was told.
-    pub(super) fn granted(&self) -> Option<(Token, Moment)> {
-        self.heard().granted
+    /// Whether it was evicted.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.heard().evicted
     }
 
     /// The clients to watch.
@@ -130,7 +121,7 @@ impl Bells {
     /// Listens for a queued claim that watches `ahead`, until it is forgotten.
     pub(super) fn listen(&self, claim: ClaimId, ahead: Vec<u128>) {
         let ear = Arc::clone(self.ears().entry(claim).or_default());
-        *ear.heard() = Heard { granted: None, evicted: false, ahead };
+        *ear.heard() = Heard { evicted: false, ahead };
     }
 
     /// The ear of a claim that listens.
@@ -146,16 +137,8 @@ impl Bells {
     /// Rings in this process.
     pub(super) fn ring_here(&self, claim: ClaimId, ring: Ring) {
         if let Some(ear) = self.ear(claim) {
-            match ring {
-                Ring::Granted(token, until) => {
-                    let mut heard = ear.heard();
-                    heard.granted = (!heard.evicted).then_some((token, until));
-                }
-                Ring::Evicted => {
-                    let mut heard = ear.heard();
-                    (heard.granted, heard.evicted) = (None, true);
-                }
-                Ring::Look => {}
+            if ring == Ring::Evicted {
+                ear.heard().evicted = true;
             }
             ear.rung.notify_one();
         }

@@ -188,6 +188,18 @@ impl FileEngine {
         Ok(())
     }
 
+    /// Whether a claim that is not in the table any more is told that it was evicted.
+    async fn evicted_just_now(&self, ear: &Ear) -> bool {
+        let until = self.clock.now().after(UNWATCHED);
+        while !ear.is_evicted() {
+            tokio::select! {
+                () = ear.rung() => {}
+                () = self.clock.sleep_until(until) => return ear.is_evicted(),
+            }
+        }
+        true
+    }
+
     fn watch_death(&self, session: &Session, client: u128) -> Option<Watch> {
         let path = session.folder.clients.path_by_handle(&folder::client_file(client));
         self.watches.as_ref()?.death(&path).ok()
@@ -268,16 +280,22 @@ impl Engine for FileEngine {
             let until = self.clock.now().after(patience);
             if let Some(ear) = self.bells.ear(claim.id) {
                 self.hear(&claim, &ear, until).await?;
-                if let Some((token, until)) = ear.granted() {
+                if ear.is_evicted() {
                     self.bells.forget(claim.id);
-                    return Ok(Answer::Granted(Grant { token, validity: Validity::Until(until) }));
+                    return Ok(Answer::Evicted);
                 }
             }
             let answer = self.ask(claim.name(), Op::Look(claim.id)).await?;
-            if !matches!(answer, Answer::Queued { .. }) {
-                self.bells.forget(claim.id);
+            if matches!(answer, Answer::Queued { .. }) {
+                return Ok(answer);
             }
-            Ok(answer)
+            let evicted = match self.bells.ear(claim.id) {
+                // Its place lapsed, or it was evicted: that is told a moment after it is done.
+                Some(ear) if matches!(answer, Answer::Busy { .. }) => self.evicted_just_now(&ear).await,
+                _ => false,
+            };
+            self.bells.forget(claim.id);
+            Ok(if evicted { Answer::Evicted } else { answer })
         })
     }
 

@@ -38,10 +38,11 @@ pub(super) fn view(folder: &Folder, name: &LockName, latch: &Latch<'_>, table: &
 
 /// A line for the record of evictions.
 #[allow(clippy::disallowed_methods, reason = "for people to read; nothing is decided by it")]
-pub(super) fn audit_line(name: &LockName, party: &PartyView, fence: Token, reason: &str) -> String {
+pub(super) fn audit_line(name: &LockName, party: &PartyView, fence: Option<Token>, reason: &str) -> String {
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
     let (out, by) = (&party.holder, Holder::this_process());
     let token = party.token.map_or_else(|| "waiting".to_owned(), |token| format!("token {token}"));
+    let fence = fence.map_or_else(|| "none".to_owned(), |fence| fence.to_string());
     format!(
         "{seconds} lock {name:?}: {}:{} ({:?} {:?}, {}, {token}) evicted by {}:{} ({:?}), reason {reason:?}; fence {fence}\n",
         out.host, out.pid, out.program, out.text, party.mode, by.host, by.pid, by.program

@@ -28,7 +28,8 @@
 //!
 //! A client that dies drops its `flock`; whoever is blocked by one of its claims sees that, and takes the claim out. Each waiter
 //! watches the one client ahead of it ([`queue`](crate::logic::queue); the next in line for permits all holders) with inotify: the
-//! kernel reports the close of the client's file, also after SIGKILL. Should a bell or an event be missed, the waiter's own heartbeat (every third of a
+//! kernel reports the close of the client's file, also after SIGKILL. A bell says "look", and nothing is believed on its word: whoever rings may have stood
+//! still after it left the lock's file, and what it granted may be over. Should a bell or an event be missed, the waiter's own heartbeat (every third of a
 //! TTL) and its timer at the holder's lease end find the same: both are only hints.
 //!
 //! # The order of writes
@@ -61,6 +62,7 @@
 //! | holder stopped past its TTL | its lease ends on the common clock; it knows so when it goes on |
 //! | killed between two system calls | see the order of writes |
 //! | stopped inside a step | others cannot enter that lock's file until it goes on or is killed: they get an error that says so |
+//! | stopped after a step, before it rings | the waiter finds its grant by its own look; a late ring makes it look once more |
 //! | reply lost | there is none to lose: the step is a function call |
 //! | disk full | an error before anything is granted; held locks can still be renewed and released in place |
 //! | file damaged | refused, with the file's name; nothing is overwritten |

@@ -54,7 +54,7 @@ pub(super) enum Out {
     Departed(Departure),
     Buried,
     View(LockView),
-    Evicted(Option<PartyView>, Token),
+    Evicted(Option<PartyView>, Option<Token>),
     /// The file was removed under us.
     Gone,
 }
@@ -135,7 +135,7 @@ impl FileEngine {
         let mut rings: Rings = evicted.into_iter().collect();
         for holder in table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
             holder.note.since = now;
-            rings.push((holder.note.client, holder.claim, Ring::Granted(holder.token, holder.until)));
+            rings.push((holder.note.client, holder.claim, Ring::Look));
         }
         let relinked = relinked(&before, &line(&table));
         if !relinked.is_empty() {
@@ -239,16 +239,16 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
     }
 
     fn evict(&mut self, claim: ClaimId, table: &mut Table<Note>) -> Played {
-        let mut settled = table.settle(self.now, self.token);
+        // What died before is no holder that stays, and what is not shown cannot be meant.
+        self.bury_dead(table, true);
+        let before = table.settle(self.now, self.token);
         let view = self.view(table);
         let party = view.holders.into_iter().chain(view.waiters).find(|party| party.claim == claim);
-        let client = parties(table).find(|party| party.claim == claim).map(|party| party.note.client);
-        // Raised before the next waiter is granted, so that even it comes after the evicted one's fence.
-        let fence = (self.token)();
-        settled.extend(table.depart(claim, self.now, self.token).1);
-        let granted = settled;
-        let evicted = client.map(|client| (client, claim, Ring::Evicted));
-        Played { out: Out::Evicted(party, fence), granted, evicted }
+        let (evicted, mut granted) = table.evict(claim, self.now, self.token);
+        granted.extend(before);
+        let Some(evicted) = evicted else { return Played::new(Out::Evicted(None, None), granted) };
+        let ring = (evicted.party.note.client, claim, Ring::Evicted);
+        Played { out: Out::Evicted(party, evicted.advice), granted, evicted: Some(ring) }
     }
 
     /// Tries to enter; if somebody is in the way, looks whether they live, and only then joins the queue.

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use super::wire::{self, COUNTERS, Counters, PAGE, SLOTS};
 use crate::clock::{Clock, ManualClock};
-use crate::engine::{Engine, EngineUrl, LockView, Renewal};
+use crate::engine::{Answer, Engine, EngineUrl, LockView, Renewal};
 use crate::{Claim, ErrorKind, LockName, Locks, LostReason, Mode, Terms, Token};
 
 /// The TTL of a lease that cannot end while a test runs.
@@ -352,6 +352,31 @@ async fn a_hand_off_rings_one_bell_however_many_wait() {
     let before = rung(&holder);
     Arc::clone(&holder).release(held).await.unwrap();
     assert_eq!(rung(&holder) - before, 1);
+}
+
+/// Whoever gave the lock back stood still before it told the next in line, which was evicted meanwhile and waits again: what is told then is old.
+#[tokio::test]
+async fn a_late_word_of_an_old_grant_is_not_believed() {
+    let home = Home::new();
+    let (holder, waiter) = (engine(&home).await, engine(&home).await);
+    let (held, waits) = (claim("a"), claim("a"));
+    let answer = Arc::clone(&holder).attempt(Arc::clone(&held), true).await.unwrap();
+    let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
+    Arc::clone(&waiter).attempt(Arc::clone(&waits), true).await.unwrap();
+    // As versions before this one told it: the claim, its token and its end.
+    let mut late = vec![2];
+    late.extend(waits.id.bits().to_le_bytes());
+    late.extend(grant.token.0.to_le_bytes());
+    late.extend(Clock::system().now().after(LASTING).as_nanos().to_le_bytes());
+    let session = waiter.session();
+    let bell = session.folder.clients.path_by_handle(&super::folder::bell_file(session.client.id));
+    std::os::unix::net::UnixDatagram::unbound().unwrap().send_to(&late, bell).unwrap();
+    let answer = Arc::clone(&waiter).wait(Arc::clone(&waits), Duration::from_secs(120)).await.unwrap();
+    assert!(matches!(answer, Answer::Queued { ahead: 0, .. }), "{answer:?}");
+    // What is true is believed.
+    Arc::clone(&holder).release(held).await.unwrap();
+    let answer = Arc::clone(&waiter).wait(waits, Duration::from_secs(120)).await.unwrap();
+    assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
 }
 
 #[tokio::test]

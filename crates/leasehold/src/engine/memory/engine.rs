@@ -1,8 +1,8 @@
 //! The trait, on tables in memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::engine::{
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
-use crate::logic::table::{Granted, Party, Table};
+use crate::logic::table::{self, Granted, Party, Table};
 use crate::name::LockName;
 
 /// How many locks the map of names is split into, so that cores do not queue for it.
@@ -126,6 +126,10 @@ pub struct MemoryEngine {
     /// One counter for all names: each name's tokens rise, and an empty room can be forgotten.
     last_token: AtomicU64,
     evicted: LossBoard,
+    /// Claims that were evicted, until they are given back or asked for anew: one that waits is told so.
+    put_out: Mutex<HashSet<ClaimId>>,
+    /// How many these are.
+    any_put_out: AtomicUsize,
     records: Mutex<Shelf>,
     calendar: Calendar,
 }
@@ -158,6 +162,8 @@ impl MemoryEngine {
             shards: Default::default(),
             last_token: AtomicU64::new(0),
             evicted: LossBoard::default(),
+            put_out: Mutex::default(),
+            any_put_out: AtomicUsize::new(0),
             records: Mutex::default(),
         }
     }
@@ -191,7 +197,25 @@ impl MemoryEngine {
         result
     }
 
+    /// Whether a claim was evicted; that is forgotten then.
+    fn take_put_out(&self, claim: ClaimId) -> bool {
+        if self.any_put_out.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let mut put_out = lock(&self.put_out);
+        let found = put_out.remove(&claim);
+        self.any_put_out.store(put_out.len(), Ordering::Release);
+        found
+    }
+
+    fn note_put_out(&self, claim: ClaimId) {
+        let mut put_out = lock(&self.put_out);
+        put_out.insert(claim);
+        self.any_put_out.store(put_out.len(), Ordering::Release);
+    }
+
     fn ask(&self, claim: Arc<Claim>, queue: bool) -> Answer {
+        self.take_put_out(claim.id);
         let terms = Arc::clone(&claim.terms);
         self.step(&terms.name, |table, now, mut token| {
             let party = Party {
@@ -218,8 +242,7 @@ impl MemoryEngine {
     }
 
     fn view(&self, name: &LockName, table: &Table<Note>, now: Moment) -> LockView {
-        let show =
-            |party: &Party<Note>| PartyView::of(party, (*party.note.claim.terms.holder).clone(), party.note.since, now);
+        let show = |party: &Party<Note>| show(party, now);
         LockView {
             name: name.clone(),
             holders: table.holders.iter().map(show).collect(),
@@ -228,6 +251,11 @@ impl MemoryEngine {
             trouble: None,
         }
     }
+}
+
+/// A party, as others may see it.
+fn show(party: &Party<Note>, now: Moment) -> PartyView {
+    PartyView::of(party, (*party.note.claim.terms.holder).clone(), party.note.since, now)
 }
 
 /// Tells those who were granted.
@@ -280,10 +308,11 @@ impl Engine for MemoryEngine {
                     () = self.clock.sleep_until(until) => {}
                 }
             }
-            Ok(self.step(claim.name(), |table, now, mut token| {
+            let answer = self.step(claim.name(), |table, now, mut token| {
                 let (verdict, granted) = table.look(claim.id, now, &mut token);
                 (Answer::new(verdict, table.next_expiry(), &self.clock), granted)
-            }))
+            });
+            Ok(if self.take_put_out(claim.id) { Answer::Evicted } else { answer })
         })
     }
 
@@ -296,6 +325,7 @@ impl Engine for MemoryEngine {
     }
 
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released> {
+        self.take_put_out(claim.id);
         let departure = self.step(claim.name(), |table, now, mut token| table.depart(claim.id, now, &mut token));
         done(departure.into())
     }
@@ -352,15 +382,19 @@ impl Engine for MemoryEngine {
     }
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, _reason: String) -> Step<Evicted> {
-        let evicted = self.step(&name, |table, now, mut token| {
-            let mut granted = table.settle(now, &mut token);
-            let view = self.view(&name, table, now);
-            let party = view.holders.into_iter().chain(view.waiters).find(|party| party.claim == claim);
-            // Raised before the next waiter is granted, so that even it comes after the evicted one's fence.
-            let fence = token();
-            granted.extend(table.depart(claim, now, &mut token).1);
-            (Evicted { party, token: fence }, granted)
+        let (evicted, bell) = self.step(&name, |table, now, mut token| {
+            let (evicted, granted) = table.evict(claim, now, &mut token);
+            let Some(table::Evicted { party, advice }) = evicted else {
+                return ((Evicted::new(None, None), None), granted);
+            };
+            // Before the table is let go: whoever looks after that finds it.
+            self.note_put_out(claim);
+            let view = show(&party, now);
+            ((Evicted::new(Some(view), advice), party.note.bell), granted)
         });
+        if let Some(bell) = bell {
+            bell.notify_one();
+        }
         if evicted.party.is_some() {
             self.evicted.post(claim);
         }

@@ -65,7 +65,7 @@ impl Owner for Ears {
                     Some(Message::Look(claim)) => self.mailbox.look(claim),
                     Some(Message::Evicted(claim, reason)) => {
                         tracing::warn!(?claim, reason, "evicted");
-                        self.mailbox.look(claim);
+                        self.mailbox.evicted(claim);
                         self.losses.post(claim);
                     }
                     None => tracing::warn!("a message that is not understood came to our inbox"),

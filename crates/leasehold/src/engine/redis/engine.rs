@@ -181,6 +181,7 @@ impl RedisEngine {
 
     /// Takes the lock, or its place in the queue.
     async fn take(&self, claim: &Claim, queue: bool) -> Result<Answer> {
+        self.ears.mailbox.anew(claim.id);
         let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
         let key = self.key(claim.name());
         let slot = self.nodes.slot(&key);
@@ -190,7 +191,7 @@ impl RedisEngine {
             self.arguments(command, claim, queue, &party);
             self.run_arguments(command, live);
         };
-        self.stands(claim, queue, self.nodes.script(slot, &self.scripts.attempt, self.keys(1), &fill)).await
+        self.stands(claim, self.nodes.script(slot, &self.scripts.attempt, self.keys(1), &fill)).await
     }
 
     /// How a claim stands that may be waiting.
@@ -199,7 +200,7 @@ impl RedisEngine {
         let then = |command: &mut Cmd| self.arguments(command, claim, true, b"");
         let keys = [key.as_str()];
         let asking = self.script(self.nodes.slot(&key), |scripts| &scripts.look, &keys, &then);
-        self.stands(claim, true, asking).await
+        self.stands(claim, asking).await
     }
 
     /// Adds the arguments of the scripts `attempt` and `look`.
@@ -209,28 +210,25 @@ impl RedisEngine {
     }
 
     /// Runs a script that says how a claim stands. If it waits, what is sent to it is kept for it from now on.
-    async fn stands(
-        &self,
-        claim: &Claim,
-        queue: bool,
-        asking: impl Future<Output = Result<(Value, Live)>>,
-    ) -> Result<Answer> {
+    async fn stands(&self, claim: &Claim, asking: impl Future<Output = Result<(Value, Live)>>) -> Result<Answer> {
         let sent = self.clock.now();
-        let expected = queue.then(|| self.ears.mailbox.expect(claim.id, sent));
+        let expected = self.ears.mailbox.expect(claim.id, sent);
         let (answer, live) = asking.await?;
         match read(&answer, &live.address)? {
             Said::Granted(token) => {
-                drop(expected);
                 self.replicated(&live.address).await?;
-                Ok(granted(token, sent, claim.terms.ttl))
+                // The answer may have come long before anybody looked at it, and the eviction with it.
+                let evicted = self.ears.mailbox.is_evicted(claim.id);
+                drop(expected);
+                Ok(if evicted { Answer::Evicted } else { granted(token, sent, claim.terms.ttl) })
             }
             Said::Queued { ahead, recheck, place } => {
                 self.ears.mailbox.waits(claim.id, sent, place);
-                if let Some(expected) = expected {
-                    expected.keep();
-                }
+                expected.keep();
                 Ok(Answer::Queued { ahead, recheck })
             }
+            // It was evicted when it was last known to wait; or its place lapsed.
+            Said::Busy { .. } if self.ears.mailbox.is_evicted(claim.id) => Ok(Answer::Evicted),
             Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
             Said::Refused(refusal) => Ok(Answer::Refused(refusal)),
             Said::Full => {
@@ -341,6 +339,7 @@ impl Engine for RedisEngine {
             let until = self.clock.now().after(patience);
             loop {
                 let bell = match self.ears.mailbox.take(claim.id) {
+                    Some(Ok(News::Evicted)) => return Ok(Answer::Evicted),
                     None | Some(Ok(News::Look)) => return self.look(&claim).await,
                     // Which server's replicas must have it is known only of an answer.
                     Some(Ok(News::Granted(..))) if self.replicas.is_some() => return self.look(&claim).await,

@@ -13,6 +13,7 @@ use super::{config::Address, error};
 use crate::claim::{ClaimId, Token};
 use crate::engine::{Evicted, LockView, PartyView};
 use crate::error::{ErrorKind, Result};
+use crate::logic::fence;
 use crate::name::LockName;
 
 /// How many locks are asked for at once.
@@ -115,7 +116,7 @@ pub(crate) fn scanned(answer: &Value, address: &Address) -> Result<(String, Vec<
     read().ok_or_else(|| error::odd(address, answer))
 }
 
-/// Puts a claim out, and raises the token.
+/// Evicts a claim.
 pub(super) async fn evict(engine: &RedisEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let key = engine.key(name);
     let slot = engine.nodes.slot(&key);
@@ -125,13 +126,16 @@ pub(super) async fn evict(engine: &RedisEngine, name: &LockName, claim: ClaimId,
     let (answer, live) = engine.script(slot, |scripts| &scripts.evict, &[&key], &then).await?;
     let read = || {
         let Value::Array(parts) = &answer else { return None };
-        let [token, record, now] = &parts[..] else { return None };
+        let [fresh, lowest, record, now] = &parts[..] else { return None };
         let now = wire::integer(now)?.try_into().ok()?;
         let record = match record {
-            Value::Nil => None,
-            record => Some(party(Record::read(&claim.bits().to_be_bytes(), wire::bytes(record)?)?, now)),
+            Value::Nil => return Some(Evicted::new(None, None)),
+            record => party(Record::read(&claim.bits().to_be_bytes(), wire::bytes(record)?)?, now),
         };
-        Some(Evicted::new(record, Token(wire::integer(token)?.try_into().ok()?)))
+        let token = |value| wire::integer(value).and_then(|token| token.try_into().ok()).map(Token);
+        let others = Some(token(lowest)?).filter(|lowest| *lowest > Token::default());
+        let advised = fence::advice(record.token, others, token(fresh)?);
+        Some(Evicted::new(Some(record), advised))
     };
     read().ok_or_else(|| error::odd(&live.address, &answer))
 }

@@ -89,6 +89,10 @@ pub(crate) trait Owner: Send + Sync + 'static {
     fn down(&self);
     /// The cluster's slots have moved.
     fn moved(&self);
+    /// Whether it is of no use without its inbox, which a server may refuse.
+    fn needs_inbox(&self) -> bool {
+        true
+    }
 }
 
 /// The connection to one server.
@@ -381,7 +385,11 @@ impl Inner {
             sentinel::is_master(connection, address).await?;
         }
         if !self.inbox.is_empty() {
-            connection.subscribe(&self.inbox).await.map_err(failed)?;
+            match connection.subscribe(&self.inbox).await {
+                Err(cause) if self.owner.needs_inbox() || cause.code() != Some("NOPERM") => return Err(failed(cause)),
+                Err(cause) => tracing::debug!(%cause, "no messages reach us from this server"),
+                Ok(()) => {}
+            }
         }
         let mut load = Pipeline::new();
         for script in &self.scripts {

@@ -15,6 +15,8 @@ pub(crate) enum News {
     Granted(Token, Moment),
     /// It should look how it stands.
     Look,
+    /// It was evicted.
+    Evicted,
 }
 
 #[derive(Debug)]
@@ -24,6 +26,8 @@ struct Slot {
     /// Its place in the queue, once that is known: a grant for another place is an old one that was held up on its way.
     place: Option<u64>,
     granted: Option<(Token, u64)>,
+    /// It was evicted: no grant counts any more, also one that comes later, for that is older.
+    evicted: bool,
     look: bool,
     /// Rung when something comes; there is none before somebody listens.
     bell: Option<Arc<Notify>>,
@@ -49,9 +53,18 @@ impl Mailbox {
     /// Makes room for a claim before it is sent: news may come before the answer. The slot is gone again with what is returned,
     /// unless it is kept.
     pub(crate) fn expect(&self, claim: ClaimId, sent: Moment) -> Expected<'_> {
-        let new = || Slot { asked: sent, place: None, granted: None, look: false, bell: None };
+        let new = || Slot { asked: sent, place: None, granted: None, evicted: false, look: false, bell: None };
         self.slots().entry(claim).or_insert_with(new);
         Expected { mailbox: self, claim, keep: false }
+    }
+
+    /// The claim asks anew: that it was evicted before is over.
+    pub(crate) fn anew(&self, claim: ClaimId) {
+        if let Some(slot) = self.slots().get_mut(&claim)
+            && std::mem::take(&mut slot.evicted)
+        {
+            slot.place = None;
+        }
     }
 
     /// The claim was known to wait, at this place, by the answer to a request sent then.
@@ -70,6 +83,9 @@ impl Mailbox {
     pub(crate) fn take(&self, claim: ClaimId) -> Option<Result<News, Arc<Notify>>> {
         let mut slots = self.slots();
         let slot = slots.get_mut(&claim)?;
+        if slot.evicted {
+            return Some(Ok(News::Evicted));
+        }
         if let Some((token, place)) = slot.granted.take()
             && slot.place == Some(place)
         {
@@ -95,6 +111,19 @@ impl Mailbox {
         }
     }
 
+    /// The claim was evicted. What came before counts no more, whether or not somebody has looked at it.
+    pub(crate) fn evicted(&self, claim: ClaimId) {
+        if let Some(slot) = self.slots().get_mut(&claim) {
+            (slot.granted, slot.evicted) = (None, true);
+            slot.ring();
+        }
+    }
+
+    /// Whether the claim was evicted since its slot was made.
+    pub(crate) fn is_evicted(&self, claim: ClaimId) -> bool {
+        self.slots().get(&claim).is_some_and(|slot| slot.evicted)
+    }
+
     pub(crate) fn look(&self, claim: ClaimId) {
         if let Some(slot) = self.slots().get_mut(&claim) {
             slot.look = true;
@@ -102,10 +131,10 @@ impl Mailbox {
         }
     }
 
-    /// Messages may have been missed: everybody looks.
+    /// Messages may have been missed: everybody looks. A grant that nobody has taken yet may have been followed by an eviction: it is asked for, too.
     pub(crate) fn look_all(&self) {
         for slot in self.slots().values_mut() {
-            slot.look = true;
+            (slot.granted, slot.look) = (None, true);
             slot.ring();
         }
     }
@@ -130,5 +159,43 @@ impl Drop for Expected<'_> {
         if !self.keep {
             self.mailbox.forget(self.claim);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLAIM: ClaimId = ClaimId::from_bits(1);
+
+    fn waiting() -> Mailbox {
+        let mailbox = Mailbox::default();
+        mailbox.expect(CLAIM, Moment::default()).keep();
+        mailbox.waits(CLAIM, Moment::default(), 7);
+        mailbox
+    }
+
+    fn taken(mailbox: &Mailbox) -> Option<News> {
+        mailbox.take(CLAIM).and_then(Result::ok)
+    }
+
+    #[test]
+    fn an_eviction_voids_the_grant_that_nobody_has_taken_and_every_late_one() {
+        let mailbox = waiting();
+        mailbox.granted(CLAIM, Token(3), 7);
+        mailbox.evicted(CLAIM);
+        assert_eq!(taken(&mailbox), Some(News::Evicted));
+        // A cluster passes messages on: the same grant may come once more, over another connection.
+        mailbox.granted(CLAIM, Token(3), 7);
+        assert_eq!(taken(&mailbox), Some(News::Evicted));
+    }
+
+    #[test]
+    fn after_a_break_a_grant_that_nobody_has_taken_is_asked_for_again() {
+        let mailbox = waiting();
+        mailbox.granted(CLAIM, Token(3), 7);
+        mailbox.look_all();
+        assert_eq!(taken(&mailbox), Some(News::Look));
+        assert_eq!(taken(&mailbox), None);
     }
 }

@@ -15,7 +15,8 @@
 //! - **Wait**: nothing is sent but a sign of life every third of a TTL (`look`), which also serves the queue if a lease has
 //!   ended. The first in line looks again when the holder's lease ends.
 //! - **Renew**: up to 128 leases to a script, scripts side by side; many leases of one TTL share a renewal (`bundles`).
-//! - **Evict**: the claim goes, the token rises, its client is told.
+//! - **Evict**: the claim goes, its client is told by a message, and the token rises if it held alone. That message voids the grant which the client
+//!   has not taken yet: messages of one server come in order. A grant that comes once more, over another connection, is older.
 //!
 //! **Inbox.** One connection for everything, over RESP3: commands, and the client's one channel, whose name is random. Never a
 //! channel for a lock.
@@ -38,6 +39,8 @@
 //! | the caller goes away | its claim is given back, held or waiting; a late request on a broken connection may leave it for a TTL |
 //! | the message of a grant is lost | the next sign of life, or the look after a reconnect, finds it; otherwise its lease ends |
 //! | an old message comes late | it names the place in the queue that it was for; another place does not count |
+//! | a grant and an eviction come while nobody polls the request | the eviction counts: the request ends with an error |
+//! | an eviction's message is lost | the connection broke, too: then no grant is believed that nobody has taken, all waiters look, and all leases are renewed. An evicted waiter queues again then |
 //! | a waiter dies | nobody listens: passed over; a half-open connection: its grant ends with its TTL |
 //! | a holder dies | the first in line looks at the end of the lease; every other sign of life is the backup |
 //! | the connection breaks | back-off, reconnect; then all waiters look, and all leases are renewed at once |

@@ -21,7 +21,7 @@ use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Clock;
 use crate::engine::redis::config::Config as NodeConfig;
 use crate::engine::redis::error::odd;
-use crate::engine::redis::wire::{INBOX, party};
+use crate::engine::redis::wire::{channel, party};
 use crate::engine::{
     Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
     no_records,
@@ -42,6 +42,8 @@ const LAST: u64 = 9_999_999_999_999_999;
 pub struct RedlockEngine {
     pub(super) config: Config,
     pub(super) clock: Clock,
+    /// The number of our inbox.
+    inbox: String,
     can: Capabilities,
     pub(super) nodes: Vec<Arc<Node>>,
     losses: Arc<LossBoard>,
@@ -83,13 +85,18 @@ impl RedlockEngine {
     /// Connects to a majority.
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let scripts = Arc::new(Scripts::new(strict(&config).is_some()));
-        Self::open_on(config, clock, |node, ears| Box::new(Remote::new(node, &scripts, ears))).await
+        let inbox = format!("{:016x}", crate::random::bits() as u64);
+        let channel = channel(&config.nodes[0].prefix, &inbox);
+        let reach =
+            |node: &Arc<NodeConfig>, ears| -> Box<dyn Server> { Box::new(Remote::new(node, &scripts, &channel, ears)) };
+        Self::open_on(config, clock, &inbox, reach).await
     }
 
-    /// The same; `reach` says by what each node is reached, and is given what to tell of that.
+    /// The same; `inbox` is where evictions are told, and `reach` says by what each node is reached, and is given what to tell of that.
     pub(super) async fn open_on(
         config: Config,
         clock: &Clock,
+        inbox: &str,
         reach: impl Fn(&Arc<NodeConfig>, Arc<Ears>) -> Box<dyn Server>,
     ) -> Result<Arc<Self>> {
         let strict = strict(&config);
@@ -103,7 +110,8 @@ impl RedlockEngine {
         if let Some(most) = strict {
             can.max_ttl = can.max_ttl.min(most);
         }
-        let engine = Arc::new(Self { config, clock: clock.clone(), can, nodes, losses, tokens: Tokens::default() });
+        let (clock, inbox, tokens) = (clock.clone(), inbox.to_owned(), Tokens::default());
+        let engine = Arc::new(Self { config, clock, inbox, can, nodes, losses, tokens });
         super::open::meet(&engine).await?;
         Ok(engine)
     }
@@ -147,7 +155,7 @@ impl RedlockEngine {
     }
 
     fn party(&self, claim: &Claim) -> Vec<u8> {
-        party(&claim.terms, &self.config.nodes[0].prefix, NO_INBOX)
+        party(&claim.terms, &self.config.nodes[0].prefix, &self.inbox)
     }
 
     /// Takes the lock on a majority.
@@ -398,9 +406,9 @@ fn strict(config: &Config) -> Option<Duration> {
     config.nodes.first().and_then(|node| node.strict)
 }
 
-/// Nobody has an inbox: there is no queue.
-const NO_INBOX: &str = "0000000000000000";
-const _: () = assert!(NO_INBOX.len() == INBOX);
+/// The inbox of a client that nobody can tell anything.
+#[cfg(test)]
+pub(super) const NO_INBOX: &str = "0000000000000000";
 
 /// What went wrong in an attempt.
 #[derive(Default)]

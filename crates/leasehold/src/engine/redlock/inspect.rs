@@ -1,4 +1,4 @@
-//! What others may see, and putting a claim out.
+//! What others may see, and evicting a claim.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::engine::redis::inspect::scanned;
 use crate::engine::redis::wire::{Reader, bytes, integer, pattern};
 use crate::engine::{Evicted, LockView, PartyView};
 use crate::error::{Error, ErrorKind, Result};
+use crate::logic::fence;
 use crate::name::LockName;
 
 /// How often a token that turned out too low is replaced by a higher one.
@@ -127,50 +128,77 @@ async fn names(engine: &RedlockEngine, node: &super::node::Node) -> Result<Vec<L
     }
 }
 
-/// What a node said to an eviction: whether it stored the token, the highest that it had, and the claim if it was there.
+/// What a node said to an eviction.
 struct Ousted {
+    /// Whether it stored the token.
     stored: bool,
+    /// The highest token that it had.
     last: Token,
+    /// Whether the claim was there.
+    there: bool,
+    /// Whether other claims stay: those of the same owner, with the same token.
+    others: bool,
     party: Option<PartyView>,
 }
 
-/// Puts a claim out on a majority, and stores a token there that is higher than any before.
+/// Evicts a claim on a majority, and stores a token there that is higher than any before. Where no node has the claim, nothing is changed: the first
+/// round stores it only on those that have.
 pub(super) async fn evict(engine: &RedlockEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let mut token = Token(engine.guess().0.max(1));
-    let mut party = None;
+    let (mut party, mut there, mut others) = (None, false, false);
     for _ in 0..WRITES {
-        let arguments = vec![
-            claim.bits().to_be_bytes().to_vec(),
-            Vec::new(),
-            engine.config.nodes[0].retention.as_secs().to_string().into_bytes(),
-            wire::digits(token.0).into_bytes(),
-        ];
-        let request = Request::new(What::Evict, vec![engine.key(name)], arguments);
-        let (request, most) = (&request, patience(engine));
-        let answers = engine.all(|node| async move {
-            let answer = node.ask(request, most).await?;
-            ousted(&answer, claim).ok_or_else(|| odd(&node.address, &answer))
-        });
-        let (answers, said) = sort(answers.await);
+        let (answers, said) = sort(ask_to_evict(engine, name, claim, token, there).await);
         if answers.len() < engine.config.quorum.needed {
             return Err(error::too_few(&engine.config, &said));
         }
         let stored = answers.iter().filter(|answer| answer.stored).count();
         let highest = answers.iter().map(|answer| answer.last).fold(token, Token::max);
+        there |= answers.iter().any(|answer| answer.there);
+        others |= answers.iter().any(|answer| answer.others);
         party = party.or_else(|| answers.into_iter().find_map(|answer| answer.party));
+        if !there {
+            return Ok(Evicted::new(None, None));
+        }
         if stored >= engine.config.quorum.needed {
             tracing::warn!(%name, ?claim, reason, "evicted");
-            return Ok(Evicted::new(party, token));
+            let held = party.as_ref().map_or(Token::default(), |party: &PartyView| party.token.unwrap_or_default());
+            // Whoever stays beside it is of the same owner, and has the same token.
+            let advised = fence::advice(Some(held), others.then_some(held), token);
+            return Ok(Evicted::new(party, advised));
         }
-        token = Token(highest.0 + 1);
+        token = token.max(Token(highest.0 + 1));
     }
     let message = "others took the lock again and again meanwhile; look at it, and try again";
     Err(Error::new(ErrorKind::Unavailable, message).at_engine(error::NAME).retryable())
 }
 
+/// Asks all nodes to evict a claim; `always`: and to store the token also where it is not.
+async fn ask_to_evict(
+    engine: &RedlockEngine,
+    name: &LockName,
+    claim: ClaimId,
+    token: Token,
+    always: bool,
+) -> Vec<Result<Ousted>> {
+    let arguments = vec![
+        claim.bits().to_be_bytes().to_vec(),
+        Vec::new(),
+        engine.config.nodes[0].retention.as_secs().to_string().into_bytes(),
+        wire::digits(token.0).into_bytes(),
+        vec![if always { b'1' } else { b'0' }],
+    ];
+    let request = Request::new(What::Evict, vec![engine.key(name)], arguments);
+    let (request, most) = (&request, patience(engine));
+    let answers = engine.all(|node| async move {
+        let answer = node.ask(request, most).await?;
+        ousted(&answer, claim).ok_or_else(|| odd(&node.address, &answer))
+    });
+    answers.await
+}
+
 fn ousted(answer: &Value, claim: ClaimId) -> Option<Ousted> {
     let Value::Array(parts) = answer else { return None };
-    let [stored, last, now, record] = &parts[..] else { return None };
+    let [stored, last, now, record, there, others] = &parts[..] else { return None };
     let now = u64::try_from(integer(now)?).ok()?;
     let party = match bytes(record)? {
         b"" => None,
@@ -181,5 +209,7 @@ fn ousted(answer: &Value, claim: ClaimId) -> Option<Ousted> {
             Some(PartyView::new(claim, record.party.mode, Some(record.token), record.party.holder, age, left))
         }
     };
-    Some(Ousted { stored: integer(stored)? == 1, last: Token(u64::try_from(integer(last)?).ok()?), party })
+    let yes = |value| integer(value).map(|number| number == 1);
+    let last = Token(u64::try_from(integer(last)?).ok()?);
+    Some(Ousted { stored: yes(stored)?, last, there: yes(there)?, others: yes(others)?, party })
 }

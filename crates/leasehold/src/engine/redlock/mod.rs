@@ -62,7 +62,8 @@
 //! | a node takes no writes | it does not vote, and is connected to again after pauses that grow |
 //! | a clock jumps forward | its node lets others in earlier. As soon as such nodes, with those that had not voted for the holder, are a majority, two may hold, and tokens tell them apart: with all votes three of five must jump, with a bare majority of them one is enough |
 //! | a record was dropped, an hour after its last use | tokens go on from the clock; it is kept until the node's clock has passed its token |
-//! | somebody is put out | the claim goes, and a higher token is stored on a majority: its renewal is refused |
+//! | a claim is evicted | it goes, and a higher token is stored on a majority. Each node that had it publishes that to its client, which renews at once: the renewal is refused. A client that may not subscribe learns of it by its next renewal |
+//! | ... that is gone already | no node has it, and none stores anything |
 
 mod config;
 pub(crate) mod doctor;

@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::server::{Request, Server, What, address};
+use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
 use crate::engine::LossBoard;
 use crate::engine::redis::config::{Address, Config};
@@ -54,6 +55,11 @@ pub(super) struct Ears {
 }
 
 impl Ears {
+    /// It has evicted a claim of ours.
+    pub(super) fn evicted(&self, claim: ClaimId) {
+        self.losses.check(claim);
+    }
+
     /// It is reached; `again`: it was reached before.
     pub(super) fn reached(&self, again: bool) {
         self.silent.store(false, Ordering::SeqCst);

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt};
-use redis::{Cmd, Pipeline, PushInfo, Value};
+use redis::{Cmd, Pipeline, PushInfo, PushKind, Value};
 
 use super::node::Ears;
 use super::wire::Scripts;
 use crate::engine::redis::config::{Address, Config, Topology};
 use crate::engine::redis::error;
 use crate::engine::redis::link::{Link, Live, Owner, Target};
-use crate::engine::redis::wire::beside;
+use crate::engine::redis::wire::{Message, beside, bytes};
 use crate::error::{Error, ErrorKind, Result};
 
 /// What a server can be asked.
@@ -99,7 +99,19 @@ pub(super) struct Remote {
 }
 
 impl Owner for Ears {
-    fn message(&self, _: PushInfo) {}
+    fn message(&self, info: PushInfo) {
+        // A majority decides: what one node says is asked of all.
+        if let (PushKind::Message, [_, text]) = (info.kind, &info.data[..])
+            && let Some(Message::Evicted(claim, _)) = bytes(text).and_then(Message::read)
+        {
+            self.evicted(claim);
+        }
+    }
+
+    /// Evictions are told sooner with it: no lock needs it.
+    fn needs_inbox(&self) -> bool {
+        false
+    }
 
     fn up(&self, _: &Live, again: bool) {
         self.reached(again);
@@ -112,11 +124,11 @@ impl Owner for Ears {
 
 impl Remote {
     /// Begins to connect.
-    pub(super) fn new(config: &Arc<Config>, scripts: &Arc<Scripts>, ears: Arc<Ears>) -> Self {
+    pub(super) fn new(config: &Arc<Config>, scripts: &Arc<Scripts>, inbox: &str, ears: Arc<Ears>) -> Self {
         let (address, config) = (address(config), Arc::clone(config));
         // The servers inherit nothing from each other; only strict mode asks for their runs.
         let strict = config.strict.is_some();
-        let link = Link::new(&config, Target::Fixed(address.clone()), &scripts.each(), "", strict, ears);
+        let link = Link::new(&config, Target::Fixed(address.clone()), &scripts.each(), inbox, strict, ears);
         Self { address, config, scripts: Arc::clone(scripts), link }
     }
 }

@@ -124,6 +124,16 @@ impl ZookeeperEngine {
         format!("{}/{}", self.config.base, wire::RECORDS)
     }
 
+    /// The folder of the marks that evictions leave.
+    pub(super) fn marks(&self) -> String {
+        format!("{}/{}", self.config.base, wire::EVICTED)
+    }
+
+    /// The mark of a claim that was evicted.
+    pub(super) fn mark(&self, claim: ClaimId) -> String {
+        format!("{}/{:032x}", self.marks(), claim.bits())
+    }
+
     /// The node of a record.
     pub(super) fn record_path(&self, name: &LockName) -> String {
         format!("{}/{}", self.records(), wire::escaped(name.as_str()))
@@ -196,6 +206,7 @@ impl ZookeeperEngine {
             Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None }),
             Look::Waits(_) => Answer::Busy { recheck: None },
             Look::Refused(refusal) => Answer::Refused(refusal),
+            Look::Removed => Answer::Busy { recheck: None },
         };
         steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
         Ok(answer)
@@ -239,7 +250,8 @@ impl ZookeeperEngine {
         match found {
             Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
             Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None }),
-            Some(Look::Refused(_)) | None => Ok(absent),
+            Some(Look::Removed) if inspect::was_evicted(self, &seat.session, claim.id).await? => Ok(Answer::Evicted),
+            Some(Look::Refused(_) | Look::Removed) | None => Ok(absent),
         }
     }
 

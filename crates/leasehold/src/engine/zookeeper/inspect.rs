@@ -1,9 +1,9 @@
-//! What others may see, and putting a claim out.
+//! What others may see, and evicting a claim.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::{join, try_join_all};
-use leasehold_zookeeper::{Error as Cause, MultiWriteError, MultiWriteResult, Stat};
+use leasehold_zookeeper::{CreateMode, Error as Cause, MultiWriteError, MultiWriteResult, Stat};
 
 use super::engine::ZookeeperEngine;
 use super::session::Session;
@@ -11,11 +11,15 @@ use super::{error, steps, wire};
 use crate::claim::{ClaimId, Token};
 use crate::engine::{Evicted, LockView, PartyView, Step};
 use crate::error::Result;
-use crate::logic::line::Stand;
+use crate::logic::fence;
+use crate::logic::line::{Line, Stand};
 use crate::name::LockName;
 
 /// How many locks are looked at together.
 pub(super) const AT_ONCE: usize = 64;
+
+/// How long the mark of an eviction is kept at least, in ms of the servers' clock.
+const MARKED_MS: i64 = 3_600_000;
 
 /// One lock.
 pub(super) async fn one(engine: &ZookeeperEngine, name: &LockName) -> Result<LockView> {
@@ -93,64 +97,120 @@ pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<L
     Ok(views)
 }
 
-/// Deletes a claim's node. The token is above all that were granted, and not above any that will be: that of the first who waits
-/// (tokens are in the order of the queue, and nobody who waits has had its turn), or the transaction's own, if nobody does.
+/// What stands in a lock's folder, as an eviction needs it.
+struct Found {
+    /// The claim: its node, the version of that, and how others may see it.
+    claim: Option<(String, i32, PartyView)>,
+    /// The tokens of the other holders, and of the first waiter: those behind that one have higher ones.
+    others: Vec<Token>,
+}
+
+async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &Line, id: ClaimId) -> Result<Found> {
+    let mut found = Found { claim: None, others: Vec::new() };
+    let (holders, mut waits) = (line.holders(), false);
+    for (at, stand) in line.stands().iter().enumerate() {
+        let holds = at < holders;
+        if waits && stand.claim != id {
+            continue;
+        }
+        let path = format!("{folder}/{}", wire::node(stand));
+        match session.client.get_data(&path).await {
+            Ok((data, stat)) if stand.claim == id => {
+                found.claim = Some((path, stat.version, party(stand, &data, &stat, holds)));
+            }
+            Ok((_, stat)) => {
+                found.others.push(token(stand, &stat));
+                waits |= !holds;
+            }
+            // It has left meanwhile.
+            Err(Cause::NoNode) => {}
+            Err(cause) => return Err(engine.failed(cause)),
+        }
+        if waits && found.claim.is_some() {
+            break;
+        }
+    }
+    Ok(found)
+}
+
+/// Evicts a claim: deletes its node. A claim that is not there changes nothing.
+///
+/// **The token.** A waiter has its token from the moment when it joined the queue, so that a fresh number would refuse it later. The advised token lies
+/// strictly between the evicted holder's and the lowest of the others: the other holders', and the first waiter's. A resource refuses a token that it has seen
+/// without an owner, or with another's, so the first waiter's own number would refuse that waiter. Tokens are numbers of transactions, each given once: the
+/// number before the first waiter's is nobody else's, unless it is the evicted holder's. Then no number lies between, and none is advised
+/// ([`fence::advice`]). Where nobody else is there, it is the number of the transaction that evicts: whoever comes later has a higher one.
+///
+/// The deletion names the version of the node that was read: an owner that re-enters meanwhile changes it, and stays with the same token.
 pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let session = engine.any_session().await?;
     let (client, folder) = (&session.client, engine.folder(name));
+    // Whether a mark is there already.
+    let mut marked = false;
     loop {
         let (synced, listed) = join(client.sync(&folder), client.get_children(&folder)).await;
         let (nodes, seen) = match synced.and(listed) {
             Ok(found) => found,
-            Err(Cause::NoNode) => {
-                steps::make_folder(engine, &session, name).await?;
-                continue;
-            }
+            Err(Cause::NoNode) => return Ok(Evicted::new(None, None)),
             Err(cause) => return Err(engine.failed(cause)),
         };
         let line = steps::line(&session, &folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
-        let holders = line.holders();
-        let (mut party, mut first) = (None, None);
-        for (at, stand) in line.stands().iter().enumerate() {
-            if stand.claim != claim && at < holders {
-                continue;
-            }
-            let path = format!("{folder}/{}", wire::node(stand));
-            match client.get_data(&path).await {
-                Ok((data, stat)) if stand.claim == claim => {
-                    party = Some((path, self::party(stand, &data, &stat, at < holders)));
-                }
-                Ok((_, stat)) => {
-                    first = first.or(Some(stat.czxid));
-                }
-                Err(Cause::NoNode) => {}
-                Err(cause) => return Err(engine.failed(cause)),
-            }
-            if party.is_some() && first.is_some() {
-                break;
-            }
-        }
+        let Found { claim: found, others } = find(engine, &session, &folder, &line, claim).await?;
+        let Some((path, version, party)) = found else { return Ok(Evicted::new(None, None)) };
         let mut all = client.new_multi_writer();
+        let mut added = all.add_delete(&path, Some(version));
+        if !marked {
+            let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
+            added = added.and_then(|()| all.add_create(&engine.mark(claim), reason.as_bytes(), &persistent));
+        }
         // Only if nobody has come since the list was read: whoever comes changes the folder.
-        let mut added = if first.is_none() {
-            all.add_set_data(&folder, name.as_str().as_bytes(), Some(seen.version))
-        } else {
-            Ok(())
-        };
-        if let Some((path, _)) = &party {
-            added = added.and_then(|()| all.add_delete(path, None));
+        if others.is_empty() {
+            added = added.and_then(|()| all.add_set_data(&folder, name.as_str().as_bytes(), Some(seen.version)));
         }
         added.map_err(|cause| engine.failed(cause))?;
-        let zxid = match all.commit().await.as_deref() {
-            Ok([MultiWriteResult::SetData { stat }, ..]) => stat.mzxid,
-            Ok(_) => first.unwrap_or_default(),
+        let fresh = match all.commit().await.as_deref() {
+            Ok([.., MultiWriteResult::SetData { stat }]) => Token(stat.mzxid.cast_unsigned()),
+            Ok(_) => Token::default(),
+            Err(MultiWriteError::OperationFailed { index: 1, source: Cause::NodeExists }) => {
+                marked = true;
+                continue;
+            }
+            Err(MultiWriteError::OperationFailed { index: 1, source: Cause::NoNode }) if !marked => {
+                steps::make_persistent(engine, &session, &engine.marks()).await?;
+                continue;
+            }
             Err(MultiWriteError::OperationFailed { source: Cause::NoNode | Cause::BadVersion, .. }) => continue,
             Err(other) => return Err(engine.failed(error::cause(other.clone()))),
         };
-        if party.is_some() {
-            tracing::info!(%name, ?claim, reason, "put out");
+        tracing::info!(%name, ?claim, reason, "evicted");
+        sweep(engine, &session, claim).await;
+        let advised = fence::advice(party.token, others, fresh);
+        return Ok(Evicted::new(Some(party), advised));
+    }
+}
+
+/// Whether a claim whose node is gone was evicted: that was marked in the same transaction. The mark is deleted then.
+pub(super) async fn was_evicted(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) -> Result<bool> {
+    match session.client.delete(&engine.mark(claim), None).await {
+        Ok(()) => Ok(true),
+        Err(Cause::NoNode) => Ok(false),
+        Err(cause) => Err(engine.failed(cause)),
+    }
+}
+
+/// Deletes marks that are much older than this claim's: whoever waited then has gone. What fails is left to the next eviction.
+async fn sweep(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
+    let client = &session.client;
+    let made = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
+    let (Some(latest), Ok(marks)) = (made(&engine.mark(claim)).await, client.list_children(&engine.marks()).await)
+    else {
+        return;
+    };
+    for mark in marks.iter().take(AT_ONCE) {
+        let path = format!("{}/{mark}", engine.marks());
+        if made(&path).await.is_some_and(|at| latest - at > MARKED_MS) {
+            let _ = client.delete(&path, None).await;
         }
-        return Ok(Evicted::new(party.map(|(_, party)| party), Token(zxid.cast_unsigned())));
     }
 }
 

@@ -51,7 +51,8 @@
 //! | the client stops | its deadline is over before the leader ends the session; the token tells later |
 //! | the leader dies | no answers until there is another, who gives all sessions their full timeout again |
 //! | a follower is cut off | its reads prove nothing; without writes the lease runs down, before the leader ends the session |
-//! | somebody deletes our node | our own watch tells: lost; a waiter goes to the end of the queue |
+//! | a claim is evicted | its node goes, and a mark comes in the same transaction. A holder's own watch tells: lost; a waiter finds the mark, and ends with an error |
+//! | somebody deletes our node by hand | our own watch tells: lost; a waiter goes to the end of the queue |
 //! | an event is seen after a broken connection | it is not trusted: the list is read again |
 //! | the folder vanishes | it is made again; tokens go on |
 //! | the sequence ends | the server gives its last number again and again: the transactions that made the nodes tell who came first, and whoever leaves the folder empty deletes it |

@@ -15,7 +15,6 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::line::{Id, Line, Ride, Standing, Watch};
 use crate::logic::table::Refusal;
-use crate::name::LockName;
 
 /// How often a step that others disturb is begun again.
 const TRIES: usize = 64;
@@ -26,6 +25,8 @@ pub(super) enum Look {
     Holds,
     Waits(usize),
     Refused(Refusal),
+    /// Its node was deleted, though its session lives: it was evicted, or somebody deleted it by hand.
+    Removed,
 }
 
 fn disturbed() -> Error {
@@ -56,7 +57,7 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
                 false => None,
             },
         };
-        if let Some(look) = found {
+        if let Some(look) = found.filter(|look| !matches!(look, Look::Removed)) {
             place.settled = !matches!(look, Look::Refused(_));
             return Ok(look);
         }
@@ -129,16 +130,6 @@ fn own(path: &str, zxid: i64) -> Result<Own> {
 
 fn odd(what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the server answered what nobody asked for: {what}")).at_engine(error::NAME)
-}
-
-/// Makes the folder of a lock, unless it is there.
-pub(super) async fn make_folder(engine: &ZookeeperEngine, session: &Session, name: &LockName) -> Result<()> {
-    let options = CreateMode::Container.with_acls(engine.config.access.acls());
-    match session.client.create(&engine.folder(name), name.as_str().as_bytes(), &options).await {
-        Ok(_) | Err(Cause::NodeExists) => Ok(()),
-        Err(Cause::NoNode) => make_base(engine, session).await,
-        Err(cause) => Err(engine.failed(cause)),
-    }
 }
 
 /// Makes the node under which all locks are, and its parents.
@@ -260,7 +251,7 @@ async fn look(
             }
         };
         if !nodes.contains(&own.node) {
-            return Ok(None);
+            return Ok(Some(Look::Removed));
         }
         place.line = line(session, folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
         match place.line.standing(id, new) {
@@ -405,7 +396,7 @@ pub(super) async fn wait(
     until: Moment,
 ) -> Result<Option<Look>> {
     let found = waited(engine, seat, claim, place, until).await;
-    if matches!(found, Ok(None)) {
+    if matches!(found, Ok(None | Some(Look::Removed))) {
         forget(seat, place);
         engine.seats.leave(seat);
     }
@@ -448,7 +439,8 @@ async fn waited(
             event = put_out => {
                 place.own = None;
                 match event.event_type {
-                    EventType::NodeDeleted | EventType::Session => return Ok(None),
+                    EventType::NodeDeleted => return Ok(Some(Look::Removed)),
+                    EventType::Session => return Ok(None),
                     _ => {
                         place.armed = None;
                         continue;
@@ -459,7 +451,7 @@ async fn waited(
             () = engine.clock.sleep_until(until) => {
                 // Shows that we are alive, and that the leader knows.
                 if !confirm(engine, &seat.session, &node).await? {
-                    return Ok(None);
+                    return Ok(Some(Look::Removed));
                 }
                 return look(engine, seat, claim, place, false).await;
             }
@@ -469,8 +461,10 @@ async fn waited(
         // It may have come just after we looked for it, and before the other.
         if let Some(event) = place.own.as_mut().and_then(FutureExt::now_or_never) {
             place.own = None;
-            if matches!(event.event_type, EventType::NodeDeleted | EventType::Session) {
-                return Ok(None);
+            match event.event_type {
+                EventType::NodeDeleted => return Ok(Some(Look::Removed)),
+                EventType::Session => return Ok(None),
+                _ => {}
             }
         }
         match (event.event_type, watch) {

@@ -6,6 +6,7 @@
 //! | `<base>/<name>` | container | one lock; vanishes when nobody has used it for a while. Its data is the lock's name |
 //! | `<base>/%records` | persistent | where all records are; written to learn the leader's time. No lock is called so |
 //! | `<base>/%records/<name>` | persistent | one record; without data: removed |
+//! | `<base>/%evicted/<claim>` | persistent | a claim that was evicted: its waiter reads why its node is gone, and deletes this. Evictions delete what is older than an hour |
 //! | `<base>/<name>/<claim>-<mode>-<owner>-<ride>-<sequence>` | ephemeral, sequential | a claim; its data says whose |
 //!
 //! All that decides is in the names, so that one list of them is enough.
@@ -22,6 +23,9 @@ const NONE: &str = "0";
 
 /// The folder of the records.
 pub(super) const RECORDS: &str = "%records";
+
+/// The folder of the marks that evictions leave.
+pub(super) const EVICTED: &str = "%evicted";
 
 /// A lock name as a node's name: letters, digits and a few signs stay; of everything else each byte is written as `%` and two
 /// digits. No two names meet, and no name is one that a server refuses or keeps for itself.
@@ -227,6 +231,7 @@ mod tests {
             "a/b",
             "%zz",
             RECORDS,
+            EVICTED,
         ] {
             assert_eq!((stand(node), unescaped(node).filter(|name| name.as_str() != node)), (None, None), "{node}");
         }

@@ -1,9 +1,14 @@
--- Ends a claim, whoever's it is, and stores a token above all others, if it is. KEYS: the lock. ARGV: claim, -, retention, token.
--- Answers whether it was, the highest token, the time, and the claim's record.
+-- Evicts a claim, and stores a token above all others, if it is. KEYS: the lock. ARGV: claim, -, retention, token, whether to store it also where
+-- the claim is not. Answers whether it was stored, the highest token, the time, the claim's record, whether it was there, and whether others stay.
 local key, claim, token = KEYS[1], ARGV[1], ARGV[4]
-local last, record, _, _, rest = see(key, call('GET', key), claim, NONE)
+local last, record, _, till, rest = see(key, call('GET', key), claim, NONE)
+local known = later(last, floor)
+if not record and ARGV[5] == '0' then return { 0, known, clock, '', 0, till and 1 or 0 } end
 local highest = later(last, token)
 local ends = math.max(now, num(highest), rest.ends)
 call('SET', key, highest .. rest.back .. rest.by .. rest.records, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
-local known = later(last, floor)
-return { token > known and 1 or 0, known, clock, record or '' }
+-- Its client is told, if it listens. One who may not publish has evicted it all the same: then the next renewal tells.
+if record and sub(record, 101, 116) ~= ZERO then
+  redis.pcall('PUBLISH', sub(key, 1, num(sub(record, 98, 100))) .. 'i' .. sub(record, 101, 116), 'X' .. claim)
+end
+return { token > known and 1 or 0, known, clock, record or '', record and 1 or 0, till and 1 or 0 }

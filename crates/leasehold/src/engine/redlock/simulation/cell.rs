@@ -111,8 +111,10 @@ impl Cell {
                 let (claim, token) = (claim(word(0)), Token(number(word(3))));
                 let lock = self.lock(&request.keys[0], claim);
                 let known = lock.last();
-                let stored = lock.evict(time, claim, token);
-                Value::Array(vec![Value::Int(stored.into()), int(known.0), int(time), text("")])
+                let did = lock.evict(time, claim, token, word(4) == b"1");
+                let yes = |yes: bool| Value::Int(yes.into());
+                // Nothing is known of its party here.
+                Value::Array(vec![yes(did.stored), int(known.0), int(time), text(""), yes(did.there), yes(did.others)])
             }
         }
     }

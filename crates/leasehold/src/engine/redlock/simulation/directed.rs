@@ -203,11 +203,15 @@ fn who_was_put_out_is_told_with_its_next_renewal() {
             let live = world.cell(0).live(world.clock.now());
             let start = world.clock.now();
             let evicted = other.evict(LOCK, live[0].1).await.unwrap();
-            assert!(evicted.token > guard.token());
+            let fence = evicted.token.expect("a token");
+            assert!(fence > guard.token());
             assert_eq!(guard.lost().await, LostReason::Taken);
             assert!(world.clock.now().since(start) <= TTL / 3 + TRIP);
             let next = other.mutex(LOCK).wait(seconds(2)).lock().await.unwrap();
-            assert!(next.token() > evicted.token);
+            assert!(next.token() > fence);
+            // What is gone raises nothing, and no token is advised.
+            let gone = other.evict(LOCK, live[0].1).await.unwrap();
+            assert_eq!((gone.party, gone.token), (None, None));
         },
     );
 }

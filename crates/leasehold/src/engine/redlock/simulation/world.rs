@@ -8,7 +8,7 @@ use redis::Value;
 use tokio::sync::Notify;
 
 use super::super::config::Config;
-use super::super::engine::RedlockEngine;
+use super::super::engine::{NO_INBOX, RedlockEngine};
 use super::super::server::Request;
 use super::cell::Cell;
 use super::judge::Judge;
@@ -132,7 +132,7 @@ impl World {
             let cell = usize::from(super::super::server::address(node).port) - 1;
             Box::new(Wire::new(self, client, cell, ears)) as Box<_>
         };
-        let engine = RedlockEngine::open_on(config, &self.clock, reach).await.expect("a majority");
+        let engine = RedlockEngine::open_on(config, &self.clock, NO_INBOX, reach).await.expect("a majority");
         Locks::builder().clock(self.clock.clone()).ttl(self.plan.ttl).open_engine(engine)
     }
 

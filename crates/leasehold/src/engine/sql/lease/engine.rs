@@ -9,10 +9,10 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
 use super::bells::Bells;
-use super::lot::{Lot, Reading, lock};
+use super::lot::{Ear, Lot, Reading, lock};
 use super::step::{Op, Out};
 use super::wire::Statements;
-use super::{inspect, news};
+use super::{inspect, news, pulse};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::sql::config::{Config, Wake};
@@ -60,6 +60,8 @@ pub(crate) struct LeaseEngine {
     held: Mutex<HashSet<ClaimId>>,
     /// Rung when the first of them does: the connection that listens is wanted again.
     pub(super) holds: Arc<Notify>,
+    /// Rung when a row is kept: then somebody must look whether others write to it.
+    pub(super) kept: Arc<Notify>,
 }
 
 impl LeaseEngine {
@@ -104,7 +106,9 @@ impl LeaseEngine {
             attendant: Mutex::default(),
             held: Mutex::default(),
             holds: Arc::default(),
+            kept: Arc::default(),
         });
+        tokio::spawn(pulse::attend(Arc::downgrade(&engine)));
         if listens {
             *lock(&engine.attendant) = Some(tokio::spawn(news::listen(Arc::downgrade(&engine), second)));
         } else if let Some(second) = second {
@@ -150,7 +154,8 @@ impl LeaseEngine {
             let mut inside = lot.lock();
             inside.hear();
             if let Some(ear) = inside.ears.get(&claim) {
-                ear.rung.notify_one();
+                // A grant that nobody has taken yet may be what is over.
+                ear.take_back();
             }
         }
     }
@@ -176,14 +181,30 @@ impl LeaseEngine {
     async fn answer(self: &Arc<Self>, claim: &Arc<Claim>, op: Op) -> Result<Answer> {
         let lot = self.lot(claim.name());
         let (out, reading) = self.ask(&lot, op, claim.terms.ttl).await?;
+        Self::answered(out, reading)
+    }
+
+    fn answered(out: Out, reading: Reading) -> Result<Answer> {
         match out {
             Out::Granted(token, until) => {
                 Ok(Answer::Granted(Grant { token, validity: Validity::Until(reading.until(until)) }))
             }
             Out::Queued { ahead, recheck } => Ok(Answer::Queued { ahead, recheck }),
-            Out::Busy { recheck } => Ok(Answer::Busy { recheck }),
+            Out::Busy { recheck } | Out::Absent { recheck } => Ok(Answer::Busy { recheck }),
             Out::Refused(refusal) => Ok(Answer::Refused(refusal)),
             other => Err(unexpected(&other)),
+        }
+    }
+
+    /// How a claim stands that waits by this ear. What is not in the row any more before its place can have lapsed was evicted.
+    async fn look(self: &Arc<Self>, claim: &Arc<Claim>, ear: Option<&Ear>) -> Result<Answer> {
+        let found = ear.map(|ear| ear.queued_at());
+        let (out, reading) = self.ask(&self.lot(claim.name()), Op::Look(claim.id), claim.terms.ttl).await?;
+        // A place that was shown less than a quarter of its time ago is not written anew.
+        let lasts = |found: Moment| self.clock.now() < found.after(claim.terms.ttl / 3 * 2);
+        match out {
+            Out::Absent { .. } if found.is_some_and(lasts) => Ok(Answer::Evicted),
+            out => Self::answered(out, reading),
         }
     }
 
@@ -337,7 +358,7 @@ impl Engine for LeaseEngine {
         Step::new(async move {
             let lot = self.lot(claim.name());
             let ear = lot.lock().ears.get(&claim.id).cloned();
-            if let Some(ear) = ear {
+            if let Some(ear) = &ear {
                 ear.use_it(self.clock.now());
                 self.follow(&lot);
                 let until = self.clock.now().after(patience);
@@ -354,7 +375,7 @@ impl Engine for LeaseEngine {
                 }
             }
             let refusals = self.pool.refusals();
-            let answer = self.answer(&claim, Op::Look(claim.id)).await;
+            let answer = self.look(&claim, ear.as_deref()).await;
             let waiting = Answer::Queued { ahead: 0, recheck: Some(look_pause()) };
             let answer = self.unless_refused(answer, refusals, waiting);
             if matches!(answer, Ok(Answer::Granted(_))) {
@@ -439,7 +460,7 @@ impl Engine for LeaseEngine {
             let lot = self.lot(&name);
             match self.ask(&lot, Op::Evict(claim), UNHURRIED).await?.0 {
                 Out::Evicted(party, token) => {
-                    tracing::warn!(%name, ?claim, %token, reason, "a claim was put out");
+                    tracing::warn!(%name, ?claim, ?token, reason, "a claim was evicted");
                     Ok(Evicted { party, token })
                 }
                 other => Err(unexpected(&other)),

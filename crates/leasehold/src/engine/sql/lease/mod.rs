@@ -20,6 +20,8 @@
 //! - **Hand-over.** Whoever gives back lets the next in, in the same write. PostgreSQL tells it with a message in the same statement (`pg_notify` to the
 //!   client's own channel; one connection listens). MySQL has none: see [`bells`]. Where neither is (a pooler, Galera, `wake=poll`), one of each
 //!   client's waiters looks every `poll`. All are hints; behind them is a timer at the holder's end and at a third of the TTL.
+//! - **Evictions.** PostgreSQL tells the client in the same statement. Where no messages are sent, each client reads the versions of its rows five times a
+//!   second (`pulse`), and reads a row that others have written to. A waiter that is not in its row before its place can have lapsed was evicted.
 //! - **Cohorts.** If those next in line are of the same client as the holder (exclusive, without an owner, of the same TTL), the write that
 //!   finds them there takes a token for each in advance. Then they have the lock one after the other without a statement: in the row the first
 //!   of them still holds, so nobody else comes in; the lease of each is what is left of that one's; and who has it now is written down
@@ -46,6 +48,7 @@
 //! | two servers take writes (Galera) | a write on the same version fails at commit; `clock-skew=` is how far their clocks may be apart |
 //! | the process is killed while its cohort is ahead of the row | the first of the cohort stands there until its lease ends, as if it had been the one killed |
 //! | somebody puts out who stands in the row, but has passed it on | the eviction's token is above all that were taken in advance; whoever of the cohort has the lock is told that it is lost when the row is next read, a round trip later. So it is if somebody of another client puts out one who waits |
+//! | a claim was let in, and evicted before anybody took that | the row that is read next does not have it: what it was given is taken back |
 //! | who has it cannot be written down, or it is not known whether it was | nothing more is passed on until a write has been made; the lease ends here with what was written last, or the next renewal writes it |
 //! | a pooler changes sessions | it is looked for before anything is kept in a session, and refused; with `pooler=transaction` nothing is kept in one, and no statement is prepared |
 //! | the server is short of connections | a client that holds nothing gives its own up and polls ([`connections`](crate::logic::connections)); one that is refused while it waits goes on waiting |
@@ -55,6 +58,7 @@ mod engine;
 mod inspect;
 mod lot;
 mod news;
+mod pulse;
 mod round;
 mod settle;
 mod state;

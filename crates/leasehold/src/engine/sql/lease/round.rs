@@ -221,6 +221,10 @@ impl LeaseEngine {
             let cohort = self.catch_up(lot, ops, &mut table, last, now);
             let alive = |claim: ClaimId| lot.lock().ears.get(&claim).is_some_and(|ear| ear.is_used(local));
             let (mut outs, effects) = step::play(ops, &found.table, &mut table, &mut last, now, &self.inbox, &alive);
+            if found.version < 0 {
+                // The row itself was deleted: nobody was evicted.
+                step::without_a_row(&mut outs);
+            }
             if table.holders.len() + table.waiters.len() > MOST_PARTIES {
                 return Err(Failure::Full(format!(
                     "{MOST_PARTIES} hold or wait already, and there is no room for more"

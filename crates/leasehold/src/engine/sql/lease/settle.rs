@@ -70,9 +70,15 @@ impl LeaseEngine {
         // Who got it from another of ours meanwhile is not in the row yet.
         let passed = |inside: &Inside, claim| inside.cohort.as_ref().is_some_and(|cohort| cohort.has_passed(claim));
         // Whoever let them in, we or somebody else.
+        let is_old = inside.heard != basis.heard;
         for (claim, ear) in &inside.ears {
             if let Some(held) = row.table.holder(*claim) {
                 ear.grant(held.token, row.reading.until(held.until));
+            } else if ear.granted().is_some() && !is_old && !passed(&inside, *claim) {
+                // It was evicted before anybody took what it was given.
+                ear.take_back();
+            } else if row.table.position(*claim).is_none() {
+                ear.rung.notify_one();
             }
         }
         for (op, out) in ops.iter().zip(outs) {
@@ -99,7 +105,7 @@ impl LeaseEngine {
                 self.losses.post(*claim);
             }
             if let Some(ear) = inside.ears.get(claim) {
-                ear.rung.notify_one();
+                ear.take_back();
             }
         }
         if let Some(ear) = effects.sooner.as_ref().and_then(|(claim, _)| inside.ears.get(claim)) {
@@ -120,7 +126,6 @@ impl LeaseEngine {
             self.lost(&inside, claim);
         }
         inside.uncertain &= !basis.wrote;
-        let is_old = inside.heard != basis.heard;
         if inside.uncertain || is_old {
             inside.freeze();
         }
@@ -148,6 +153,9 @@ impl LeaseEngine {
         }
         let any = ours().next().is_some();
         inside.row = any.then_some(row);
+        if any {
+            self.kept.notify_one();
+        }
     }
 
     /// Whom to send a message: those who were let in or put out and are not ours.

@@ -7,7 +7,7 @@ use super::state::{Note, Parties};
 use crate::claim::{Claim, ClaimId, Holder, Token};
 use crate::clock::Moment;
 use crate::engine::PartyView;
-use crate::logic::table::{Departure, Party, Refusal, Verdict};
+use crate::logic::table::{self, Departure, Party, Refusal, Verdict};
 
 /// What is asked. Plain data: it is decided again when somebody else wrote first.
 #[derive(Clone, Debug)]
@@ -21,6 +21,8 @@ pub(super) enum Op {
     Renew(ClaimId),
     Depart(ClaimId),
     Evict(ClaimId),
+    /// Reads the row, and serves the queue.
+    Check,
 }
 
 impl Op {
@@ -43,9 +45,14 @@ pub(super) enum Out {
         recheck: Option<Duration>,
     },
     Refused(Refusal),
+    /// It neither holds nor waits, though there is a row: its place lapsed, or it was evicted.
+    Absent {
+        recheck: Option<Duration>,
+    },
     Renewed(Option<Moment>),
     Departed(Departure),
-    Evicted(Option<PartyView>, Token),
+    Evicted(Option<PartyView>, Option<Token>),
+    Checked,
 }
 
 /// What a round of steps did beside its answers.
@@ -117,6 +124,15 @@ pub(super) fn dated(outs: &mut [Out], ops: &[Op], table: &Parties) {
     }
 }
 
+/// Where there is no row, who is not there may ask anew.
+pub(super) fn without_a_row(outs: &mut [Out]) {
+    for out in outs {
+        if let Out::Absent { recheck } = out {
+            *out = Out::Busy { recheck: *recheck };
+        }
+    }
+}
+
 /// In how long the next lease ends: then the lock may be free without a message.
 fn recheck(table: &Parties, now: Moment) -> Option<Duration> {
     table.next_expiry().map(|end| end.since(now))
@@ -148,7 +164,7 @@ fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>,
                         show(&mut table.waiters[ahead], now);
                         Out::Queued { ahead, recheck: recheck(table, now) }
                     }
-                    None => Out::Busy { recheck: recheck(table, now) },
+                    None => Out::Absent { recheck: recheck(table, now) },
                 },
             }
         }
@@ -163,6 +179,10 @@ fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>,
             Out::Departed(departure)
         }
         Op::Evict(claim) => evict(*claim, table, now, &mut token, effects),
+        Op::Check => {
+            effects.granted.extend(table.settle(now, &mut token));
+            Out::Checked
+        }
     }
 }
 
@@ -173,20 +193,11 @@ fn evict(
     token: &mut impl FnMut() -> Token,
     effects: &mut Effects,
 ) -> Out {
-    effects.granted.extend(table.settle(now, token));
-    let found = table.holders.iter().chain(&table.waiters).find(|party| party.claim == claim);
-    let found = found.map(|party| (view(party, now), Arc::clone(&party.note.inbox)));
-    // Above all that were granted, and below those that will be, also by this very step.
-    let fence = token();
-    let (departure, granted) = table.depart(claim, now, token);
+    let (evicted, granted) = table.evict(claim, now, token);
     effects.granted.extend(granted);
-    match found.filter(|_| departure != Departure::Absent) {
-        Some((view, inbox)) => {
-            effects.evicted.push((claim, inbox));
-            Out::Evicted(Some(view), fence)
-        }
-        None => Out::Evicted(None, fence),
-    }
+    let Some(table::Evicted { party, advice }) = evicted else { return Out::Evicted(None, None) };
+    effects.evicted.push((claim, Arc::clone(&party.note.inbox)));
+    Out::Evicted(Some(view(&party, now)), advice)
 }
 
 /// Whoever asks is alive; that is written down when a quarter of its time has passed.

@@ -22,6 +22,8 @@ pub(super) struct Statements {
     clear: String,
     read: String,
     list: String,
+    /// The beginning of it.
+    versions: String,
     clock: String,
 }
 
@@ -147,6 +149,25 @@ impl Statements {
         (&self.read, vec![name.into()])
     }
 
+    /// The versions of these locks' rows.
+    pub(super) fn versions(&self, names: &[&str]) -> (String, Vec<Value>) {
+        match self.dialect {
+            Dialect::MySql => {
+                // Few different texts, so that few statements are prepared: the last name fills it up.
+                let last = names.last().copied().unwrap_or_default();
+                let more = names.len().next_power_of_two() - names.len();
+                let all = names.iter().copied().chain(std::iter::repeat_n(last, more));
+                let values: Vec<Value> = all.map(Value::from).collect();
+                (format!("{} IN ({})", self.versions, vec!["?"; values.len()].join(", ")), values)
+            }
+            // No name has a line break.
+            Dialect::Postgres => (
+                format!("{} = ANY(string_to_array($1, chr(10)))", self.versions),
+                vec![names.join("\n").as_str().into()],
+            ),
+        }
+    }
+
     /// The database's time.
     pub(super) fn clock(&self) -> &str {
         &self.clock
@@ -209,6 +230,7 @@ fn mysql(table: &str) -> Statements {
             "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND LEFT(name, LENGTH(?)) = ? \
              ORDER BY name"
         ),
+        versions: format!("SELECT name, version FROM {table} WHERE name"),
         clock: format!("SELECT {NOW}"),
     }
 }
@@ -258,6 +280,7 @@ fn postgres(table: &str) -> Statements {
         list: format!(
             "SELECT name, version, token, state, {NOW} FROM {table} WHERE busy > {NOW} AND starts_with(name, $1) ORDER BY name"
         ),
+        versions: format!("SELECT name, version FROM {table} WHERE name"),
         clock: format!("SELECT {NOW}"),
     }
 }

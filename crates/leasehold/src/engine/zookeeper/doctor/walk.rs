@@ -113,7 +113,7 @@ pub(super) async fn look(client: &Client, base: &str, probe: Option<&str>, now: 
         Err(no) => return Err(no),
     };
     names.retain(|name| probe.is_none_or(|probe| !probe.ends_with(&format!("/{name}"))));
-    names.retain(|name| name != wire::RECORDS);
+    names.retain(|name| name != wire::RECORDS && name != wire::EVICTED);
     if base.is_empty() {
         names.retain(|name| name != "zookeeper");
     }
