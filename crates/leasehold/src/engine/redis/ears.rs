@@ -63,9 +63,9 @@ impl Owner for Ears {
                 match wire::bytes(text).and_then(Message::read) {
                     Some(Message::Granted(claim, token, place)) => self.mailbox.granted(claim, token, place),
                     Some(Message::Look(claim)) => self.mailbox.look(claim),
-                    Some(Message::Evicted(claim, reason)) => {
+                    Some(Message::Evicted(claim, place, reason)) => {
                         tracing::warn!(?claim, reason, "evicted");
-                        self.mailbox.evicted(claim);
+                        self.mailbox.evicted(claim, place);
                         self.losses.post(claim);
                     }
                     None => tracing::warn!("a message that is not understood came to our inbox"),

@@ -218,7 +218,7 @@ impl RedisEngine {
             Said::Granted(token) => {
                 self.replicated(&live.address).await?;
                 // The answer may have come long before anybody looked at it, and the eviction with it.
-                let evicted = self.ears.mailbox.is_evicted(claim.id);
+                let evicted = self.ears.mailbox.is_evicted(claim.id, token.0);
                 drop(expected);
                 Ok(if evicted { Answer::Evicted } else { granted(token, sent, claim.terms.ttl) })
             }
@@ -228,7 +228,7 @@ impl RedisEngine {
                 Ok(Answer::Queued { ahead, recheck })
             }
             // It was evicted when it was last known to wait; or its place lapsed.
-            Said::Busy { .. } if self.ears.mailbox.is_evicted(claim.id) => Ok(Answer::Evicted),
+            Said::Busy { .. } if self.ears.mailbox.is_evicted(claim.id, 0) => Ok(Answer::Evicted),
             Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
             Said::Refused(refusal) => Ok(Answer::Refused(refusal)),
             Said::Full => {

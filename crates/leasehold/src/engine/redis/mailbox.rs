@@ -26,8 +26,9 @@ struct Slot {
     /// Its place in the queue, once that is known: a grant for another place is an old one that was held up on its way.
     place: Option<u64>,
     granted: Option<(Token, u64)>,
-    /// It was evicted: no grant counts any more, also one that comes later, for that is older.
-    evicted: bool,
+    /// It was evicted, and the place at which it stood: no grant counts any more, also one that comes later, for that is older. Places rise: what was said of
+    /// one before its present place is old, too.
+    evicted: Option<u64>,
     look: bool,
     /// Rung when something comes; there is none before somebody listens.
     bell: Option<Arc<Notify>>,
@@ -53,7 +54,7 @@ impl Mailbox {
     /// Makes room for a claim before it is sent: news may come before the answer. The slot is gone again with what is returned,
     /// unless it is kept.
     pub(crate) fn expect(&self, claim: ClaimId, sent: Moment) -> Expected<'_> {
-        let new = || Slot { asked: sent, place: None, granted: None, evicted: false, look: false, bell: None };
+        let new = || Slot { asked: sent, place: None, granted: None, evicted: None, look: false, bell: None };
         self.slots().entry(claim).or_insert_with(new);
         Expected { mailbox: self, claim, keep: false }
     }
@@ -61,7 +62,7 @@ impl Mailbox {
     /// The claim asks anew: that it was evicted before is over.
     pub(crate) fn anew(&self, claim: ClaimId) {
         if let Some(slot) = self.slots().get_mut(&claim)
-            && std::mem::take(&mut slot.evicted)
+            && slot.evicted.take().is_some()
         {
             slot.place = None;
         }
@@ -72,6 +73,7 @@ impl Mailbox {
         if let Some(slot) = self.slots().get_mut(&claim) {
             slot.place = Some(place);
             slot.granted = slot.granted.filter(|(_, at)| *at == place);
+            slot.evicted = slot.evicted.filter(|at| *at >= place);
             // A grant that is here already came after an earlier request: the earlier moment counts.
             if slot.granted.is_none() {
                 slot.asked = sent;
@@ -83,7 +85,7 @@ impl Mailbox {
     pub(crate) fn take(&self, claim: ClaimId) -> Option<Result<News, Arc<Notify>>> {
         let mut slots = self.slots();
         let slot = slots.get_mut(&claim)?;
-        if slot.evicted {
+        if slot.evicted.is_some() {
             return Some(Ok(News::Evicted));
         }
         if let Some((token, place)) = slot.granted.take()
@@ -112,16 +114,18 @@ impl Mailbox {
     }
 
     /// The claim was evicted. What came before counts no more, whether or not somebody has looked at it.
-    pub(crate) fn evicted(&self, claim: ClaimId) {
-        if let Some(slot) = self.slots().get_mut(&claim) {
-            (slot.granted, slot.evicted) = (None, true);
+    pub(crate) fn evicted(&self, claim: ClaimId, place: u64) {
+        if let Some(slot) = self.slots().get_mut(&claim)
+            && slot.place.is_none_or(|known| known <= place)
+        {
+            (slot.granted, slot.evicted) = (None, Some(place));
             slot.ring();
         }
     }
 
-    /// Whether the claim was evicted since its slot was made.
-    pub(crate) fn is_evicted(&self, claim: ClaimId) -> bool {
-        self.slots().get(&claim).is_some_and(|slot| slot.evicted)
+    /// Whether the claim was evicted at this place or a later one, since its slot was made.
+    pub(crate) fn is_evicted(&self, claim: ClaimId, from: u64) -> bool {
+        self.slots().get(&claim).is_some_and(|slot| slot.evicted.is_some_and(|at| at >= from))
     }
 
     pub(crate) fn look(&self, claim: ClaimId) {
@@ -183,11 +187,24 @@ mod tests {
     fn an_eviction_voids_the_grant_that_nobody_has_taken_and_every_late_one() {
         let mailbox = waiting();
         mailbox.granted(CLAIM, Token(3), 7);
-        mailbox.evicted(CLAIM);
+        mailbox.evicted(CLAIM, 9);
         assert_eq!(taken(&mailbox), Some(News::Evicted));
         // A cluster passes messages on: the same grant may come once more, over another connection.
         mailbox.granted(CLAIM, Token(3), 7);
         assert_eq!(taken(&mailbox), Some(News::Evicted));
+    }
+
+    /// A cluster passes messages on: an eviction may be told once more when the claim has asked anew.
+    #[test]
+    fn an_old_eviction_does_not_void_a_new_place() {
+        let mailbox = waiting();
+        mailbox.evicted(CLAIM, 7);
+        mailbox.anew(CLAIM);
+        mailbox.evicted(CLAIM, 7);
+        mailbox.waits(CLAIM, Moment::default(), 12);
+        mailbox.evicted(CLAIM, 7);
+        mailbox.granted(CLAIM, Token(13), 12);
+        assert_eq!(taken(&mailbox), Some(News::Granted(Token(13), Moment::default())));
     }
 
     #[test]

@@ -446,8 +446,8 @@ pub(crate) enum Message {
     Granted(ClaimId, Token, u64),
     /// The claim should look how it stands.
     Look(ClaimId),
-    /// The claim was put out, for this reason.
-    Evicted(ClaimId, String),
+    /// The claim, which stood at this place, was evicted, for this reason.
+    Evicted(ClaimId, u64, String),
 }
 
 impl Message {
@@ -458,7 +458,10 @@ impl Message {
         match kind {
             b'G' => Some(Self::Granted(claim, Token(reader.number(16)?), reader.number(16)?)),
             b'L' => Some(Self::Look(claim)),
-            b'X' => Some(Self::Evicted(claim, String::from_utf8_lossy(reader.0).into_owned())),
+            b'X' => {
+                let place = reader.number(16)?;
+                Some(Self::Evicted(claim, place, String::from_utf8_lossy(reader.0).into_owned()))
+            }
             _ => None,
         }
     }

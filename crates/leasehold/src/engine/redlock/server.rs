@@ -102,7 +102,7 @@ impl Owner for Ears {
     fn message(&self, info: PushInfo) {
         // A majority decides: what one node says is asked of all.
         if let (PushKind::Message, [_, text]) = (info.kind, &info.data[..])
-            && let Some(Message::Evicted(claim, _)) = bytes(text).and_then(Message::read)
+            && let Some(Message::Evicted(claim, ..)) = bytes(text).and_then(Message::read)
         {
             self.evicted(claim);
         }

@@ -403,6 +403,15 @@ pub(super) async fn wait(
     found
 }
 
+/// What an event on a waiter's own node means, if it is its end.
+fn end_of(event: EventType) -> Option<Option<Look>> {
+    match event {
+        EventType::NodeDeleted => Some(Some(Look::Removed)),
+        EventType::Session => Some(None),
+        _ => None,
+    }
+}
+
 async fn waited(
     engine: &ZookeeperEngine,
     seat: &Arc<Seat>,
@@ -438,14 +447,11 @@ async fn waited(
             // What happened to us comes first: whoever was put out is not next.
             event = put_out => {
                 place.own = None;
-                match event.event_type {
-                    EventType::NodeDeleted => return Ok(Some(Look::Removed)),
-                    EventType::Session => return Ok(None),
-                    _ => {
-                        place.armed = None;
-                        continue;
-                    }
+                if let Some(end) = end_of(event.event_type) {
+                    return Ok(end);
                 }
+                place.armed = None;
+                continue;
             }
             event = armed.event.as_mut() => event,
             () = engine.clock.sleep_until(until) => {
@@ -461,10 +467,8 @@ async fn waited(
         // It may have come just after we looked for it, and before the other.
         if let Some(event) = place.own.as_mut().and_then(FutureExt::now_or_never) {
             place.own = None;
-            match event.event_type {
-                EventType::NodeDeleted => return Ok(Some(Look::Removed)),
-                EventType::Session => return Ok(None),
-                _ => {}
+            if let Some(end) = end_of(event.event_type) {
+                return Ok(end);
             }
         }
         match (event.event_type, watch) {

@@ -14,7 +14,7 @@ if rec then
       fence = last
     end
   end
-  tell(rec, 'X' .. ARGV[1] .. ARGV[5])
+  tell(rec, 'X' .. ARGV[1] .. sub(rec, 33, 48) .. ARGV[5])
   remove(ARGV[1], rec)
   settle()
 end

@@ -9,6 +9,6 @@ local ends = math.max(now, num(highest), rest.ends)
 call('SET', key, highest .. rest.back .. rest.by .. rest.records, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
 -- Its client is told, if it listens. One who may not publish has evicted it all the same: then the next renewal tells.
 if record and sub(record, 101, 116) ~= ZERO then
-  redis.pcall('PUBLISH', sub(key, 1, num(sub(record, 98, 100))) .. 'i' .. sub(record, 101, 116), 'X' .. claim)
+  redis.pcall('PUBLISH', sub(key, 1, num(sub(record, 98, 100))) .. 'i' .. sub(record, 101, 116), 'X' .. claim .. ZERO)
 end
 return { token > known and 1 or 0, known, clock, record or '', record and 1 or 0, till and 1 or 0 }

@@ -100,7 +100,7 @@ impl LeaseEngine {
         if let Err(error) = self.ask(lot, Op::Check, UNHURRIED).await {
             tracing::debug!(%error, name = %lot.name, "a row could not be read");
         }
-        let gone = |claim: &ClaimId| !lot.lock().row.as_ref().is_some_and(|row| row.table.holder(*claim).is_some());
+        let gone = |claim: &ClaimId| lot.lock().row.as_ref().is_none_or(|row| row.table.holder(*claim).is_none());
         for claim in held.into_iter().filter(gone) {
             self.losses.check(claim);
         }
