@@ -133,7 +133,8 @@ fn needless(story: &Story<'_>, hold: &Hold<'_>, lost: Nanos, bench: &mut Bench) 
         spared = Some(fault);
     }
     let released = hold.release.is_some_and(|release| release <= lost);
-    let Some(fault) = spared.filter(|_| !released && story.life(hold.worker).awake(since.max(hold.granted), lost)) else {
+    let Some(fault) = spared.filter(|_| !released && story.life(hold.worker).awake(since.max(hold.granted), lost))
+    else {
         return;
     };
     let title = format!("{:?} was lost by fault {}, which did not hit its server", hold.lock, fault.number);

@@ -415,7 +415,9 @@ fn started() -> String {
 impl Scene {
     fn default_ttl(&self) -> Duration {
         match &self.target {
-            Target::Local(local) => self.control.and_then(Control::ttl).unwrap_or_else(|| local.ttl_for(&self.faults, self.option)),
+            Target::Local(local) => {
+                self.control.and_then(Control::ttl).unwrap_or_else(|| local.ttl_for(&self.faults, self.option))
+            }
             Target::Engine(_) => Duration::from_secs(3),
         }
     }

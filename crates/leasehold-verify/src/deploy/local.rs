@@ -128,7 +128,9 @@ impl Local {
             UrlOption::Replicas => matches!(self, Self::RedisSentinel | Self::RedisCluster),
         };
         let why = || match option {
-            UrlOption::Strict => format!("{self}: strict is an option of redis, redis-sentinel, redis-cluster and redlock"),
+            UrlOption::Strict => {
+                format!("{self}: strict is an option of redis, redis-sentinel, redis-cluster and redlock")
+            }
             UrlOption::Replicas => format!("{self}: only redis-sentinel and redis-cluster are started with replicas"),
         };
         if has { Ok(()) } else { Err(why()) }
@@ -195,7 +197,9 @@ fn of_cluster_alone(fault: FaultKind) -> Option<&'static str> {
 
 fn of_redis(fault: FaultKind) -> Option<&'static str> {
     match fault {
-        FaultKind::Failover => Some("one server is started here: --local redis-sentinel and redis-cluster have replicas"),
+        FaultKind::Failover => {
+            Some("one server is started here: --local redis-sentinel and redis-cluster have replicas")
+        }
         FaultKind::Leader => Some("has no leader; what comes nearest is failover of --local redis-sentinel"),
         _ => of_cluster_alone(fault),
     }
@@ -213,7 +217,9 @@ fn of_cluster(fault: FaultKind) -> Option<&'static str> {
     match fault {
         FaultKind::Leader => Some("has no leader; what comes nearest is failover"),
         FaultKind::Wipe => Some("a node that comes back without its data is a stranger to the others"),
-        FaultKind::Ahead => Some("its nodes judge each other by their clocks; this is done to the other Redis deployments"),
+        FaultKind::Ahead => {
+            Some("its nodes judge each other by their clocks; this is done to the other Redis deployments")
+        }
         FaultKind::Evict | FaultKind::DiskFull => Some("this is done to one Redis alone: --local redis"),
         _ => None,
     }

@@ -218,7 +218,8 @@ async fn open(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Result<(Sta
 async fn open_once(cell: Cell, extent: &Extent) -> Result<(Stage, Vec<Workload>), Trouble> {
     let worker = extent.worker.clone();
     let faults = Vec::from_iter(cell.fault);
-    let scene = Scene { target: Target::Local(cell.local), faults, control: None, ttl: None, option: cell.option, worker };
+    let scene =
+        Scene { target: Target::Local(cell.local), faults, control: None, ttl: None, option: cell.option, worker };
     let stage = Stage::open(scene).await?;
     let workloads = stage.able(&WORKLOADS).await?;
     // By a clock that is far ahead a thousand ticks are over at once. Two: by an odd seed the job is run again after a crash, by an even one not.

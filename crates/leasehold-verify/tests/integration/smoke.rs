@@ -50,8 +50,14 @@ fn worker() -> PathBuf {
 
 async fn perform(local: Local, fault: Option<FaultKind>, workload: Workload) -> Result<Vec<Event>, Trouble> {
     let faults = Vec::from_iter(fault);
-    let scene =
-        Scene { target: Target::Local(local), faults: faults.clone(), control: None, ttl: None, option: None, worker: worker() };
+    let scene = Scene {
+        target: Target::Local(local),
+        faults: faults.clone(),
+        control: None,
+        ttl: None,
+        option: None,
+        worker: worker(),
+    };
     let mut stage = Stage::open(scene).await?;
     let length = Length::Calls(if workload == Workload::Ticks { TICKS } else { CALLS });
     let run = Run { workload, times: Some(faults.len()), faults, workers: 3, length, seed: SEED, history: None };

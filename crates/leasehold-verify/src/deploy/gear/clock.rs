@@ -94,7 +94,8 @@ mod tests {
     #[test]
     fn with_its_guard_on_a_clock_goes_ahead_only_where_that_is_the_fault() {
         let wanted = |faults: &[FaultKind], guard, mends| {
-            let setup = Setup { faults: faults.to_vec(), guard, ttl: Duration::from_secs(1), apart: false, option: None };
+            let setup =
+                Setup { faults: faults.to_vec(), guard, ttl: Duration::from_secs(1), apart: false, option: None };
             Hand::wanted(&setup, mends)
         };
         assert!(wanted(&[FaultKind::Kill], true, true).unwrap().is_none());

@@ -6,7 +6,13 @@ use leasehold_verify::verdict::Promise::{Eviction, Exclusion, Fencing, Loss, Tic
 use crate::check::build::{History, failed, shared, unknown, value};
 
 /// Evicts a hold with this token from "a".
-fn evict(history: &mut History, (from, to): (u64, u64), worker: Worker, (hold, token): (OpId, u64), did: Outcome) -> OpId {
+fn evict(
+    history: &mut History,
+    (from, to): (u64, u64),
+    worker: Worker,
+    (hold, token): (OpId, u64),
+    did: Outcome,
+) -> OpId {
     let op = history.begin(from, worker, Call::Evict { lock: "a".to_owned(), hold: Some(hold), token });
     history.end(to, op, did);
     op

@@ -38,7 +38,8 @@ async fn redis_alone() {
 
 async fn redis_with_sentinels() {
     let notes =
-        survives_all(Local::RedisSentinel, &[Failover, Crash, Cut, Wipe, Delay, Partition, Failover], "redis-server 7").await;
+        survives_all(Local::RedisSentinel, &[Failover, Crash, Cut, Wipe, Delay, Partition, Failover], "redis-server 7")
+            .await;
     // Which of them was the master is up to the machine: a server that got no time was replaced before.
     let replaced =
         |(old, new)| notes[0].contains(&format!("server {old} of 2, the master: server {new} of 2 is the master now"));

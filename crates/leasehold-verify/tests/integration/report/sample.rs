@@ -240,7 +240,15 @@ impl World {
     fn fault(&mut self, kind: FaultKind, target: String, workers: Vec<u32>, from: Nanos, to: Nanos, granted: Nanos) {
         let fault = self.recovered.len() as u32 + 1;
         let served = None;
-        self.events.push(Event::FaultBegin { t: from, fault, kind, target: target.clone(), workers, served, spares: Vec::new() });
+        self.events.push(Event::FaultBegin {
+            t: from,
+            fault,
+            kind,
+            target: target.clone(),
+            workers,
+            served,
+            spares: Vec::new(),
+        });
         self.events.push(Event::FaultEnd { t: to, fault, note: String::new(), connections: None });
         let counted_from = if kind == FaultKind::Crash { to } else { from };
         let bound = TTL + TTL / 2;
