@@ -425,7 +425,7 @@ impl Drop for Attempt<'_> {
 /// Why nobody is let in, though nobody may hold it.
 fn abstaining(left: Duration) -> Error {
     let message = format!(
-        "too many servers have restarted, and abstain for another {left:.1?}: leases that they forgot may still be held"
+        "cools down for another {left:.1?} (strict): too many servers have restarted and abstain, as leases that they forgot may still be held"
     );
     Error::new(ErrorKind::Unavailable, message).retryable()
 }

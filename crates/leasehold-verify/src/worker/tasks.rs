@@ -80,10 +80,7 @@ impl Task {
                 let once = self.assignment.seed.is_multiple_of(2);
                 let names = &self.assignment.locks;
                 let running = ticks::run(locks, names, hold, self.worker, &self.recorder, &self.stop, once);
-                tokio::select! {
-                    () = running => {}
-                    () = self.evict_runs() => {}
-                }
+                tokio::join!(running, self.evict_runs());
             }
             return;
         }
@@ -223,13 +220,17 @@ impl Task {
         }
     }
 
-    /// Force-releases runs of a scheduled job, for ever.
+    /// Force-releases runs of a scheduled job, until it is told to stop. An eviction that has begun is finished.
     async fn evict_runs(&self) {
         let mut dice = self.dice.fork("evict runs");
         let lock = super::lock_names(Workload::Ticks, &self.assignment.locks).into_iter().next().unwrap_or_default();
-        loop {
-            tokio::time::sleep(dice.time(BETWEEN_EVICTIONS / 4, BETWEEN_EVICTIONS)).await;
-            if self.assignment.evicts {
+        while !self.stop.is_stopped() {
+            let pause = dice.time(BETWEEN_EVICTIONS / 4, BETWEEN_EVICTIONS);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.stopped() => {}
+            }
+            if self.assignment.evicts && !self.stop.is_stopped() {
                 force_release(&self.assignment, &self.taker, &self.recorder, self.worker, &lock).await;
             }
         }

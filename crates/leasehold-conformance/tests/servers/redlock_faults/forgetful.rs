@@ -106,7 +106,7 @@ async fn strict_refuses_leases_that_last_longer_than_a_restarted_server_waits() 
 /// Nobody is let in while servers abstain, and the error says why.
 fn says_why(error: &leasehold::Error) {
     let text = error.to_string();
-    assert!(text.contains("have restarted") && text.contains("abstain"), "{text}");
+    assert!(text.contains("cools down") && text.contains("have restarted") && text.contains("abstain"), "{text}");
     assert!(!text.contains("holds it"), "nobody does: {text}");
 }
 
