@@ -9,7 +9,7 @@ fn leave_behind(place: &Place, options: &str, work: &str) -> crate::common::Runn
     let script = format!(
         "run() {{ \"$L\" run --ttl {LASTING} {options} \"$@\"; }}\n\
          there() {{ until [ -e \"$1\" ]; do sleep 0.01; done; }}\n\
-         there go\n{work}\nwait\necho done > ended\n"
+         echo > apart\nthere go\n{work}\nwait\necho done > ended\n"
     );
     std::fs::write(place.path("daemon.sh"), script).unwrap();
     let start = "setsid sh daemon.sh > daemon.log 2>&1 < /dev/null & echo $LEASEHOLD_TOKEN > outer; cat";
@@ -18,6 +18,8 @@ fn leave_behind(place: &Place, options: &str, work: &str) -> crate::common::Runn
     args.extend(["a", "-c", start]);
     let outer = place.start(args);
     place.wait_for_file("outer");
+    // In a session of its own by now: before that it would die with the command's group.
+    place.wait_for_file("apart");
     outer
 }
 
