@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use futures_util::future::{join, try_join_all};
-use leasehold_zookeeper::{CreateMode, Error as Cause, EventType, MultiWriteError, MultiWriteResult};
+use leasehold_zookeeper::{CreateMode, Error as Cause, EventType, MultiWriteError, MultiWriteResult, WatchedEvent};
 
 use super::engine::ZookeeperEngine;
 use super::seats::{Armed, Own, Place, Seat, Seats, Stage};
-use super::session::Session;
+use super::session::{Event, Session};
 use super::{endings, error, wire};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
@@ -403,6 +403,14 @@ pub(super) async fn wait(
     found
 }
 
+/// The next event on a waiter's own node; never, if it is not watched.
+async fn own_event(own: &mut Option<Event>) -> WatchedEvent {
+    match own {
+        Some(own) => own.await,
+        None => std::future::pending().await,
+    }
+}
+
 /// What an event on a waiter's own node means, if it is its end.
 fn end_of(event: EventType) -> Option<Option<Look>> {
     match event {
@@ -436,16 +444,10 @@ async fn waited(
                 other => return Ok(other),
             }
         };
-        let put_out = async {
-            match &mut place.own {
-                Some(own) => own.await,
-                None => std::future::pending().await,
-            }
-        };
         let event = tokio::select! {
             biased;
-            // What happened to us comes first: whoever was put out is not next.
-            event = put_out => {
+            // What happened to our own node comes first: an evicted waiter is not next.
+            event = own_event(&mut place.own) => {
                 place.own = None;
                 if let Some(end) = end_of(event.event_type) {
                     return Ok(end);
