@@ -98,7 +98,7 @@ impl Taker {
         };
         match locks.evict(lock, seen.claim).await {
             Ok(evicted) => {
-                let token: Option<Token> = evicted.token.into();
+                let token: Option<Token> = evicted.token;
                 Outcome::Evicted { token: token.map(|token| token.0), gone: evicted.party.is_none() }
             }
             Err(error) => came_of(&error),
