@@ -188,7 +188,9 @@ async fn known_for_long(addr: SocketAddr, slot: u16) -> String {
     let info = text(raw(addr, &["INFO", "server"]).await);
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).expect("a run").trim().to_owned();
     let longest = LONG.as_micros();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("a time").as_micros();
+    let Reply::Array(time) = raw(addr, &["TIME"]).await else { panic!("no time") };
+    let seconds: u128 = time.into_iter().next().map(text).and_then(|text| text.parse().ok()).expect("seconds");
+    let now = seconds * 1_000_000;
     let start = now - 2 * longest;
     let record = format!("{start:016}{longest:016}{now:016}{:016}{run}", start + longest);
     assert_eq!(raw(addr, &["SET", &key, &record, "PX", "86400000"]).await, Reply::Simple("OK".to_owned()));
