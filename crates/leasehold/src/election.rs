@@ -95,6 +95,12 @@ impl Observer {
     /// # Cancellation safety
     /// May be dropped and called again; no change is missed.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
+        if self.seen.is_none() {
+            // The first answer waits for nothing.
+            let now = leader(self.locks.inspect(&self.name).await?);
+            self.seen = Some(now.clone());
+            return Ok(now);
+        }
         loop {
             let engine = &self.locks.shared.desk.engine;
             let patience = rules::heartbeat(self.locks.shared.ttl);

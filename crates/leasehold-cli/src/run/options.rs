@@ -46,8 +46,9 @@ The command:
   do nothing.
   If leasehold is killed, the group is killed, too, and the lock is not free
   before it is gone; with technique=session or for-update, the lock is free at
-  once, and what is left of the group dies a moment later. If a signal ends the command, what is left of its group
-  has the grace to end, too, and then gets KILL, before the lock is free.
+  once, and what is left of the group dies a moment later. If a signal ends
+  the command, what is left of its group has the grace to end, too, and then
+  gets KILL, before the lock is free.
   Processes that leave the group are not followed, and those that a command
   leaves behind when it ends by itself run on without the lock: a `leasehold
   run` that they start acquires it anew.
