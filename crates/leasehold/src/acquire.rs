@@ -177,6 +177,8 @@ struct Attempt<'a> {
     contended: bool,
     /// For how long the engine said last that it lets nobody in.
     abstains: Option<Duration>,
+    /// The last answer: no holder is known, and the lock cools down for so long.
+    cooling: Option<Duration>,
     /// Whether a call ended without anybody knowing what it did.
     uncertain: bool,
     done: bool,
@@ -215,6 +217,7 @@ impl<'a> Attempt<'a> {
             busy: 0,
             contended: false,
             abstains: None,
+            cooling: None,
             uncertain: false,
             done: false,
         }
@@ -258,8 +261,9 @@ impl<'a> Attempt<'a> {
                     self.again_later(Some(left), now)
                 }
                 Ok(Answer::Busy { recheck }) => self.again_later(recheck, now),
-                Ok(Answer::Queued { recheck, .. }) => {
+                Ok(Answer::Queued { recheck, cooling, .. }) => {
                     self.contended = true;
+                    self.cooling = cooling;
                     self.busy = 0;
                     Next::Listen(recheck)
                 }
@@ -377,7 +381,13 @@ impl<'a> Attempt<'a> {
         if let Some(left) = self.abstains {
             return abstaining(left);
         }
-        Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; somebody else holds it")).retryable()
+        let why = match self.cooling {
+            None => "somebody else holds it".to_owned(),
+            Some(left) => format!(
+                "it cools down for about {left:.1?} (strict): the server restarted or was replaced, and a lease that it forgot may still be held"
+            ),
+        };
+        Error::new(ErrorKind::Timeout, format!("not granted within {waited:.1?}; {why}")).retryable()
     }
 
     fn report(&mut self, result: &Result<Option<Guard>>) {

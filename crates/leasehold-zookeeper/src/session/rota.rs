@@ -43,9 +43,10 @@ impl Rota {
         self.pause
     }
 
-    /// How long to wait after a connection that lasted so long: not at all, unless it broke at once.
+    /// How long to wait after a connection that lasted so long: not at all, if it did for a while. Servers may accept connections and close
+    /// each of them soon, so that a short one does not end the pauses.
     pub(super) fn broke_after(&mut self, lasted: Duration, timeout: Duration) -> Duration {
-        if lasted < self.pause.max(FIRST) {
+        if lasted < LONGEST {
             return self.pause(timeout);
         }
         self.pause = Duration::ZERO;
@@ -78,8 +79,9 @@ mod tests {
         let pauses: Vec<Duration> = (0..6).map(|_| rota.pause(timeout)).collect();
         assert_eq!(pauses, [50, 100, 200, 400, 600, 600].map(ms), "a tenth of the timeout at most");
         assert_eq!(rota.broke_after(ms(30), timeout), ms(600), "it broke at once");
-        assert_eq!(rota.broke_after(ms(700), timeout), Duration::ZERO);
-        assert_eq!(rota.broke_after(ms(60), timeout), Duration::ZERO);
-        assert_eq!(rota.broke_after(ms(40), timeout), ms(50));
+        assert_eq!(rota.broke_after(ms(700), timeout), ms(600), "nor did it last");
+        assert_eq!(rota.broke_after(ms(1000), timeout), Duration::ZERO);
+        assert_eq!(rota.broke_after(ms(60), timeout), ms(50));
+        assert_eq!(rota.broke_after(ms(40), timeout), ms(100));
     }
 }

@@ -114,6 +114,8 @@ pub enum Answer {
         ahead: usize,
         /// When the lock may become free without a message (a holder's lease ends): look again then.
         recheck: Option<Duration>,
+        /// No holder is known: the lock cools down for so long, because servers restarted and may have forgotten one.
+        cooling: Option<Duration>,
     },
     /// Not free, and the claim is not in a queue: because none was asked for, because the engine has none, or because the
     /// claim's place lapsed. Ask again.
@@ -140,7 +142,7 @@ impl Answer {
         let recheck = || expiry.map(|at| at.since(clock.now()));
         match verdict {
             Verdict::Granted(token, until) => Self::Granted(Grant { token, validity: Validity::Until(until) }),
-            Verdict::Queued(ahead) => Self::Queued { ahead, recheck: recheck() },
+            Verdict::Queued(ahead) => Self::Queued { ahead, recheck: recheck(), cooling: None },
             Verdict::Busy => Self::Busy { recheck: recheck() },
             Verdict::Refused(refusal) => Self::Refused(refusal),
         }

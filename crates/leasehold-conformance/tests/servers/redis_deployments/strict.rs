@@ -44,6 +44,13 @@ async fn nobody_is_let_in_at_first() {
     let locks = strict(&server, &time).await;
     assert!(locks.mutex("a").try_lock().await.expect("an answer").is_none(), "who knows what was here before?");
     assert!(locks.all(["a", "b"]).try_lock().await.expect("an answer").is_none());
+    // A waiter learns why: no other client holds the lock.
+    eventually(BOUND, || async {
+        let error = locks.mutex("a").wait(Duration::from_secs(1)).lock().await.expect_err("it cools down");
+        let told = error.kind() == ErrorKind::Timeout && error.to_string().contains("cools down");
+        if told { Ok(()) } else { Err(error.to_string()) }
+    })
+    .await;
     wait_over(&time);
     let guard = locks.mutex("a").try_lock().await.expect("an answer").expect("a free lock");
     assert!(guard.token() >= thaws(&server).await, "{guard:?}");

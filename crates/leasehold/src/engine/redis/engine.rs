@@ -54,6 +54,7 @@ enum Said {
     Queued {
         ahead: usize,
         recheck: Option<Duration>,
+        cooling: Option<Duration>,
         place: u64,
     },
     Busy {
@@ -222,10 +223,10 @@ impl RedisEngine {
                 drop(expected);
                 Ok(if evicted { Answer::Evicted } else { granted(token, sent, claim.terms.ttl) })
             }
-            Said::Queued { ahead, recheck, place } => {
+            Said::Queued { ahead, recheck, cooling, place } => {
                 self.ears.mailbox.waits(claim.id, sent, place);
                 expected.keep();
-                Ok(Answer::Queued { ahead, recheck })
+                Ok(Answer::Queued { ahead, recheck, cooling })
             }
             // It was evicted when it was last known to wait; or its place lapsed.
             Said::Busy { .. } if self.ears.mailbox.is_evicted(claim.id, 0) => Ok(Answer::Evicted),
@@ -304,6 +305,8 @@ fn read_parts(parts: &[Value]) -> Option<Said> {
             ahead: number(1)?.try_into().ok()?,
             recheck: recheck(2)?,
             place: number(3)?.try_into().ok()?,
+            // The script's short way has none: it is not taken during a cool-down.
+            cooling: recheck(4).flatten(),
         }),
         2 => Some(Said::Refused(match parts.get(1).and_then(wire::bytes)? {
             b"limit" => Refusal::OtherLimit(small(2)?),

@@ -203,7 +203,7 @@ impl ZookeeperEngine {
                     answer => return Ok(answer),
                 }
             }
-            Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None }),
+            Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None, cooling: None }),
             Look::Waits(_) => Answer::Busy { recheck: None },
             Look::Refused(refusal) => Answer::Refused(refusal),
             Look::Removed => Answer::Busy { recheck: None },
@@ -249,7 +249,7 @@ impl ZookeeperEngine {
         }
         match found {
             Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
-            Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None }),
+            Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None, cooling: None }),
             Some(Look::Removed) if inspect::was_evicted(self, &seat.session, claim.id).await? => Ok(Answer::Evicted),
             Some(Look::Refused(_) | Look::Removed) | None => Ok(absent),
         }

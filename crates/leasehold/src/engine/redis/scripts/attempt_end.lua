@@ -22,7 +22,7 @@ if not answer then
       present(rec, 1)
       append(queue, claim, ZERO .. clock .. next_place() .. NONE .. NONE .. party)
       lasts(now + ttl_of(rec))
-      answer = { 1, waiters, waiters == 0 and recheck() or -1, place }
+      answer = { 1, waiters, waiters == 0 and recheck() or -1, place, cooling() }
       waiters = waiters + 1
     end
   end

@@ -346,6 +346,11 @@ local function recheck()
   return holders == 0 and -1 or soonest - now
 end
 
+-- For how long strict mode cools down while no holder is known; -1: it does not.
+local function cooling()
+  return frozen > 0 and holders == 0 and frozen - now or -1
+end
+
 -- The answer to a claim that is there already; its time is extended. Rule 4.
 local function known(claim)
   local rec = get(claim)
@@ -362,5 +367,5 @@ local function known(claim)
   while at ~= claim and ahead < 100 do
     ahead, at = ahead + 1, behind(get(at))
   end
-  return { 1, ahead, ahead == 0 and recheck() or -1, num(sub(rec, 33, 48)) }
+  return { 1, ahead, ahead == 0 and recheck() or -1, num(sub(rec, 33, 48)), cooling() }
 end

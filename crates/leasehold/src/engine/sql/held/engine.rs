@@ -45,7 +45,7 @@ impl HeldEngine {
     /// How the claim stands, to a request sent at `sent`.
     async fn answer(&self, seat: &Seat, stage: Stage, sent: Moment) -> Result<Answer> {
         match stage {
-            Stage::New | Stage::Waiting => Ok(Answer::Queued { ahead: 0, recheck: None }),
+            Stage::New | Stage::Waiting => Ok(Answer::Queued { ahead: 0, recheck: None, cooling: None }),
             Stage::Gone(None) => Ok(Answer::Busy { recheck: None }),
             Stage::Gone(Some(trouble)) => Err(trouble.tell(&self.room)),
             Stage::Held { token, until } => {

@@ -189,7 +189,7 @@ impl LeaseEngine {
             Out::Granted(token, until) => {
                 Ok(Answer::Granted(Grant { token, validity: Validity::Until(reading.until(until)) }))
             }
-            Out::Queued { ahead, recheck } => Ok(Answer::Queued { ahead, recheck }),
+            Out::Queued { ahead, recheck } => Ok(Answer::Queued { ahead, recheck, cooling: None }),
             Out::Busy { recheck } | Out::Absent { recheck } => Ok(Answer::Busy { recheck }),
             Out::Refused(refusal) => Ok(Answer::Refused(refusal)),
             other => Err(unexpected(&other)),
@@ -376,7 +376,7 @@ impl Engine for LeaseEngine {
             }
             let refusals = self.pool.refusals();
             let answer = self.look(&claim, ear.as_deref()).await;
-            let waiting = Answer::Queued { ahead: 0, recheck: Some(look_pause()) };
+            let waiting = Answer::Queued { ahead: 0, recheck: Some(look_pause()), cooling: None };
             let answer = self.unless_refused(answer, refusals, waiting);
             if matches!(answer, Ok(Answer::Granted(_))) {
                 self.note_held(claim.id, true);

@@ -25,6 +25,9 @@ pub(super) fn listens(inbox: &str) -> bool {
     !inbox.starts_with('-')
 }
 
+/// A connection that listened for so long was a success: the pauses before the next one begin small again.
+const LASTED: Duration = Duration::from_secs(1);
+
 /// How a connection that listens came to its end.
 enum End {
     /// It broke, or could not be made.
@@ -50,7 +53,12 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Link>) {
         };
         let end = match opened {
             Ok(link) => {
-                let end = converse(&engine, &pool, &inbox, link, wake, &mut failures).await;
+                let began = pool.config.clock.now();
+                let end = converse(&engine, &pool, &inbox, link, wake).await;
+                // Only a connection that lasted ends the pauses: a pooler may cut each of them after its first statement.
+                if pool.config.clock.now().since(began) >= LASTED {
+                    failures = 0;
+                }
                 end.unwrap_or_else(|failure| end_of(&pool, &failure))
             }
             Err(failure) => end_of(&pool, &failure),
@@ -92,7 +100,6 @@ async fn converse(
     inbox: &str,
     mut link: Link,
     wake: Wake,
-    failures: &mut u32,
 ) -> Result<End, Failure> {
     if !pool.has_own_sessions() {
         let Probed { first, second, pooled } = pooler::probe_beside(link, &pool.config).await?;
@@ -115,7 +122,6 @@ async fn converse(
         return Ok(End::Short);
     }
     link.script(&format!("LISTEN \"{}\"", channel(inbox))).await?;
-    *failures = 0;
     pool.set_short(false);
     hear(engine, link).await
 }
