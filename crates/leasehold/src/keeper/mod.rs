@@ -116,10 +116,12 @@ impl Desk {
         let mut lost = self.lost_early();
         lost.insert(claim, told);
         if lost.len() > REMEMBERED {
-            let mut moments: Vec<Moment> = lost.values().map(|told| told.at).collect();
-            let (_, middle, _) = moments.select_nth_unstable(REMEMBERED / 2);
-            let middle = *middle;
-            lost.retain(|_, told| told.at > middle);
+            let mut oldest: Vec<(Moment, ClaimId)> = lost.iter().map(|(claim, told)| (told.at, *claim)).collect();
+            oldest.sort_unstable_by_key(|(at, _)| *at);
+            // Many may have been told at one moment: this one stays whatever goes.
+            for (_, other) in oldest.iter().filter(|(_, other)| *other != claim).take(REMEMBERED / 2) {
+                lost.remove(other);
+            }
         }
         self.early.store(lost.len(), Ordering::SeqCst);
     }

@@ -65,7 +65,8 @@ impl FileEngine {
     pub(super) fn step(&self, name: &LockName, op: &Op, patient: Option<&AtomicBool>) -> Result<Out, Stop> {
         let (may_block, session) = (patient.is_some(), self.session());
         loop {
-            if !matches!(op, Op::Depart(_) | Op::Renew(_)) && !session.client.is_registered() {
+            let there = session.client.is_registered();
+            if !matches!(op, Op::Depart(_) | Op::Renew(_)) && !there {
                 return Err(Stop::FolderGone);
             }
             let file = session.store.file(&session.folder, name, may_block)?;
@@ -76,7 +77,8 @@ impl FileEngine {
                 Err(TryLockError::WouldBlock) => return Err(Stop::Busy),
             };
             let mut latch = file.latch()?;
-            if !matches!(op, Op::Depart(_)) && !latch.0.is_linked() {
+            let linked = latch.0.is_linked();
+            if !matches!(op, Op::Depart(_)) && !linked {
                 session.store.forget(name);
                 if matches!(op, Op::Renew(_)) {
                     return Ok(Out::Gone);
@@ -93,7 +95,11 @@ impl FileEngine {
             for (client, claim, ring) in rings {
                 self.ring(&session, client, claim, ring);
             }
-            return Ok(out);
+            // What was held in a folder or file that others no longer find excluded them no longer: it was lost before it was released.
+            return Ok(match out {
+                Out::Departed(_) if !there || !linked => Out::Departed(Departure::Absent),
+                out => out,
+            });
         }
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use super::tests::{Home, take, until};
-use crate::{ErrorKind, Locks, LostReason};
+use crate::{ErrorKind, Locks, LostReason, Outcome};
 
 /// The tokens of a name that was swept, and of one that is new, are above all that were granted before.
 #[tokio::test]
@@ -89,6 +89,17 @@ async fn a_folder_that_was_moved_away_is_not_used_beside_the_new_one() {
     let _held = other.mutex("a").lock().await.unwrap();
     assert_eq!(locks.inspect("a").await.unwrap().holders.len(), 1);
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
+}
+
+/// A holder whose folder was replaced has excluded no other since: its release says so, also before the next renewal.
+#[tokio::test]
+async fn a_lock_in_a_folder_that_was_moved_away_was_lost_when_it_is_released() {
+    let home = Home::new();
+    let locks = home.open().await;
+    let guard = locks.mutex("a").lock().await.unwrap();
+    fs::rename(&home.dir, home.dir.with_file_name("moved")).unwrap();
+    let _held = home.open().await.mutex("a").lock().await.unwrap();
+    assert_eq!(guard.release().await.unwrap(), Outcome::WasLost(LostReason::Taken));
 }
 
 #[tokio::test]

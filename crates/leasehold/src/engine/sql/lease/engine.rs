@@ -163,6 +163,8 @@ impl LeaseEngine {
     /// Messages do not reach us from now on, or do again.
     pub(super) fn deaf(&self, deaf: bool) {
         self.is_deaf.store(deaf, Ordering::SeqCst);
+        // Without messages, versions must be read.
+        self.kept.notify_one();
         let lots: Vec<Arc<Lot>> = lock(&self.lots).values().cloned().collect();
         for lot in lots {
             let mut inside = lot.lock();
