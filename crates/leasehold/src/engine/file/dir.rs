@@ -38,7 +38,7 @@ pub(super) struct Dir {
 }
 
 impl Dir {
-    /// Opens a directory by its path, which an administrator chose: links on the way are followed, one at its end is not.
+    /// Opens a directory by its path, which an administrator chose and the caller has resolved: a link that takes its place since then is refused.
     pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
         Ok(openat(CWD, path, HANDLE | OFlags::NOFOLLOW, Mode::empty())?)
     }
