@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
 };
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 
@@ -85,6 +85,10 @@ impl Engine for Limited {
     }
 
     fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
+        unsupported("eviction")
+    }
+
+    fn request_release(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Option<PartyView>> {
         unsupported("eviction")
     }
 

@@ -260,6 +260,21 @@ impl AllGuard {
         futures_util::future::select_all(waits).await.0
     }
 
+    /// Waits until an operator asks for the release of one of them, and says which: as [`Guard::release_requested`].
+    pub async fn release_requested(&self) -> &LockName {
+        let waits = self.0.iter().map(|guard| {
+            Box::pin(async move {
+                guard.release_requested().await;
+                guard.name()
+            })
+        });
+        let waits: Vec<_> = waits.collect();
+        if waits.is_empty() {
+            return std::future::pending().await;
+        }
+        futures_util::future::select_all(waits).await.0
+    }
+
     /// Gives all of them back, the last taken first; says of each what happened, by name.
     ///
     /// # Errors

@@ -143,6 +143,11 @@ impl Leadership {
         self.0.lost().await
     }
 
+    /// Waits until an operator asks us to step down: as [`Guard::release_requested`].
+    pub async fn release_requested(&self) {
+        self.0.release_requested().await;
+    }
+
     /// Steps down.
     ///
     /// # Errors

@@ -89,6 +89,20 @@ impl Guard {
         self.claim.lease.lost_reason()
     }
 
+    /// Waits until an operator asks for the release of the lock ([`Locks::request_release`](crate::Locks::request_release)). It is still held then,
+    /// until [`deadline`](Self::deadline), but not renewed any more: finish, and release it. Does not end while nobody asks.
+    ///
+    /// # Cancellation safety
+    /// May be dropped and called again; nothing is missed.
+    pub async fn release_requested(&self) {
+        self.claim.lease.release_requested().await;
+    }
+
+    /// Whether an operator asked for its release.
+    pub fn is_release_requested(&self) -> bool {
+        self.claim.lease.is_release_requested()
+    }
+
     /// A handle that tells of the loss wherever it is needed, without keeping the lock.
     pub fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.claim))
@@ -193,6 +207,16 @@ impl Watch {
     /// As [`Guard::lost`].
     pub async fn lost(&self) -> LostReason {
         self.0.lease.lost().await
+    }
+
+    /// As [`Guard::release_requested`].
+    pub async fn release_requested(&self) {
+        self.0.lease.release_requested().await;
+    }
+
+    /// As [`Guard::is_release_requested`].
+    pub fn is_release_requested(&self) -> bool {
+        self.0.lease.is_release_requested()
     }
 }
 

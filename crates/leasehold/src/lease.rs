@@ -1,7 +1,7 @@
 //! A grant in the hand of this process: until when it holds, and whether it is lost.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
@@ -18,6 +18,8 @@ pub enum LostReason {
     Taken,
     /// `max_hold` was reached.
     MaxHold,
+    /// An operator asked for a release, and the holder did not release it by its deadline.
+    ReleaseRequested,
 }
 
 impl LostReason {
@@ -27,6 +29,7 @@ impl LostReason {
             Self::Expired => "expired",
             Self::Taken => "taken",
             Self::MaxHold => "max-hold",
+            Self::ReleaseRequested => "release-requested",
         }
     }
 }
@@ -39,6 +42,7 @@ impl fmt::Display for LostReason {
                 "the engine says that it is not ours any more: somebody evicted us, or removed what it keeps"
             }
             Self::MaxHold => "it was held for as long as max_hold allows",
+            Self::ReleaseRequested => "an operator asked for its release, and its lease was not renewed",
         })
     }
 }
@@ -49,6 +53,7 @@ const RELEASED: u8 = 2;
 const EXPIRED: u8 = 3;
 const TAKEN: u8 = 4;
 const MAX_HOLD: u8 = 5;
+const REQUESTED: u8 = 6;
 
 /// The lease of a claim: nothing until it is granted, then held until it ends in one of four ways. `deadline` only ever
 /// rises, and only while the lease is held: once it was seen to have passed, the lease is lost for good.
@@ -60,9 +65,12 @@ pub(crate) struct Lease {
     cap: AtomicU64,
     deadline: AtomicU64,
     state: AtomicU8,
+    /// An operator asked for its release: it is not renewed any more.
+    release_requested: AtomicBool,
     /// Where the keeper has it.
     pub(crate) slot: AtomicU32,
-    ended: Notify,
+    /// Rung when it is lost, and when its release is asked for.
+    changed: Notify,
 }
 
 impl Lease {
@@ -74,8 +82,9 @@ impl Lease {
             cap: AtomicU64::new(0),
             deadline: AtomicU64::new(0),
             state: AtomicU8::new(ASKED),
+            release_requested: AtomicBool::new(false),
             slot: AtomicU32::new(u32::MAX),
-            ended: Notify::new(),
+            changed: Notify::new(),
         }
     }
 
@@ -85,6 +94,7 @@ impl Lease {
         self.granted.store(granted.as_nanos(), Ordering::Relaxed);
         self.cap.store(cap.as_nanos(), Ordering::Relaxed);
         self.deadline.store(deadline.as_nanos(), Ordering::Relaxed);
+        self.release_requested.store(false, Ordering::Relaxed);
         self.state.store(HELD, Ordering::Release);
     }
 
@@ -132,9 +142,40 @@ impl Lease {
         self.state.load(Ordering::Acquire) == HELD
     }
 
+    /// An operator asks the holder to release it: it lasts until its present deadline, and no longer. `false` if it is not held, or was asked for before.
+    pub(crate) fn request_release(&self) -> bool {
+        if !self.is_held() || self.release_requested.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        self.cap.fetch_min(self.deadline().as_nanos(), Ordering::AcqRel);
+        self.changed.notify_waiters();
+        true
+    }
+
+    /// Whether an operator asked for its release while it was held.
+    pub(crate) fn is_release_requested(&self) -> bool {
+        self.release_requested.load(Ordering::Acquire)
+    }
+
+    /// Waits until an operator asks for its release; for ever if none does.
+    pub(crate) async fn release_requested(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.is_release_requested() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
     /// The deadline has passed.
     pub(crate) fn expire(&self) -> bool {
-        self.end(if self.deadline() >= self.cap() { MAX_HOLD } else { EXPIRED })
+        self.end(match self.deadline() >= self.cap() {
+            true if self.is_release_requested() => REQUESTED,
+            true => MAX_HOLD,
+            false => EXPIRED,
+        })
     }
 
     /// The engine says that it is another's.
@@ -156,7 +197,7 @@ impl Lease {
         let first = self.state.compare_exchange(HELD, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
         // Nobody waits for a release.
         if first && state != RELEASED {
-            self.ended.notify_waiters();
+            self.changed.notify_waiters();
         }
         first
     }
@@ -166,6 +207,7 @@ impl Lease {
             EXPIRED => Some(LostReason::Expired),
             TAKEN => Some(LostReason::Taken),
             MAX_HOLD => Some(LostReason::MaxHold),
+            REQUESTED => Some(LostReason::ReleaseRequested),
             _ => None,
         }
     }
@@ -173,7 +215,7 @@ impl Lease {
     /// Waits until the lease is lost; for ever if it is given back.
     pub(crate) async fn lost(&self) -> LostReason {
         loop {
-            let mut ended = std::pin::pin!(self.ended.notified());
+            let mut ended = std::pin::pin!(self.changed.notified());
             ended.as_mut().enable();
             self.is_held();
             if let Some(reason) = self.lost_reason() {

@@ -9,7 +9,7 @@ use crate::claim::{ClaimId, Holder, Token};
 use crate::clock::Clock;
 use crate::connect::Connect;
 use crate::election::Election;
-use crate::engine::{self, Capabilities, Engine, Evicted, LockView};
+use crate::engine::{self, Capabilities, Engine, Evicted, LockView, PartyView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::{self, Desk};
 use crate::logic::lease as rules;
@@ -256,6 +256,27 @@ impl Locks {
         let evicted = evicted.map_err(|error| error.about(&name))?;
         tracing::warn!(%name, ?claim, fence = evicted.token.map(|token| token.0), by = ?self.shared.holder, "claim evicted");
         Ok(evicted)
+    }
+
+    /// Asks a holder to release a claim, and changes nothing else: the polite form of [`evict`](Self::evict). Its guard's
+    /// [`release_requested`](crate::Guard::release_requested) ends, and its lease is not renewed any more. So the lock is free when the holder has released it,
+    /// or at its deadline, and two never hold it at once. The holder as it was, or `None` if the claim does not hold the lock.
+    ///
+    /// The request may be lost on its way, where a connection is down. Asking again is harmless.
+    ///
+    /// # Errors
+    /// `InvalidName`, `Unsupported`, or the engine's own.
+    pub async fn request_release(
+        &self,
+        name: impl AsRef<str>,
+        claim: ClaimId,
+        reason: &str,
+    ) -> Result<Option<PartyView>> {
+        let name = LockName::new(name)?;
+        self.capabilities().need(self.capabilities().eviction, "eviction")?;
+        let engine = Arc::clone(&self.shared.desk.engine);
+        let asked = self.bounded(engine.request_release(name.clone(), claim, reason.to_owned())).await;
+        asked.map_err(|error| error.about(&name))
     }
 
     /// Waits until whatever was dropped has been given back: call it before the process ends.

@@ -200,6 +200,12 @@ cases! { $
         an_unknown_claim_is_nobody [EVICTION]
         a_holder_in_another_process_is_told [EVICTION PROCESSES INSPECTION]
     }
+    release_requests {
+        the_holder_is_asked_and_keeps_the_lock_until_it_releases_it [EVICTION INSPECTION]
+        a_holder_that_does_not_release_it_loses_it_at_its_deadline [EVICTION INSPECTION]
+        a_holder_that_was_asked_may_be_evicted [EVICTION INSPECTION]
+        a_claim_that_does_not_hold_is_not_asked [EVICTION]
+    }
     names {
         nasty_names_do_not_meet []
         random_names_do_not_meet []

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use leasehold::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
 };
 use leasehold::{Claim, ClaimId, LockName};
 
@@ -58,6 +58,10 @@ impl Engine for Flaky {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         self.pass(Method::Evict, move |inner| inner.evict(name, claim, reason))
+    }
+
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        self.pass(Method::RequestRelease, move |inner| inner.request_release(name, claim, reason))
     }
 
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {

@@ -17,6 +17,7 @@ pub enum Method {
     Inspect,
     List,
     Evict,
+    RequestRelease,
     Recall,
     Record,
     Recorded,
@@ -26,7 +27,7 @@ impl Method {
     /// How many there are.
     pub const COUNT: usize = Self::ALL.len();
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Attempt,
         Self::AttemptAll,
         Self::Wait,
@@ -36,6 +37,7 @@ impl Method {
         Self::Inspect,
         Self::List,
         Self::Evict,
+        Self::RequestRelease,
         Self::Recall,
         Self::Record,
         Self::Recorded,

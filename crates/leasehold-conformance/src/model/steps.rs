@@ -232,7 +232,7 @@ impl<'a> Steps<'a> {
                 self.lost.extend(news.into_iter().filter_map(|loss| match loss {
                     // What may be lost is, here: it is told of nothing else.
                     Loss::Of(claim) | Loss::Check(claim) => Some(claim),
-                    Loss::Doubt => None,
+                    Loss::Doubt | Loss::ReleaseRequested(_) => None,
                 }));
             }
         };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
 };
 use leasehold::{Claim, ClaimId, Error, LockName, Token};
 
@@ -140,6 +140,10 @@ impl Engine for Wrong {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         self.inner().evict(name, claim, reason)
+    }
+
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        self.inner().request_release(name, claim, reason)
     }
 
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {

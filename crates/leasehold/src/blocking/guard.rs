@@ -113,6 +113,11 @@ impl Guard {
         self.inner.lost_reason()
     }
 
+    /// Whether an operator asked for its release: as [`crate::Guard::is_release_requested`].
+    pub fn is_release_requested(&self) -> bool {
+        self.inner.is_release_requested()
+    }
+
     /// Waits until the lock is lost, and says why. Does not return while the lock is held.
     pub fn lost(&self) -> LostReason {
         self.watch().lost()
@@ -178,6 +183,11 @@ impl Watch {
     /// As [`Guard::deadline`].
     pub fn deadline(&self) -> Moment {
         self.inner.deadline()
+    }
+
+    /// As [`Guard::is_release_requested`].
+    pub fn is_release_requested(&self) -> bool {
+        self.inner.is_release_requested()
     }
 
     /// As [`Guard::wait_lost`]. `None` also if the lock was given back.

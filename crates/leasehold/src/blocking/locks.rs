@@ -9,7 +9,7 @@ use super::worker::Worker;
 use crate::all::Wanted;
 use crate::claim::{ClaimId, Holder, Token};
 use crate::clock::Clock;
-use crate::engine::{Capabilities, Engine, Evicted, LockView};
+use crate::engine::{Capabilities, Engine, Evicted, LockView, PartyView};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 
@@ -185,6 +185,15 @@ impl Locks {
     pub fn evict_because(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Evicted> {
         let (locks, name, reason) = (self.inner.clone(), name.as_ref().to_owned(), reason.to_owned());
         self.worker.call(async move { locks.evict_because(name, claim, &reason).await })
+    }
+
+    /// As [`crate::Locks::request_release`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn request_release(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Option<PartyView>> {
+        let (locks, name, reason) = (self.inner.clone(), name.as_ref().to_owned(), reason.to_owned());
+        self.worker.call(async move { locks.request_release(name, claim, &reason).await })
     }
 
     /// As [`crate::Locks::last_token`].

@@ -13,6 +13,8 @@ pub enum Loss {
     Of(ClaimId),
     /// This claim may be lost: it is renewed at once.
     Check(ClaimId),
+    /// An operator asks the holder of this claim to release it. It still holds until its deadline, and is not renewed any more.
+    ReleaseRequested(ClaimId),
     /// Any claim may be lost: the connection was broken for a while, the server is another one. All are renewed at once.
     Doubt,
 }
@@ -65,6 +67,11 @@ impl LossBoard {
     /// Has the listener whose claim it is renew it now.
     pub fn check(&self, claim: ClaimId) {
         self.tell(Loss::Check(claim));
+    }
+
+    /// Asks the listener whose claim it is to release it.
+    pub fn request_release(&self, claim: ClaimId) {
+        self.tell(Loss::ReleaseRequested(claim));
     }
 
     /// Has all listeners renew all their claims now.

@@ -363,6 +363,11 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// next waiter is served in the same time. `reason` goes into the record, where the engine keeps one. Needs [`Capabilities::eviction`].
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted>;
 
+    /// Asks the holder of a claim to release it: its client hears [`Loss::ReleaseRequested`] within the times of an eviction, and renews it no more.
+    /// Nothing else changes: the lock is free when the holder has released it, or when its lease ends. The holder's view, or `None` if the claim does not
+    /// hold. A request may be lost with a connection; asking again is harmless. Needs [`Capabilities::eviction`].
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>>;
+
     /// Reads a record and the engine's clock. Needs [`Capabilities::records`].
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record>;
 

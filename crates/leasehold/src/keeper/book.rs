@@ -24,6 +24,8 @@ struct Pages {
 struct Row {
     due: Moment,
     claim: Option<Arc<Claim>>,
+    /// It may be lost: it is renewed to find out, also at its cap.
+    doubtful: bool,
 }
 
 /// What is to be done now, and when to look again.
@@ -52,7 +54,7 @@ impl Book {
     /// Adds a lease. `true`: it is due before the keeper would look.
     pub(super) fn add(&self, claim: &Arc<Claim>, due: Moment) -> bool {
         let mut pages = self.pages();
-        let row = Row { due, claim: Some(Arc::clone(claim)) };
+        let row = Row { due, claim: Some(Arc::clone(claim)), doubtful: false };
         let slot = if let Some(slot) = pages.free.pop() {
             pages.rows[slot as usize] = row;
             slot
@@ -85,11 +87,21 @@ impl Book {
         pages.wake_for(due)
     }
 
-    /// Makes every lease due.
+    /// A lease may be lost: it is due now, even if it is not to be renewed any more. `true`: before the keeper would look.
+    pub(super) fn check(&self, claim: &Claim, now: Moment) -> bool {
+        let mut pages = self.pages();
+        match pages.row_of(claim) {
+            Some((_, row)) => (row.due, row.doubtful) = (now, true),
+            None => return false,
+        }
+        pages.wake_for(now)
+    }
+
+    /// Any lease may be lost: all are due.
     pub(super) fn all_due(&self, now: Moment) {
         let mut pages = self.pages();
         for row in pages.rows.iter_mut().filter(|row| row.claim.is_some()) {
-            row.due = row.due.min(now);
+            (row.due, row.doubtful) = (row.due.min(now), true);
         }
         pages.next = pages.next.min(now);
     }
@@ -111,8 +123,8 @@ impl Book {
                     round.expired.push(Arc::clone(claim));
                     row.due = Moment::NEVER;
                 } else {
-                    // At its cap it is left to run out.
-                    if deadline < claim.lease.cap() {
+                    // At its cap it is left to run out, unless it may be lost: then its holder must know.
+                    if std::mem::take(&mut row.doubtful) || deadline < claim.lease.cap() {
                         round.renew.push(Arc::clone(claim));
                     }
                     row.due = deadline;

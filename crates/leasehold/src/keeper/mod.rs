@@ -59,11 +59,22 @@ pub(crate) struct Desk {
     end: watch::Sender<()>,
 }
 
-/// What was told of a claim, and when: that it is lost, or only that it may be.
+/// What an engine told of a claim. Of two, the later one in this list counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// An operator asks for its release.
+    ReleaseRequested,
+    /// It may be lost: a renewal finds out.
+    Doubtful,
+    /// It is lost.
+    Lost,
+}
+
+/// What was told of a claim, and when.
 #[derive(Clone, Copy, Debug)]
 struct Told {
     at: Moment,
-    certain: bool,
+    event: Event,
 }
 
 /// A claim that nobody wants any more, perhaps with a call that is still under way.
@@ -114,7 +125,7 @@ impl Desk {
     /// Remembers a loss until its claim is in the book.
     fn remember(&self, claim: ClaimId, told: Told) {
         let mut lost = self.lost_early();
-        lost.insert(claim, told);
+        lost.entry(claim).and_modify(|known| known.event = known.event.max(told.event)).or_insert(told).at = told.at;
         if lost.len() > REMEMBERED {
             let mut oldest: Vec<(Moment, ClaimId)> = lost.iter().map(|(claim, told)| (told.at, *claim)).collect();
             oldest.sort_unstable_by_key(|(at, _)| *at);
@@ -137,17 +148,25 @@ impl Desk {
         told
     }
 
-    /// The engine said that a claim in the book is lost, or may be. What was granted to a request that was sent after that is not meant: the claim
+    /// The engine said that a claim in the book is lost, or may be, or is asked for. What was granted to a request that was sent after that is not meant: the claim
     /// has asked anew.
     fn lose(&self, claim: &Claim, told: Told) {
         if told.at < claim.lease.granted() {
             return;
         }
-        if told.certain {
-            claim.lease.take_away();
-            chores::bury(self, claim);
-        } else if self.book.set_due(claim, told.at) {
-            self.wake.notify_one();
+        match told.event {
+            Event::Lost => {
+                claim.lease.take_away();
+                chores::bury(self, claim);
+            }
+            Event::Doubtful if self.book.check(claim, told.at) => self.wake.notify_one(),
+            Event::Doubtful => {}
+            Event::ReleaseRequested => {
+                if claim.lease.request_release() {
+                    tracing::warn!(name = %claim.name(), token = claim.lease.token().0, "an operator asks for the release of this lock");
+                    self.gauges.count("leasehold_release_requested_total", None);
+                }
+            }
         }
     }
 
@@ -160,15 +179,16 @@ impl Desk {
         let now = self.clock.now();
         let mut meant = Vec::new();
         for loss in told {
-            let (claim, certain) = match loss {
-                Loss::Of(claim) => (*claim, true),
-                Loss::Check(claim) => (*claim, false),
+            let (claim, event) = match loss {
+                Loss::Of(claim) => (*claim, Event::Lost),
+                Loss::Check(claim) => (*claim, Event::Doubtful),
+                Loss::ReleaseRequested(claim) => (*claim, Event::ReleaseRequested),
                 Loss::Doubt => {
                     self.book.all_due(now);
                     continue;
                 }
             };
-            self.remember(claim, Told { at: now, certain });
+            self.remember(claim, Told { at: now, event });
             meant.push(claim);
         }
         for claim in self.book.find(&meant) {
@@ -325,7 +345,7 @@ mod tests {
         for (again, lost) in [(true, false), (false, true)] {
             let claim = Arc::new(Claim::on(clock.clone(), Arc::clone(&terms)));
             let told = clock.now();
-            desk.remember(claim.id, Told { at: told, certain: true });
+            desk.remember(claim.id, Told { at: told, event: Event::Lost });
             let granted = if again { told.after(Duration::from_millis(1)) } else { told };
             claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
             desk.keep(&claim, granted.after(ttl));

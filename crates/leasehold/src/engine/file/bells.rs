@@ -23,6 +23,8 @@ pub(super) enum Ring {
     Look,
     /// It was evicted.
     Evicted,
+    /// An operator asks its holder to release it.
+    ReleaseRequested,
 }
 
 /// So many rings at once may have filled the socket, which holds ten by default, and others may have been lost.
@@ -37,6 +39,7 @@ impl Ring {
         message[0] = match self {
             Self::Look => 1,
             Self::Evicted => 3,
+            Self::ReleaseRequested => 4,
         };
         message[1..17].copy_from_slice(&claim.bits().to_le_bytes());
         message
@@ -49,6 +52,7 @@ impl Ring {
             // Earlier versions tell of a grant by the second, with its token and its end.
             1 | 2 => Self::Look,
             3 => Self::Evicted,
+            4 => Self::ReleaseRequested,
             _ => return None,
         };
         Some((ClaimId::from_bits(claim), ring))
@@ -136,6 +140,9 @@ impl Bells {
 
     /// Rings in this process.
     pub(super) fn ring_here(&self, claim: ClaimId, ring: Ring) {
+        if ring == Ring::ReleaseRequested {
+            return self.evicted.request_release(claim);
+        }
         if let Some(ear) = self.ear(claim) {
             if ring == Ring::Evicted {
                 ear.heard().evicted = true;

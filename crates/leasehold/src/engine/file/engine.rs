@@ -19,7 +19,8 @@ use super::{CAPABILITIES, folder, inspect, records, store, wire};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{self, Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal,
+    Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
@@ -409,6 +410,18 @@ impl Engine for FileEngine {
                         }
                     }
                     Ok(Evicted { party, token })
+                }
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        Step::new(async move {
+            match self.run(name.clone(), Op::RequestRelease(claim)).await? {
+                Out::ReleaseRequested(party) => {
+                    tracing::info!(%name, ?claim, reason, there = party.is_some(), "release requested");
+                    Ok(party)
                 }
                 other => Err(unexpected(&other)),
             }

@@ -32,6 +32,7 @@ pub(super) enum Op {
     Bury(u128),
     Inspect,
     Evict(ClaimId),
+    RequestRelease(ClaimId),
 }
 
 impl Op {
@@ -55,6 +56,7 @@ pub(super) enum Out {
     Buried,
     View(LockView),
     Evicted(Option<PartyView>, Option<Token>),
+    ReleaseRequested(Option<PartyView>),
     /// The file was removed under us.
     Gone,
 }
@@ -137,8 +139,8 @@ impl FileEngine {
         };
         let now = self.clock.now();
         let mut stage = Stage { session, name, latch, now, token: &mut token };
-        let Played { out, granted, evicted } = stage.play(op, &mut table);
-        let mut rings: Rings = evicted.into_iter().collect();
+        let Played { out, granted, ring } = stage.play(op, &mut table);
+        let mut rings: Rings = ring.into_iter().collect();
         for holder in table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
             holder.note.since = now;
             rings.push((holder.note.client, holder.claim, Ring::Look));
@@ -175,12 +177,13 @@ type Rings = Vec<(u128, ClaimId, Ring)>;
 struct Played {
     out: Out,
     granted: Granted,
-    evicted: Option<(u128, ClaimId, Ring)>,
+    /// Whom to tell, besides those who were granted.
+    ring: Option<(u128, ClaimId, Ring)>,
 }
 
 impl Played {
     fn new(out: Out, granted: Granted) -> Self {
-        Self { out, granted, evicted: None }
+        Self { out, granted, ring: None }
     }
 }
 
@@ -237,6 +240,7 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
                 Played::new(Out::View(self.view(table)), granted)
             }
             Op::Evict(claim) => self.evict(*claim, table),
+            Op::RequestRelease(claim) => self.request_release(*claim, table),
         }
     }
 
@@ -254,7 +258,16 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         granted.extend(before);
         let Some(evicted) = evicted else { return Played::new(Out::Evicted(None, None), granted) };
         let ring = (evicted.party.note.client, claim, Ring::Evicted);
-        Played { out: Out::Evicted(party, evicted.advice), granted, evicted: Some(ring) }
+        Played { out: Out::Evicted(party, evicted.advice), granted, ring: Some(ring) }
+    }
+
+    /// Asks a holder to release its claim. Nothing is written down: the request is a ring.
+    fn request_release(&mut self, claim: ClaimId, table: &mut Table<Note>) -> Played {
+        self.bury_dead(table, true);
+        let granted = table.settle(self.now, self.token);
+        let ring = table.holder(claim).map(|party| (party.note.client, claim, Ring::ReleaseRequested));
+        let party = self.view(table).holders.into_iter().find(|party| party.claim == claim);
+        Played { out: Out::ReleaseRequested(party), granted, ring }
     }
 
     /// Tries to enter; if somebody is in the way, looks whether they live, and only then joins the queue.

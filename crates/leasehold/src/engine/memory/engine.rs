@@ -401,6 +401,17 @@ impl Engine for MemoryEngine {
         done(evicted)
     }
 
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, _reason: String) -> Step<Option<PartyView>> {
+        let held = self.step(&name, |table, now, mut token| {
+            let granted = table.settle(now, &mut token);
+            (table.holder(claim).map(|party| show(party, now)), granted)
+        });
+        if held.is_some() {
+            self.evicted.request_release(claim);
+        }
+        done(held)
+    }
+
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
         done(lock(&self.records).read(&name, self.calendar.now(&self.clock)))
     }

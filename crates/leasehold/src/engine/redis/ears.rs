@@ -68,6 +68,10 @@ impl Owner for Ears {
                         self.mailbox.evicted(claim, place);
                         self.losses.post(claim);
                     }
+                    Some(Message::ReleaseRequested(claim, reason)) => {
+                        tracing::info!(?claim, reason, "asked to release");
+                        self.losses.request_release(claim);
+                    }
                     None => tracing::warn!("a message that is not understood came to our inbox"),
                 }
             }

@@ -20,7 +20,8 @@ use super::{error, inspect, renew};
 use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, ServerRun, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, ServerRun,
+    Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
@@ -429,6 +430,10 @@ impl Engine for RedisEngine {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
     }
 
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {

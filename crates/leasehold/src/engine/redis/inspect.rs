@@ -8,11 +8,11 @@ use redis::{Cmd, Value};
 use super::engine::RedisEngine;
 use super::link::Live;
 use super::nodes::Nodes;
-use super::wire::{self, Field, Record, Stock};
+use super::wire::{self, Field, Message, Record, Stock};
 use super::{config::Address, error};
 use crate::claim::{ClaimId, Token};
 use crate::engine::{Evicted, LockView, PartyView};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::logic::fence;
 use crate::name::LockName;
 
@@ -21,24 +21,27 @@ pub(super) const AT_ONCE: usize = 128;
 
 /// One lock.
 pub(super) async fn one(engine: &RedisEngine, name: &LockName) -> Result<LockView> {
+    let mut view = LockView::free(name.clone());
+    match stock(engine, name).await {
+        Ok((now, stock)) => show(&mut view, stock, now),
+        Err(error) if error.kind() == ErrorKind::Corrupt => view.trouble = Some(error.said()),
+        Err(error) => return Err(error),
+    }
+    Ok(view)
+}
+
+/// What the server has stored of a lock, and its time. `Corrupt` if that is not what leasehold writes.
+async fn stock(engine: &RedisEngine, name: &LockName) -> Result<(u64, Stock)> {
     let key = engine.key(name);
     let fill = |command: &mut Cmd, _: &Live| {
         command.arg(&key);
     };
     let shown = engine.nodes.script(engine.nodes.slot(&key), &engine.scripts.inspect, 1, &fill).await;
-    let (answer, live) = match shown {
-        Err(error) if error.kind() == ErrorKind::Corrupt => {
-            return Ok(LockView { trouble: Some(error.said()), ..LockView::free(name.clone()) });
-        }
-        shown => shown?,
-    };
+    let (answer, live) = shown?;
     let (now, fields, bundle) = read(&answer).ok_or_else(|| error::odd(&live.address, &answer))?;
-    let mut view = LockView::free(name.clone());
-    match Stock::read(&fields, bundle, now, wire::short_run(&live.run)) {
-        Some(stock) => show(&mut view, stock, now),
-        None => view.trouble = Some("its record is not what leasehold writes".to_owned()),
-    }
-    Ok(view)
+    let stock = Stock::read(&fields, bundle, now, wire::short_run(&live.run));
+    let stock = stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))?;
+    Ok((now, stock))
 }
 
 /// The server's time, the lock's fields, and its bundle.
@@ -114,6 +117,27 @@ pub(crate) fn scanned(answer: &Value, address: &Address) -> Result<(String, Vec<
         Some((text(cursor)?, keys.iter().filter_map(text).collect()))
     };
     read().ok_or_else(|| error::odd(address, answer))
+}
+
+/// Asks a holder to release its claim, by a message to its client.
+pub(super) async fn request_release(
+    engine: &RedisEngine,
+    name: &LockName,
+    claim: ClaimId,
+    reason: &str,
+) -> Result<Option<PartyView>> {
+    let key = engine.key(name);
+    let (now, stock) = stock(engine, name).await?;
+    let holds = |record: &Record| record.claim == claim && record.token > Token::default() && record.until > now;
+    let Some(record) = stock.records.into_iter().find(holds) else { return Ok(None) };
+    if let Some(channel) = record.party.channel(&key) {
+        let link = engine.nodes.link(engine.nodes.slot(&key))?;
+        let live = link.live().await?;
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(channel).arg(Message::request_release(claim, reason));
+        link.command(&live, &publish).await.map_err(|cause| error::step(&live.address, cause))?;
+    }
+    Ok(Some(party(record, now)))
 }
 
 /// Evicts a claim.

@@ -19,7 +19,9 @@ use super::records::Shelf;
 use super::wire::{self, Stored};
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::Clock;
-use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step};
+use crate::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::name::LockName;
@@ -169,6 +171,10 @@ impl Engine for SimpleEngine {
     }
 
     fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
+        unsupported("eviction")
+    }
+
+    fn request_release(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Option<PartyView>> {
         unsupported("eviction")
     }
 

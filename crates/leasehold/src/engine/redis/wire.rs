@@ -291,6 +291,8 @@ pub(crate) struct Party {
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) holder: Holder,
+    /// The length of the prefix and the number of its client's inbox.
+    inbox: (usize, String),
 }
 
 /// Reads a text front to back.
@@ -317,7 +319,8 @@ impl Party {
         let mut reader = Reader(text);
         let mode = reader.bytes(1)?[0];
         let ttl = Duration::from_micros(reader.number(12)?);
-        reader.bytes(16 + 3 + INBOX)?;
+        reader.bytes(16)?;
+        let inbox = (reader.number(3)? as usize, reader.text(INBOX)?.to_owned());
         // In small letters: inherited from another run of the server.
         let mode = match mode.to_ascii_uppercase() {
             b'E' => Mode::Exclusive,
@@ -334,7 +337,14 @@ impl Party {
         };
         let (host, program) = (part()?, part()?);
         let rest = std::str::from_utf8(reader.0).ok()?;
-        Some(Self { mode, ttl, holder: Holder::new(host, pid, program, rest) })
+        Some(Self { mode, ttl, holder: Holder::new(host, pid, program, rest), inbox })
+    }
+
+    /// The channel on which its client listens, if it does; `key` is the lock's.
+    pub(crate) fn channel(&self, key: &str) -> Option<String> {
+        let (prefix, inbox) = &self.inbox;
+        let listens = inbox.bytes().any(|digit| digit != b'0');
+        listens.then_some(format!("{}i{inbox}", key.get(..*prefix)?))
     }
 }
 
@@ -448,6 +458,8 @@ pub(crate) enum Message {
     Look(ClaimId),
     /// The claim, which stood at this place, was evicted, for this reason.
     Evicted(ClaimId, u64, String),
+    /// An operator asks the claim's holder to release it, for this reason.
+    ReleaseRequested(ClaimId, String),
 }
 
 impl Message {
@@ -462,8 +474,14 @@ impl Message {
                 let place = reader.number(16)?;
                 Some(Self::Evicted(claim, place, String::from_utf8_lossy(reader.0).into_owned()))
             }
+            b'R' => Some(Self::ReleaseRequested(claim, String::from_utf8_lossy(reader.0).into_owned())),
             _ => None,
         }
+    }
+
+    /// What asks a claim's holder to release it.
+    pub(crate) fn request_release(claim: ClaimId, reason: &str) -> Vec<u8> {
+        [b"R", &claim.bits().to_be_bytes()[..], reason.as_bytes()].concat()
     }
 }
 
@@ -544,7 +562,8 @@ mod tests {
             let terms = Terms::new(name, mode, Some(Owner::named("x")), ttl, Arc::clone(&holder));
             let written = party(&terms, "p:", &inbox);
             let read = Party::read(&written).unwrap();
-            prop_assert_eq!(&read, &Party { mode, ttl, holder: (*holder).clone() });
+            prop_assert_eq!(read.channel("p:qlock").unwrap(), format!("p:i{inbox}"));
+            prop_assert_eq!(&read, &Party { mode, ttl, holder: (*holder).clone(), inbox: (2, inbox.clone()) });
         }
 
         #[test]

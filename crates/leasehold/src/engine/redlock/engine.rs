@@ -23,8 +23,8 @@ use crate::engine::redis::config::Config as NodeConfig;
 use crate::engine::redis::error::odd;
 use crate::engine::redis::wire::{channel, party};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
-    no_records,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, Released, Renewal,
+    Step, no_records,
 };
 use crate::error::{Error, Result};
 use crate::logic::lease::Validity;
@@ -498,6 +498,10 @@ impl Engine for RedlockEngine {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
     }
 
     fn recall(self: Arc<Self>, _name: LockName) -> Step<Record> {

@@ -8,12 +8,13 @@ use redis::{Pipeline, Value};
 
 use super::engine::RedlockEngine;
 use super::error;
+use super::node::Node;
 use super::server::{Request, What};
 use super::wire::{self, Record, Stock};
 use crate::claim::{ClaimId, Token};
 use crate::engine::redis::error::odd;
 use crate::engine::redis::inspect::scanned;
-use crate::engine::redis::wire::{Reader, bytes, integer, pattern};
+use crate::engine::redis::wire::{Message, Reader, bytes, integer, pattern};
 use crate::engine::{Evicted, LockView, PartyView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::fence;
@@ -27,16 +28,7 @@ const AT_ONCE: usize = 128;
 
 /// One lock: what a majority says, or all who answer.
 pub(super) async fn one(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
-    let mut commands = Pipeline::new();
-    commands.cmd("TIME").cmd("GET").arg(engine.key(name));
-    let (commands, most) = (&commands, patience(engine));
-    let answers = engine.all_who_answer(|node| async move {
-        let mut answers = node.commands(commands, most).await?;
-        let text = answers.pop().unwrap_or(Value::Nil);
-        let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
-        let stock = answers.first().and_then(|time| Stock::read(time, &text));
-        stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
-    });
+    let answers = engine.all_who_answer(|node| async move { stock(engine, name, &node).await });
     let (stocks, said) = sort(answers.await);
     let damaged = said.iter().find(|error| error.kind() == ErrorKind::Corrupt);
     if stocks.len() < engine.config.quorum.needed {
@@ -46,6 +38,44 @@ pub(super) async fn one(engine: &RedlockEngine, name: &LockName) -> Result<LockV
         };
     }
     Ok(merged(engine, name, &stocks))
+}
+
+/// What one node has stored of a lock.
+async fn stock(engine: &RedlockEngine, name: &LockName, node: &Node) -> Result<Stock> {
+    let mut commands = Pipeline::new();
+    commands.cmd("TIME").cmd("GET").arg(engine.key(name));
+    let mut answers = node.commands(&commands, patience(engine)).await?;
+    let text = answers.pop().unwrap_or(Value::Nil);
+    let text = text.extract_error().map_err(|cause| crate::engine::redis::error::step(&node.address, cause))?;
+    let stock = answers.first().and_then(|time| Stock::read(time, &text));
+    stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
+}
+
+/// Asks a holder to release its claim, by a message from each node that has it. A client that may not subscribe does not learn of it.
+pub(super) async fn request_release(
+    engine: &RedlockEngine,
+    name: &LockName,
+    claim: ClaimId,
+    reason: &str,
+) -> Result<Option<PartyView>> {
+    let holder = one(engine, name).await?.holders.into_iter().find(|holder| holder.claim == claim);
+    if holder.is_none() {
+        return Ok(None);
+    }
+    let (key, message) = (engine.key(name), Message::request_release(claim, reason));
+    let (key, message) = (&key, &message);
+    let answers = engine.all_who_answer(|node| async move {
+        let stock = stock(engine, name, &node).await?;
+        let record = stock.records.iter().find(|record| record.claim == claim);
+        if let Some(channel) = record.and_then(|record| record.party.channel(key)) {
+            let mut publish = Pipeline::new();
+            publish.cmd("PUBLISH").arg(channel).arg(message);
+            node.commands(&publish, patience(engine)).await?;
+        }
+        Ok(())
+    });
+    let (asked, said) = sort(answers.await);
+    if asked.is_empty() { Err(error::too_few(&engine.config, &said)) } else { Ok(holder) }
 }
 
 /// Who may hold: who is on so many nodes that those which did not answer could make it a majority.
@@ -111,7 +141,7 @@ pub(super) async fn list(engine: &RedlockEngine, prefix: &str) -> Result<Vec<Loc
 }
 
 /// All names that a node knows.
-async fn names(engine: &RedlockEngine, node: &super::node::Node) -> Result<Vec<LockName>> {
+async fn names(engine: &RedlockEngine, node: &Node) -> Result<Vec<LockName>> {
     let prefix = &engine.config.nodes[0].prefix;
     let (mut names, mut cursor) = (Vec::new(), "0".to_owned());
     loop {

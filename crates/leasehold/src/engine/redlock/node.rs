@@ -60,6 +60,11 @@ impl Ears {
         self.losses.check(claim);
     }
 
+    /// An operator asks for the release of a claim of ours. Each node that has the claim passes that on; once is enough.
+    pub(super) fn release_requested(&self, claim: ClaimId) {
+        self.losses.request_release(claim);
+    }
+
     /// It is reached; `again`: it was reached before.
     pub(super) fn reached(&self, again: bool) {
         self.silent.store(false, Ordering::SeqCst);

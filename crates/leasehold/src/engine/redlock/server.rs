@@ -101,10 +101,11 @@ pub(super) struct Remote {
 impl Owner for Ears {
     fn message(&self, info: PushInfo) {
         // A majority decides: what one node says is asked of all.
-        if let (PushKind::Message, [_, text]) = (info.kind, &info.data[..])
-            && let Some(Message::Evicted(claim, ..)) = bytes(text).and_then(Message::read)
-        {
-            self.evicted(claim);
+        let (PushKind::Message, [_, text]) = (info.kind, &info.data[..]) else { return };
+        match bytes(text).and_then(Message::read) {
+            Some(Message::Evicted(claim, ..)) => self.evicted(claim),
+            Some(Message::ReleaseRequested(claim, _)) => self.release_requested(claim),
+            _ => {}
         }
     }
 

@@ -17,7 +17,8 @@ use super::{error, inspect, records, sessions, steps, wire};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, Released, Renewal,
+    Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
@@ -413,6 +414,10 @@ impl Engine for ZookeeperEngine {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Step::new(async move { inspect::evict(&self, &name, claim, &reason).await })
+    }
+
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
     }
 
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {

@@ -189,6 +189,41 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
     }
 }
 
+/// Asks a holder to release its claim: a line in its node's data, which its client watches.
+pub(super) async fn request_release(
+    engine: &ZookeeperEngine,
+    name: &LockName,
+    claim: ClaimId,
+    reason: &str,
+) -> Result<Option<PartyView>> {
+    let session = engine.any_session().await?;
+    let (client, folder) = (&session.client, engine.folder(name));
+    loop {
+        let line = steps::read_line(engine, &session, &folder).await?;
+        let holders = line.stands().iter().take(line.holders());
+        let Some(stand) = holders.into_iter().find(|stand| stand.claim == claim) else { return Ok(None) };
+        let path = format!("{folder}/{}", wire::node(stand));
+        let (mut data, stat) = match client.get_data(&path).await {
+            Ok(found) => found,
+            Err(Cause::NoNode) => return Ok(None),
+            Err(cause) => return Err(engine.failed(cause)),
+        };
+        let holder = party(stand, &data, &stat, true);
+        if !wire::is_release_requested(&data) {
+            data.extend_from_slice(wire::RELEASE_REQUESTED.as_bytes());
+            match client.set_data(&path, &data, Some(stat.version)).await {
+                Ok(_) => {}
+                Err(Cause::NoNode) => return Ok(None),
+                // Its holder has written to it meanwhile: once more, over what is there now.
+                Err(Cause::BadVersion) => continue,
+                Err(cause) => return Err(engine.failed(cause)),
+            }
+        }
+        tracing::info!(%name, ?claim, reason, "release requested");
+        return Ok(Some(holder));
+    }
+}
+
 /// Whether a claim whose node is gone was evicted: that was marked in the same transaction. The mark is deleted then.
 pub(super) async fn was_evicted(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) -> Result<bool> {
     match session.client.delete(&engine.mark(claim), None).await {

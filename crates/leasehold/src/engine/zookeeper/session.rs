@@ -14,7 +14,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::config::{Config, Scheme};
 use super::seats::Seats;
-use super::{error, steps, tls};
+use super::{error, steps, tls, wire};
 use crate::claim::ClaimId;
 use crate::clock::{Clock, Moment};
 use crate::engine::LossBoard;
@@ -186,6 +186,8 @@ enum Fate {
     Gone,
     /// It is there, and this is the watch on it.
     Watched(Event),
+    /// The same, and an operator asks for its release.
+    Requested(Event),
     /// It is there, and must be looked at again.
     Changed,
 }
@@ -223,6 +225,10 @@ impl Care {
                         watched.push(arm(self.session.clone(), guarded).boxed());
                     }
                     Fate::Changed => {}
+                    Fate::Requested(event) => {
+                        self.board.request_release(guarded.claim);
+                        watched.push(watch(guarded, event).boxed());
+                    }
                     Fate::Watched(event) => watched.push(watch(guarded, event).boxed()),
                 },
                 () = async { if let Some(beat) = &mut beat { beat.await } }, if beat.is_some() => beat = None,
@@ -321,6 +327,9 @@ async fn arm(session: Weak<Session>, mut guarded: Guarded) -> Told {
     let result = session.client.get_and_watch_data(&guarded.path).await;
     session.read(sent, &result);
     match result {
+        Ok((data, _, watcher)) if wire::is_release_requested(&data) => {
+            (guarded, Fate::Requested(watcher.changed().boxed()))
+        }
         Ok((_, _, watcher)) => (guarded, Fate::Watched(watcher.changed().boxed())),
         Err(Cause::NoNode) => (guarded, Fate::Gone),
         Err(_) => again(&session, guarded).await,

@@ -145,6 +145,14 @@ pub(super) fn record(holder: &Holder, ttl: Duration) -> String {
     )
 }
 
+/// The line of a record by which an operator asks for the claim's release.
+pub(super) const RELEASE_REQUESTED: &str = "release=requested\n";
+
+/// Whether an operator asks for the claim's release.
+pub(super) fn is_release_requested(data: &[u8]) -> bool {
+    String::from_utf8_lossy(data).lines().any(|line| line == RELEASE_REQUESTED.trim_end())
+}
+
 /// Reads a record; what is missing stays empty.
 pub(super) fn read_record(data: &[u8]) -> (Holder, Duration) {
     let text = String::from_utf8_lossy(data);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
 use leasehold::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
 };
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 use tokio::sync::Semaphore;
@@ -203,6 +203,10 @@ impl Engine for Spy {
 
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
         Arc::clone(&self.inner).evict(name, claim, reason)
+    }
+
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        Arc::clone(&self.inner).request_release(name, claim, reason)
     }
 
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {

@@ -11,7 +11,9 @@ use super::seat::{Seat, Stage};
 use super::serve::serve;
 use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
-use crate::engine::{Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, Record, Released, Renewal, Step};
+use crate::engine::{
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
+};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
@@ -159,6 +161,10 @@ impl Engine for HeldEngine {
     }
 
     fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
+        self.unsupported("eviction")
+    }
+
+    fn request_release(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Option<PartyView>> {
         self.unsupported("eviction")
     }
 

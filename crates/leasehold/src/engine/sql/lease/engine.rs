@@ -24,7 +24,8 @@ use crate::engine::sql::pooler::{self, Probed};
 use crate::engine::sql::records::Shelf;
 use crate::engine::sql::{Dialect, IS_GALERA, is_galera, make_tables};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, Released, Renewal,
+    Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::cohort::Cohort;
@@ -464,6 +465,19 @@ impl Engine for LeaseEngine {
                 Out::Evicted(party, token) => {
                     tracing::warn!(%name, ?claim, ?token, reason, "a claim was evicted");
                     Ok(Evicted { party, token })
+                }
+                other => Err(unexpected(&other)),
+            }
+        })
+    }
+
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        Step::new(async move {
+            let lot = self.lot(&name);
+            match self.ask(&lot, Op::RequestRelease(claim), UNHURRIED).await?.0 {
+                Out::ReleaseRequested(party) => {
+                    tracing::info!(%name, ?claim, reason, there = party.is_some(), "release requested");
+                    Ok(party)
                 }
                 other => Err(unexpected(&other)),
             }

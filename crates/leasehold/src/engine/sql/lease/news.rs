@@ -163,7 +163,7 @@ async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) -> Result<End, Failure
 
 impl LeaseEngine {
     /// One message: `g <claim> <token> <name> <µs>` for a grant, `e <claim> 0 <name> <µs>` for an eviction, `l …` for a claim that is
-    /// next in line and shall look.
+    /// next in line and shall look, `r …` for one whose release an operator asks for.
     fn heard(&self, text: &str) {
         let read = || {
             let mut words = text.splitn(4, ' ');
@@ -179,6 +179,7 @@ impl LeaseEngine {
                 self.look_again(&name, claim);
                 self.losses.post(claim);
             }
+            Some(("r", claim, ..)) => self.losses.request_release(claim),
             Some(("l", claim, _, name, _)) => self.look_again(&name, claim),
             _ => tracing::warn!(text, "a message that is not understood"),
         }

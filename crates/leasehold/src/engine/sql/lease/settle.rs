@@ -108,6 +108,12 @@ impl LeaseEngine {
                 ear.take_back();
             }
         }
+        // Found with every reading: where no message reaches us, or one was lost, the row says it.
+        for party in row.table.holders.iter().filter(|party| party.note.release_requested) {
+            if party.note.inbox == self.inbox {
+                self.losses.request_release(party.claim);
+            }
+        }
         if let Some(ear) = effects.sooner.as_ref().and_then(|(claim, _)| inside.ears.get(claim)) {
             ear.rung.notify_one();
         }
@@ -158,7 +164,7 @@ impl LeaseEngine {
         }
     }
 
-    /// Whom to send a message: those who were let in or put out and are not ours.
+    /// Whom to send a message: those who were granted, evicted or asked for a release and are not ours.
     pub(super) fn messages(&self, name: &LockName, table: &state::Parties, effects: &Effects) -> Vec<(String, String)> {
         let mut messages = Vec::new();
         if !self.sends {
@@ -176,6 +182,9 @@ impl LeaseEngine {
         }
         for (claim, inbox) in effects.evicted.iter().filter(|(_, inbox)| elsewhere(inbox)) {
             messages.push((super::news::channel(inbox), format!("e {:032x} 0 {name}", claim.bits())));
+        }
+        for (claim, inbox) in effects.requested.iter().filter(|(_, inbox)| elsewhere(inbox)) {
+            messages.push((super::news::channel(inbox), format!("r {:032x} 0 {name}", claim.bits())));
         }
         messages
     }

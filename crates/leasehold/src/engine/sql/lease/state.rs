@@ -1,7 +1,8 @@
 //! What a row says of its holders and waiters: text that people can read and databases can query.
 //!
 //! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…]}`, each party as
-//! `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`. A party lasts from `at`, when it was
+//! `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`, and `"asked":true` where an operator asks
+//! for its release. A party lasts from `at`, when it was
 //! last heard of on the database's clock, for `ttl`. The statement that writes the text puts the time in: [`NOW`] stands for it.
 
 use std::collections::HashMap;
@@ -28,6 +29,8 @@ pub(super) struct Note {
     /// Which client it is of.
     pub(super) inbox: Arc<str>,
     pub(super) who: Arc<Holder>,
+    /// An operator asks its holder to release it.
+    pub(super) release_requested: bool,
 }
 
 /// What a row holds.
@@ -114,6 +117,9 @@ fn party_text(text: &mut String, index: usize, party: &Party<Note>, who: usize, 
             let _ = write!(text, ",\"since\":{}", micros(since));
         }
     }
+    if party.note.release_requested {
+        text.push_str(",\"asked\":true");
+    }
     let _ = write!(text, ",\"n\":{},\"in\":\"{}\",\"who\":{who}}}", party.place, party.note.inbox);
 }
 
@@ -180,6 +186,7 @@ fn party(value: &Value, who: &[Arc<Holder>], now: Moment) -> Option<Party<Note>>
             since: Some(moment(value["since"].as_i64()?)),
             inbox: value["in"].as_str()?.into(),
             who: Arc::clone(who.get(usize::try_from(value["who"].as_u64()?).ok()?)?),
+            release_requested: value["asked"].as_bool().unwrap_or_default(),
         },
     })
 }
@@ -196,8 +203,8 @@ mod tests {
             (1u32..9, 9u32..99).prop_map(|(n, limit)| Mode::Permits { n, limit })
         ];
         let who = ("\\PC{0,8}", 0u32..9, "\\PC{0,8}", ".{0,12}");
-        (any::<u128>(), any::<Option<u128>>(), mode, 1u64..1 << 40, 0u64..1 << 40, 0u64..1 << 62, who).prop_map(
-            |(claim, owner, mode, ttl, at, token, who)| {
+        (any::<u128>(), any::<Option<u128>>(), mode, 1u64..1 << 40, 0u64..1 << 40, 0u64..1 << 62, (who, any::<bool>()))
+            .prop_map(|(claim, owner, mode, ttl, at, token, (who, release_requested))| {
                 let ttl = Duration::from_micros(ttl);
                 Party {
                     claim: ClaimId::from_bits(claim),
@@ -211,10 +218,10 @@ mod tests {
                         since: Some(moment(at as i64)),
                         inbox: "0123456789abcdef".into(),
                         who: Arc::new(Holder::new(&who.0, who.1, &who.2, &who.3)),
+                        release_requested,
                     },
                 }
-            },
-        )
+            })
     }
 
     proptest! {

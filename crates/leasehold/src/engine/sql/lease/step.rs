@@ -21,6 +21,7 @@ pub(super) enum Op {
     Renew(ClaimId),
     Depart(ClaimId),
     Evict(ClaimId),
+    RequestRelease(ClaimId),
     /// Reads the row, and serves the queue.
     Check,
 }
@@ -52,6 +53,7 @@ pub(super) enum Out {
     Renewed(Option<Moment>),
     Departed(Departure),
     Evicted(Option<PartyView>, Option<Token>),
+    ReleaseRequested(Option<PartyView>),
     Checked,
 }
 
@@ -62,6 +64,8 @@ pub(super) struct Effects {
     pub(super) granted: Vec<ClaimId>,
     /// Who was put out, and which client it was of.
     pub(super) evicted: Vec<(ClaimId, Arc<str>)>,
+    /// Who is asked for a release, and which client it is of.
+    pub(super) requested: Vec<(ClaimId, Arc<str>)>,
     /// Who is next in line and must look again sooner than it was told, and which client it is of: the lock was handed to a shorter
     /// lease.
     pub(super) sooner: Option<(ClaimId, Arc<str>)>,
@@ -179,6 +183,15 @@ fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>,
             Out::Departed(departure)
         }
         Op::Evict(claim) => evict(*claim, table, now, &mut token, effects),
+        Op::RequestRelease(claim) => {
+            effects.granted.extend(table.settle(now, &mut token));
+            let held = table.holders.iter_mut().find(|party| party.claim == *claim);
+            Out::ReleaseRequested(held.map(|party| {
+                party.note.release_requested = true;
+                effects.requested.push((*claim, Arc::clone(&party.note.inbox)));
+                view(party, now)
+            }))
+        }
         Op::Check => {
             effects.granted.extend(table.settle(now, &mut token));
             Out::Checked
@@ -227,7 +240,7 @@ pub(super) fn party(claim: &Claim, me: &Arc<str>) -> Party<Note> {
         until: Moment::default(),
         token: Token::default(),
         place: 0,
-        note: Note { since: None, inbox: Arc::clone(me), who: Arc::clone(&terms.holder) },
+        note: Note { since: None, inbox: Arc::clone(me), who: Arc::clone(&terms.holder), release_requested: false },
     }
 }
 

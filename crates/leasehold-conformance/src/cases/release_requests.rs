@@ -1,0 +1,82 @@
+//! An operator asks a holder to release its lock, and leaves it to the holder.
+
+use std::time::Duration;
+
+use leasehold::{ClaimId, Locks, LostReason, Outcome, Token};
+use leasehold_testbed::eventually;
+
+use crate::world::{LONG, SOON, World};
+
+/// A TTL whose end is awaited.
+const BRIEF: Duration = Duration::from_secs(3);
+
+/// The claim that holds `a` with this token, as others see it; `None` if it does not hold it any more.
+async fn holder(locks: &Locks, token: Token) -> Option<ClaimId> {
+    let view = locks.inspect("a").await.expect("a view");
+    view.holders.iter().find(|holder| holder.token == Some(token)).map(|holder| holder.claim)
+}
+
+/// The holder learns of the request, and still holds the lock. The waiter is granted when the holder has released it.
+pub async fn the_holder_is_asked_and_keeps_the_lock_until_it_releases_it(world: &World) {
+    let (locks, other) = (world.locks().await, world.locks().await);
+    let guard = locks.mutex("a").ttl(LONG).describe("asked").lock().await.expect("a lock");
+    let next = tokio::spawn({
+        let mutex = other.mutex("a").wait(SOON);
+        async move { mutex.lock().await }
+    });
+    let claim = holder(&other, guard.token()).await.expect("it holds");
+    let asked = other.request_release("a", claim, "maintenance").await.expect("a request").expect("it holds");
+    assert_eq!((asked.claim, asked.token, &*asked.holder.text), (claim, Some(guard.token()), "asked"));
+    tokio::time::timeout(SOON, guard.release_requested()).await.expect("it is asked");
+    assert!(guard.is_release_requested() && guard.watch().is_release_requested());
+    // Nobody else is granted before the release.
+    assert_eq!(holder(&other, guard.token()).await, Some(claim));
+    assert!(!next.is_finished());
+    assert_eq!((guard.is_held(), guard.lost_reason()), (true, None));
+    let token = guard.token();
+    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+    let next = next.await.expect("no panic").expect("a lock");
+    assert!(token < next.token(), "{next:?}");
+    assert!(!next.is_release_requested(), "the request was for the claim before");
+    assert_eq!(next.release().await.expect("an outcome"), Outcome::Released);
+}
+
+/// A holder that does not release the lock loses it at its deadline: its lease is not renewed any more.
+pub async fn a_holder_that_does_not_release_it_loses_it_at_its_deadline(world: &World) {
+    let (locks, other) = (world.locks().await, world.locks().await);
+    eventually(SOON, || async {
+        let guard = locks.mutex("a").ttl(BRIEF).lock().await.map_err(|error| error.to_string())?;
+        let Some(claim) = holder(&other, guard.token()).await else {
+            return Err("lost before the request".into());
+        };
+        other.request_release("a", claim, "").await.map_err(|error| error.to_string())?;
+        // Far longer than a TTL: it would be renewed all the time.
+        let reason = tokio::time::timeout(SOON, guard.lost()).await.expect("it ends");
+        let next = other.mutex("a").wait(SOON).lock().await.map_err(|error| error.to_string())?;
+        assert!(guard.token() < next.token());
+        assert_eq!(guard.release().await.expect("an outcome"), Outcome::WasLost(reason));
+        if reason == LostReason::ReleaseRequested { Ok(()) } else { Err(format!("it ended otherwise: {reason}")) }
+    })
+    .await;
+}
+
+/// One that was asked, and does not release the lock, can still be evicted, and is told.
+pub async fn a_holder_that_was_asked_may_be_evicted(world: &World) {
+    let (locks, other) = (world.locks().await, world.locks().await);
+    let guard = locks.mutex("a").ttl(LONG).lock().await.expect("a lock");
+    let claim = holder(&other, guard.token()).await.expect("it holds");
+    assert!(other.request_release("a", claim, "").await.expect("a request").is_some());
+    tokio::time::timeout(SOON, guard.release_requested()).await.expect("it is asked");
+    assert!(other.evict("a", claim).await.expect("an eviction").party.is_some());
+    assert_eq!(tokio::time::timeout(SOON, guard.lost()).await.expect("it is told"), LostReason::Taken);
+}
+
+/// A claim that does not hold is not asked, and nothing changes.
+pub async fn a_claim_that_does_not_hold_is_not_asked(world: &World) {
+    let locks = world.locks().await;
+    assert_eq!(locks.request_release("a", ClaimId::random(), "").await.expect("an answer"), None);
+    let guard = locks.mutex("a").ttl(LONG).lock().await.expect("a lock");
+    assert_eq!(locks.request_release("a", ClaimId::random(), "").await.expect("an answer"), None);
+    assert!(!guard.is_release_requested());
+    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+}
