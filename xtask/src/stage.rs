@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -154,6 +154,12 @@ impl Stage {
             command.stdout(log.try_clone()?).stderr(log).status()
         });
         let took = began.elapsed();
+        let mut path = path;
+        if !status.as_ref().is_ok_and(ExitStatus::success) {
+            // The next run of this part begins a log of its own.
+            let failed = path.with_extension("failed.log");
+            path = fs::rename(&path, &failed).map_or(path, |()| failed);
+        }
         let log = fs::read(&path).map(|log| String::from_utf8_lossy(&log).into_owned()).unwrap_or_default();
         let summary = log.lines().rev().find(|line| line.starts_with("test result:")).unwrap_or(NO_RESULT);
         let (passed, line) = match status {

@@ -29,6 +29,7 @@ Examples:
   leasehold ls                                  who holds what, and who waits
   leasehold show nightly                        everything about one lock
   leasehold evict nightly                       force the holder to release
+  leasehold evict --graceful nightly            ask it to, and wait until it has
   leasehold doctor --engine redis://db1         is this server fit for locks?
   leasehold verify --local redis                proof, with a picture
 
@@ -270,6 +271,9 @@ pub(crate) struct ShowArgs {
 /// An evicted holder is told within a round trip, or within 500 ms where the engine polls, but it may have been stopped or
 /// cut off: until it hears of it, it believes that it holds the lock. If a token is printed, write it to whatever the lock
 /// protects: it refuses the writes of the evicted holder, and of no other. An evicted waiter ends with exit code 75.
+///
+/// With --graceful the holder is asked to release, and the next is granted only when it has released, or when its lease has
+/// ended: two never hold the lock at once. `leasehold run` then sends TERM to its command, and KILL just before the lease ends.
 #[derive(Debug, Args)]
 pub(crate) struct EvictArgs {
     /// The lock's name
@@ -280,6 +284,9 @@ pub(crate) struct EvictArgs {
     /// Only the holder or waiter whose claim starts so, as `leasehold show` has it
     #[arg(long, value_name = "PREFIX")]
     pub(crate) claim: Option<String>,
+    /// Ask the holder to release, and wait until it has, or until its lease has ended
+    #[arg(short, long)]
+    pub(crate) graceful: bool,
     /// Do not ask; needed where there is no terminal to ask on
     #[arg(short, long)]
     pub(crate) yes: bool,

@@ -1,5 +1,7 @@
 //! `leasehold evict`: force a holder, or a waiter, to release, and say what was done.
 
+mod graceful;
+
 use std::io;
 
 use leasehold::engine::{LockView, PartyView};
@@ -18,6 +20,9 @@ struct EvictedJson<'a> {
     name: &'a str,
     engine: &'a str,
     evicted: Vec<PartyJson<'a>>,
+    /// Those that were asked to release, and hold it still.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    remaining: Vec<PartyJson<'a>>,
     fence_token: Option<u64>,
     reason: Option<&'a str>,
 }
@@ -38,9 +43,14 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     if chosen.is_empty() {
         return nobody(&args, &view, &url);
     }
-    if asking && !confirmed(&name, &chosen, &url)? {
+    if asking && !confirmed(&name, &chosen, &url, args.graceful)? {
         output::say("nothing was changed");
         return Ok(exit::CONFLICT);
+    }
+    if args.graceful {
+        let result = graceful::evict(&locks, &name, &chosen, &args, &url).await;
+        locks.close().await?;
+        return result;
     }
     let put_out = put_out(&locks, &name, &chosen, args.reason.as_deref().unwrap_or_default()).await;
     let (gone, token) = put_out.map_err(|failure| failure.at(&url))?;
@@ -56,6 +66,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
             name: name.as_str(),
             engine: &url,
             evicted,
+            remaining: Vec::new(),
             fence_token: token.map(|t| t.0),
             reason,
         })
@@ -84,7 +95,14 @@ fn nobody(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8, Failure
     if args.output.json {
         let reason = args.reason.as_deref();
         let name = &args.name;
-        output::out(&output::json(&EvictedJson { name, engine, evicted: vec![], fence_token: None, reason }))?;
+        output::out(&output::json(&EvictedJson {
+            name,
+            engine,
+            evicted: vec![],
+            remaining: vec![],
+            fence_token: None,
+            reason,
+        }))?;
     } else {
         let such = if view.holders.is_empty() { "nobody holds it" } else { "nobody who holds it is meant by this" };
         output::say(&format!("{} on {engine}: {such}; nothing was changed", args.name));
@@ -92,13 +110,17 @@ fn nobody(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8, Failure
     Ok(exit::CONFLICT)
 }
 
-fn confirmed(name: &LockName, chosen: &[&PartyView], url: &str) -> Result<bool, Failure> {
+fn confirmed(name: &LockName, chosen: &[&PartyView], url: &str, graceful: bool) -> Result<bool, Failure> {
     output::err(&format!("on {url}:\n"));
     for party in chosen {
         output::err(&format!("{}\n", line(party)));
     }
     let who = if chosen.len() == 1 { "it".to_owned() } else { format!("these {}", chosen.len()) };
-    output::err(&format!("Put {who} out of {}? [y/N] ", clean(name.as_str())));
+    let name = clean(name.as_str());
+    output::err(&match graceful {
+        true => format!("Ask {who} to release {name}? [y/N] "),
+        false => format!("Force {who} to release {name}? [y/N] "),
+    });
     let mut answer = String::new();
     io::stdin().read_line(&mut answer).map_err(|error| Failure::system("cannot read the answer", error))?;
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))

@@ -211,8 +211,7 @@ pub enum Call {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
-    /// Force-releases a holder's claim; ended by [`Outcome::Evicted`]. What a graceful one promises (the next is granted only when the holder has released
-    /// or its deadline has passed) would be a field here, and a rule of its own in `check/eviction.rs`.
+    /// Force-releases a holder's claim, or asks the holder to release it; ended by [`Outcome::Evicted`].
     Evict {
         /// Which lock.
         lock: String,
@@ -221,6 +220,9 @@ pub enum Call {
         hold: Option<OpId>,
         /// The holder's token, as it was seen.
         token: u64,
+        /// Whether the holder is only asked to release it: it keeps the lock until it does, or until its deadline.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        graceful: bool,
     },
     /// Does the work of a tick of a schedule; ended by [`Outcome::Done`].
     Tick {
@@ -396,6 +398,13 @@ pub enum Event {
         /// The call that took it.
         op: OpId,
     },
+    /// A holder learns that an operator asks for the release of its lock.
+    Requested {
+        /// When.
+        t: Nanos,
+        /// The call that took it.
+        op: OpId,
+    },
     /// A holder is told that its lock is lost, without having asked.
     Lost {
         /// When.
@@ -484,6 +493,7 @@ impl Event {
             | Self::Queued { t, .. }
             | Self::Held { t, .. }
             | Self::Unheld { t, .. }
+            | Self::Requested { t, .. }
             | Self::Lost { t, .. }
             | Self::Worker { t, .. }
             | Self::FaultBegin { t, .. }

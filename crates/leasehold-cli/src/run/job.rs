@@ -63,6 +63,13 @@ impl Task {
         let this = Run { plan: &plan, locks: &self.locks, around, owner: None, engine, report: &self.report };
         let end = command(&this, run.guard(), &mut signals).await?;
         let code = end.status.code();
+        if end.lost && run.guard().is_release_requested() && run.guard().is_held() {
+            run.interrupted();
+            return Err(Failed {
+                code,
+                text: "ended, because an operator asked for the release of its lock".to_owned(),
+            });
+        }
         if end.lost {
             // It was ended before the lock: whether and why that is lost is known when its time is over.
             let (guard, clock) = (run.guard(), self.locks.clock());

@@ -114,6 +114,15 @@ impl Rules {
         }
     }
 
+    /// The schedule after an operator asked for the release at `now`: the lease lasts to its deadline, and is not renewed.
+    pub(crate) fn when_asked(&self, lease: Lease, now: Moment) -> Schedule {
+        match self.on_lost {
+            OnLost::Term => Schedule { term_at: now, ..self.before(lease) },
+            OnLost::Kill => Schedule { term_at: Moment::NEVER, kill_at: now },
+            OnLost::Ignore => Schedule::NEVER,
+        }
+    }
+
     /// The schedule for the warden, who steps in only if we do not, but still before the end.
     pub(crate) fn for_warden(&self, schedule: Schedule, lease: Lease) -> Schedule {
         let later = self.margin(lease) / 2;
@@ -213,6 +222,18 @@ mod tests {
         assert_eq!(rules.after(LostReason::Taken, at(9)), Schedule { term_at: at(9), kill_at: at(14) });
         assert_eq!(rules.after(LostReason::Expired, at(9)).due(at(9)), Due::Kill);
         assert_eq!(rules.after(LostReason::MaxHold, at(9)).due(at(9)), Due::Kill);
+    }
+
+    #[test]
+    fn whoever_is_asked_has_until_its_deadline() {
+        let rules = rules(OnLost::Term, None, SECOND * 30, None).unwrap();
+        let schedule = rules.when_asked(until(100), at(80));
+        assert_eq!(schedule.term_at, at(80));
+        assert!(at(99) < schedule.kill_at && schedule.kill_at < at(100), "{schedule:?}");
+        let ignore = Rules { on_lost: OnLost::Ignore, ..rules };
+        assert_eq!(ignore.when_asked(until(100), at(80)), Schedule::NEVER);
+        let kill = Rules { on_lost: OnLost::Kill, ..rules };
+        assert_eq!(kill.when_asked(until(100), at(80)).due(at(80)), Due::Kill);
     }
 
     #[test]

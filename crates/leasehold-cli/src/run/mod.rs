@@ -143,6 +143,7 @@ async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, 
             biased;
             signal = signals.next_end() => code = exit::by_signal(signal.as_raw()),
             _ = guard.lost() => {}
+            () = guard.release_requested() => {}
             () = run.locks.clock().sleep_until(at_least) => {}
         }
     }

@@ -47,6 +47,7 @@ enum Event<'a> {
     Started { pid: u32 },
     Stopped { message: &'a str },
     Lost { name: &'a str, reason: &'a str, action: &'a str },
+    ReleaseRequested { name: &'a str, action: &'a str },
     Ended { code: Option<u8>, signal: Option<i32> },
     Note { message: &'a str },
     Warning { message: &'a str },
@@ -107,6 +108,10 @@ impl Report {
 
     /// Always told: somebody else may hold the lock now.
     pub(super) fn lost(&self, name: &LockName, reason: LostReason, action: &str) {
+        if reason == LostReason::ReleaseRequested {
+            let event = Event::ReleaseRequested { name: name.as_str(), action };
+            return self.tell(&event, &format!("an operator asks for the release of the lock {name}; {action}"));
+        }
         let words = match reason {
             LostReason::MaxHold => "--max-hold is over".to_owned(),
             other => other.to_string(),

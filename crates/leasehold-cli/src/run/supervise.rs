@@ -98,6 +98,7 @@ impl Supervisor<'_> {
             biased;
             signal = self.signals.next() => self.heard(signal),
             reason = self.guard.lost(), if !self.state.lost => self.lost(reason),
+            () = self.guard.release_requested(), if !self.state.lost => self.release_requested(),
             () = self.clock.sleep_until(until) => {}
         }
     }
@@ -147,6 +148,14 @@ impl Supervisor<'_> {
     fn lost(&mut self, reason: LostReason) {
         let now = self.clock.now();
         self.begin(reason, self.plan.rules.after(reason, now));
+        self.act(now);
+    }
+
+    /// An operator asks for the lock. It is held until its deadline: the command has that long to end.
+    fn release_requested(&mut self) {
+        let now = self.clock.now();
+        self.see(now);
+        self.begin(LostReason::ReleaseRequested, self.plan.rules.when_asked(self.lease, now));
         self.act(now);
     }
 

@@ -142,7 +142,7 @@ fn a_folder_that_is_not_ours_is_refused() {
         // As somebody else, who can run this but not use the folder.
         std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o700)).unwrap();
-        std::fs::copy(crate::common::LEASEHOLD, place.path("leasehold")).unwrap();
+        crate::common::copy_program(&place.path("leasehold"));
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(place.path("leasehold"));
         command

@@ -2,7 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Place, is_alive, wait_for};
-use serde_json::json;
+use serde_json::{Value, json};
+
+fn parsed(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
 
 /// A command that does not heed TERM, with a child that does not either.
 const STUBBORN: &str = "trap 'echo term >> heard' TERM; sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' \
@@ -68,6 +72,45 @@ fn on_lost_ignore_only_warns() {
     place.run(["evict", "--yes", "a"]).ok();
     place.run(["run", "a", "--", "true"]).ok();
     running.finish().failed(6, "runs on without it");
+}
+
+/// A graceful eviction: the command may clean up, and the waiter runs when the holder has released the lock.
+#[test]
+fn one_that_is_asked_gets_term_and_the_next_comes_after_it() {
+    let place = Place::new();
+    let child = "trap 'sleep 0.2; echo clean >> order; exit 0' TERM; echo > ready; while :; do sleep 0.01; done";
+    let running = place.start(["run", "--ttl", "10m", "a", "-c", child]);
+    place.wait_for_file("ready");
+    let waiter = place.start(["run", "a", "-c", "echo next >> order"]);
+    place.wait_for_waiters("a", 1);
+    let said = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).ok();
+    assert!(said.out().starts_with("released a within"), "{}", said.out());
+    assert!(said.err().contains("waiting until it is released"), "{}", said.err());
+    running.end().failed(75, "an operator asks for the release of the lock a; ending the command");
+    waiter.end().ok();
+    assert_eq!(place.read("order"), "clean\nnext\n");
+}
+
+/// One that does not heed TERM is killed before its lease ends; nobody else is granted before.
+#[test]
+fn one_that_is_asked_and_does_not_end_is_killed_before_its_deadline() {
+    let place = Place::new();
+    let running = place.start(["run", "--ttl", "3s", "--json", "a", "-c", STUBBORN]);
+    let family = family(&place);
+    // A process that is dead and not waited for yet is a zombie.
+    let gone = "for pid in $(cat child grandchild); do \
+        [ ! -e /proc/$pid ] || grep -q '^State:.Z' /proc/$pid/status || exit 9; done";
+    let waiter = place.start(["run", "a", "-c", gone]);
+    place.wait_for_waiters("a", 1);
+    let said = parsed(&place.run(["evict", "--graceful", "--yes", "--json", "a"]).ok().out());
+    assert_eq!((&said["evicted"][0]["token"], &said["fence_token"]), (&json!(1), &json!(null)), "{said}");
+    assert!(said.get("remaining").is_none(), "{said}");
+    let ran = running.end().failed(75, "");
+    let asked = ran.events().into_iter().find(|event| event["event"] == json!("release-requested")).unwrap();
+    assert_eq!(asked["name"], json!("a"));
+    waiter.end().ok();
+    assert_eq!(place.read("heard"), "term\n");
+    assert!(family.iter().all(|pid| !is_alive(pid)));
 }
 
 /// The long runs of this and of the next one tell that TERM came first.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{LASTING, LEASEHOLD, Ran, Running, wait_for};
+use crate::common::{LASTING, Ran, Running, copy_program, wait_for};
 
 /// The group that all users of the folder are in. Each has a primary group of its own besides.
 const COMMON: u32 = 4100;
@@ -21,7 +21,7 @@ impl Host {
         assert!(rustix::process::geteuid().is_root(), "needs root, to run the command as several users");
         let dir = tempfile::tempdir().unwrap();
         chmod(dir.path(), 0o755);
-        fs::copy(LEASEHOLD, dir.path().join("leasehold")).unwrap();
+        copy_program(&dir.path().join("leasehold"));
         Self { dir }
     }
 

@@ -1,7 +1,7 @@
 //! An evicted holder is told soon, its token is fenced off, and no other holder's is.
 //!
-//! That others come in from when the eviction began is no violation of exclusion: it is the stated exception. A graceful eviction would have none: there
-//! the next grant must not come before the holder released or its deadline passed, which exclusion judges as ever.
+//! That others come in from when the eviction began is no violation of exclusion: it is the stated exception. A graceful eviction has none: the next grant
+//! must not come before the holder released or its deadline passed, which exclusion judges as ever. Here is judged that its holder learns of it as soon.
 
 use super::exclusion::capital;
 use super::story::{Hold, Made, Story};
@@ -22,6 +22,7 @@ struct Eviction<'a> {
     hold: Option<OpId>,
     /// The evicted holder's token.
     token: u64,
+    graceful: bool,
     /// What the resource is to be told.
     fence: Option<u64>,
     gone: bool,
@@ -32,12 +33,15 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     let mut bench = Bench::new(Promise::Eviction);
     let (locks, mut gone) = (story.by_lock(), 0);
     for made in &story.calls {
-        let (Call::Evict { lock, hold, token }, Some((end, Outcome::Evicted { token: fence, gone: had_gone }))) =
-            (made.call, made.end)
+        let (
+            Call::Evict { lock, hold, token, graceful },
+            Some((end, Outcome::Evicted { token: fence, gone: had_gone })),
+        ) = (made.call, made.end)
         else {
             continue;
         };
-        let one = Eviction { made, lock, hold: *hold, token: *token, fence: *fence, gone: *had_gone, end };
+        let (hold, token, graceful) = (*hold, *token, *graceful);
+        let one = Eviction { made, lock, hold, token, graceful, fence: *fence, gone: *had_gone, end };
         bench.checked += 1;
         gone += u64::from(one.gone);
         let holds = locks.get(one.lock).map_or(&[][..], Vec::as_slice);
@@ -91,9 +95,11 @@ fn told(story: &Story<'_>, one: &Eviction<'_>, hold: &Hold<'_>, bench: &mut Benc
     if released || story.last < by || !story.life(hold.worker).awake(began, by) || story.disturbed(began, by) {
         return;
     }
-    match hold.lost {
-        Some((lost, _)) if lost <= by => {}
-        Some((lost, _)) => {
+    let lost = hold.lost.map(|(lost, _)| lost);
+    let told = if one.graceful { hold.requested.or(lost) } else { lost };
+    match told {
+        Some(told) if told <= by => {}
+        Some(lost) => {
             let title = format!("an evicted holder of {:?} was told {} later", hold.lock, long(lost - from));
             let how = format!("It was told so only at {}, though it ran all the time.", at(lost));
             late(story, one, hold, (title, how), lost, bench);
@@ -137,8 +143,9 @@ fn report(
 
 fn words(story: &Story<'_>, one: &Eviction<'_>, how: &str) -> String {
     format!(
-        "{} evicted the holder of {:?} with token {} from {} to {}{}. {how} {}",
+        "{} {} the holder of {:?} with token {} from {} to {}{}. {how} {}",
         capital(&who(story, one.made.worker)),
+        if one.graceful { "gracefully evicted" } else { "evicted" },
         one.lock,
         one.token,
         at(one.made.begin),

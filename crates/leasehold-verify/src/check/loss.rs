@@ -26,7 +26,8 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
                 never(story, hold, &mut bench);
                 continue;
             };
-            if hold.evicted.is_none() {
+            // A holder that was asked for a release, and did not release, loses it at its deadline.
+            if hold.evicted.is_none() && hold.requested.is_none() {
                 needless(story, hold, lost, &mut bench);
             }
             if ran(story, hold, lost, deadline) {

@@ -45,6 +45,8 @@ pub(crate) struct Hold<'a> {
     pub(crate) gone: Option<Nanos>,
     /// When somebody began to force-release it, if that may have been done.
     pub(crate) evicted: Option<Nanos>,
+    /// When its holder learned that its release is asked for.
+    pub(crate) requested: Option<Nanos>,
     /// It was surely held from its grant until then; the same as the grant if nothing confirms it.
     pub(crate) until: Nanos,
     /// Its holder might rely on it until then: the last deadline that it knew of, unless it began to give it back, knew that it is lost, or was killed.
@@ -305,22 +307,14 @@ impl<'a> Story<'a> {
                 released: None,
                 gone: None,
                 evicted: None,
+                requested: None,
                 until: granted,
                 valid: granted,
             });
         }
         self.holds.sort_by_key(|hold| (hold.granted, hold.op));
         self.hold_of = self.holds.iter().enumerate().map(|(at, hold)| (hold.op, at)).collect();
-        for event in events {
-            let (Event::Held { op, .. } | Event::Unheld { op, .. } | Event::Lost { op, .. }) = event else { continue };
-            let Some(hold) = self.hold_of.get(op).and_then(|&at| self.holds.get_mut(at)) else { continue };
-            match event {
-                Event::Held { t, deadline, .. } => hold.held.push((*t, *deadline)),
-                Event::Unheld { t, .. } => hold.unheld = Some(hold.unheld.unwrap_or(*t).min(*t)),
-                Event::Lost { t, deadline, .. } if hold.lost.is_none() => hold.lost = Some((*t, *deadline)),
-                _ => {}
-            }
-        }
+        self.read_looks(events);
         let mut left: HashMap<OpId, Nanos> = HashMap::new();
         for made in &self.calls {
             let Call::Release { hold } = made.call else { continue };
@@ -356,10 +350,32 @@ impl<'a> Story<'a> {
         }
     }
 
+    /// What the holders saw and were told.
+    fn read_looks(&mut self, events: &[Event]) {
+        let first = |known: Option<Nanos>, t: Nanos| Some(known.unwrap_or(t).min(t));
+        for event in events {
+            let (Event::Held { op, .. }
+            | Event::Unheld { op, .. }
+            | Event::Requested { op, .. }
+            | Event::Lost { op, .. }) = event
+            else {
+                continue;
+            };
+            let Some(hold) = self.hold_of.get(op).and_then(|&at| self.holds.get_mut(at)) else { continue };
+            match event {
+                Event::Held { t, deadline, .. } => hold.held.push((*t, *deadline)),
+                Event::Unheld { t, .. } => hold.unheld = first(hold.unheld, *t),
+                Event::Requested { t, .. } => hold.requested = first(hold.requested, *t),
+                Event::Lost { t, deadline, .. } if hold.lost.is_none() => hold.lost = Some((*t, *deadline)),
+                _ => {}
+            }
+        }
+    }
+
     /// The holds that somebody force-released, or may have.
     fn read_evictions(&mut self) {
         for made in &self.calls {
-            let Call::Evict { hold: Some(hold), token, .. } = made.call else { continue };
+            let Call::Evict { hold: Some(hold), token, graceful: false, .. } = made.call else { continue };
             if let Some((_, Outcome::Evicted { gone: true, .. } | Outcome::Failed { .. })) = made.end {
                 continue;
             }

@@ -21,7 +21,7 @@ struct Run<'a> {
     until: Nanos,
     /// When it was done, if it was.
     done: Option<Nanos>,
-    /// Whether its worker stood still in it, or somebody evicted it: then it may have been lost before it was done.
+    /// Whether its worker stood still in it, or somebody evicted it or asked for its release: then it may have been lost before it was done.
     asleep: bool,
 }
 
@@ -61,17 +61,29 @@ fn run<'a>(story: &Story<'_>, made: &'a Made<'a>, job: &'a str, (tick, attempt, 
     let end = made.end.map_or(made.begin, |(end, _)| end);
     let stood = story.life(made.worker).asleep.iter().find(|&&(from, to)| to >= made.begin && from <= end);
     let until = stood.map_or(end, |&(from, _)| end.min(from.max(made.begin)));
-    let evicted = evicted(story, token);
+    let evicted = evicted(story, token, false);
     let until = evicted.map_or(until, |evicted| until.min(evicted.max(made.begin)));
+    let evicted_gracefully = self::evicted(story, token, true);
     let done = made.end.and_then(|(end, outcome)| (*outcome == Outcome::Done).then_some(end));
-    Run { made, job, tick, attempt, token, once: false, until, done, asleep: stood.is_some() || evicted.is_some() }
+    Run {
+        made,
+        job,
+        tick,
+        attempt,
+        token,
+        once: false,
+        until,
+        done,
+        asleep: stood.is_some() || evicted.is_some() || evicted_gracefully.is_some(),
+    }
 }
 
-/// When somebody began to evict the run with this token, if that may have been done.
-fn evicted(story: &Story<'_>, token: u64) -> Option<Nanos> {
+/// When somebody began to evict the run with this token, gracefully or not, if that may have been done.
+fn evicted(story: &Story<'_>, token: u64, gracefully: bool) -> Option<Nanos> {
     let evicts = |made: &&Made<'_>| {
         let nothing = matches!(made.end, Some((_, Outcome::Failed { .. } | Outcome::Evicted { gone: true, .. })));
-        matches!(made.call, Call::Evict { token: other, .. } if *other == token) && !nothing
+        matches!(made.call, Call::Evict { token: other, graceful, .. } if *other == token && *graceful == gracefully)
+            && !nothing
     };
     story.calls.iter().find(evicts).map(|made| made.begin)
 }

@@ -122,7 +122,9 @@ impl Live {
         let inside = self.inside();
         let of = |event: &&Event| match event {
             Event::Begin { op, .. } | Event::End { op, .. } | Event::Held { op, .. } => (*op >> 32) as Worker == worker,
-            Event::Unheld { op, .. } | Event::Lost { op, .. } => (*op >> 32) as Worker == worker,
+            Event::Unheld { op, .. } | Event::Requested { op, .. } | Event::Lost { op, .. } => {
+                (*op >> 32) as Worker == worker
+            }
             Event::Worker { worker: other, .. } => *other == worker,
             _ => false,
         };

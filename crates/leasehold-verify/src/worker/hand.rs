@@ -91,11 +91,17 @@ impl Taker {
         view.holders.iter().filter_map(seen).collect()
     }
 
-    /// Force-releases a holder.
-    pub(super) async fn evict(&self, lock: &str, seen: &Seen) -> Outcome {
+    /// Force-releases a holder, or asks it for a release.
+    pub(super) async fn evict(&self, lock: &str, seen: &Seen, graceful: bool) -> Outcome {
         let Self::Leasehold(locks) = self else {
             return Outcome::Failed { error: "only leasehold evicts".to_owned() };
         };
+        if graceful {
+            return match locks.request_release(lock, seen.claim, "verify").await {
+                Ok(holder) => Outcome::Evicted { token: None, gone: holder.is_none() },
+                Err(error) => came_of(&error),
+            };
+        }
         match locks.evict(lock, seen.claim).await {
             Ok(evicted) => {
                 let token: Option<Token> = evicted.token;
@@ -184,6 +190,24 @@ impl Hand {
             Self::Guard(guard) => guard.lost().await.to_string(),
             Self::Leader(led) => led.lost().await.to_string(),
             Self::Naive(hold) => hold.lost().await,
+        }
+    }
+
+    /// Waits until its release is asked for.
+    pub(super) async fn release_requested(&self) {
+        match self {
+            Self::Guard(guard) => guard.release_requested().await,
+            Self::Leader(led) => led.release_requested().await,
+            Self::Naive(_) => std::future::pending().await,
+        }
+    }
+
+    /// Whether its release is asked for.
+    pub(super) fn is_release_requested(&self) -> bool {
+        match self {
+            Self::Guard(guard) => guard.is_release_requested(),
+            Self::Leader(led) => led.guard().is_release_requested(),
+            Self::Naive(_) => false,
         }
     }
 

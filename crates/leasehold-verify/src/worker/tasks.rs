@@ -236,12 +236,20 @@ impl Task {
         }
     }
 
-    /// Writes down when the holder is told of the loss.
+    /// Writes down when the holder is told of the loss, and of a request to release.
     fn watch(&self, op: OpId, hand: Hand) -> Held {
         let hand = Arc::new(hand);
         let (watched, recorder) = (Arc::clone(&hand), Arc::clone(&self.recorder));
         let watch = tokio::spawn(async move {
-            let reason = watched.lost().await;
+            let requested = async {
+                watched.release_requested().await;
+                recorder.put(&Event::Requested { t: recorder.now(), op });
+                std::future::pending().await
+            };
+            let reason = tokio::select! {
+                reason = watched.lost() => reason,
+                reason = requested => reason,
+            };
             let (t, deadline) = (recorder.now(), watched.deadline(&recorder));
             recorder.put(&Event::Lost { t, op, deadline, reason });
         });
@@ -266,7 +274,9 @@ impl Task {
         let until = self.recorder.now() + hold.as_nanos() as u64;
         while self.look(held) && !self.stop.is_stopped() {
             let left = Duration::from_nanos(until.saturating_sub(self.recorder.now()));
-            if left.is_zero() {
+            // Every second holder does what an operator asks it; the others lose the lock at their deadline.
+            let obeys = held.op.is_multiple_of(2) && held.hand.is_release_requested();
+            if left.is_zero() || obeys {
                 return;
             }
             tokio::time::sleep(left.min(LOOK)).await;
@@ -342,7 +352,7 @@ impl Task {
     }
 }
 
-/// Looks for a holder of a lock and force-releases it. The call, and the token that keeps it from the resource, if it was there.
+/// Looks for a holder of a lock and force-releases it, or asks it for a release every third time. The call, and the token that keeps it from the resource, if it was there.
 async fn force_release(
     assignment: &Assignment,
     taker: &Taker,
@@ -361,10 +371,12 @@ async fn force_release(
         tokio::time::sleep(LOOK).await;
     }
     let seen = found?;
-    let call = Call::Evict { lock: lock.to_owned(), hold: seen.hold, token: seen.token };
+    let op = recorder.number(worker);
+    let graceful = op.is_multiple_of(3);
+    let call = Call::Evict { lock: lock.to_owned(), hold: seen.hold, token: seen.token, graceful };
     let due = recorder.now() + assignment.ttl.as_nanos() as u64;
-    let op = recorder.begin(worker, Some(due), call);
-    let outcome = taker.evict(lock, &seen).await;
+    recorder.begin_as(worker, op, Some(due), call);
+    let outcome = taker.evict(lock, &seen, graceful).await;
     let token = if let Outcome::Evicted { token, gone: false } = outcome { token } else { None };
     recorder.end(op, outcome);
     token.map(|token| (op, token))

@@ -6,7 +6,7 @@ pub(crate) mod pty;
 pub(crate) mod servers;
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
@@ -24,6 +24,13 @@ pub(crate) const LASTING: &str = "600s";
 
 /// How often is looked for what is waited for.
 const LOOK: Duration = Duration::from_millis(5);
+
+/// A copy of the program. Made by a process of its own: a file that this one writes stays open in a process that another test starts at that moment, and a
+/// program that is open for writing is not run.
+pub(crate) fn copy_program(to: &Path) {
+    let copied = Command::new("cp").arg(LEASEHOLD).arg(to).status().unwrap();
+    assert!(copied.success(), "cp: {copied}");
+}
 
 /// Waits until `look` finds something.
 #[track_caller]

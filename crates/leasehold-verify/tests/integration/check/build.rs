@@ -83,6 +83,10 @@ impl History {
         self.events.push(Event::Unheld { t: t * MS, op });
     }
 
+    pub(crate) fn requested(&mut self, t: u64, op: OpId) {
+        self.events.push(Event::Requested { t: t * MS, op });
+    }
+
     pub(crate) fn lost(&mut self, t: u64, op: OpId, deadline: u64) {
         self.events.push(Event::Lost { t: t * MS, op, deadline: deadline * MS, reason: "expired".to_owned() });
     }

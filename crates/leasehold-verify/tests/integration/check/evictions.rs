@@ -13,9 +13,41 @@ fn evict(
     (hold, token): (OpId, u64),
     did: Outcome,
 ) -> OpId {
-    let op = history.begin(from, worker, Call::Evict { lock: "a".to_owned(), hold: Some(hold), token });
+    let op =
+        history.begin(from, worker, Call::Evict { lock: "a".to_owned(), hold: Some(hold), token, graceful: false });
     history.end(to, op, did);
     op
+}
+
+/// Worker 3 asks worker 1 to release "a" from 100 to 110; worker 2 is granted at `granted`, and worker 1 releases it at `released`.
+fn asked(learned: Option<u64>, released: u64, granted: u64) -> History {
+    let mut history = History::of(Workload::Mutex);
+    let first = history.take((0, 10), 1, 1);
+    let graceful = Call::Evict { lock: "a".to_owned(), hold: Some(first), token: 1, graceful: true };
+    let op = history.begin(100, 3, graceful);
+    history.end(110, op, Outcome::Evicted { token: None, gone: false });
+    if let Some(learned) = learned {
+        history.requested(learned, first);
+    }
+    history.held(released - 10, first);
+    let second = history.take((20, granted), 2, 3);
+    history.held(granted + 50, second);
+    history.release((released, released + 10), first);
+    history.done(3_000);
+    history
+}
+
+#[test]
+fn after_a_graceful_eviction_the_next_is_granted_only_when_the_holder_has_released() {
+    asked(Some(120), 400, 420).keeps(Eviction);
+    // The same grant would be the stated exception after one that is not graceful.
+    asked(Some(120), 400, 300).breaks(Exclusion, 1);
+}
+
+#[test]
+fn a_holder_learns_of_a_graceful_eviction_as_soon_as_of_any() {
+    asked(Some(900), 1_000, 1_020).breaks(Eviction, 1);
+    asked(None, 1_000, 1_020).breaks(Eviction, 1);
 }
 
 fn evicted(token: u64) -> Outcome {
