@@ -63,6 +63,7 @@
 //! | a clock jumps forward | its node lets others in earlier. As soon as such nodes, with those that had not voted for the holder, are a majority, two may hold, and tokens tell them apart: with all votes three of five must jump, with a bare majority of them one is enough |
 //! | a record was dropped, an hour after its last use | tokens go on from the clock; it is kept until the node's clock has passed its token |
 //! | a claim is evicted | it goes, and a higher token is stored on a majority. Each node that had it publishes that to its client, which renews at once: the renewal is refused. A client that may not subscribe learns of it by its next renewal |
+//! | an operator asks for a release | each node that has the claim publishes that to its client; the first message counts. A client that may not subscribe does not learn of it, and the operator sees that it still holds |
 //! | ... that is gone already | no node has it, and none stores anything |
 
 mod config;

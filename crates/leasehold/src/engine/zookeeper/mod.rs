@@ -52,6 +52,7 @@
 //! | the leader dies | no answers until there is another, who gives all sessions their full timeout again |
 //! | a follower is cut off | its reads prove nothing; without writes the lease runs down, before the leader ends the session |
 //! | a claim is evicted | its node goes, and a mark comes in the same transaction. A holder's own watch tells: lost; a waiter finds the mark, and ends with an error |
+//! | an operator asks for a release | a line in the node's data, over the version that was read; its holder's watch tells. If its client writes to the node at that moment, the line is written again |
 //! | somebody deletes our node by hand | our own watch tells: lost; a waiter goes to the end of the queue |
 //! | an event is seen after a broken connection | it is not trusted: the list is read again |
 //! | the folder vanishes | it is made again; tokens go on |

@@ -49,6 +49,7 @@
 //! | the process is killed while its cohort is ahead of the row | the first of the cohort stands there until its lease ends, as if it had been the one killed |
 //! | somebody puts out who stands in the row, but has passed it on | the eviction's token is above all that were taken in advance; whoever of the cohort has the lock is told that it is lost when the row is next read, a round trip later. So it is if somebody of another client puts out one who waits |
 //! | a claim was let in, and evicted before anybody took that | the row that is read next does not have it: what it was given is taken back |
+//! | an operator asks for a release | a mark in the row, and a message where there are any; a client finds the mark with whatever it reads next |
 //! | who has it cannot be written down, or it is not known whether it was | nothing more is passed on until a write has been made; the lease ends here with what was written last, or the next renewal writes it |
 //! | a pooler changes sessions | it is looked for before anything is kept in a session, and refused; with `pooler=transaction` nothing is kept in one, and no statement is prepared |
 //! | the server is short of connections | a client that holds nothing gives its own up and polls ([`connections`](crate::logic::connections)); one that is refused while it waits goes on waiting |
