@@ -139,7 +139,7 @@ async fn all_of_it_is_enough_for_everything() {
     assert_eq!(two.list("").await.expect("a list").len(), 1);
     let view = two.inspect("a").await.expect("a view");
     two.request_release("a", view.holders[0].claim, "").await.expect("a request").expect("it holds");
-    tokio::time::timeout(SOON, held.release_requested()).await.expect("it is asked");
+    tokio::time::timeout(BOUND, held.release_requested()).await.expect("it is asked");
     let evicted = two.evict("a", view.holders[0].claim).await.expect("an eviction");
     assert!(evicted.token > Some(held.token()));
     assert_eq!(soon("it is told", held.lost()).await, LostReason::Taken);

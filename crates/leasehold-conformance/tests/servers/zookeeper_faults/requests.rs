@@ -28,14 +28,19 @@ async fn a_free_lock_costs_two_requests() {
     let locks = Locks::builder().ttl(LONG).clock(clock).open(&site.url()).await.expect("a client");
     drop(locks.mutex("a").lock().await.expect("a lock"));
     site.until_nodes("a", 0).await;
-    let before = site.packets().await.0;
-    for _ in 0..100 {
-        let guard = locks.mutex("a").lock().await.expect("a lock");
-        let _ = guard.release().await.expect("a release");
-    }
-    let cost = site.packets().await.0 - before;
-    // A few pings of the two clients may have come between.
-    assert!((200..=210).contains(&cost), "{cost} requests for 100 locks");
+    let asking = asking(&site).await.0;
+    // Pings of the two clients come between, the more the slower the machine is: some ten locks are without.
+    eventually(SOON, || async {
+        let before = site.packets().await.0;
+        for _ in 0..10 {
+            let guard = locks.mutex("a").lock().await.expect("a lock");
+            let _ = guard.release().await.expect("a release");
+        }
+        let cost = site.packets().await.0 - before - asking;
+        assert!(cost >= 20, "{cost} requests for 10 locks");
+        if cost == 20 { Ok(()) } else { Err(format!("{cost} requests for 10 locks")) }
+    })
+    .await;
 }
 
 /// A give-back wakes one waiter, which needs no further request: however many wait.
