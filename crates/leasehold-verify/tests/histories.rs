@@ -104,12 +104,12 @@ async fn a_soak_of_a_part_says_so_and_goes_on_where_it_ended() {
     let out = folder.path().join("out");
     let (_, help) = soak(&out, &["--help"]);
     assert!(help.contains("--histories N") && !out.exists(), "{help}");
-    let readme = folder.path().join("README.md");
+    let page = folder.path().join("guarantees.md");
     let marks = "before\n<!-- promises -->\nold\n<!-- /promises -->\nafter\n";
-    std::fs::write(&readme, marks).expect("written");
-    let (done, words) = soak(&out, &["--only", "memory/none", "--readme", &readme.display().to_string()]);
+    std::fs::write(&page, marks).expect("written");
+    let (done, words) = soak(&out, &["--only", "memory/none", "--tables", &page.display().to_string()]);
     assert!(!done && words.contains("not with --only"), "{words}");
-    assert_eq!(std::fs::read_to_string(&readme).expect("it is there"), marks, "a part is no table");
+    assert_eq!(std::fs::read_to_string(&page).expect("it is there"), marks, "a part is no table");
     let part = |histories| soak(&out, &["--only", "memory/none", "--ops", "60", "--histories", histories]);
     let (done, words) = part("1");
     assert!(done && words.contains("memory under nothing: 3 histories"), "{words}");

@@ -12,7 +12,8 @@
 //! | `leasehold_renew_total` | counter | `result`: renewed, held, lost, unknown | answers to renewals |
 //! | `leasehold_renew_seconds` | histogram | | one batch of renewals |
 //! | `leasehold_lease_remaining_seconds` | gauge | | what is left of the lease that ends first |
-//! | `leasehold_lost_total` | counter | `reason`: expired, taken, max-hold | guards that ended without a release |
+//! | `leasehold_lost_total` | counter | `reason`: expired, taken, max-hold, release-requested | guards that ended without a release |
+//! | `leasehold_release_requested_total` | counter | | operators that asked for the release of a lock |
 //! | `leasehold_release_total` | counter | `result`: released, lost, error | releases |
 //! | `leasehold_fencing_rejected_total` | counter | | stale tokens refused by a [`Fence`](crate::fence::Fence) |
 //! | `leasehold_engine_up` | gauge | | 1 after an answer of the engine, 0 after a failure to reach it |

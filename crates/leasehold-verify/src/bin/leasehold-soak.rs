@@ -13,7 +13,7 @@ use leasehold_verify::worker;
 use serde::{Deserialize, Serialize};
 
 const HELP: &str = "\
-leasehold-soak [--histories N] [--ops N] [--faults N] [--at-once N] [--seed N] [--only ENGINE[/FAULT]] [--for MINUTES] [--out DIR] [--readme FILE]
+leasehold-soak [--histories N] [--ops N] [--faults N] [--at-once N] [--seed N] [--only ENGINE[/FAULT]] [--for MINUTES] [--out DIR] [--tables FILE]
 
 Goes round all engines and faults, ten histories each at a time, until each has had as many as it should. After each round what was found so far is in the
 files; if it is ended, the same command goes on where the last whole round ended, unless the program was built anew since.
@@ -26,7 +26,7 @@ files; if it is ended, the same command goes on where the last whole round ended
   --only E[/F]    only this engine, or this engine under this fault
   --for MINUTES   begins no further round after this time
   --out DIR       where soak.json, promises.md and broken histories go (target/soak)
-  --readme FILE   puts the table between its marks `<!-- promises -->` and `<!-- /promises -->`";
+  --tables FILE   puts the tables between its marks `<!-- promises -->` and `<!-- /promises -->`";
 
 /// Histories of a cell in one round; in each round there is one of a scheduled job, too.
 const ROUND: u64 = 10;
@@ -48,7 +48,7 @@ struct Options {
     only: Option<String>,
     minutes: Option<u64>,
     out: PathBuf,
-    readme: Option<PathBuf>,
+    tables: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -87,7 +87,7 @@ fn options() -> Result<Options, String> {
         kept: out.clone(),
         judge: Judge { time: Time::Fail },
     };
-    let mut options = Options { extent, only: None, minutes: None, out, readme: None };
+    let mut options = Options { extent, only: None, minutes: None, out, tables: None };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"))?;
@@ -101,12 +101,12 @@ fn options() -> Result<Options, String> {
             "--only" => options.only = Some(value),
             "--for" => options.minutes = Some(number()?),
             "--out" => options.out = PathBuf::from(value),
-            "--readme" => options.readme = Some(PathBuf::from(value)),
+            "--tables" => options.tables = Some(PathBuf::from(value)),
             _ => return Err(format!("{word} is not known\n\n{HELP}")),
         }
     }
-    if options.only.is_some() && options.readme.is_some() {
-        return Err("--readme takes the table of all engines and faults: not with --only".to_owned());
+    if options.only.is_some() && options.tables.is_some() {
+        return Err("--tables takes the table of all engines and faults: not with --only".to_owned());
     }
     options.extent.kept = options.out.join("broken");
     Ok(options)
@@ -201,7 +201,7 @@ fn write(options: &Options, found: &Found) -> Result<(), String> {
         let path = options.out.join(name);
         std::fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))?;
     }
-    options.readme.as_ref().map_or(Ok(()), |readme| put_into(readme, &table))
+    options.tables.as_ref().map_or(Ok(()), |file| put_into(file, &table))
 }
 
 /// Runs the controls, all at a time; what was not found out is a problem.
@@ -228,12 +228,11 @@ async fn controls(extent: &Extent) -> Vec<String> {
 }
 
 /// Puts the table into a document, between its marks.
-fn put_into(readme: &std::path::Path, table: &str) -> Result<(), String> {
+fn put_into(file: &std::path::Path, table: &str) -> Result<(), String> {
     const MARKS: [&str; 2] = ["<!-- promises -->\n", "<!-- /promises -->"];
-    let text = std::fs::read_to_string(readme).map_err(|error| format!("{}: {error}", readme.display()))?;
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let parts = text.split_once(MARKS[0]).and_then(|(before, rest)| Some((before, rest.split_once(MARKS[1])?.1)));
-    let (before, after) =
-        parts.ok_or_else(|| format!("{} has no {}…{}", readme.display(), MARKS[0].trim(), MARKS[1]))?;
+    let (before, after) = parts.ok_or_else(|| format!("{} has no {}…{}", file.display(), MARKS[0].trim(), MARKS[1]))?;
     let text = format!("{before}{}{table}{}{after}", MARKS[0], MARKS[1]);
-    std::fs::write(readme, text).map_err(|error| format!("{}: {error}", readme.display()))
+    std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))
 }
