@@ -49,7 +49,7 @@ fn is_virtual(path: &Path, text: &str) -> bool {
         || text.contains("start_paused")
 }
 
-/// The assertions about elapsed time: their lines, and what they say.
+/// The assertions about elapsed time, and what is watched for a time: their lines, and what they say.
 fn timed(text: &str) -> Vec<(usize, String)> {
     let bound = bound_to_elapsed(text);
     let mut found = Vec::new();
@@ -58,9 +58,35 @@ fn timed(text: &str) -> Vec<(usize, String)> {
         let names_one =
             bound.iter().any(|(from, name)| *from < at && at - from < 4000 && has_word(condition(body), name));
         let is_time = ["elapsed()", ".since("].iter().any(|word| condition(body).contains(word)) || names_one;
-        if is_time && condition(body).contains('<') {
+        let is_shortened = condition(body).contains('>') && is_shortened(&text[..at], condition(body));
+        if is_time && (condition(body).contains('<') || is_shortened) {
             let line = text[..at].matches('\n').count() + 1;
             found.push((line, body.split_whitespace().collect::<Vec<_>>().join(" ")));
+        }
+    }
+    found.extend(watched(text));
+    found.sort();
+    found
+}
+
+/// Whether a lower bound has something taken off it, by a guess at how exact clocks are: then it is no bound. `before` is the text before the
+/// assertion, in which its names are bound.
+fn is_shortened(before: &str, condition: &str) -> bool {
+    let here = before.rfind("\nasync fn ").or_else(|| before.rfind("\nfn ")).map_or(before, |at| &before[at..]);
+    let bound = here.match_indices("let ").filter_map(|(at, _)| here[at + 4..].split(';').next()?.split_once('='));
+    condition.contains(" - ")
+        || bound.filter(|(_, value)| value.contains(" - ")).any(|(name, _)| has_word(condition, name.trim()))
+}
+
+/// What is watched for a time: `if x.elapsed() > … { Ok(…) } else { Err(…) }`, with an assertion that holds only as long as the machine is fast.
+fn watched(text: &str) -> Vec<(usize, String)> {
+    let mut found = Vec::new();
+    for (at, _) in text.match_indices("if ") {
+        let Some((condition, then)) = text[at..].split_once('{') else { continue };
+        let ends_a_watch = then.trim_start().starts_with("Ok(") && condition.contains(".elapsed()");
+        if ends_a_watch && !condition.contains(';') {
+            let line = text[..at].matches('\n').count() + 1;
+            found.push((line, condition.split_whitespace().collect::<Vec<_>>().join(" ")));
         }
     }
     found
@@ -120,6 +146,19 @@ mod tests {
         let named = "let took = start.elapsed();\nassert!(\n  took < SOON\n);";
         assert_eq!(timed(named), [(2, "took < SOON".to_owned())]);
         assert_eq!(timed("assert!(clock.now().since(start) <= BOUND);").len(), 1);
+    }
+
+    #[test]
+    fn a_watch_that_ends_by_the_clock_and_a_shortened_lower_bound_are_found() {
+        let watch = "eventually(SOON, || async {\n    assert!(held.is_held(), \"{:?}\", start.elapsed());\n    \
+                     if start.elapsed() > SESSION * 9 / 4 { Ok(()) } else { Err(\"not yet\") }\n})";
+        assert_eq!(timed(watch), [(3, "if start.elapsed() > SESSION * 9 / 4".to_owned())]);
+        let shortened = "let least = TTL - Duration::from_millis(50);\nassert!(start.elapsed() >= least, \"{:?}\", x);";
+        assert_eq!(timed(shortened).len(), 1);
+        assert_eq!(timed("assert!(start.elapsed() >= TTL - SLACK);").len(), 1);
+        // A bound of another test.
+        let other = "async fn a() {\n let least = x - y;\n}\nasync fn b() {\n assert!(start.elapsed() >= least);\n}";
+        assert_eq!(timed(other), []);
     }
 
     #[test]

@@ -208,8 +208,7 @@ impl EngineArg {
         let unreachable =
             move |error: &leasehold::Error| tell(&format!("{error}; retrying for up to {}", human(within)));
         let builder = Locks::builder().ttl(ttl).connect_timeout(within).on_unreachable(unreachable);
-        let locks = builder.open(self.url()).await;
-        let locks = locks.map_err(|error| Failure::from(error).at(&output::hide_passwords(self.url())))?;
+        let locks = builder.open(self.url()).await?;
         let caution = locks.capabilities().caution;
         if !caution.is_empty() {
             output::say(&format!("warning: {caution}"));
@@ -217,15 +216,14 @@ impl EngineArg {
         Ok(locks)
     }
 
-    /// Opens the engine to look, asks it for something and closes it. The answer, and the engine's URL; a failure names it, too.
+    /// Opens the engine to look, asks it for something and closes it. The answer, and the engine's URL.
     pub(crate) async fn ask<T>(
         &self,
         question: impl AsyncFnOnce(&Locks) -> leasehold::Result<T>,
     ) -> Result<(T, String), Failure> {
         let (locks, url) = self.open_to_look().await?;
-        let at = |error| Failure::from(error).at(&url);
-        let answer = question(&locks).await.map_err(at)?;
-        locks.close().await.map_err(at)?;
+        let answer = question(&locks).await?;
+        locks.close().await?;
         Ok((answer, url))
     }
 }

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
+use leasehold::engine::EngineUrl;
 use leasehold_command::secret;
 use rustix::termios::isatty;
 
@@ -57,7 +58,17 @@ pub(crate) fn settle(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Fa
     } else if typed == Some(ValueSource::CommandLine) {
         hide(&arg.engine);
     }
+    // A URL that cannot be read is refused where it is used.
+    for path in EngineUrl::parse(&arg.engine).map(|url| url.exposed_files()).unwrap_or_default() {
+        warn_of(&path);
+    }
     Ok(())
+}
+
+/// Another user can read this file.
+fn warn_of(path: &Path) {
+    let path = path.display();
+    output::say(&format!("warning: every user can read the password in {path}: chmod o-r {path}"));
 }
 
 /// The URL in the first line of a file.
@@ -75,7 +86,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     let url = named(text.lines().next().unwrap_or_default().trim())
         .map_err(|_| Failure::usage(format!("{shown} has no URL in its first line")))?;
     if open_to_all && secret::has_password(&url) {
-        output::say(&format!("warning: every user can read the password in {shown}: chmod o-r {shown}"));
+        warn_of(path);
     }
     Ok(url)
 }

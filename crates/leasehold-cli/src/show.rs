@@ -18,15 +18,15 @@ pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
         list_text(&views, &url)
     };
     output::out(&text)?;
-    Ok(say_troubles(&views))
+    Ok(say_troubles(&views, &url))
 }
 
 /// Says what is damaged; the exit code.
-fn say_troubles(views: &[LockView]) -> u8 {
+fn say_troubles(views: &[LockView], url: &str) -> u8 {
     let mut code = 0;
     for view in views {
         if let Some(trouble) = &view.trouble {
-            output::say(&format!("{}: {trouble}", clean(view.name.as_str())));
+            output::say(&format!("{url}: lock {}: {trouble}", clean(view.name.as_str())));
             code = exit::UNAVAILABLE;
         }
     }
@@ -77,7 +77,7 @@ pub(crate) async fn show(args: ShowArgs) -> Result<u8, Failure> {
     let (view, url) = args.engine.ask(async |locks| locks.inspect(&name).await).await?;
     let text = if args.output.json { output::json(&LockJson::new(&view, &url)) } else { show_text(&view, &url) };
     output::out(&text)?;
-    Ok(say_troubles(std::slice::from_ref(&view)))
+    Ok(say_troubles(std::slice::from_ref(&view), &url))
 }
 
 fn show_text(view: &LockView, url: &str) -> String {

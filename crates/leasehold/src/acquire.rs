@@ -49,7 +49,7 @@ pub(crate) async fn acquire(
     } else {
         desk.can.check(&terms)
     };
-    refusal.map_err(|error| error.about(&terms.name).at_engine(shared.engine_name()))?;
+    refusal.map_err(|error| shared.locate(error.about(&terms.name)))?;
     let span = tracing::debug_span!("acquire", name = %terms.name, mode = %terms.mode, engine = shared.engine_name());
     let claim = Arc::new(Claim::on(desk.clock.clone(), terms));
     let mut asked = None;
@@ -69,7 +69,7 @@ pub(crate) async fn acquire(
     attempt.inflight = asked;
     let result = if span.is_disabled() { attempt.run().await } else { attempt.run().instrument(span).await };
     attempt.report(&result);
-    result.map_err(|error| error.about(attempt.claim.name()).at_engine(shared.engine_name()))
+    result.map_err(|error| shared.locate(error.about(attempt.claim.name())))
 }
 
 /// Takes several locks in one step, where the engine can and all are free. `None`: take them one after the other.
@@ -90,7 +90,9 @@ pub(crate) async fn acquire_all(
     let sent = desk.clock.now();
     let mut step = Arc::clone(&desk.engine).attempt_all(several.claims.clone());
     let bound = || patience.map_or(most, |patience| most.min(patience.saturating_add(GRACE)));
-    let Some(grants) = keeper::call(desk, &mut step, bound).await? else {
+    let called = keeper::call(desk, &mut step, bound).await;
+    // An error names one lock: the one that is taken first when they are taken one after the other.
+    let Some(grants) = called.map_err(|error| error.about(several.claims[0].name()))? else {
         several.claims.clear();
         return Ok(None);
     };

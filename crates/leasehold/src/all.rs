@@ -230,7 +230,8 @@ impl AllGuard {
             None => Ok(all),
             Some(lost) => {
                 let message = "was lost again while the others were waited for";
-                Err(Error::new(ErrorKind::Lost, message).about(lost.name()).retryable())
+                let error = Error::new(ErrorKind::Lost, message).about(lost.name()).retryable();
+                Err(lost.shared().locate(error))
             }
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::engine::{self, Engine};
+use crate::engine::{self, Engine, EngineUrl};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::backoff;
 
@@ -46,7 +46,7 @@ impl Connect {
             let error = match self.attempt(url, clock, end.since(clock.now())).await {
                 Some(Ok(engine)) => return Ok(engine),
                 Some(Err(error)) => error,
-                None => return Err(last.unwrap_or_else(|| self.late())),
+                None => return Err(last.unwrap_or_else(|| self.late(url))),
             };
             let left = end.since(clock.now());
             if !error.is_retryable() || left.is_zero() {
@@ -72,8 +72,12 @@ impl Connect {
         clock.timeout(left.saturating_add(GRACE), opening).await.ok()
     }
 
-    fn late(&self) -> Error {
-        let message = format!("the engine could not be reached within {:?}; `leasehold doctor` says why", self.timeout);
-        Error::new(ErrorKind::Unavailable, message).retryable()
+    fn late(&self, url: &str) -> Error {
+        let message = format!("could not be reached within {:?}; `leasehold doctor` says why", self.timeout);
+        let error = Error::new(ErrorKind::Unavailable, message).retryable();
+        match EngineUrl::parse(url) {
+            Ok(url) => error.at_url(url.to_string()),
+            Err(_) => error,
+        }
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::engine::{self, EngineUrl};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::locks::DEFAULT_TTL;
 
 /// How bad a finding is; the worse, the greater.
@@ -185,8 +185,15 @@ impl Options {
 /// Only where there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
-        let url = EngineUrl::parse(url)?.with_passwords()?;
-        let findings = findings(&url, options).await?;
+        let url = EngineUrl::parse(url)?;
+        let shown = url.to_string();
+        let at = |error: Error| match error.kind() {
+            // There is no such engine.
+            ErrorKind::UnknownScheme | ErrorKind::FeatureDisabled => error,
+            _ => error.at_url(shown.clone()),
+        };
+        let url = url.with_passwords().map_err(at)?;
+        let findings = findings(&url, options).await.map_err(at)?;
         Ok(Report::new(&url, options, findings))
     })
 }

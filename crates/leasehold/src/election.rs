@@ -66,8 +66,7 @@ impl Election {
     /// # Errors
     /// `InvalidName`; `Unsupported` if the engine has no inspection.
     pub fn observe(&self) -> Result<Observer> {
-        let capabilities = self.locks.capabilities();
-        capabilities.need(capabilities.inspection, "inspection")?;
+        self.locks.shared.need(self.locks.capabilities().inspection, "inspection")?;
         Ok(Observer { locks: self.locks.clone(), name: self.request.name()?, seen: None })
     }
 }

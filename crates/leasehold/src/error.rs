@@ -86,6 +86,8 @@ struct Inner {
     retryable: bool,
     effect: Effect,
     engine: Option<&'static str>,
+    /// The engine's URL, without secrets.
+    url: Option<Box<str>>,
     /// What it was about, and its name.
     name: Option<(&'static str, LockName)>,
     message: String,
@@ -100,6 +102,7 @@ impl Error {
             retryable: false,
             effect: Effect::None,
             engine: None,
+            url: None,
             name: None,
             message: message.into(),
             source: None,
@@ -124,6 +127,13 @@ impl Error {
     #[must_use]
     pub fn at_engine(mut self, engine: &'static str) -> Self {
         self.0.engine.get_or_insert(engine);
+        self
+    }
+
+    /// The same error, at the engine with this URL. The URL has no secrets: [`Engine::url`](crate::engine::Engine::url).
+    #[must_use]
+    pub fn at_url(mut self, url: impl Into<String>) -> Self {
+        self.0.url.get_or_insert_with(|| url.into().into_boxed_str());
         self
     }
 
@@ -176,6 +186,11 @@ impl Error {
         self.0.engine
     }
 
+    /// The URL of the engine that it happened at, without secrets.
+    pub fn url(&self) -> Option<&str> {
+        self.0.url.as_deref()
+    }
+
     /// The lock, or the record, that it was about.
     pub fn name(&self) -> Option<&LockName> {
         self.0.name.as_ref().map(|(_, name)| name)
@@ -184,18 +199,47 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(engine) = self.0.engine {
-            write!(f, "{engine} engine: ")?;
+        let said = self.said();
+        let place = place(self.0.engine, self.0.url.as_deref(), &said);
+        match (&self.0.name, place) {
+            (Some((what, name)), Some(place)) => write!(f, "{what} {name:?} on {place}: ")?,
+            (Some((what, name)), None) => write!(f, "{what} {name:?}: ")?,
+            (None, Some(place)) => write!(f, "{place}: ")?,
+            (None, None) => {}
         }
-        if let Some((what, name)) = &self.0.name {
-            write!(f, "{what} {name:?}: ")?;
-        }
-        f.write_str(&self.0.message)?;
-        if let Some(source) = &self.0.source {
-            write!(f, ": {source}")?;
-        }
-        Ok(())
+        f.write_str(&said)
     }
+}
+
+/// Where it happened: the engine's URL, or only its scheme where the message has the address already.
+fn place<'a>(engine: Option<&'a str>, url: Option<&'a str>, said: &str) -> Option<&'a str> {
+    let Some(url) = url else { return engine };
+    let scheme = url.split(':').next().unwrap_or(url);
+    match address(url) {
+        // `memory:` has no address.
+        "" => Some(url.trim_end_matches(':')),
+        address if names(said, address) => Some(scheme),
+        _ => Some(url),
+    }
+}
+
+/// The hosts of a URL without user and password, or its path.
+fn address(url: &str) -> &str {
+    let (_, rest) = url.split_once(':').unwrap_or(("", url));
+    let rest = rest.strip_prefix("//").unwrap_or(rest);
+    let rest = rest.split('?').next().unwrap_or_default();
+    let hosts = if rest.starts_with('/') { rest } else { rest.split('/').next().unwrap_or_default() };
+    hosts.rsplit('@').next().unwrap_or_default()
+}
+
+/// Whether a text has this address, and not only as a part of a longer word: a host may be called `a`.
+fn names(text: &str, address: &str) -> bool {
+    let inside = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
+    text.match_indices(address).any(|(at, _)| {
+        let (before, after) = (&text[..at], &text[at + address.len()..]);
+        // A full stop may end a sentence.
+        !before.ends_with(inside) && !after.trim_start_matches('.').starts_with(inside)
+    })
 }
 
 impl StdError for Error {

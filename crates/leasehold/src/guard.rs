@@ -123,10 +123,13 @@ impl Guard {
         }
     }
 
-    fn lost_error(&self, reason: LostReason) -> Error {
-        Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}"))
-            .at_engine(self.shared.engine_name())
-            .about(self.name())
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    pub(crate) fn lost_error(&self, reason: LostReason) -> Error {
+        let error = Error::new(ErrorKind::Lost, format!("lost: {reason}"));
+        self.shared.locate(error).about(self.name())
     }
 
     /// Gives the lock back and says what happened.

@@ -50,6 +50,16 @@ impl Shared {
     pub(crate) fn engine_name(&self) -> &'static str {
         self.desk.can.engine
     }
+
+    /// As [`Desk::locate`].
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        self.desk.locate(error)
+    }
+
+    /// Refuses with `Unsupported` what this engine cannot do.
+    pub(crate) fn need(&self, can: bool, what: &str) -> Result<()> {
+        self.desk.can.need(can, what).map_err(|error| self.locate(error))
+    }
 }
 
 impl Drop for Shared {
@@ -220,7 +230,8 @@ impl Locks {
     /// `InvalidName`, `Unsupported`, or the engine's own.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView> {
         let name = LockName::new(name)?;
-        self.capabilities().need(self.capabilities().inspection, "inspection")?;
+        let need = self.shared.need(self.capabilities().inspection, "inspection");
+        need.map_err(|error| error.about(&name))?;
         let view = self.bounded(Arc::clone(&self.shared.desk.engine).inspect(name.clone())).await;
         view.map_err(|error| error.about(&name))
     }
@@ -230,7 +241,7 @@ impl Locks {
     /// # Errors
     /// `Unsupported`, or the engine's own.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockView>> {
-        self.capabilities().need(self.capabilities().inspection, "inspection")?;
+        self.shared.need(self.capabilities().inspection, "inspection")?;
         self.bounded(Arc::clone(&self.shared.desk.engine).list(prefix.to_owned())).await
     }
 
@@ -250,7 +261,8 @@ impl Locks {
     /// As [`evict`](Self::evict).
     pub async fn evict_because(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Evicted> {
         let name = LockName::new(name)?;
-        self.capabilities().need(self.capabilities().eviction, "eviction")?;
+        let need = self.shared.need(self.capabilities().eviction, "eviction");
+        need.map_err(|error| error.about(&name))?;
         let evicted =
             self.bounded(Arc::clone(&self.shared.desk.engine).evict(name.clone(), claim, reason.to_owned())).await;
         let evicted = evicted.map_err(|error| error.about(&name))?;
@@ -288,8 +300,8 @@ impl Locks {
         tokio::select! {
             () = self.shared.desk.settled() => Ok(()),
             () = self.clock().sleep_until(bound) => {
-                Err(Error::new(ErrorKind::Unavailable, "did not take everything back in time; it ends with its TTL")
-                    .at_engine(self.shared.engine_name()))
+                let message = "timed out releasing pending locks; they expire at their TTL";
+                Err(self.shared.locate(Error::new(ErrorKind::Unavailable, message)))
             }
         }
     }

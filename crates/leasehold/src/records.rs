@@ -38,7 +38,7 @@ impl Locks {
     /// # Errors
     /// `Unsupported` if the engine keeps none.
     pub fn records(&self) -> Result<Records> {
-        self.capabilities().need(self.capabilities().records, "records")?;
+        self.shared.need(self.capabilities().records, "records")?;
         Ok(Records { shared: Arc::clone(&self.shared) })
     }
 }
@@ -113,6 +113,12 @@ impl Records {
         }
     }
 
+    /// As [`Desk::locate`](keeper::Desk::locate).
+    #[cfg(feature = "schedule")]
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        self.shared.locate(error)
+    }
+
     async fn read(&self, name: &LockName) -> Result<Record> {
         self.open()?;
         let found = self.bounded(Arc::clone(&self.shared.desk.engine).recall(name.clone())).await;
@@ -155,7 +161,7 @@ impl Records {
         if value.len() > MAX_RECORD {
             let message = format!("a record has at most {MAX_RECORD} bytes, and this one would have {}", value.len());
             let error = Error::new(ErrorKind::InvalidOption, message).about_record(name);
-            return Err(error.at_engine(self.shared.engine_name()));
+            return Err(self.shared.locate(error));
         }
         Ok(())
     }
@@ -163,7 +169,7 @@ impl Records {
     fn open(&self) -> Result<()> {
         if self.shared.desk.is_refusing() {
             let error = Error::new(ErrorKind::Closed, "this Locks was closed");
-            return Err(error.at_engine(self.shared.engine_name()));
+            return Err(self.shared.locate(error));
         }
         Ok(())
     }
@@ -211,7 +217,7 @@ impl<'a> Tries<'a> {
                 self.failures += 1;
                 pause
             }
-            None if now >= self.give_up => return Err(crowded(self.shared.ttl).at_engine(self.shared.engine_name())),
+            None if now >= self.give_up => return Err(self.shared.locate(crowded(self.shared.ttl))),
             None => {
                 // Those for whom a try takes long need longer pauses to miss each other.
                 let took = now.since(self.asked);

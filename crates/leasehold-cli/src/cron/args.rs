@@ -37,7 +37,8 @@ A crontab (any file that does not end in .toml):
   7 is Sunday); a nickname (@hourly, @daily, @weekly, @monthly, @yearly); or
   @every 90s. After CRON_SECONDS=yes a second stands before the minute. The
   rest of the line is run with /bin/sh -c (SHELL= says otherwise); % is itself.
-  MAILTO is refused: leasehold sends no mail.
+  MAILTO is refused: leasehold sends no mail. So is the user that a line of
+  /etc/crontab has before its command: commands run as leasehold's own user.
   NAME=value lines hold for the jobs below them: they are the environment of
   the commands, but for CRON_TZ (the time zone; TZ is both) and CRON_CRASH,
   CRON_MISSED and so on, which set the options that brackets set for one job.

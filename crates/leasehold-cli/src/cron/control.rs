@@ -20,7 +20,6 @@ pub(super) enum What {
 /// Asks it of each job.
 pub(super) async fn control(what: What, args: ControlArgs) -> Result<u8, Failure> {
     let locks = args.engine.open(DEFAULT_TTL).await?;
-    let url = locks.url();
     let jobs = Jobs::of(&locks)?;
     let mut code = 0;
     for job in &args.jobs {
@@ -28,7 +27,7 @@ pub(super) async fn control(what: What, args: ControlArgs) -> Result<u8, Failure
             Ok(said) => output::out(&format!("{}: {said}\n", clean(job)))?,
             // The others are asked for all the same.
             Err(error) => {
-                let failure = Failure::from(error).at(&url);
+                let failure = Failure::from(error);
                 output::say(&failure.message);
                 code = failure.code;
             }

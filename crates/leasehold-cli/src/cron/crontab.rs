@@ -4,7 +4,8 @@ use super::spec::{Mistake, OPTIONS, Options, Spec};
 
 /// Reads a whole file; all its mistakes are told at once.
 pub(super) fn parse(text: &str) -> (Vec<Spec>, Vec<Mistake>) {
-    let mut page = Page { shell: "/bin/sh".to_owned(), ..Page::default() };
+    let folders = std::env::var("PATH").unwrap_or_default();
+    let mut page = Page { shell: "/bin/sh".to_owned(), folders, ..Page::default() };
     for (index, line) in text.lines().enumerate() {
         let (number, line) = (index + 1, line.trim());
         if line.is_empty() || line.starts_with('#') {
@@ -27,6 +28,8 @@ struct Page {
     options: Options,
     env: Vec<(String, String)>,
     shell: String,
+    /// Where the jobs' programs are: PATH.
+    folders: String,
     seconds: bool,
     specs: Vec<Spec>,
     mistakes: Vec<Mistake>,
@@ -50,6 +53,7 @@ impl Page {
             }
             "TZ" => self.options.set("zone", value)?,
             "SHELL" => value.clone_into(&mut self.shell),
+            "PATH" => value.clone_into(&mut self.folders),
             _ => {
                 if let Some(option) = key.strip_prefix("CRON_") {
                     let option = option.to_ascii_lowercase().replace('_', "-");
@@ -62,8 +66,38 @@ impl Page {
         Ok(())
     }
 
+    /// The user that a line of /etc/crontab has before its command, and that command. `mail` is a user and a program: where there is such a
+    /// program, it is meant.
+    fn user_column<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
+        let (user, command) = command.split_once(char::is_whitespace)?;
+        let command = command.trim_start();
+        let is_one = !command.is_empty() && is_user(user) && !is_program(user, &self.folders);
+        is_one.then_some((user, command))
+    }
+
+    /// What to write instead of a line as the system's cron has it.
+    fn nameless(&self, line: &str) -> String {
+        // Tabs are blanks to a crontab, and not to a terminal.
+        let line = &line.split('\t').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+        let missing = "this line has no name, under which the fleet keeps what has run";
+        let (fields, command) = schedule(line, self.seconds).unwrap_or_default();
+        match self.user_column(command) {
+            None => {
+                let name = name_of(command);
+                format!("{missing}: write `{name}: {line}`, and keep the name from then on")
+            }
+            Some((user, command)) => {
+                let name = name_of(command);
+                format!(
+                    "{missing}, and it has the user {user} before its command, as /etc/crontab has (`{line}`): remove `{user}` and write \
+                     `{name}: {fields} {command}`, and keep the name from then on; {AS_OURSELVES}"
+                )
+            }
+        }
+    }
+
     fn job(&mut self, line: usize, text: &str) -> Result<(), String> {
-        let Some((name, brackets, rest)) = head(text) else { return Err(nameless(text)) };
+        let Some((name, brackets, rest)) = head(text) else { return Err(self.nameless(text)) };
         if let Some(other) = self.specs.iter().find(|spec| spec.name == name) {
             return Err(format!("there is a job {name:?} in line {} already", other.line));
         }
@@ -81,12 +115,21 @@ impl Page {
         if command.is_empty() {
             return Err(format!("there is no command after {schedule:?}"));
         }
+        if let Some((user, command)) = self.user_column(command) {
+            let name = if brackets.is_empty() { name.to_owned() } else { format!("{name} [{brackets}]") };
+            return Err(format!(
+                "this line has the user {user} before its command, as /etc/crontab has: remove `{user}` and write `{name}: {schedule} {command}`; {AS_OURSELVES}"
+            ));
+        }
         let command = vec![self.shell.clone().into(), "-c".into(), command.into()];
         let (name, env) = (name.to_owned(), self.env.clone());
         self.specs.push(Spec { line, name, schedule, command, env, options });
         Ok(())
     }
 }
+
+/// Why a user has no place in a line.
+const AS_OURSELVES: &str = "every command runs as the user that leasehold runs as";
 
 /// `NAME = value`, the value perhaps in quotes.
 fn assignment(line: &str) -> Option<(&str, &str)> {
@@ -119,18 +162,23 @@ fn is_field(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_digit() || "*/,-?".contains(c))
 }
 
-/// A line as the system's cron has it. The command's own name is a name as good as any.
-fn nameless(line: &str) -> String {
-    // Tabs are blanks to a crontab, and not to a terminal.
-    let line = &line.split('\t').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
-    let command = schedule(line, false).map(|(_, command)| command).unwrap_or_default();
+/// A name for a job: that of its command is as good as any.
+fn name_of(command: &str) -> &str {
     let word = command.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let word = word.split('.').next().unwrap_or_default();
     let fits = !word.is_empty() && word.chars().all(|c| c.is_alphanumeric() || c == '-' || c == '_');
-    let word = if fits { word } else { "nightly" };
-    format!(
-        "this line has no name, under which the fleet keeps what has run: write `{word}: {line}`, and keep the name from then on"
-    )
+    if fits { word } else { "nightly" }
+}
+
+/// Whether this host has a user of this name.
+fn is_user(word: &str) -> bool {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    word == "root" || users.lines().any(|line| line.split(':').next() == Some(word))
+}
+
+/// Whether a program of this name is in one of these folders.
+fn is_program(word: &str, folders: &str) -> bool {
+    word.contains('/') || std::env::split_paths(folders).any(|folder| folder.join(word).is_file())
 }
 
 /// The fields of the timetable, and the command after them.

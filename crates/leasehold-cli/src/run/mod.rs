@@ -107,9 +107,8 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
         Ok(Acquired::Interrupted(signal)) => Ok(exit::by_signal(signal.as_raw())),
         Err(failure) => Err(failure),
     };
-    let url = locks.url();
     close(locks, &mut signals, report).await;
-    result.map_err(|failure| failure.at(&url))
+    result
 }
 
 /// What one run works with.
@@ -151,7 +150,7 @@ async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, 
     let outcome = release(run, guard, signals).await;
     // A loss that is only found at the release is said, too: the exit code alone does not say what it is about.
     if let Some(Outcome::WasLost(reason)) = outcome.filter(|_| !end.lost) {
-        run.report.lost(&run.plan.name, reason, "the command had ended by then");
+        run.report.lost(&run.plan.name, &run.locks.url(), reason, "the command had ended by then");
     }
     let lost = end.lost || !held_at_end || (was_held && matches!(outcome, Some(Outcome::WasLost(_))));
     Ok(if lost && run.plan.rules.on_lost != OnLost::Ignore { exit::LOST } else { code })
@@ -188,6 +187,7 @@ async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<
     let (warden_for_it, state) = (&mut warden, State::default());
     let supervisor = Supervisor {
         plan,
+        engine: run.locks.url(),
         guard,
         clock,
         report,

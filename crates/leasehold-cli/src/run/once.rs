@@ -55,7 +55,7 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
     let result = tend(&locks, job, args.skew, wait, task, &course, &mut signals).await;
     let url = locks.url();
     close(locks, &mut signals, report).await;
-    match result.map_err(|failure| failure.at(&url)) {
+    match result {
         Ok(Tended { code: Some(code), .. }) => Ok(code),
         Ok(Tended { ended, .. }) => {
             if ended.is_empty() {

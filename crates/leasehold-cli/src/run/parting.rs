@@ -19,17 +19,18 @@ pub(super) async fn release(run: &Run<'_>, guard: Guard, signals: &mut Signals) 
         released = guard.release() => released,
         _ = signals.next_end() => return None,
         () = run.locks.clock().sleep_until(bound) => {
-            run.report.warning("the engine did not confirm the release; the lock ends with its TTL");
+            let (name, engine) = (&run.plan.name, run.locks.url());
+            run.report.warning(&format!("the release of lock {name} on {engine} was not confirmed; it expires at its TTL"));
             return None;
         }
     };
     match released {
         Ok(outcome) => {
-            run.report.released(&run.plan.name, outcome);
+            run.report.released(&run.plan.name, &run.locks.url(), outcome);
             Some(outcome)
         }
         Err(error) => {
-            run.report.warning(&format!("{error}; the lock ends with its TTL"));
+            run.report.warning(&format!("{error}; the lock expires at its TTL"));
             None
         }
     }

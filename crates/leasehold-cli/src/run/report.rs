@@ -46,12 +46,12 @@ enum Event<'a> {
     NotAcquired { name: &'a str, engine: &'a str, holders: Vec<PartyJson<'a>>, ahead: usize, waited_seconds: f64 },
     Started { pid: u32 },
     Stopped { message: &'a str },
-    Lost { name: &'a str, reason: &'a str, action: &'a str },
-    ReleaseRequested { name: &'a str, action: &'a str },
+    Lost { name: &'a str, engine: &'a str, reason: &'a str, action: &'a str },
+    ReleaseRequested { name: &'a str, engine: &'a str, action: &'a str },
     Ended { code: Option<u8>, signal: Option<i32> },
     Note { message: &'a str },
     Warning { message: &'a str },
-    Released { name: &'a str, outcome: &'a str },
+    Released { name: &'a str, engine: &'a str, outcome: &'a str },
     Error { kind: &'a str, message: &'a str },
     Exit { code: u8 },
 }
@@ -107,25 +107,26 @@ impl Report {
     }
 
     /// Always told: somebody else may hold the lock now.
-    pub(super) fn lost(&self, name: &LockName, reason: LostReason, action: &str) {
+    pub(super) fn lost(&self, name: &LockName, engine: &str, reason: LostReason, action: &str) {
         if reason == LostReason::ReleaseRequested {
-            let event = Event::ReleaseRequested { name: name.as_str(), action };
-            return self.tell(&event, &format!("an operator asks for the release of the lock {name}; {action}"));
+            let event = Event::ReleaseRequested { name: name.as_str(), engine, action };
+            let line = format!("an operator asks for the release of the lock {name} on {engine}; {action}");
+            return self.tell(&event, &line);
         }
         let words = match reason {
             LostReason::MaxHold => "--max-hold is over".to_owned(),
             other => other.to_string(),
         };
-        let event = Event::Lost { name: name.as_str(), reason: reason.as_str(), action };
-        self.tell(&event, &format!("the lock {name} is lost: {words}; {action}"));
+        let event = Event::Lost { name: name.as_str(), engine, reason: reason.as_str(), action };
+        self.tell(&event, &format!("the lock {name} is lost on {engine}: {words}; {action}"));
     }
 
-    pub(super) fn released(&self, name: &LockName, outcome: Outcome) {
+    pub(super) fn released(&self, name: &LockName, engine: &str, outcome: Outcome) {
         let outcome = match outcome {
             Outcome::Released => "released",
             Outcome::WasLost(_) => "was-lost",
         };
-        self.if_asked(&Event::Released { name: name.as_str(), outcome }, outcome);
+        self.if_asked(&Event::Released { name: name.as_str(), engine, outcome }, outcome);
     }
 
     pub(super) fn ended(&self, status: Status) {

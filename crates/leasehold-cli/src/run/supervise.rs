@@ -23,6 +23,8 @@ const LOOK_FOR_GONE: Duration = Duration::from_millis(5);
 /// Watches over one command.
 pub(super) struct Supervisor<'a> {
     pub(super) plan: &'a Plan,
+    /// The engine's URL, without secrets.
+    pub(super) engine: String,
     pub(super) guard: &'a Guard,
     pub(super) clock: &'a Clock,
     pub(super) report: &'a Report,
@@ -165,7 +167,7 @@ impl Supervisor<'_> {
             (OnLost::Term, false) => "ending the command",
             _ => "killing the command",
         };
-        self.report.lost(&self.plan.name, reason, action);
+        self.report.lost(&self.plan.name, &self.engine, reason, action);
         self.state.lost = true;
         self.state.ending = Some(schedule);
     }

@@ -86,7 +86,7 @@ fn one_that_is_asked_gets_term_and_the_next_comes_after_it() {
     let said = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).ok();
     assert!(said.out().starts_with("released a within"), "{}", said.out());
     assert!(said.err().contains("waiting until it is released"), "{}", said.err());
-    running.end().failed(75, "an operator asks for the release of the lock a; ending the command");
+    running.end().failed(75, "an operator asks for the release of the lock a on file:");
     waiter.end().ok();
     assert_eq!(place.read("order"), "clean\nnext\n");
 }

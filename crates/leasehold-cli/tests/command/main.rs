@@ -9,6 +9,7 @@ mod doctor;
 mod doctor_redlock;
 mod doctor_sql;
 mod doctor_zookeeper;
+mod errors;
 #[cfg(feature = "nightly")]
 mod fleet;
 mod inherited;

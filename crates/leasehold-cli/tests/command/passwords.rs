@@ -93,6 +93,48 @@ async fn the_password_alone_can_stand_in_a_file() {
     .await;
 }
 
+/// In whichever way the file is named, and whether or not the engine can be reached: one line names it and what helps.
+#[test]
+fn a_file_that_every_user_can_read_is_warned_of() {
+    let place = Place::new();
+    let (secret, engine) = (place.path("secret"), place.path("engine"));
+    write_private(&secret, &format!("{PASSWORD}\n"));
+    write_private(&engine, &format!("redis://u:{PASSWORD}@127.0.0.1:1\n"));
+    let run = |options: &[&str], variable: (&str, &str)| {
+        let args = [options, &["--connect-timeout", "0"]].concat();
+        crate::common::Ran(place.leasehold(&args).env(variable.0, variable.1).output().unwrap()).failed(69, "").err()
+    };
+    let ways = [
+        "redis://u@127.0.0.1:1/0?password-file=",
+        "redis+sentinel://127.0.0.1:1/m?sentinel-password-file=",
+        "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?password-file=",
+        "mysql://u@127.0.0.1:1/d?password-file=",
+        "postgres://u@127.0.0.1:1/d?password-file=",
+        "zookeeper://u@127.0.0.1:1/d?password-file=",
+    ]
+    .map(|way| format!("{way}{}", secret.display()));
+    for (mode, warnings) in [(0o600, 0), (0o640, 0), (0o644, 1)] {
+        for path in [&secret, &engine] {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let count = |said: &str, path: &Path| {
+            assert!(!said.contains(PASSWORD), "{said}");
+            let line = format!("every user can read the password in {path}: chmod o-r {path}", path = path.display());
+            assert_eq!(said.matches(&line).count(), warnings, "{mode:o}: {said}");
+            assert_eq!(said.matches("chmod").count(), warnings, "{mode:o}: {said}");
+        };
+        for url in &ways {
+            count(&run(&["ls", "--engine", url], ("X", "")), &secret);
+            count(&run(&["ls"], ("LEASEHOLD_ENGINE", url)), &secret);
+        }
+        let engine_file = engine.to_str().unwrap();
+        count(&run(&["ls", "--engine-file", engine_file], ("X", "")), &engine);
+        let mut command = place.leasehold(["ls", "--connect-timeout", "0"]);
+        let by_variable = command.env_remove("LEASEHOLD_ENGINE").env("LEASEHOLD_ENGINE_FILE", &engine);
+        count(&crate::common::Ran(by_variable.output().unwrap()).failed(69, "").err(), &engine);
+    }
+}
+
 #[tokio::test]
 async fn postgresql_finds_its_own_file() {
     let server = servers::postgres().await;

@@ -151,6 +151,36 @@ fn a_folder_whose_group_is_not_shared_says_what_to_do() {
     host.run(4002, &url, &["run", "job", "--", "true"]).ok();
 }
 
+/// A link to another user's folder: what helps is named, and it is not a change to that folder by us.
+#[test]
+fn a_link_to_another_users_folder_names_its_owner_and_what_to_do() {
+    let host = Host::new();
+    let theirs = host.path("theirs");
+    fs::create_dir(&theirs).unwrap();
+    chown(&theirs, Some(65534), Some(65534)).unwrap();
+    std::os::unix::fs::symlink(&theirs, host.folder()).unwrap();
+    let bare = format!("file://{}", host.folder().display());
+    for (mode, url) in [(0o755, bare.clone()), (0o755, host.url("")), (0o700, bare), (0o700, host.url(""))] {
+        chmod(&theirs, mode);
+        for uid in [4001, 0] {
+            let said = host.run(uid, &url, &["run", "job", "--", "true"]).failed(69, "through a link").err();
+            for part in
+                [&format!("to {}", theirs.display()), "belongs to user nobody (65534)", "Name a folder of our own"]
+            {
+                assert!(said.contains(part), "{part} is not in {said}");
+            }
+            assert!(!said.contains("chmod") && !said.contains("chgrp"), "{said}");
+        }
+    }
+    // Where it leads to cannot be seen.
+    let inner = theirs.join("inner");
+    fs::create_dir(&inner).unwrap();
+    fs::remove_file(host.folder()).unwrap();
+    std::os::unix::fs::symlink(&inner, host.folder()).unwrap();
+    let said = host.run(4001, &host.url(""), &["run", "job", "--", "true"]).failed(69, "is a link to ").err();
+    assert!(said.contains(&format!("{} belongs to user nobody (65534)", theirs.display())), "{said}");
+}
+
 #[test]
 fn a_member_of_the_group_cannot_reach_roots_files_through_the_folder() {
     let host = Host::new();

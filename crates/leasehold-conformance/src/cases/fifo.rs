@@ -122,3 +122,31 @@ async fn passed_over(world: &World, name: &str, lapsed: bool) {
     let guard = granted.expect("no panic").expect("a lock");
     let _ = guard.release().await.expect("a release");
 }
+
+/// A waiter whose bounded wait is longer than its TTL shows that it is alive, keeps its place past a TTL, and gets the lock. A machine may stand
+/// still for a whole TTL: then this place lapses, and another round must show it.
+pub async fn a_wait_longer_than_the_ttl_keeps_its_place(world: &World) {
+    let (waits, others) = (world.locks_for(world.short()).await, world.locks().await);
+    eventually(SOON, async || {
+        let name = world.name("long");
+        let held = others.mutex(&name).lock().await.map_err(|error| error.to_string())?;
+        let wait = |locks: &leasehold::Locks| {
+            let mutex = locks.mutex(&name).wait(SOON);
+            tokio::spawn(async move {
+                let guard = mutex.lock().await?;
+                let token = guard.token();
+                guard.release().await.map(|_| token)
+            })
+        };
+        let first = wait(&waits);
+        world.until_waiting(&name, 1).await;
+        let second = wait(&others);
+        world.until_waiting(&name, 2).await;
+        world.pass(world.short() * 3 / 2).await;
+        let _ = held.release().await.map_err(|error| error.to_string())?;
+        let first = first.await.expect("no panic").expect("a lock, before the wait is over");
+        let second = second.await.expect("no panic").expect("a lock");
+        if first < second { Ok(()) } else { Err(format!("overtaken: it got {first}, the one behind it {second}")) }
+    })
+    .await;
+}

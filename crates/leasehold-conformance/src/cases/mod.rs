@@ -107,6 +107,7 @@ cases! { $
         processes_are_granted_in_the_order_of_arrival [FIFO INSPECTION PROCESSES]
         nobody_barges_past_the_queue [FIFO]
         a_silent_waiter_is_passed_over [FIFO]
+        a_wait_longer_than_the_ttl_keeps_its_place [FIFO INSPECTION]
     }
     reentry {
         the_same_owner_enters_again_with_the_same_token [REENTRY]
@@ -190,6 +191,7 @@ cases! { $
         an_engine_that_is_away_ends_the_wait_in_time []
         an_engine_that_never_answers_ends_the_wait_in_time []
         an_engine_away_for_a_ttl_is_an_error []
+        a_wait_longer_than_the_ttl_covers_the_engines_absence []
     }
     evict {
         the_holder_is_told_and_the_next_is_granted [EVICTION INSPECTION]

@@ -183,3 +183,21 @@ pub async fn an_engine_away_for_a_ttl_is_an_error(world: &World) {
     flaky.mend();
     world.until_free("a").await;
 }
+
+/// A caller that bounds its wait waits for so long: an engine that is away for longer than a TTL, and is back within the wait, grants.
+pub async fn a_wait_longer_than_the_ttl_covers_the_engines_absence(world: &World) {
+    let (locks, flaky) = world.flaky(world.short()).await;
+    flaky.cut();
+    let waits = tokio::spawn(async move { locks.mutex("a").wait(SOON).lock().await.map(drop) });
+    // The TTL counts from the first failure. Asked after it, the engine is still away.
+    eventually(SOON, async || if flaky.calls(Method::Attempt) > 1 { Ok(()) } else { Err("it has not asked twice") }).await;
+    world.pass(world.short() * 2).await;
+    let asked = flaky.calls(Method::Attempt);
+    eventually(SOON, async || {
+        if waits.is_finished() || flaky.calls(Method::Attempt) > asked { Ok(()) } else { Err("it has not asked again") }
+    })
+    .await;
+    flaky.mend();
+    waits.await.expect("no panic").expect("a lock, before the wait is over");
+    world.until_free("a").await;
+}

@@ -10,7 +10,7 @@ use super::worker::Worker;
 use crate::claim::Token;
 use crate::clock::Moment;
 use crate::election::Leader;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::guard::Outcome;
 use crate::lease::LostReason;
 use crate::name::LockName;
@@ -147,8 +147,7 @@ impl Guard {
 
     fn check(&self) -> Result<()> {
         let Some(reason) = self.lost_reason() else { return Ok(()) };
-        let error = Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}"));
-        Err(error.at_engine(self.worker.engine).about(self.name()))
+        Err(self.inner.lost_error(reason))
     }
 
     /// Gives the lock back and says what happened.

@@ -180,7 +180,10 @@ impl Observer {
     /// As [`crate::Observer::next`].
     #[allow(clippy::should_implement_trait, reason = "it never ends, and it fails: no iterator")]
     pub fn next(&mut self) -> Result<Option<Leader>> {
-        let gone = || Error::new(ErrorKind::Closed, "the background thread failed").at_engine(self.worker.engine);
+        let gone = || {
+            let error = Error::new(ErrorKind::Closed, "the background thread failed");
+            error.at_engine(self.worker.engine).at_url(&self.worker.url)
+        };
         let mut observer = self.inner.take().ok_or_else(gone)?;
         let (observer, leader) = self.worker.call(async move {
             let leader = observer.next().await;

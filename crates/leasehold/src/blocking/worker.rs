@@ -15,6 +15,7 @@ pub(super) struct Worker {
     handle: Handle,
     pub(super) clock: Clock,
     pub(super) engine: &'static str,
+    pub(super) url: String,
     /// Never sent on: the thread hears when it is dropped.
     _stay: oneshot::Sender<Infallible>,
 }
@@ -47,8 +48,8 @@ impl Worker {
         };
         std::thread::Builder::new().name("leasehold".into()).spawn(body).map_err(not_started)?;
         let (locks, handle) = answer.recv().map_err(|_| thread_gone())??;
-        let (clock, engine) = (locks.clock().clone(), locks.capabilities().engine);
-        Ok((locks, Arc::new(Self { handle, clock, engine, _stay: stay })))
+        let (clock, engine, url) = (locks.clock().clone(), locks.capabilities().engine, locks.url());
+        Ok((locks, Arc::new(Self { handle, clock, engine, url, _stay: stay })))
     }
 
     /// Runs a call on the thread and waits for its answer.
@@ -56,7 +57,7 @@ impl Worker {
         let (done, answer) = mpsc::sync_channel(1);
         // An answer that nobody takes is dropped, and a guard in it given back.
         self.handle.spawn(async move { drop(done.send(call.await)) });
-        answer.recv().unwrap_or_else(|_| Err(thread_gone().at_engine(self.engine)))
+        answer.recv().unwrap_or_else(|_| Err(thread_gone().at_engine(self.engine).at_url(&self.url)))
     }
 }
 

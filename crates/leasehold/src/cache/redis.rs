@@ -24,6 +24,8 @@ pub(crate) struct Redis {
     prefix: String,
     inbox: String,
     channels: String,
+    /// The URL, without secrets.
+    pub(crate) shown: String,
     pub(crate) bells: Arc<Bells>,
 }
 
@@ -42,6 +44,7 @@ impl Redis {
         let inbox = format!("{:016x}", crate::random::bits() as u64);
         let channel = engine::channel(&config.prefix, &inbox);
         let (prefix, channels) = (config.prefix.clone(), engine::channel(&config.prefix, ""));
+        let shown = config.shown.clone();
         let ears = Ears { channel: channel.clone(), bells: Arc::clone(&bells), stale: Arc::clone(&stale) };
         let scripts = Scripts::new();
         let maker = Maker {
@@ -53,7 +56,7 @@ impl Redis {
             stale,
         };
         let nodes = if lazy { Nodes::begin(maker).await? } else { Nodes::open(maker).await? };
-        Ok(Self { nodes, scripts, prefix, inbox, channels, bells })
+        Ok(Self { nodes, scripts, prefix, inbox, channels, shown, bells })
     }
 
     pub(crate) fn key(&self, key: &str) -> String {

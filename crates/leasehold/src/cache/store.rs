@@ -39,7 +39,10 @@ impl Store {
         let (url, clock) = (EngineUrl::parse(url)?.with_passwords()?, Clock::system());
         let kind = match url.scheme.as_str() {
             "memory" => Kind::Memory(Memory::new(&clock)),
-            "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => Kind::Redis(Redis::open(&url, lazy).await?),
+            "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
+                let opened = Redis::open(&url, lazy).await;
+                Kind::Redis(opened.map_err(|error| error.at_url(url.to_string()))?)
+            }
             other => {
                 let message = format!(
                     "a cache is in redis:, rediss:, redis+sentinel:, redis+cluster: or memory:, not in {other}:"
@@ -57,15 +60,16 @@ impl Store {
     pub async fn step(&self, key: &str, step: Step) -> Result<Said> {
         match &*self.kind {
             Kind::Memory(memory) => Ok(memory.step(key, step)),
-            Kind::Redis(redis) => self.in_time(redis.step(key, &step)).await,
+            Kind::Redis(redis) => self.in_time(redis, redis.step(key, &step)).await,
         }
     }
 
-    async fn in_time<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.clock.timeout(self.timeout, work).await.unwrap_or_else(|_| {
+    async fn in_time<T>(&self, redis: &Redis, work: impl Future<Output = Result<T>>) -> Result<T> {
+        let done = self.clock.timeout(self.timeout, work).await.unwrap_or_else(|_| {
             let message = format!("no answer within {:?}", self.timeout);
-            Err(Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine("redis"))
-        })
+            Err(Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown())
+        });
+        done.map_err(|error| error.at_engine("redis").at_url(&redis.shown))
     }
 
     /// Hears of loads of this key that end from now on.
@@ -79,7 +83,7 @@ impl Store {
     pub(crate) async fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
         match &*self.kind {
             Kind::Memory(memory) => Ok(memory.get(key)),
-            Kind::Redis(redis) => self.in_time(redis.get(key)).await,
+            Kind::Redis(redis) => self.in_time(redis, redis.get(key)).await,
         }
     }
 
@@ -89,7 +93,7 @@ impl Store {
                 memory.put(key, data, ttl);
                 Ok(())
             }
-            Kind::Redis(redis) => self.in_time(redis.put(key, &data, ttl)).await,
+            Kind::Redis(redis) => self.in_time(redis, redis.put(key, &data, ttl)).await,
         }
     }
 
@@ -99,7 +103,7 @@ impl Store {
                 memory.delete(key);
                 Ok(())
             }
-            Kind::Redis(redis) => self.in_time(redis.delete(key)).await,
+            Kind::Redis(redis) => self.in_time(redis, redis.delete(key)).await,
         }
     }
 

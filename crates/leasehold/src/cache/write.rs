@@ -11,8 +11,9 @@ use super::read_through::{ReadThrough, Shared, check, odd};
 use super::row::Now;
 use crate::claim::Token;
 use crate::clock::Moment;
-use crate::error::{Effect, Error, ErrorKind};
+use crate::error::{Effect, Error};
 use crate::guard::Guard;
+use crate::lease::LostReason;
 use crate::logic::cache::{Begin, Said, Step};
 use crate::random;
 
@@ -72,7 +73,7 @@ impl ReadThrough {
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
         if !guard.is_held() {
-            let error = Error::new(ErrorKind::Lost, "the lock was lost").about(guard.name());
+            let error = guard.lost_error(guard.lost_reason().unwrap_or(LostReason::Expired));
             return Err(CacheError::Lost(Arc::new(error)));
         }
         self.write_with(key, guard.token(), commit).await

@@ -136,11 +136,19 @@ pub fn entries() -> Vec<Entry> {
 /// As [`Locks::open`](crate::Locks::open).
 pub fn open<'a>(url: &'a str, clock: &'a Clock) -> BoxFuture<'a, Result<Arc<dyn Engine>>> {
     // Boxed here: otherwise every program that opens a lock compiles the opening of every engine once more.
-    Box::pin(open_scheme(url, clock))
+    Box::pin(async move {
+        let url = EngineUrl::parse(url)?;
+        let shown = url.to_string();
+        open_scheme(url, clock).await.map_err(|error| match error.kind() {
+            // There is no such engine.
+            ErrorKind::UnknownScheme | ErrorKind::FeatureDisabled => error,
+            _ => error.at_url(shown),
+        })
+    })
 }
 
-async fn open_scheme(url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
-    let url = EngineUrl::parse(url)?.with_passwords()?;
+async fn open_scheme(url: EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
+    let url = url.with_passwords()?;
     match url.scheme.as_str() {
         #[cfg(feature = "memory")]
         "memory" => Ok(super::memory::MemoryEngine::open(&url, clock)?),

@@ -1,9 +1,11 @@
 //! Passwords that do not stand in the URL, which commands show to every user of the host, but in a file: `password-file=` of every engine
 //! with a login, and PostgreSQL's own `PGPASSFILE` and `PGPASSWORD`.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use super::EngineUrl;
 use crate::error::{Error, ErrorKind, Result};
@@ -49,6 +51,12 @@ impl EngineUrl {
         }
         Ok(self)
     }
+
+    /// The files with passwords that this URL names and that every user of this host can read: `chmod o-r` helps.
+    pub fn exposed_files(&self) -> Vec<PathBuf> {
+        let named = FILES.iter().filter_map(|(key, _)| self.option(key)).map(PathBuf::from);
+        named.filter(|path| File::open(path).is_ok_and(|file| is_open_to(&file, 0o004))).collect()
+    }
 }
 
 fn bad(message: String) -> Error {
@@ -66,12 +74,19 @@ fn first_line(path: &str, key: &str) -> Result<String> {
 
 fn read(path: &Path) -> std::io::Result<String> {
     let file = File::open(path)?;
-    if is_open_to(&file, 0o004) {
-        tracing::warn!(path = %path.display(), "every user of this host can read this file with a password; chmod o-r");
+    if is_open_to(&file, 0o004) && is_first(path) {
+        let path = path.display();
+        tracing::warn!(%path, "every user of this host can read the password in {path}: chmod o-r {path}");
     }
     let mut text = String::new();
     file.take(LONGEST).read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// Whether this process has not warned of this file yet: an engine that is away is opened again and again.
+fn is_first(path: &Path) -> bool {
+    static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned())
 }
 
 #[cfg(unix)]
@@ -165,6 +180,27 @@ mod tests {
         }
         let url = read(&format!("redis+sentinel://h/m?sentinel-password-file={path}")).unwrap();
         assert_eq!((url.password.as_deref(), url.option("sentinel-password")), (None, Some("hun:ter@2?")));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_that_every_user_can_read_is_named() {
+        use std::os::unix::fs::PermissionsExt;
+        let (secret, other) = (file("hunter2\n"), file("hunter3\n"));
+        let paths = [secret.path(), other.path()];
+        let text = format!(
+            "redis+sentinel://h/m?password-file={}&sentinel-password-file={}",
+            paths[0].display(),
+            paths[1].display()
+        );
+        let url = EngineUrl::parse(&text).unwrap();
+        for (modes, exposed) in [([0o600, 0o640], &paths[..0]), ([0o600, 0o644], &paths[1..]), ([0o604; 2], &paths)] {
+            for (path, mode) in paths.iter().zip(modes) {
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+            }
+            assert_eq!(url.exposed_files(), exposed);
+        }
+        assert_eq!([is_first(paths[0]), is_first(paths[1]), is_first(paths[0])], [true, true, false]);
     }
 
     #[test]

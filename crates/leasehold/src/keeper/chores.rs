@@ -37,22 +37,21 @@ pub(crate) async fn listen<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn
             return Poll::Ready(result);
         }
         let timer = timer.get_or_insert_with(|| desk.clock.sleep_until(desk.clock.now().after(patience())));
-        timer.as_mut().poll(cx).map(|()| Err(no_answer(desk)))
+        timer.as_mut().poll(cx).map(|()| Err(no_answer()))
     })
     .await;
     if desk.gauges.is_on() {
         let away = matches!(&result, Err(error) if error.kind() == ErrorKind::Unavailable);
         desk.gauges.gauge("leasehold_engine_up", if away { 0.0 } else { 1.0 });
     }
-    result.map_err(|error| error.at_engine(desk.can.engine))
+    result.map_err(|error| desk.locate(error))
 }
 
 /// How the error of a call ends that took too long.
 pub(crate) const NO_ANSWER: &str = "did not answer in time";
 
-fn no_answer(desk: &Desk) -> Error {
-    let message = format!("{} {NO_ANSWER}", desk.engine.url());
-    Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown()
+fn no_answer() -> Error {
+    Error::new(ErrorKind::Unavailable, NO_ANSWER).retryable().effect_unknown()
 }
 
 /// Renews a batch and says when each of it is due again.
@@ -114,7 +113,8 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) ->
 pub(super) fn bury(desk: &Desk, claim: &Claim) -> bool {
     let (kept, lease) = (desk.book.remove(claim), &claim.lease);
     let Some(reason) = lease.lost_reason().filter(|_| kept) else { return false };
-    tracing::warn!(name = %claim.name(), token = lease.token().0, reason = reason.as_str(), "lock lost");
+    let (name, engine) = (claim.name(), desk.engine.url());
+    tracing::warn!(%name, engine, token = lease.token().0, reason = reason.as_str(), "lock lost");
     desk.gauges.count("leasehold_lost_total", Some(("reason", reason.as_str())));
     desk.count_held();
     if desk.gauges.is_on() {

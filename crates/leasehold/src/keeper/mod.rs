@@ -19,6 +19,7 @@ use self::chores::Chore;
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::{Answer, Capabilities, Engine, Loss, Losses, Step};
+use crate::error::Error;
 use crate::meter::Gauges;
 
 pub(crate) use self::chores::{NO_ANSWER, call, listen, release};
@@ -108,6 +109,12 @@ impl Desk {
             early: AtomicUsize::new(0),
             end: watch::Sender::new(()),
         }
+    }
+
+    /// An error, with the engine that it happened at and its URL. Every error that a caller sees comes through here, through
+    /// [`engine::open`](crate::engine::open), or through [`listen`], which calls this.
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        error.at_engine(self.can.engine).at_url(self.engine.url())
     }
 
     /// Takes a lease into care.

@@ -107,7 +107,11 @@ impl Jobs {
     /// After an error whose effect is unknown it may have been asked for.
     pub async fn run_now(&self, job: &str) -> Result<()> {
         let by = self.who();
-        let full = || Error::new(ErrorKind::Full, "as many runs as can wait are asked for already");
+        let full = || {
+            let message =
+                format!("the manual-run queue of the job {job:?} is full; wait until some of its runs are done");
+            self.locks.shared.locate(Error::new(ErrorKind::Full, message))
+        };
         self.change(job, |state, now| state.run_now(&by, now).ok_or_else(full).map(Some)).await.map(|_| ())
     }
 
@@ -131,7 +135,8 @@ impl Jobs {
             match state {
                 None => return Ok(false),
                 Some(state) if !state.running.is_empty() => {
-                    return Err(Error::new(ErrorKind::Conflict, format!("the job {job:?} runs; forget it afterwards")));
+                    let message = format!("the job {job:?} runs; forget it afterwards");
+                    return Err(self.locks.shared.locate(Error::new(ErrorKind::Conflict, message)));
                 }
                 Some(_) if store.remove(version).await? => return Ok(true),
                 Some(_) => {}
@@ -156,7 +161,7 @@ impl Jobs {
             let now = loaded.seconds();
             let Some(state) = loaded.state else {
                 let message = format!("there is no job {job:?} here: it is known once a node has begun to run it");
-                return Err(Error::new(ErrorKind::InvalidOption, message));
+                return Err(self.locks.shared.locate(Error::new(ErrorKind::InvalidOption, message)));
             };
             let Some(after) = change(&state, now)? else { return Ok(false) };
             if store.save(loaded.version, &after).await? {

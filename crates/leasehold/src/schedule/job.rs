@@ -202,11 +202,11 @@ impl Job {
         if self.max_hold.is_some_and(|most| most <= self.min_hold) {
             return wrong("max_hold must be longer than min_hold");
         }
-        let can = locks.capabilities();
-        can.need(can.records, "records, which schedules need")?;
+        let (can, shared) = (locks.capabilities(), &locks.shared);
+        shared.need(can.records, "records, which schedules need")?;
         if matches!(self.overlap, Overlap::Allow { .. }) {
-            can.need(can.permits, "semaphores, which runs side by side need")?;
-            can.need(can.inspection, "inspection, which runs side by side need")?;
+            shared.need(can.permits, "semaphores, which runs side by side need")?;
+            shared.need(can.inspection, "inspection, which runs side by side need")?;
         }
         Ok(())
     }

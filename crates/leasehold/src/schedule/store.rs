@@ -66,7 +66,7 @@ impl Store {
         let at = self.clock.now();
         let state = match record.value.as_str() {
             "" => None,
-            value => Some(parse(value).map_err(|error| error.about(&self.name))?),
+            value => Some(parse(value).map_err(|error| self.records.locate(error).about_record(&self.name))?),
         };
         let seen = self.see(state.as_ref());
         Ok(Loaded { version: record.version, state, seen, run, now: record.now, at })
@@ -84,7 +84,8 @@ impl Store {
 
     async fn write(&self, over: u64, state: &State, run: Option<ServerRun>) -> Result<bool> {
         let value = serde_json::to_string(state)
-            .map_err(|error| Error::new(ErrorKind::Corrupt, "cannot be written").caused_by(error))?;
+            .map_err(|error| Error::new(ErrorKind::Corrupt, "cannot be written").caused_by(error))
+            .map_err(|error| self.records.locate(error).about_record(&self.name))?;
         let written = self.records.record_in_run(&self.name, over, value, run).await?.is_some();
         if written {
             self.see(Some(state));

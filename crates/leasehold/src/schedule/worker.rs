@@ -265,7 +265,7 @@ impl Worker {
     async fn beside(&self) -> Result<Vec<u64>> {
         let unknown =
             || Error::new(ErrorKind::Unsupported, "does not show the tokens of holders, which runs side by side need");
-        self.holders().await?.ok_or_else(|| unknown().at_engine(self.locks.shared.engine_name()))
+        self.holders().await?.ok_or_else(|| self.locks.shared.locate(unknown()))
     }
 
     /// Takes the lock and decides.

@@ -92,6 +92,24 @@ fn a_crontab_of_the_system_is_read_without_surprises() {
     let said = place.run(["cron", "check", "jobs.cron"]).failed(64, "jobs.cron:1: leasehold sends no mail").err();
     assert!(said.contains("jobs.cron:2: this line has no name") && !said.contains("\\u{9}"), "{said}");
     assert!(said.contains("17 * * * * root cd / && run-parts"), "{said}");
+    // The user before the command, which would be run as a command of that name.
+    assert!(said.contains("the user root before its command"), "{said}");
+    assert!(said.contains("remove `root` and write `cd: 17 * * * * cd / && run-parts`"), "{said}");
+    write(
+        &place,
+        "named.cron",
+        "a: 17 * * * * root\tcd / && run-parts\nb: @daily nobody ./report\nc: @daily true root\nd: @daily root\n\
+         PATH=/nowhere\ne: @daily mail -s x root\n",
+    );
+    let said = place.run(["cron", "check", "named.cron"]).failed(64, "named.cron:1: this line has the user root").err();
+    assert!(said.contains("remove `root` and write `a: 17 * * * * cd / && run-parts`"), "{said}");
+    assert!(said.contains("named.cron:2: this line has the user nobody"), "{said}");
+    assert!(said.contains("named.cron:6: this line has the user mail"), "no program in its PATH is called so: {said}");
+    assert_eq!(said.lines().count(), 3, "`true` and a lone `root` are commands: {said}");
+    write(&place, "mail.cron", "CRON_TZ=UTC\nPATH=bin\nc: @daily mail -s x root\n");
+    std::fs::create_dir(place.path("bin")).unwrap();
+    write(&place, "bin/mail", "");
+    place.run(["cron", "check", "mail.cron"]).ok();
     write(&place, "quiet.cron", "MAILTO=\"\"\na: @daily true\n");
     place.run(["cron", "check", "quiet.cron"]).ok();
 }

@@ -7,10 +7,11 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat};
+use rustix::process::geteuid;
 
 use super::config::Config;
 use super::dir::{self, Dir};
-use super::sharing::Sharing;
+use super::sharing::{Sharing, user};
 use super::{error, wire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
@@ -146,17 +147,57 @@ fn open_root(config: &Config) -> Result<Dir> {
             let message = format!("{} is not a folder; name one: file:///dir", dir.display());
             return Err(Error::new(ErrorKind::InvalidUrl, message));
         }
+        Err(e) if fs::symlink_metadata(dir).is_ok_and(|it| it.is_symlink()) => return Err(dangling(dir, e)),
         Err(_) if !config.create => return Err(removed(dir)),
         Err(_) => make(dir, &sharing).map_err(|e| error::at(dir, "make the folder", e))?,
     }
     let path = dir.canonicalize().map_err(|e| error::at(dir, "resolve", e))?;
     let fd = Dir::open_root(&path).map_err(|e| match e.kind() {
-        io::ErrorKind::PermissionDenied => sharing.denied(&path, e),
+        io::ErrorKind::PermissionDenied => through_link(dir, &path, sharing.denied(&path, e)),
         _ => error::at(&path, "open", e),
     })?;
-    check(config, &fd, &path)?;
+    check(config, &fd, &path).map_err(|e| through_link(dir, &path, e))?;
     let found = look_at(&fd, &path)?;
     Ok(Dir::new(fd, path, Sharing::of(config, &found)))
+}
+
+/// What to do about a refused folder that the URL names through a link and that is another user's: its mode is not ours to change.
+fn through_link(dir: &Path, real: &Path, refused: Error) -> Error {
+    let direct = std::path::absolute(dir).is_ok_and(|dir| dir == real);
+    let owner = fs::metadata(real).map(|found| found.uid()).ok().filter(|owner| *owner != geteuid().as_raw());
+    let Some(owner) = owner.filter(|_| !direct && refused.kind() == ErrorKind::Denied) else { return refused };
+    let (dir, shown, owner) = (dir.display(), real.display(), user(owner));
+    let message = format!(
+        "{dir} leads through a link to {shown}, which belongs to user {owner}, and we are user {us}. Name a folder of our own (file:///dir), \
+         or have user {owner} share {shown} with a group of both users, and name it without the link: file://{shown}?mode=0770",
+        us = user(geteuid().as_raw())
+    );
+    Error::new(ErrorKind::Denied, message)
+}
+
+/// A link that leads nowhere, or to where we may not look.
+fn dangling(dir: &Path, cause: io::Error) -> Error {
+    let target = fs::read_link(dir).unwrap_or_default();
+    let target = dir.parent().unwrap_or(Path::new("/")).join(target);
+    let nearest = target.ancestors().find_map(|above| Some((above, fs::metadata(above).ok()?.uid())));
+    let (dir, shown) = (dir.display(), target.display());
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => {
+            let owner = nearest.map_or_else(String::new, |(above, owner)| {
+                format!("; {} belongs to user {}", above.display(), user(owner))
+            });
+            let message = format!(
+                "{dir} is a link to {shown}, where we (user {}) may not look{owner}. Name a folder of our own: file:///dir",
+                user(geteuid().as_raw())
+            );
+            Error::new(ErrorKind::Denied, message).caused_by(cause)
+        }
+        _ => {
+            let message =
+                format!("{dir} is a link to {shown}, which cannot be used: make that folder, or name another");
+            Error::new(ErrorKind::InvalidUrl, message).caused_by(cause)
+        }
+    }
 }
 
 /// Makes the folder, and those above it.

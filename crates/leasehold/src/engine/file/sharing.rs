@@ -183,6 +183,17 @@ impl Sharing {
     }
 }
 
+/// A user's name, where /etc/passwd has it, and number.
+pub(super) fn user(number: u32) -> String {
+    let all = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let found = all.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(number)).then_some(name)
+    });
+    found.map_or_else(|| number.to_string(), |name| format!("{name} ({number})"))
+}
+
 /// The groups that this process is in.
 fn groups() -> Vec<u32> {
     let mut groups: Vec<u32> = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw).collect();

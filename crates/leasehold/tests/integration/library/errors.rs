@@ -108,12 +108,62 @@ async fn a_failed_inspection_names_engine_and_lock() {
     assert_eq!(facts(&error), (ErrorKind::Unavailable, true, Effect::None, Some("memory"), Some("a")));
 }
 
+/// Whatever call it comes from, an error names the engine's URL, and the lock where there is one.
+#[tokio::test]
+async fn every_call_names_engine_and_lock() {
+    let (hand, spy, locks) = spied().await;
+    spy.next(Call::Attempt, Play::Fail(false));
+    let failed = locks.mutex("a").try_lock().await.unwrap_err();
+    let guard = locks.mutex("a").max_hold(Duration::from_secs(1)).lock().await.unwrap();
+    let late = locks.mutex("a").wait(Duration::ZERO).lock().await.unwrap_err();
+    spy.next(Call::Inspect, Play::Fail(false));
+    let unseen = locks.inspect("a").await.unwrap_err();
+    hand.advance(Duration::from_secs(2));
+    let lost = guard.protect(async {}).await.unwrap_err();
+    drop(guard);
+    let records = locks.records().unwrap();
+    let record = records.record("a", 0, "x".repeat(100_000)).await.unwrap_err();
+    let closing = locks.clone();
+    closing.close().await.unwrap();
+    let closed = locks.mutex("a").lock().await.unwrap_err();
+    for (error, what) in
+        [(failed, "lock"), (late, "lock"), (unseen, "lock"), (lost, "lock"), (record, "record"), (closed, "lock")]
+    {
+        let said = error.to_string();
+        assert!(said.starts_with(&format!("{what} \"a\" on spy: ")), "{said}");
+        assert_eq!(error.url(), Some("spy:"), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn an_error_reads_as_a_sentence_with_its_place_and_its_cause() {
     let error = Error::new(ErrorKind::Denied, "may not write").at_engine("file").caused_by("permission denied");
     let error = error.about(&leasehold::LockName::new("a").unwrap());
-    assert_eq!(error.to_string(), "file engine: lock \"a\": may not write: permission denied");
+    assert_eq!(error.to_string(), "lock \"a\" on file: may not write: permission denied");
     assert!(std::error::Error::source(&error).is_some());
+    for (url, message, reads) in [
+        ("redis://u:***@db1:6379/0?x=1", "no memory left", "redis://u:***@db1:6379/0?x=1: no memory left"),
+        ("redis://u:***@db1:6379/0", "db1:6379 cannot be reached", "redis: db1:6379 cannot be reached"),
+        (
+            "redis+cluster://db1,db2",
+            "db1:6379 cannot be reached",
+            "redis+cluster://db1,db2: db1:6379 cannot be reached",
+        ),
+        // A host's name may be a part of a word, and is not named by it.
+        ("postgres://a/shop", "has no room", "postgres://a/shop: has no room"),
+        ("postgres://db/shop", "a db-like name", "postgres://db/shop: a db-like name"),
+        ("postgres://db/shop", "nothing came from db.", "postgres: nothing came from db."),
+        ("file:///var/lib/locks", "cannot write /var/lib/locks/x", "file: cannot write /var/lib/locks/x"),
+        (
+            "file:///var/lib/locks",
+            "cannot write /var/lib/locks2",
+            "file:///var/lib/locks: cannot write /var/lib/locks2",
+        ),
+        ("memory:", "closed", "memory: closed"),
+    ] {
+        let error = Error::new(ErrorKind::Full, message).at_url(url).at_url("redis://second");
+        assert_eq!((error.to_string().as_str(), error.url()), (reads, Some(url)));
+    }
     let opened = Locks::open("nothing").await.unwrap_err();
     assert!(opened.engine().is_none() && opened.name().is_none());
 }

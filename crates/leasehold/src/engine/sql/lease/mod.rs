@@ -43,6 +43,7 @@
 //! | the connection, or the server, is killed | leases are in the table: the next statement goes over a new connection |
 //! | the database's clock is set back | a lease that begins in the future begins now (`state::read`); tokens go on from the highest |
 //! | ... is set forward while a lock is held | **two holders**, until the first renews: as with every lease on a wall clock. Tokens tell them apart |
+//! | a server takes over whose clock is ahead | **two holders** may be, until the first renews, for at most as long as the clocks are apart: a lease is judged by the clock of the server that is asked. `clock-skew=` of that distance prevents it; `leasehold doctor` compares the clocks |
 //! | a fail-over loses the last commits | **two holders** may be; tokens still rise, as they never fall behind the clock |
 //! | the row is deleted by hand | the holder loses it at its next renewal; a token below an older one is not given, because of the clock |
 //! | two servers take writes (Galera) | a write on the same version fails at commit; `clock-skew=` is how far their clocks may be apart |

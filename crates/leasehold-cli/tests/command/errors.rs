@@ -1,0 +1,132 @@
+//! Every error names the engine, its address and the lock, each once.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+use leasehold_testbed::{Server, mariadb, postgres, redis, zookeeper};
+
+use crate::common::{Place, Ran, wait_for};
+
+/// Engines of every family that cannot be used: where nothing listens, and a folder that cannot be made.
+const DEAD: [(&str, &str); 9] = [
+    ("redis://u:hunter2@127.0.0.1:1/0", "127.0.0.1:1"),
+    ("rediss://127.0.0.1:1", "127.0.0.1:1"),
+    ("redis+sentinel://127.0.0.1:1/mymaster", "127.0.0.1:1"),
+    ("redis+cluster://127.0.0.1:1", "127.0.0.1:1"),
+    ("redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "127.0.0.1:1"),
+    ("mysql://u:hunter2@127.0.0.1:1/d", "127.0.0.1:1"),
+    ("postgres://u:hunter2@127.0.0.1:1/d", "127.0.0.1:1"),
+    ("zookeeper://127.0.0.1:1/locks", "127.0.0.1:1"),
+    ("file:///proc/leasehold", "/proc/leasehold"),
+];
+
+/// One line that has the engine's name and its address, neither of them twice; and no password.
+#[track_caller]
+fn names_once(said: &str, scheme: &str, address: &str) {
+    let engine = scheme.split('+').next().unwrap();
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains(engine), "{engine} is not in {said:?}");
+    assert!(said.contains(address), "{address} is not in {said:?}");
+    assert!(said.matches(address).count() <= 1 || scheme == "redlock", "{address} more than once in {said:?}");
+    assert!(!said.contains("hunter2"), "{said}");
+}
+
+#[track_caller]
+fn failed(ran: &Ran, url: &str, address: &str) -> String {
+    let said = ran.err();
+    assert_ne!(ran.code(), 0, "{url}: {said}");
+    names_once(&said, url.split(':').next().unwrap(), address);
+    said
+}
+
+#[test]
+fn an_engine_that_cannot_be_used_is_named_with_its_address() {
+    let place = Place::new();
+    std::fs::write(place.path("jobs"), "* * * * * name=job true\n").unwrap();
+    for (url, address) in DEAD {
+        for args in [
+            &["run", "-n", "a"][..],
+            &["run", "-w", "1ms", "a"],
+            &["ls"],
+            &["show", "a"],
+            &["evict", "--yes", "a"],
+            &["cron", "status"],
+        ] {
+            let tail: &[&str] = if args[0] == "run" { &["--", "true"] } else { &[] };
+            let engine = ["--engine", url, "--connect-timeout", "0"];
+            let at = if args[0] == "cron" { 2 } else { 1 };
+            let all = [&args[..at], &engine[..], &args[at..], tail].concat();
+            if url.starts_with("file:") && args[0] != "run" {
+                // Looking makes no folder, and there are no locks.
+                continue;
+            }
+            let ran = place.run(&all);
+            if args.contains(&"-w") && ran.err().contains("retrying for up to") {
+                let said = ran.err();
+                said.lines().for_each(|line| names_once(line, url.split(':').next().unwrap(), address));
+                continue;
+            }
+            failed(&ran, url, address);
+        }
+        let told = place.run(["doctor", "--engine", url]);
+        assert!(told.out().contains(&url.replace("u:hunter2@", "u:***@")), "{}{}", told.out(), told.err());
+    }
+}
+
+/// The server hangs, a lock is lost, and the holder's release goes to a server that has gone: each is said of this lock on this engine.
+async fn what_goes_wrong_while_it_runs_names_lock_and_engine(mut server: Server, url: &str) {
+    let (scheme, address) = (url.split(':').next().unwrap().to_owned(), server.addr().to_string());
+    let asked = url.to_owned();
+    let evicted = tokio::task::spawn_blocking(move || {
+        let place = Place::new();
+        let held = place.start(["run", "--engine", &asked, "--ttl", "60s", "job", "--", "cat"]);
+        wait_for("the lock to be held", || {
+            place.run(["show", "--engine", &asked, "job"]).out().contains("held").then_some(())
+        });
+        place.run_in_time(["evict", "--yes", "--engine", &asked, "job"]).ok();
+        held.end().failed(75, "the lock job is lost on ").err()
+    });
+    names_once(&evicted.await.unwrap(), &scheme, &address);
+    let asked = url.to_owned();
+    let place = Place::new();
+    let held = place.start(["run", "--engine", url, "--ttl", "9s", "job", "--", "sh", "-c", "echo > ready; cat"]);
+    let held = tokio::task::spawn_blocking(move || (place.wait_for_file("ready"), place, held)).await.unwrap();
+    server.pause().unwrap();
+    let (lost, hung) = tokio::task::spawn_blocking(move || {
+        let (_, place, held) = held;
+        let hung = place.run(["ls", "--engine", &asked, "--connect-timeout", "300ms"]).failed(69, "").err();
+        (held.end().err(), hung)
+    })
+    .await
+    .unwrap();
+    hung.lines().for_each(|line| names_once(line, &scheme, &address));
+    assert!(!lost.is_empty());
+    lost.lines().for_each(|line| names_once(line, &scheme, &address));
+    assert!(lost.contains("the lock job is lost on "), "{lost}");
+}
+
+#[tokio::test]
+async fn redis_names_lock_and_engine() {
+    let server = redis::start().await.unwrap();
+    let url = server.url();
+    what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
+}
+
+#[tokio::test]
+async fn mariadb_names_lock_and_engine() {
+    let server = mariadb::start().await.unwrap();
+    let url = server.url();
+    what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
+}
+
+#[tokio::test]
+async fn postgres_names_lock_and_engine() {
+    let server = postgres::start().await.unwrap();
+    let url = server.url();
+    what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
+}
+
+#[tokio::test]
+async fn zookeeper_names_lock_and_engine() {
+    let server = zookeeper::start().await.unwrap();
+    let url = format!("zookeeper://{}/cli", server.url());
+    what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
+}
