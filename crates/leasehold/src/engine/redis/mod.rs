@@ -55,7 +55,7 @@
 //! | a server takes over whose clock is ahead or behind (promoted, restarted, the new node of a slot) | its run is another one: what other runs wrote counts from when it first sees it |
 //! | Sentinels name different masters | the newest election counts: [`election`](crate::logic::election) |
 //! | one master of a cluster hangs | leases are renewed by calls for each node: the others' go on |
-//! | a server takes no writes (`READONLY`) | its connection is replaced, after pauses that grow: an answer to what only reads does not end them |
+//! | a server takes no writes (`READONLY`) | its connection is replaced, after pauses that grow: an answer to what only reads does not end them. No pause is longer than a tenth of the TTL of a lease that waits to be renewed |
 //! | the server's clock is set back | a time to come counts as now: leases last one TTL from then; tokens rise all the same, of locks whose record is there |
 //! | the server's clock jumps forward | leases end early: two may hold. Tokens tell them apart |
 //! | somebody deletes a key, or the server evicts it | the lock is free; its holder learns it at its next renewal; in a bundle, at the fourth at the latest |
