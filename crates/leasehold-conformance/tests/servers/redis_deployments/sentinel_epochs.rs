@@ -156,7 +156,7 @@ async fn a_fresh_client_waits_for_every_sentinel() {
     let locks = client(&format!("{url}?connect-timeout=60s"), LONG).await;
     let guard = soon("the lock", locks.mutex("a").lock()).await.expect("a lock");
     assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
-    assert_eq!(connected(&old).await, connections, "nobody went to the old master");
+    assert_eq!(connected(&old).await, connections, "no client connected to the old master");
 
     // Nothing listens on port 1.
     let down = url.replace(&format!("redis+sentinel://{}", newest.addr), "redis+sentinel://127.0.0.1:1");

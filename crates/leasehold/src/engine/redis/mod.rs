@@ -40,7 +40,7 @@
 //! | the message of a grant is lost | the next sign of life, or the look after a reconnect, finds it; otherwise its lease ends |
 //! | an old message comes late | it names the place in the queue that it was for; another place does not count |
 //! | a grant and an eviction come while nobody polls the request | the eviction counts: the request ends with an error |
-//! | an eviction's message is lost | the connection broke, too: then no grant is believed that nobody has taken, all waiters look, and all leases are renewed. An evicted waiter queues again then |
+//! | an eviction's message is lost | the connection broke, too: then no grant is believed that nobody has taken, all waiters look, and all leases are renewed. The lock has the last hundred that were evicted, each for its TTL: a waiter that looks is told so |
 //! | a waiter dies | nobody listens: passed over; a half-open connection: its grant ends with its TTL |
 //! | a holder dies | the first in line looks at the end of the lease; every other sign of life is the backup |
 //! | the connection breaks | back-off, reconnect; then all waiters look, and all leases are renewed at once |
