@@ -69,7 +69,8 @@
 //! | Redis restarts empty, or evicts keys | misses; late values are refused. A mark, the highest token and the lowest version go, too |
 //! | a fail-over loses the last writes | an invalidation may be among them: stale until the TTL ends |
 //! | an old master that is cut off answers a client that is cut off with it | stale until the client finds the new one, at most until the TTL ends |
-//! | Redis's clock jumps | values end early or late by as much; generations rise all the same |
+//! | Redis's clock jumps ahead, or a server takes over that is ahead | values, leases and marks end early by as much; a writer whose mark has ended invalidates at its end |
+//! | Redis's clock is set back, or a server takes over that is behind | what was left of a value, a lease or a mark when the record was last written is left at the next step; generations rise all the same |
 
 mod bells;
 mod error;

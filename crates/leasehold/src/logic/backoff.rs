@@ -2,11 +2,41 @@
 
 use std::time::Duration;
 
+use crate::clock::Moment;
+
 /// The pause before try number `attempt` (from 0): doubling from `first` up to `most`, of which a random half is taken
 /// off by `dice` (any number), so that contenders do not collide for ever.
 pub fn pause(attempt: u32, first: Duration, most: Duration, dice: u32) -> Duration {
     let full = first.saturating_mul(1u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX)).min(most);
     full - (full / 2).mul_f64(f64::from(dice) / f64::from(u32::MAX))
+}
+
+/// What part of a lease's TTL a pause may take while the lease waits for it: the keeper retries as often.
+pub const SHARE: u32 = 10;
+
+/// How long the pauses between two connections may get: no pause is long beside the TTL of a lease that cannot be renewed without a connection. Such
+/// a lease ends, so short pauses end with it, and connections stay bounded.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Urgency {
+    ttl: Duration,
+    until: Moment,
+}
+
+impl Urgency {
+    /// A lease with this TTL is due for renewal, and ends at `deadline`. The shortest TTL counts: the keeper retries its renewals, so a longer one is
+    /// heard of again.
+    pub fn renews(&mut self, now: Moment, ttl: Duration, deadline: Moment) {
+        if now >= self.until || ttl < self.ttl {
+            *self = Self { ttl, until: deadline };
+        } else if ttl == self.ttl {
+            self.until = self.until.max(deadline);
+        }
+    }
+
+    /// The longest pause at present: `most`, or less while a lease waits.
+    pub fn longest(&self, now: Moment, most: Duration) -> Duration {
+        if now >= self.until { most } else { most.min(self.ttl / SHARE) }
+    }
 }
 
 #[cfg(test)]
@@ -15,6 +45,27 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// Leases that are renewed in any order, each with its TTL and what is left of it.
+        #[test]
+        fn no_pause_is_long_beside_a_lease_that_waits_and_short_ones_end_with_it(
+            renewals in prop::collection::vec((0u64..500, 100u64..60_000, 1u64..=1000), 1..30),
+        ) {
+            let most = Duration::from_secs(1);
+            let (mut urgency, mut now, mut leases) = (Urgency::default(), 0, Vec::new());
+            for (passed, ttl, left) in renewals {
+                now += passed;
+                let at = |ms: u64| Moment::from_nanos(ms * 1_000_000);
+                let (ttl, deadline) = (Duration::from_millis(ttl), now + ttl * left / 1000);
+                urgency.renews(at(now), ttl, at(deadline));
+                leases.push((ttl, deadline));
+                let longest = urgency.longest(at(now), most);
+                prop_assert!(deadline <= now || longest <= ttl / SHARE);
+                prop_assert!(leases.iter().any(|(ttl, _)| longest == most || longest == *ttl / SHARE));
+                let last = leases.iter().map(|(_, deadline)| *deadline).max().unwrap_or_default();
+                prop_assert_eq!(urgency.longest(at(last), most), most);
+            }
+        }
+
         #[test]
         fn grows_to_its_bound_and_is_never_nothing(attempt: u32, dice: u32) {
             let (first, most) = (Duration::from_millis(10), Duration::from_secs(1));

@@ -53,6 +53,8 @@ pub struct Entry {
     pub row_until: u64,
     /// When the record may be forgotten.
     pub keep_until: u64,
+    /// When it was last written. If that is to come, the clock was set back, or a server took over whose clock is behind.
+    pub written: u64,
 }
 
 /// A reader's request.
@@ -203,17 +205,34 @@ impl Entry {
     fn bump(&mut self, now: u64) {
         self.generation = now.max(self.generation + 1);
         self.lease = None;
+        self.written = now;
+    }
+
+    /// Times that a clock wrote which was ahead count from now on: what was left when the record was written is left now. Generations do not fall.
+    fn rewind(&mut self, now: u64) {
+        let ahead = self.written.saturating_sub(now);
+        if ahead == 0 {
+            return;
+        }
+        let ends = self.lease.iter_mut().chain(self.mark.iter_mut()).map(|held| &mut held.until);
+        let ends = ends.chain(self.value.iter_mut().map(|kept| &mut kept.fresh_until));
+        for end in ends.chain([&mut self.row_until, &mut self.keep_until]) {
+            *end = end.saturating_sub(ahead);
+        }
+        self.written = now;
     }
 
     /// A writer that has not been heard of is gone; nobody knows what it has done.
     fn settle(&mut self, now: u64) {
+        self.rewind(now);
         if self.mark.is_some_and(|mark| mark.until <= now) {
             self.mark = None;
             self.bump(now);
         }
     }
 
-    fn keep(&mut self, until: u64) {
+    fn keep(&mut self, now: u64, until: u64) {
+        self.written = now;
         self.keep_until = self.keep_until.max(until);
     }
 
@@ -257,7 +276,7 @@ impl Entry {
 
     fn lend(&mut self, now: u64, ask: &Ask) {
         self.lease = Some(Held { id: ask.lease, until: now + ask.lease_for });
-        self.keep(now + ask.keep_for);
+        self.keep(now, now + ask.keep_for);
     }
 
     /// A loader brings a value. Whoever has the lease on record may, also after its time, as long as nobody else took it.
@@ -284,7 +303,7 @@ impl Entry {
 
     fn fill(&mut self, now: u64, data: Data, cost: u64, fresh_for: u64, stale_for: u64) {
         self.value = Some(Kept { data, of: self.generation, fresh_until: now + fresh_for, cost });
-        self.keep(now + fresh_for + stale_for);
+        self.keep(now, now + fresh_for + stale_for);
     }
 
     /// A loader goes without a value.
@@ -305,7 +324,7 @@ impl Entry {
             self.row_until = self.row_until.max(now + keep_for);
         }
         self.age(now, stale_for);
-        self.keep(now + keep_for);
+        self.keep(now, now + keep_for);
     }
 
     /// The value is old from now on, or gone.
@@ -336,7 +355,7 @@ impl Entry {
         self.bump(now);
         self.age(now, begin.stale_for);
         self.mark = Some(Held { id: begin.mark, until: now + begin.mark_for });
-        self.keep(now + begin.mark_for + begin.keep_for);
+        self.keep(now, now + begin.mark_for + begin.keep_for);
         Ok(self.generation)
     }
 
@@ -346,7 +365,7 @@ impl Entry {
         let ours = self.mark.is_some_and(|held| held.id == mark);
         if ours {
             self.mark = Some(Held { id: mark, until: now + mark_for });
-            self.keep(now + mark_for + keep_for);
+            self.keep(now, now + mark_for + keep_for);
         }
         ours
     }
@@ -357,7 +376,7 @@ impl Entry {
         self.settle(now);
         let undisturbed = load.as_ref().is_none_or(|load| load.generation == self.generation);
         self.bump(now);
-        self.keep(now + keep_for);
+        self.keep(now, now + keep_for);
         // If the mark had ended, a reader may have let in what was there before the commit.
         self.outdate(now);
         if self.mark.is_none_or(|held| held.id != mark) {

@@ -284,6 +284,26 @@ fn stale_values_are_served_while_one_loads_and_not_for_ever() {
     assert!(matches!(entry.ask(NOW + 21, &stale(5)), Found::Load(_, None)));
 }
 
+/// What was left of it when it was written is left when the clock is set back, and no more: of a value, a dead loader's lease, a dead writer's mark.
+#[test]
+fn a_clock_that_is_set_back_makes_nothing_last_longer() {
+    const BEFORE: u64 = 1_000_000;
+    let mut value = Entry::default();
+    let Found::Load(generation, _) = value.ask(BEFORE, &ask(1)) else { panic!("{value:?}") };
+    value.set(BEFORE, load(1, generation, 1)).unwrap();
+    let mut lease = Entry::default();
+    lease.ask(BEFORE, &ask(1));
+    let mut mark = Entry::default();
+    mark.begin(BEFORE, &begin(7, 1)).unwrap();
+    assert!(matches!(value.ask(NOW, &ask(2)), Found::Hit(Some(_))));
+    assert!(matches!(value.ask(NOW + 99, &ask(2)), Found::Hit(Some(_))));
+    assert!(matches!(value.ask(NOW + 100, &ask(2)), Found::Load(of, _) if of == generation));
+    assert_eq!(lease.ask(NOW, &ask(2)), Found::Wait(1, 5));
+    assert!(matches!(lease.ask(NOW + 5, &ask(2)), Found::Load(..)));
+    assert_eq!(mark.ask(NOW, &ask(2)), Found::Written);
+    assert!(matches!(mark.ask(NOW + 5, &ask(2)), Found::Load(of, _) if of > BEFORE));
+}
+
 /// Its mark had ended, and a reader let in what it had read before the commit.
 #[test]
 fn what_an_overtaken_writer_finds_in_the_cache_is_old_from_then_on() {
@@ -303,10 +323,10 @@ fn what_an_overtaken_writer_finds_in_the_cache_is_old_from_then_on() {
 proptest! {
     /// The generation never falls while there is a record, and a value that is served as fresh is of the present one.
     #[test]
-    fn generations_rise(steps in prop::collection::vec((0u8..7, 1u128..4, 0u64..8), 1..60)) {
-        let (mut entry, mut now, mut last) = (Entry::default(), NOW, 0);
-        for (step, id, pause) in steps {
-            now += pause;
+    fn generations_rise(steps in prop::collection::vec((0u8..7, 1u128..4, 0u64..8, prop::bool::weighted(0.05)), 1..60)) {
+        let (mut entry, mut now, mut last) = (Entry::default(), 10 * NOW, 0);
+        for (step, id, pause, back) in steps {
+            now = if back { NOW } else { now + pause };
             let before = entry.clone();
             match step {
                 0 | 1 => {

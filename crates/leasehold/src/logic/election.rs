@@ -6,6 +6,7 @@
 //!
 //! | what if | then |
 //! |---|---|
+//! | a client that follows no election yet hears of several | it waits for every Sentinel, for as long as a connection may take, and follows the newest. A Sentinel that does not answer by then may be the only one that knows of a newer one: the client follows what it has heard, until that Sentinel answers |
 //! | one Sentinel alone names a newer election | followed at once: the old master may go on, but its writes will be lost |
 //! | that Sentinel then dies, or hangs | the client stays; the others learn of the election within seconds, or hold a newer one |
 //! | the others never learn of it, and undo it | a majority names the same older election for [`VOID`]: followed, as a new one |
@@ -68,11 +69,14 @@ impl<M: Clone + PartialEq> Followed<M> {
         self.number
     }
 
-    /// Whether what was named so far leads somewhere: the present election is among it, or a newer one.
-    pub fn knows(&self, named: &[Named<M>]) -> bool {
+    /// Whether what was named so far is enough to go on: most have answered, and the present election is among it, or a newer one. A client that follows
+    /// none waits for all: most may know an old election only, and nothing would tell the client so.
+    pub fn is_enough(&self, named: &[Named<M>]) -> bool {
         match &self.current {
-            Some(current) => named.iter().any(|one| one == current || one.epoch > current.epoch),
-            None => !named.is_empty(),
+            Some(current) => {
+                named.len() > self.sentinels / 2 && named.iter().any(|one| one == current || one.epoch > current.epoch)
+            }
+            None => named.len() >= self.sentinels,
         }
     }
 
@@ -189,6 +193,17 @@ mod tests {
         assert_eq!(followed.hear(at(16), &reset), Choice::Follow);
         assert_eq!((followed.current(), followed.number()), (Some(&named('A', 0)), 6), "above all that were followed");
         assert_eq!(followed.hear(at(17), &[named('B', 1)]), Choice::Follow, "epochs count from there on");
+    }
+
+    #[test]
+    fn who_follows_none_waits_for_all_and_who_follows_one_for_most() {
+        let mut followed = Followed::new(3);
+        assert!(!followed.is_enough(&[named('A', 4), named('A', 4)]), "the third may know better");
+        assert!(followed.is_enough(&[named('A', 4), named('A', 4), named('B', 5)]));
+        followed.hear(at(0), &[named('B', 5)]);
+        assert!(followed.is_enough(&[named('A', 4), named('B', 5)]));
+        assert!(!followed.is_enough(&[named('B', 5)]));
+        assert!(!followed.is_enough(&[named('A', 4), named('A', 4)]), "older ones only");
     }
 
     #[test]

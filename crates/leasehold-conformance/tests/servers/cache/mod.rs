@@ -2,6 +2,7 @@
 //! textbook's strategies make of it beside ours.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
+mod clock_back;
 mod controls;
 mod crashes;
 mod deployments;

@@ -144,6 +144,27 @@ async fn a_client_does_not_go_back_to_an_older_election() {
     }
 }
 
+/// A client that is opened while most Sentinels know only an old election, and the one that knows the newest is slow: it waits for that one, and never
+/// connects to the old master. A Sentinel that is down is not waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fresh_client_waits_for_every_sentinel() {
+    let (old, new, newest, _late, url) = scene().await;
+    newest.names(&new, 5);
+    newest.takes(1000);
+    let connections = connected(&old).await;
+    // Far longer than the slow one takes, also on a busy machine.
+    let locks = client(&format!("{url}?connect-timeout=60s"), LONG).await;
+    let guard = soon("the lock", locks.mutex("a").lock()).await.expect("a lock");
+    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+    assert_eq!(connected(&old).await, connections, "no client connected to the old master");
+
+    // Nothing listens on port 1.
+    let down = url.replace(&format!("redis+sentinel://{}", newest.addr), "redis+sentinel://127.0.0.1:1");
+    let locks = client(&format!("{down}?connect-timeout=60s"), LONG).await;
+    let guard = soon("the lock", locks.mutex("a").lock()).await.expect("a lock");
+    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+}
+
 /// One Sentinel alone knows of the newest election, and is slow to say so: it is followed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_slow_sentinel_is_enough_for_a_newer_election() {
@@ -161,5 +182,5 @@ async fn one_slow_sentinel_is_enough_for_a_newer_election() {
 async fn connected(server: &Server) -> u64 {
     let stats = text(raw(server.addr(), &["INFO", "commandstats"]).await);
     let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_hello:calls="));
-    line.and_then(|line| line.split(',').next()?.parse().ok()).expect("a number")
+    line.map_or(0, |line| line.split(',').next().and_then(|calls| calls.parse().ok()).expect("a number"))
 }

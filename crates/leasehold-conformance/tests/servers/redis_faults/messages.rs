@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use leasehold::LostReason;
+use std::sync::Arc;
+
 use leasehold::clock::{Clock, ManualClock};
+use leasehold::engine::Answer;
+use leasehold::{ErrorKind, LostReason, Mode};
 use leasehold_conformance::world::{LONG, SOON};
 use leasehold_testbed::eventually;
 use tokio::time::timeout;
 
-use crate::redis_faults::site::{Site, give_back, guard, spawn_lock, until_empty, until_waiting, view};
+use crate::redis_faults::site::{Site, claim, give_back, guard, spawn_lock, until_empty, until_waiting, view};
 
 /// The network is silent during the hand-off, and then breaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,6 +31,67 @@ async fn a_message_on_a_line_that_breaks_is_made_good() {
     let got = guard(waits).await;
     assert_eq!(granted.holders[0].token, Some(got.token()), "the grant that it was not told of");
     give_back(got).await;
+}
+
+/// A waiter is evicted while its client has no connection: no message reaches it. It ends all the same, and does not queue again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_is_evicted_without_a_connection_is_told_when_it_looks() {
+    let site = Site::shared().await;
+    let locks = site.locks(LONG).await;
+    let (far, proxy) = site.proxied(LONG).await;
+    let held = locks.mutex("a").lock().await.expect("a lock");
+    let waits = spawn_lock(&far, "a");
+    until_waiting(&locks, "a", 1).await;
+    let evicted = view(&locks, "a").await.waiters[0].claim;
+    proxy.refuse(true);
+    proxy.cut();
+    assert!(locks.evict("a", evicted).await.expect("an eviction").party.is_some());
+    proxy.refuse(false);
+    let ended = timeout(SOON, waits).await.expect("it ends").expect("no panic");
+    assert_eq!(ended.map(drop).expect_err("it was evicted").kind(), ErrorKind::Evicted);
+    until_waiting(&locks, "a", 0).await;
+    give_back(held).await;
+}
+
+/// The same for one that has asked in vain meanwhile, and asks for the lock again: it would queue anew. Another claim is not meant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_is_evicted_between_two_tries_does_not_queue_again() {
+    let site = Site::shared().await;
+    let (locks, near) = (site.locks(LONG).await, site.engine().await);
+    let proxy = leasehold_testbed::Proxy::start(site.server().addr()).await.expect("a proxy");
+    let url = site.url("").replace(&site.server().addr().to_string(), &proxy.addr().to_string());
+    let far = leasehold::engine::open(&url, &Clock::system()).await.expect("an engine");
+    let ask = |engine: &Arc<dyn leasehold::engine::Engine>, claim| Arc::clone(engine).attempt(claim, true);
+    let (held, waits, other) =
+        (claim("a", Mode::Exclusive, LONG), claim("a", Mode::Exclusive, LONG), claim("a", Mode::Exclusive, LONG));
+    assert!(matches!(ask(&near, Arc::clone(&held)).await, Ok(Answer::Granted(_))));
+    for (claim, ahead) in [(&waits, 0), (&other, 1)] {
+        let queued = ask(&far, Arc::clone(claim)).await;
+        assert!(matches!(queued, Ok(Answer::Queued { ahead: at, .. }) if at == ahead), "{queued:?}");
+    }
+    proxy.refuse(true);
+    proxy.cut();
+    for claim in [&waits, &other] {
+        eventually(SOON, || async {
+            match Arc::clone(&far).wait(Arc::clone(claim), Duration::ZERO).await {
+                Err(_) => Ok(()),
+                answer => Err(format!("{answer:?}, though there is no connection")),
+            }
+        })
+        .await;
+    }
+    assert!(locks.evict("a", waits.id).await.expect("an eviction").party.is_some());
+    proxy.refuse(false);
+    assert_eq!(eventually(SOON, || ask(&far, Arc::clone(&waits))).await, Answer::Evicted);
+    let still = eventually(SOON, || ask(&far, Arc::clone(&other))).await;
+    assert!(matches!(still, Answer::Queued { ahead: 0, .. }), "{still:?}");
+    // It ends with that: a client that asks once more wants to queue.
+    let anew = ask(&far, Arc::clone(&waits)).await;
+    assert!(matches!(anew, Ok(Answer::Queued { ahead: 1, .. })), "{anew:?}");
+    for claim in [waits, other, held] {
+        Arc::clone(&near).release(claim).await.expect("a release");
+    }
+    assert!(view(&locks, "a").await.trouble.is_none());
 }
 
 /// The network is silent during the hand-off, and then goes on: the message is only late.

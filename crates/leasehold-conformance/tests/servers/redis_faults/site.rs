@@ -68,7 +68,7 @@ impl Site<&'static Server> {
 }
 
 impl<S: Borrow<Server>> Site<S> {
-    fn server(&self) -> &Server {
+    pub(crate) fn server(&self) -> &Server {
         self.server.borrow()
     }
 

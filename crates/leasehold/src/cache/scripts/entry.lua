@@ -6,11 +6,14 @@ local key, now = KEYS[1], num(clock)
 local m = call('HGET', key, 'm')
 local generation, keep, lease, lease_until, mark, mark_until = ZERO, ZERO, NOBODY, ZERO, NOBODY, ZERO
 local token, version, kind, of, fresh, cost, row_until = '0000' .. ZERO, '0000' .. ZERO, '-', ZERO, ZERO, ZERO, ZERO
+-- When it was written, by the clock of the server that wrote it.
+local written = ZERO
 if m then
   generation, keep, lease, lease_until = sub(m, 1, 16), sub(m, 17, 32), sub(m, 33, 64), sub(m, 65, 80)
   mark, mark_until, token, version = sub(m, 81, 112), sub(m, 113, 128), sub(m, 129, 148), sub(m, 149, 168)
   kind, of, fresh, cost = sub(m, 169, 169), sub(m, 170, 185), sub(m, 186, 201), sub(m, 202, 217)
   if #m >= 233 then row_until = sub(m, 218, 233) end
+  if #m >= 249 then written = sub(m, 234, 249) end
 end
 local had_lease, had_keep = lease, keep
 local function plus(time, us)
@@ -43,7 +46,7 @@ end
 -- Stores the record, and tells those who wait if nobody loads any more.
 local function save(news)
   call('HSET', key, 'm', generation .. keep .. lease .. lease_until .. mark .. mark_until .. token .. version
-    .. kind .. of .. fresh .. cost .. row_until)
+    .. kind .. of .. fresh .. cost .. row_until .. clock)
   if keep > had_keep then call('PEXPIRE', key, math.ceil((num(keep) - now) / 1000)) end
   if had_lease ~= NOBODY and lease == NOBODY then
     local inboxes = call('HGET', key, 'w')
@@ -54,6 +57,18 @@ local function save(news)
       end
     end
   end
+end
+-- The clock was set back, or a server took over whose clock is behind: what was left when the record was written is left from now on. Without
+-- that, times would end later by as much as the clock went back: a dead loader would keep all readers waiting for so long. Generations stay.
+if written > clock then
+  local ahead = num(written) - now
+  local function back(until_then)
+    return fmt('%016.0f', math.max(num(until_then) - ahead, 0))
+  end
+  keep, lease_until, mark_until = back(keep), back(lease_until), back(mark_until)
+  fresh, row_until = back(fresh), back(row_until)
+  had_keep = ZERO
+  save()
 end
 if mark ~= NOBODY and mark_until <= clock then
   mark, mark_until = NOBODY, ZERO

@@ -62,6 +62,8 @@ enum Said {
         recheck: Option<Duration>,
     },
     Refused(Refusal),
+    /// It was evicted, and nothing is left of it.
+    Evicted,
     /// So many hold it or wait that no more are counted.
     Full,
 }
@@ -183,6 +185,18 @@ impl RedisEngine {
 
     /// Takes the lock, or its place in the queue.
     async fn take(&self, claim: &Claim, queue: bool) -> Result<Answer> {
+        // It waited when it last heard of the server, and may have been evicted since: to ask anew would queue it again.
+        match self.ears.mailbox.interrupted(claim.id) {
+            Some(true) => {
+                self.ears.mailbox.forget(claim.id);
+                return Ok(Answer::Evicted);
+            }
+            Some(false) => match self.look(claim).await? {
+                Answer::Busy { .. } => {}
+                answer => return Ok(answer),
+            },
+            None => {}
+        }
         self.ears.mailbox.anew(claim.id);
         let party = wire::party(&claim.terms, &self.config.prefix, &self.inbox);
         let key = self.key(claim.name());
@@ -221,7 +235,7 @@ impl RedisEngine {
                 self.replicated(&live.address).await?;
                 // The answer may have come long before anybody looked at it, and the eviction with it.
                 let evicted = self.ears.mailbox.is_evicted(claim.id, token.0);
-                drop(expected);
+                expected.forget();
                 Ok(if evicted { Answer::Evicted } else { granted(token, sent, claim.terms.ttl) })
             }
             Said::Queued { ahead, recheck, cooling, place } => {
@@ -229,10 +243,20 @@ impl RedisEngine {
                 expected.keep();
                 Ok(Answer::Queued { ahead, recheck, cooling })
             }
-            // It was evicted when it was last known to wait; or its place lapsed.
-            Said::Busy { .. } if self.ears.mailbox.is_evicted(claim.id, 0) => Ok(Answer::Evicted),
-            Said::Busy { recheck } => Ok(Answer::Busy { recheck }),
-            Said::Refused(refusal) => Ok(Answer::Refused(refusal)),
+            Said::Busy { recheck } => {
+                // It was evicted when it was last known to wait; or its place lapsed.
+                let evicted = self.ears.mailbox.is_evicted(claim.id, 0);
+                expected.forget();
+                Ok(if evicted { Answer::Evicted } else { Answer::Busy { recheck } })
+            }
+            Said::Evicted => {
+                expected.forget();
+                Ok(Answer::Evicted)
+            }
+            Said::Refused(refusal) => {
+                expected.forget();
+                Ok(Answer::Refused(refusal))
+            }
             Said::Full => {
                 let message = "999,999 claims hold this lock or wait for it, and that is the most";
                 Err(Error::new(ErrorKind::Full, message).retryable())
@@ -317,6 +341,7 @@ fn read_parts(parts: &[Value]) -> Option<Said> {
             _ => return None,
         })),
         3 => Some(Said::Full),
+        4 => Some(Said::Evicted),
         _ => None,
     }
 }

@@ -20,10 +20,13 @@ use super::wire::{RUN, Stored};
 use super::{connect, error};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::logic::backoff;
+use crate::logic::backoff::{self, Urgency};
 
 /// A connection that lasted so long was no failure, whatever ended it.
 const LASTING: Duration = Duration::from_secs(10);
+
+/// The longest pause between two tries to connect, where no lease waits for the next one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a quiet connection is left alone before it is asked whether it still lives.
 const QUIET: Duration = Duration::from_secs(5);
@@ -119,6 +122,8 @@ struct Inner {
     /// The number of the last connection that is known to be broken.
     broken: AtomicU64,
     breaks: Notify,
+    /// Which leases wait for a connection.
+    urgency: Mutex<Urgency>,
     /// Somebody did not get an answer.
     suspicion: Notify,
 }
@@ -146,6 +151,7 @@ impl Link {
             read_only: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             breaks: Notify::new(),
+            urgency: Mutex::default(),
             suspicion: Notify::new(),
         });
         let task = tokio::spawn(tend(Arc::clone(&inner)));
@@ -168,6 +174,11 @@ impl Link {
             }
             changed.await;
         }
+    }
+
+    /// A lease with this TTL is due for renewal over this connection, and ends at `deadline`: until then no pause between two tries is long beside it.
+    pub(crate) fn renews(&self, ttl: Duration, deadline: Moment) {
+        self.inner.urgency().renews(self.inner.config.clock.now(), ttl, deadline);
     }
 
     /// Whether it is up.
@@ -288,28 +299,33 @@ async fn tend(inner: Arc<Inner>) {
                 });
                 inner.owner.down();
                 drop(live);
-                inner.config.clock.sleep_until(made.after(pause(failures))).await;
+                inner.config.clock.sleep_until(made.after(inner.pause(failures))).await;
             }
             Err(error) => {
                 tracing::debug!(%error, failures, "no connection");
                 inner.enter(State::down(&error));
                 inner.owner.down();
-                inner.config.clock.sleep(pause(failures)).await;
+                inner.config.clock.sleep(inner.pause(failures)).await;
                 failures = failures.saturating_add(1);
             }
         }
     }
 }
 
-/// How long after one try the next one is made, at least.
-fn pause(failures: u32) -> Duration {
-    let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
-    backoff::pause(failures, Duration::from_millis(20), Duration::from_secs(1), dice)
-}
-
 impl Inner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn urgency(&self) -> MutexGuard<'_, Urgency> {
+        self.urgency.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long after one try the next one is made, at least.
+    fn pause(&self, failures: u32) -> Duration {
+        let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
+        let longest = self.urgency().longest(self.config.clock.now(), LONGEST_PAUSE);
+        backoff::pause(failures, Duration::from_millis(20), longest, dice)
     }
 
     fn enter(&self, state: State) {

@@ -30,6 +30,8 @@ struct Slot {
     /// one before its present place is old, too.
     evicted: Option<u64>,
     look: bool,
+    /// It waited, and the last request about it has no answer.
+    interrupted: bool,
     /// Rung when something comes; there is none before somebody listens.
     bell: Option<Arc<Notify>>,
 }
@@ -52,11 +54,19 @@ impl Mailbox {
     }
 
     /// Makes room for a claim before it is sent: news may come before the answer. The slot is gone again with what is returned,
-    /// unless it is kept.
+    /// unless it is kept, or the claim waited before: then it is not known whether it still does.
     pub(crate) fn expect(&self, claim: ClaimId, sent: Moment) -> Expected<'_> {
-        let new = || Slot { asked: sent, place: None, granted: None, evicted: None, look: false, bell: None };
+        let new = || Slot {
+            asked: sent,
+            place: None,
+            granted: None,
+            evicted: None,
+            look: false,
+            interrupted: false,
+            bell: None,
+        };
         self.slots().entry(claim).or_insert_with(new);
-        Expected { mailbox: self, claim, keep: false }
+        Expected { mailbox: self, claim, done: false }
     }
 
     /// The claim asks anew: that it was evicted before is over.
@@ -68,10 +78,16 @@ impl Mailbox {
         }
     }
 
+    /// Whether the last request about a claim that waits has no answer; and if so, whether the claim was told that it is evicted.
+    pub(crate) fn interrupted(&self, claim: ClaimId) -> Option<bool> {
+        let slots = self.slots();
+        slots.get(&claim).filter(|slot| slot.interrupted).map(|slot| slot.evicted.is_some())
+    }
+
     /// The claim was known to wait, at this place, by the answer to a request sent then.
     pub(crate) fn waits(&self, claim: ClaimId, sent: Moment, place: u64) {
         if let Some(slot) = self.slots().get_mut(&claim) {
-            slot.place = Some(place);
+            (slot.place, slot.interrupted) = (Some(place), false);
             slot.granted = slot.granted.filter(|(_, at)| *at == place);
             slot.evicted = slot.evicted.filter(|at| *at >= place);
             // A grant that is here already came after an earlier request: the earlier moment counts.
@@ -148,20 +164,31 @@ impl Mailbox {
 pub(crate) struct Expected<'a> {
     mailbox: &'a Mailbox,
     claim: ClaimId,
-    keep: bool,
+    done: bool,
 }
 
 impl Expected<'_> {
     /// The claim waits: its slot stays until it is forgotten.
     pub(crate) fn keep(mut self) {
-        self.keep = true;
+        self.done = true;
+    }
+
+    /// The claim does not wait.
+    pub(crate) fn forget(mut self) {
+        self.done = true;
+        self.mailbox.forget(self.claim);
     }
 }
 
 impl Drop for Expected<'_> {
     fn drop(&mut self) {
-        if !self.keep {
-            self.mailbox.forget(self.claim);
+        if self.done {
+            return;
+        }
+        let mut slots = self.mailbox.slots();
+        match slots.get_mut(&self.claim) {
+            Some(slot) if slot.place.is_some() => slot.interrupted = true,
+            _ => drop(slots.remove(&self.claim)),
         }
     }
 }
@@ -205,6 +232,21 @@ mod tests {
         mailbox.evicted(CLAIM, 7);
         mailbox.granted(CLAIM, Token(13), 12);
         assert_eq!(taken(&mailbox), Some(News::Granted(Token(13), Moment::default())));
+    }
+
+    /// What is not answered leaves open whether the claim still waits; what was never known to wait is forgotten.
+    #[test]
+    fn a_request_without_an_answer_interrupts_a_wait() {
+        let mailbox = waiting();
+        assert_eq!(mailbox.interrupted(CLAIM), None);
+        drop(mailbox.expect(CLAIM, Moment::default()));
+        assert_eq!(mailbox.interrupted(CLAIM), Some(false));
+        mailbox.evicted(CLAIM, 7);
+        assert_eq!(mailbox.interrupted(CLAIM), Some(true));
+        mailbox.expect(CLAIM, Moment::default()).forget();
+        assert_eq!(mailbox.interrupted(CLAIM), None);
+        drop(mailbox.expect(CLAIM, Moment::default()));
+        assert!(mailbox.slots().is_empty());
     }
 
     #[test]

@@ -40,7 +40,7 @@
 //! | the message of a grant is lost | the next sign of life, or the look after a reconnect, finds it; otherwise its lease ends |
 //! | an old message comes late | it names the place in the queue that it was for; another place does not count |
 //! | a grant and an eviction come while nobody polls the request | the eviction counts: the request ends with an error |
-//! | an eviction's message is lost | the connection broke, too: then no grant is believed that nobody has taken, all waiters look, and all leases are renewed. An evicted waiter queues again then |
+//! | an eviction's message is lost | the connection broke, too: then no grant is believed that nobody has taken, all waiters look, and all leases are renewed. The lock has the last hundred that were evicted, each for its TTL: a waiter that looks is told so |
 //! | a request to release is lost with a connection | nothing has changed: the holder keeps the lock, and is asked again |
 //! | a waiter dies | nobody listens: passed over; a half-open connection: its grant ends with its TTL |
 //! | a holder dies | the first in line looks at the end of the lease; every other sign of life is the backup |
@@ -56,7 +56,7 @@
 //! | a server takes over whose clock is ahead or behind (promoted, restarted, the new node of a slot) | its run is another one: what other runs wrote counts from when it first sees it |
 //! | Sentinels name different masters | the newest election counts: [`election`](crate::logic::election) |
 //! | one master of a cluster hangs | leases are renewed by calls for each node: the others' go on |
-//! | a server takes no writes (`READONLY`) | its connection is replaced, after pauses that grow: an answer to what only reads does not end them |
+//! | a server takes no writes (`READONLY`) | its connection is replaced, after pauses that grow: an answer to what only reads does not end them. No pause is longer than a tenth of the TTL of a lease that waits to be renewed |
 //! | the server's clock is set back | a time to come counts as now: leases last one TTL from then; tokens rise all the same, of locks whose record is there |
 //! | the server's clock jumps forward | leases end early: two may hold. Tokens tell them apart |
 //! | somebody deletes a key, or the server evicts it | the lock is free; its holder learns it at its next renewal; in a bundle, at the fourth at the latest |

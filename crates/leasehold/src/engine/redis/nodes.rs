@@ -16,6 +16,7 @@ use super::error;
 use super::link::{Link, Live, Owner, Target};
 use super::sentinel::Sentinels;
 use super::wire::{self, SLOTS, Stored};
+use crate::claim::Claim;
 use crate::error::{Error, ErrorKind, Result};
 
 /// How often a request is sent on at most, when the cluster says that its slot is elsewhere.
@@ -121,6 +122,13 @@ impl Nodes {
         match &self.kind {
             Kind::One(link) => Ok(Arc::clone(link)),
             Kind::Cluster(map, _) => map.link(slot.unwrap_or_default()),
+        }
+    }
+
+    /// A claim's lease is due for renewal at the server that has its key.
+    pub(crate) fn renews(&self, key: &str, claim: &Claim) {
+        if let Ok(link) = self.link(self.slot(key)) {
+            link.renews(claim.terms.ttl, claim.lease.deadline());
         }
     }
 

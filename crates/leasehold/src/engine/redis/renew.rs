@@ -33,7 +33,11 @@ struct Group {
 /// Extends a batch; one answer per claim, in order.
 pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Result<Vec<Renewal>> {
     let mut answers = vec![Renewal::Unknown; claims.len()];
-    let leases = claims.into_iter().enumerate().map(|(at, claim)| Lease { at, key: engine.key(claim.name()), claim });
+    let leases = claims.into_iter().enumerate().map(|(at, claim)| {
+        let key = engine.key(claim.name());
+        engine.nodes.renews(&key, &claim);
+        Lease { at, key, claim }
+    });
     let leases = if engine.can_bundle() {
         let (loose, failed) = bundled(engine, leases.collect(), &mut answers).await;
         match failed {

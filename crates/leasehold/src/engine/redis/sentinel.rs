@@ -49,7 +49,8 @@ impl Sentinels {
         lock(&self.followed)
     }
 
-    /// Asks all Sentinels at once, and waits for most of them and a moment longer; for all, if these know of older elections only.
+    /// Asks all Sentinels at once, and waits for most of them and a moment longer. It waits for all of them, or for the end of the connect timeout, if
+    /// these know of older elections only, and if no election was followed so far: a client that knows of none cannot tell an old one from the newest.
     /// [`election`](crate::logic::election) says which counts.
     ///
     /// # Errors
@@ -59,7 +60,7 @@ impl Sentinels {
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut named, mut failed) = (Vec::new(), None);
         loop {
-            let enough = named.len() > self.addresses.len() / 2 && self.followed().knows(&named);
+            let enough = self.followed().is_enough(&named);
             let next = if enough {
                 config.clock.timeout(GRACE, asked.next()).await.unwrap_or(None)
             } else {

@@ -73,9 +73,13 @@ impl SimpleEngine {
         Ok(Arc::new(Self { config, clock: clock.clone(), nodes, ears, take, keep, give, records }))
     }
 
+    fn key(&self, claim: &Claim) -> String {
+        format!("{}{}", self.config.prefix, claim.name())
+    }
+
     /// Runs a script on a claim's lock.
     async fn run(&self, script: &Stored, claim: &Claim) -> Result<(Value, Live)> {
-        let key = format!("{}{}", self.config.prefix, claim.name());
+        let key = self.key(claim);
         let fill = |command: &mut Cmd, _: &Live| {
             command.arg(&key).arg(format!("{:032x}", claim.id.bits())).arg(claim.terms.ttl.as_millis() as u64);
         };
@@ -134,6 +138,7 @@ impl Engine for SimpleEngine {
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
         Step::new(async move {
+            claims.iter().for_each(|claim| self.nodes.renews(&self.key(claim), claim));
             let answers = join_all(claims.iter().map(|claim| self.done(&self.keep, claim))).await;
             let renewal = |(claim, answer): (&Arc<Claim>, Result<bool>)| match answer {
                 Ok(true) => Renewal::Renewed(Validity::FromSend(claim.terms.ttl)),

@@ -428,7 +428,7 @@ impl Stock {
                 (vec![Record::new(claim, token, since, token, reader.0)?], written)
             }
             b'R' => {
-                let parties = fields.iter().filter(|(field, _)| field != b"m");
+                let parties = fields.iter().filter(|(field, _)| field != b"m" && field != b"x");
                 let records = parties.map(|(claim, text)| Record::read(claim, text)).collect::<Option<_>>()?;
                 (records, main.get(195..).is_some_and(ours))
             }

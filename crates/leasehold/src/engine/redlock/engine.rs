@@ -337,6 +337,9 @@ impl RedlockEngine {
             arguments.push(wire::digits(claim.lease.token().0).into_bytes());
             arguments.push(self.party(claim));
         }
+        for node in &self.nodes {
+            claims.iter().for_each(|claim| node.renews(claim));
+        }
         let keys = claims.iter().map(|claim| self.key(claim.name())).collect();
         let request = Request::new(What::Renew, keys, arguments);
         let ttl = claims.iter().map(|claim| claim.terms.ttl).min().unwrap_or_default();

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::server::{Request, Server, What, address};
-use crate::claim::ClaimId;
+use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::LossBoard;
 use crate::engine::redis::config::{Address, Config};
@@ -122,6 +122,11 @@ impl Node {
     /// Whether it has not answered lately: it is not worth waiting for.
     pub(super) fn is_silent(&self) -> bool {
         self.ears.silent.load(Ordering::SeqCst)
+    }
+
+    /// A claim's lease is due for renewal.
+    pub(super) fn renews(&self, claim: &Claim) {
+        self.server.renews(claim.terms.ttl, claim.lease.deadline());
     }
 
     /// Asks it. If it does not answer in time, it counts as silent until it does.

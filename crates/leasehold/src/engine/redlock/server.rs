@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use redis::{Cmd, Pipeline, PushInfo, PushKind, Value};
 
 use super::node::Ears;
 use super::wire::Scripts;
+use crate::clock::Moment;
 use crate::engine::redis::config::{Address, Config, Topology};
 use crate::engine::redis::error;
 use crate::engine::redis::link::{Link, Live, Owner, Target};
@@ -74,6 +76,9 @@ pub(super) trait Server: Send + Sync {
 
     /// Whether it is reached.
     fn is_up(&self) -> bool;
+
+    /// A lease with this TTL is due for renewal, and ends at `deadline`: it is reached in time for that, if it can be.
+    fn renews(&self, _ttl: Duration, _deadline: Moment) {}
 
     /// Asks it, as soon as it is reached, unless the answer is not wanted any more by then.
     fn ask<'a>(&'a self, request: &'a Arc<Request>) -> BoxFuture<'a, Result<Value>>;
@@ -141,6 +146,10 @@ impl Server for Remote {
 
     fn is_up(&self) -> bool {
         self.link.is_up()
+    }
+
+    fn renews(&self, ttl: Duration, deadline: Moment) {
+        self.link.renews(ttl, deadline);
     }
 
     fn ask<'a>(&'a self, request: &'a Arc<Request>) -> BoxFuture<'a, Result<Value>> {

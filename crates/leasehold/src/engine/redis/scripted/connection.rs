@@ -145,6 +145,39 @@ fn one_that_takes_no_writes_is_not_stormed() {
     });
 }
 
+/// A server that takes no writes for half a TTL costs no lock, however short the TTL is: the pauses before the next connection do not outgrow the
+/// leases that wait for it. The connections are bounded all the same, also once nothing is held any more.
+#[test]
+fn one_that_takes_no_writes_for_half_a_ttl_costs_no_lock() {
+    let mut lost = Vec::new();
+    for ttl in [millis(300), Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(6)] {
+        // Begun at any moment of a lease.
+        for part in 0..20 {
+            with(async |server| {
+                let locks = server.open(ttl).await.unwrap();
+                let guard = locks.mutex("a").lock().await.unwrap();
+                server.clock.sleep(ttl + ttl / 60 * part).await;
+                let before = server.dials().len();
+                server.script(|seen| match seen.what {
+                    "attempt" | "renew" | "release" => {
+                        Deed::Refuse("READONLY You can't write against a read only replica.")
+                    }
+                    _ => Deed::Answer,
+                });
+                server.clock.sleep(ttl / 2).await;
+                server.script(|_| Deed::Answer);
+                let dials = server.dials().split_off(before);
+                assert!(dials.len() <= 20, "{ttl:?}: {} connections in half a TTL: {:?}", dials.len(), gaps(&dials));
+                server.clock.sleep(ttl).await;
+                if !guard.is_held() {
+                    lost.push((ttl, part));
+                }
+            });
+        }
+    }
+    assert!(lost.is_empty(), "{} of 80 holders lost their lock: {lost:?}", lost.len());
+}
+
 #[test]
 fn one_that_accepts_and_says_nothing_is_given_up() {
     with(async |server| {

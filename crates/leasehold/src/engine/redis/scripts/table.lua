@@ -11,6 +11,7 @@
 -- and has not been heard of since. A party is its mode, TTL (12 digits), owner, the length of the
 -- prefix (3 digits) and the number of its client's inbox; for permits, how many of how many (10 digits each); and who it is. A
 -- waiter's token is zero. The first in a list may name somebody before it who is long gone.
+-- A field x has the claims that were evicted last, each (16 bytes) with the time (16 digits) until which it is told so when it looks.
 local RETAIN = num(ARGV[3])
 local name, kept, longest, cache, dirty, gone
 local writing = false
