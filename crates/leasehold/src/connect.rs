@@ -76,7 +76,7 @@ impl Connect {
         let message = format!("could not be reached within {:?}; `leasehold doctor` says why", self.timeout);
         let error = Error::new(ErrorKind::Unavailable, message).retryable();
         match EngineUrl::parse(url) {
-            Ok(url) => error.at_url(url.to_string()),
+            Ok(url) => error.at_url(url.place()),
             Err(_) => error,
         }
     }

@@ -186,7 +186,7 @@ impl Options {
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
-        let shown = url.to_string();
+        let shown = url.place();
         let at = |error: Error| match error.kind() {
             // There is no such engine.
             ErrorKind::UnknownScheme | ErrorKind::FeatureDisabled => error,

@@ -137,6 +137,11 @@ impl EngineUrl {
         self.option(key).map(read).transpose()
     }
 
+    /// The engine and its address, for errors before the URL is known to be right: an option that no engine has may be a misspelt password.
+    pub(crate) fn place(&self) -> String {
+        Self { options: Vec::new(), ..self.clone() }.to_string()
+    }
+
     /// The value of an option; the last one counts.
     pub fn option(&self, key: &str) -> Option<&str> {
         self.options.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
@@ -294,6 +299,8 @@ mod tests {
         }
         let error = EngineUrl::parse("file:?a=1").unwrap().only_options(&["mode"]).unwrap_err();
         assert!(error.to_string().contains("it has mode"));
+        let url = EngineUrl::parse("redis://u:hunter2@h:1/0?pasword=hunter2").unwrap();
+        assert_eq!(url.place(), "redis://u:***@h:1/0");
     }
 
     #[test]
