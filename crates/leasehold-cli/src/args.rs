@@ -29,7 +29,7 @@ Examples:
   leasehold ls                                  who holds what, and who waits
   leasehold show nightly                        everything about one lock
   leasehold evict nightly                       force the holder to release
-  leasehold evict --graceful nightly            ask it to, and wait until it has
+  leasehold evict --graceful nightly            ask it to, and wait for it
   leasehold doctor --engine redis://db1         is this server fit for locks?
   leasehold verify --local redis                proof, with a picture
 

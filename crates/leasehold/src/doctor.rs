@@ -18,7 +18,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::engine::{self, EngineUrl};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 use crate::locks::DEFAULT_TTL;
 
 /// How bad a finding is; the worse, the greater.
@@ -186,14 +186,11 @@ impl Options {
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
-        let shown = url.place();
-        let at = |error: Error| match error.kind() {
-            // There is no such engine.
-            ErrorKind::UnknownScheme | ErrorKind::FeatureDisabled => error,
-            _ => error.at_url(shown.clone()),
+        let findings = match url.clone().with_passwords() {
+            Ok(url) => findings(&url, options).await,
+            Err(error) => Err(error),
         };
-        let url = url.with_passwords().map_err(at)?;
-        let findings = findings(&url, options).await.map_err(at)?;
+        let findings = findings.map_err(|error| url.locate(error))?;
         Ok(Report::new(&url, options, findings))
     })
 }

@@ -251,7 +251,7 @@ fn evict_asks_on_a_terminal() {
     let place = Place::new();
     let holder = place.hold(&["--on-lost", "ignore"], "a");
     let mut screen = Screen::start(&place.leasehold(["evict", "a"]), 200);
-    screen.expect("Put it out of a? [y/N] ");
+    screen.expect("Force it to release a? [y/N] ");
     screen.press("n\n");
     screen.expect("nothing was changed");
     assert_eq!(screen.end(), Some(1));

@@ -41,7 +41,7 @@ impl Store {
             "memory" => Kind::Memory(Memory::new(&clock)),
             "redis" | "rediss" | "redis+sentinel" | "redis+cluster" => {
                 let opened = Redis::open(&url, lazy).await;
-                Kind::Redis(opened.map_err(|error| error.at_url(url.place()))?)
+                Kind::Redis(opened.map_err(|error| url.locate(error))?)
             }
             other => {
                 let message = format!(

@@ -138,12 +138,7 @@ pub fn open<'a>(url: &'a str, clock: &'a Clock) -> BoxFuture<'a, Result<Arc<dyn 
     // Boxed here: otherwise every program that opens a lock compiles the opening of every engine once more.
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
-        let shown = url.place();
-        open_scheme(url, clock).await.map_err(|error| match error.kind() {
-            // There is no such engine.
-            ErrorKind::UnknownScheme | ErrorKind::FeatureDisabled => error,
-            _ => error.at_url(shown),
-        })
+        open_scheme(url.clone(), clock).await.map_err(|error| url.locate(error))
     })
 }
 

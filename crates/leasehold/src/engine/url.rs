@@ -137,6 +137,16 @@ impl EngineUrl {
         self.option(key).map(read).transpose()
     }
 
+    /// An error of opening the engine, with where it happened. A URL that is not written as it must be may have a password anywhere: of it only the engine is shown.
+    pub(crate) fn locate(&self, error: Error) -> Error {
+        match error.kind() {
+            // There is no such engine.
+            ErrorKind::UnknownScheme | ErrorKind::FeatureDisabled => error,
+            ErrorKind::InvalidUrl => error.at_url(format!("{}:", self.scheme)),
+            _ => error.at_url(self.place()),
+        }
+    }
+
     /// The engine and its address, for errors before the URL is known to be right: an option that no engine has may be a misspelt password.
     pub(crate) fn place(&self) -> String {
         Self { options: Vec::new(), ..self.clone() }.to_string()

@@ -47,7 +47,7 @@ async fn modes_that_majorities_cannot_keep_are_refused() {
         (locks.semaphore("a", 3).acquire(1).await.expect_err("no permits"), "has no semaphores"),
         (locks.semaphore("a", 3).try_acquire(2).await.expect_err("no permits"), "has no semaphores"),
     ] {
-        says(&error, ErrorKind::Unsupported, &["redlock engine", mode]);
+        says(&error, ErrorKind::Unsupported, &["on redlock://", mode]);
     }
     assert_eq!(site.all_claims("a").await, [0; 5]);
     // To write is to be alone.

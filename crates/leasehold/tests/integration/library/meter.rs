@@ -111,6 +111,10 @@ async fn a_full_day() -> Arc<Book> {
     let guard = locks.mutex("max").max_hold(TTL / 2).lock().await.unwrap();
     walk(&hand, TTL / 2, Duration::from_millis(500)).await;
     drop(guard);
+    let guard = locks.mutex("asked").lock().await.unwrap();
+    locks.request_release("asked", guard.claim_id(), "").await.unwrap().unwrap();
+    walk(&hand, TTL, Duration::from_millis(500)).await;
+    drop(guard);
     let guard = locks.mutex("b").lock().await.unwrap();
     spy.always(Call::Release, Play::Fail(false));
     assert!(guard.release().await.is_err());
@@ -156,7 +160,7 @@ async fn the_table_and_the_figures_agree() {
 async fn counters_count_each_end_once() {
     let book = a_full_day().await;
     for (name, value, times) in [
-        ("leasehold_acquire_total", "granted", 5),
+        ("leasehold_acquire_total", "granted", 6),
         ("leasehold_acquire_total", "busy", 1),
         ("leasehold_acquire_total", "timeout", 1),
         ("leasehold_acquire_total", "cancelled", 1),
@@ -164,6 +168,8 @@ async fn counters_count_each_end_once() {
         ("leasehold_lost_total", "taken", 1),
         ("leasehold_lost_total", "expired", 1),
         ("leasehold_lost_total", "max-hold", 1),
+        ("leasehold_lost_total", "release-requested", 1),
+        ("leasehold_release_requested_total", "", 1),
         ("leasehold_release_total", "released", 1),
         ("leasehold_release_total", "lost", 2),
         ("leasehold_release_total", "error", 1),
