@@ -5,13 +5,14 @@ use std::thread;
 
 use crate::programs::{self, Lint, Part};
 use crate::stage::{self, Stage, Tier};
-use crate::{Done, cargo, rules, say, setup};
+use crate::{Done, cargo, links, rules, say, setup};
 
 /// Builds and runs the gate.
 pub(crate) fn test(root: &Path) -> Done {
     let began = stage::now();
     cargo(&["fmt", "--all", "--check"])?;
     rules::no_time_in_assertions(root)?;
+    links::lead_somewhere(root)?;
     // Packages are installed while the programs are built.
     let parts = thread::scope(|scope| {
         let installing = scope.spawn(|| setup::gate().map_err(|error| error.to_string()));
@@ -42,5 +43,6 @@ pub(crate) fn build(root: &Path) -> Result<Vec<Part>, Box<dyn std::error::Error>
 pub(crate) fn check(root: &Path) -> Done {
     cargo(&["fmt", "--all", "--check"])?;
     rules::no_time_in_assertions(root)?;
+    links::lead_somewhere(root)?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])
 }

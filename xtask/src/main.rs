@@ -1,6 +1,7 @@
 //! `cargo xtask test`: installs what the tests need, then runs what must hold before a change lands. `cargo xtask nightly` runs the rest.
 
 mod gate;
+mod links;
 mod nightly;
 mod programs;
 mod repeat;
@@ -18,7 +19,7 @@ type Done = Result<(), Box<dyn Error>>;
 
 const HELP: &str = "\
 cargo xtask test      the gate: install what the tests need (apt, as root), lint, build, and run what must hold
-cargo xtask check     only formatting, lints and the rule about time
+cargo xtask check     only formatting, lints, links, and the rule about time
 cargo xtask nightly   everything else, in named parts that can be resumed; `nightly --list` shows them
 cargo xtask repeat    every part of the gate 20 times beside busy loops, resumable; `repeat 5 redlock` runs
                       those with one of these words in their names five times

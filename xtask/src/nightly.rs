@@ -48,7 +48,7 @@ const PARTS: [Part; 8] = [
     Part {
         name: "servers",
         proves: "every suite, technique and deployment, Galera and ensembles, on real servers",
-        run: |root| tests(root, &["leasehold-conformance"]),
+        run: servers,
     },
     Part {
         name: "histories",
@@ -117,6 +117,13 @@ fn features(_: &Path) -> Done {
     // A scheme whose feature is off must name the feature.
     let memory = ["test", "--package", "leasehold", "--no-default-features", "--features", "memory", "--locked"];
     cargo(&[&memory[..], &["--test", "integration", "open"]].concat())
+}
+
+/// The examples are run on real servers, too, so they need every engine: another part may have built them without.
+fn servers(root: &Path) -> Done {
+    const ALL: &str = "cache,mysql,postgres,redis,schedule,zookeeper";
+    cargo(&["build", "--locked", "--package", "leasehold", "--features", ALL, "--examples"])?;
+    tests(root, &["leasehold-conformance"])
 }
 
 /// All tests of some packages, the long ones too.

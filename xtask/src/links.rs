@@ -1,0 +1,78 @@
+//! Links between the documents: each leads to a file, and to a heading of it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Done;
+
+/// Fails with every link of a page that leads nowhere.
+pub(crate) fn lead_somewhere(root: &Path) -> Done {
+    let mut broken = Vec::new();
+    for page in pages(root)? {
+        let text = fs::read_to_string(&page)?;
+        let shown = page.strip_prefix(root).unwrap_or(&page).display().to_string();
+        for link in links(&text) {
+            if let Some(why) = is_broken(&page, link)? {
+                broken.push(format!("  {shown}: {link}: {why}"));
+            }
+        }
+    }
+    if broken.is_empty() { Ok(()) } else { Err(format!("links that lead nowhere\n{}", broken.join("\n")).into()) }
+}
+
+/// The Markdown pages at the root and in `docs`.
+fn pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut pages = Vec::new();
+    for folder in [root.to_owned(), root.join("docs")] {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|ending| ending == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages.sort();
+    Ok(pages)
+}
+
+/// The targets of `[text](target)`, but for those on other hosts.
+fn links(text: &str) -> Vec<&str> {
+    let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')').map(|(target, _)| target));
+    targets.filter(|target| !target.contains([' ', '\n']) && !target.contains("://")).collect()
+}
+
+/// Why a link leads nowhere, if it does.
+fn is_broken(page: &Path, link: &str) -> std::io::Result<Option<&'static str>> {
+    let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+    let target = if file.is_empty() { page.to_owned() } else { page.with_file_name(file) };
+    if !target.exists() {
+        return Ok(Some("no such file"));
+    }
+    if heading.is_empty() || target.extension().is_none_or(|ending| ending != "md") {
+        return Ok(None);
+    }
+    let text = fs::read_to_string(&target)?;
+    Ok((!anchors(&text).any(|anchor| anchor == heading)).then_some("no such heading"))
+}
+
+/// The headings of a page, as links name them.
+fn anchors(text: &str) -> impl Iterator<Item = String> + '_ {
+    let headings = text.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| {
+        let words = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{anchors, links};
+
+    #[test]
+    fn links_and_headings_are_found() {
+        let text = "# Fail-over, and `strict`\n[a](redis.md#when-it-breaks) [b](https://x.org/) `x](y z)`";
+        assert_eq!(links(text), ["redis.md#when-it-breaks"]);
+        assert_eq!(anchors(text).collect::<Vec<_>>(), ["fail-over-and-strict"]);
+    }
+}
