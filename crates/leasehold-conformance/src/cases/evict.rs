@@ -1,6 +1,6 @@
 //! A claim is put out by somebody else.
 
-use leasehold::{ClaimId, ErrorKind, Guard, Locks, LostReason, Outcome};
+use leasehold::{ClaimId, ErrorKind, Guard, Locks, LostReason, Outcome, Owner};
 use leasehold_testbed::eventually;
 
 use crate::player::Player;
@@ -149,6 +149,21 @@ pub async fn the_advice_spares_who_stays(world: &World) {
     }
     assert!(third.is_held());
     assert_eq!(third.release().await.expect("a release"), Outcome::Released);
+}
+
+/// An owner holds twice, and one of its claims is evicted: that guard learns of it, and the other one stays.
+pub async fn one_of_two_claims_of_an_owner_ends(world: &World) {
+    let (locks, other) = (world.locks().await, world.locks().await);
+    let owner = Owner::new();
+    let outer = locks.mutex("a").ttl(LONG).owner(&owner).lock().await.expect("a lock");
+    let inner = locks.mutex("a").ttl(LONG).owner(&owner).lock().await.expect("a re-entry");
+    assert!(other.evict("a", inner.claim_id()).await.expect("an eviction").party.is_some());
+    assert_eq!(tokio::time::timeout(SOON, inner.lost()).await.expect("it is told"), LostReason::Taken);
+    // Whatever was sent to the outer one's client before this has arrived.
+    locks.inspect("a").await.expect("a view");
+    assert!(outer.is_held());
+    assert!(other.mutex("a").try_lock().await.expect("an answer").is_none());
+    assert_eq!(outer.release().await.expect("an outcome"), Outcome::Released);
 }
 
 /// A holder in another process is told, too.

@@ -200,10 +200,12 @@ cases! { $
         a_grant_that_was_not_polled_for_ends_with_its_eviction [EVICTION FIFO INSPECTION]
         the_advice_spares_who_stays [EVICTION PERMITS FIFO INSPECTION]
         an_unknown_claim_is_nobody [EVICTION]
+        one_of_two_claims_of_an_owner_ends [EVICTION REENTRY INSPECTION]
         a_holder_in_another_process_is_told [EVICTION PROCESSES INSPECTION]
     }
     release_requests {
         the_holder_is_asked_and_keeps_the_lock_until_it_releases_it [EVICTION INSPECTION]
+        a_holder_is_asked_in_the_moment_of_its_grant [EVICTION FIFO INSPECTION]
         a_holder_that_does_not_release_it_loses_it_at_its_deadline [EVICTION INSPECTION]
         a_holder_that_was_asked_may_be_evicted [EVICTION INSPECTION]
         a_claim_that_does_not_hold_is_not_asked [EVICTION]

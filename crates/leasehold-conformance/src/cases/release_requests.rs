@@ -41,6 +41,22 @@ pub async fn the_holder_is_asked_and_keeps_the_lock_until_it_releases_it(world: 
     assert_eq!(next.release().await.expect("an outcome"), Outcome::Released);
 }
 
+/// A holder that has waited is asked in the moment of its grant, when its client may still be writing that down.
+pub async fn a_holder_is_asked_in_the_moment_of_its_grant(world: &World) {
+    let (locks, other) = (world.locks().await, world.locks().await);
+    let first = locks.mutex("a").ttl(LONG).lock().await.expect("a lock");
+    let waits = tokio::spawn({
+        let mutex = other.mutex("a").ttl(LONG).wait(SOON);
+        async move { mutex.lock().await }
+    });
+    world.until_waiting("a", 1).await;
+    assert_eq!(first.release().await.expect("an outcome"), Outcome::Released);
+    let guard = waits.await.expect("no panic").expect("a lock");
+    assert!(locks.request_release("a", guard.claim_id(), "").await.expect("a request").is_some());
+    tokio::time::timeout(SOON, guard.release_requested()).await.expect("it is asked");
+    assert_eq!(guard.release().await.expect("an outcome"), Outcome::Released);
+}
+
 /// A holder that does not release the lock loses it at its deadline: its lease is not renewed any more.
 pub async fn a_holder_that_does_not_release_it_loses_it_at_its_deadline(world: &World) {
     let (locks, other) = (world.locks().await, world.locks().await);

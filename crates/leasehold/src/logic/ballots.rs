@@ -218,7 +218,11 @@ impl Ballots {
         if !there && !always {
             return Evicted { there, stored: false, others: sight.taken };
         }
-        self.records.remove(&claim);
+        // As if it had given its token back: a renewal does not put it here again beside another claim of its owner, which has the same token.
+        let held = self.records.remove(&claim).map_or(Token::default(), |record| record.token);
+        if held > Token::default() && held >= self.released {
+            (self.released, self.gone) = (held, Some(claim));
+        }
         self.last = sight.stored.max(token);
         Evicted { there, stored: token > sight.last, others: sight.taken }
     }

@@ -311,10 +311,11 @@ async fn arm(session: Weak<Session>, mut guarded: Guarded) -> Told {
     };
     if let Some(news) = &guarded.news {
         let sent = session.now();
-        let result = session.client.set_data(&guarded.path, news.as_bytes(), None).await;
+        // Only over what was written when the node was made: whatever was written since has told the one behind, too, and must not be lost.
+        let result = session.client.set_data(&guarded.path, news.as_bytes(), Some(0)).await;
         session.wrote(sent, &result);
         match result {
-            Ok(_) => guarded.news = None,
+            Ok(_) | Err(Cause::BadVersion) => guarded.news = None,
             Err(Cause::NoNode) => return (guarded, Fate::Gone),
             // The line broke: once more.
             Err(_) => return again(&session, guarded).await,

@@ -6,7 +6,12 @@ local known = later(last, floor)
 if not record and ARGV[5] == '0' then return { 0, known, clock, '', 0, till and 1 or 0 } end
 local highest = later(last, token)
 local ends = math.max(now, num(highest), rest.ends)
-call('SET', key, highest .. rest.back .. rest.by .. rest.records, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
+-- As if it had given its token back: a renewal does not put it there again beside another claim of its owner, which has the same token.
+local back, by = rest.back, rest.by
+if record and sub(record, 33, 48) ~= ZERO and sub(record, 33, 48) >= back then
+  back, by = sub(record, 33, 48), claim
+end
+call('SET', key, highest .. back .. by .. rest.records, 'EX', math.ceil((ends - now) / 1000000) + ARGV[3])
 -- Its client is told, if it listens. One who may not publish has evicted it all the same: then the next renewal tells.
 if record and sub(record, 101, 116) ~= ZERO then
   redis.pcall('PUBLISH', sub(key, 1, num(sub(record, 98, 100))) .. 'i' .. sub(record, 101, 116), 'X' .. claim .. ZERO)
