@@ -95,14 +95,7 @@ fn nobody(args: &EvictArgs, view: &LockView, engine: &str) -> Result<u8, Failure
     if args.output.json {
         let reason = args.reason.as_deref();
         let name = &args.name;
-        output::out(&output::json(&EvictedJson {
-            name,
-            engine,
-            evicted: vec![],
-            remaining: vec![],
-            fence_token: None,
-            reason,
-        }))?;
+        output::out(&output::json(&EvictedJson { name, engine, evicted: vec![], fence_token: None, reason }))?;
     } else {
         let such = if view.holders.is_empty() { "nobody holds it" } else { "nobody who holds it is meant by this" };
         output::say(&format!("{} on {engine}: {such}; nothing was changed", args.name));

@@ -1,7 +1,7 @@
 //! Opening an engine that is unreachable for a moment: a server that restarts, an ensemble that elects a leader.
 //!
-//! Every error that the engine calls retryable is tried again, with growing pauses, for as long as the caller says. A bad URL, a wrong password or a
-//! server of another kind fails at once: no waiting mends it.
+//! Every error that the engine calls retryable is tried again, with growing pauses, for as long as the caller says. A bad URL or a wrong password fails at
+//! once: no waiting mends it. So does a server of another kind, but for Redis: what answers on its port may be on its way up.
 
 use std::fmt;
 use std::sync::Arc;

@@ -2,21 +2,57 @@
 
 use std::time::Duration;
 
+use leasehold::clock::Moment;
 use leasehold::engine::PartyView;
 use leasehold::{LockName, Locks};
+use serde::Serialize;
 
-use super::{EvictedJson, line};
+use super::line;
 use crate::args::EvictArgs;
 use crate::duration::human;
 use crate::exit::{self, Failure};
 use crate::output::{self, clean};
 use crate::view::PartyJson;
 
-/// How often a holder is asked again: a request may be lost with a connection.
-const AGAIN: Duration = Duration::from_millis(500);
+/// How often a holder is asked again: a request may be lost with a connection. So often, too, is looked whether it holds still.
+const AGAIN: Duration = Duration::from_millis(100);
 
-/// Asks each, and waits until none of them holds the lock. A holder that hears of it loses the lock at its deadline at the latest; one that holds it longer
-/// than that has not heard, or did not understand.
+/// How much longer than the leases last the command waits: a holder that has renewed just before the request holds for a TTL.
+const SLACK: Duration = Duration::from_secs(5);
+
+/// A holder that was asked.
+struct Asked {
+    party: PartyView,
+    /// When its lease ends, as it was seen last.
+    ends: Moment,
+}
+
+/// What became of the claims.
+#[derive(Default)]
+struct Came {
+    /// Gone while their leases lasted.
+    released: Vec<PartyView>,
+    /// Gone when their leases had ended: what they guarded may still run.
+    lease_ended: Vec<PartyView>,
+    remaining: Vec<Asked>,
+    /// They wait, or are gone: there was nothing to ask for.
+    not_holding: Vec<PartyView>,
+}
+
+#[derive(Debug, Serialize)]
+struct CameJson<'a> {
+    name: &'a str,
+    engine: &'a str,
+    released: Vec<PartyJson<'a>>,
+    lease_ended: Vec<PartyJson<'a>>,
+    remaining: Vec<PartyJson<'a>>,
+    not_holding: Vec<PartyJson<'a>>,
+    seconds: f64,
+    reason: Option<&'a str>,
+}
+
+/// Asks each, and waits until none of them holds the lock. Only holders are asked, and no claim is taken from its holder: one that waited when we looked
+/// may hold by now.
 pub(super) async fn evict(
     locks: &Locks,
     name: &LockName,
@@ -24,67 +60,98 @@ pub(super) async fn evict(
     args: &EvictArgs,
     url: &str,
 ) -> Result<u8, Failure> {
-    let reason = args.reason.as_deref().unwrap_or_default();
     let clock = locks.clock();
     let began = clock.now();
-    let mut waits = Vec::new();
-    // Waiters hold nothing: there is nothing to wait for.
-    for party in chosen.iter().filter(|party| party.token.is_none()) {
-        locks.evict_because(name, party.claim, reason).await.map_err(|error| Failure::from(error).at(url))?;
-    }
-    let mut remaining: Vec<PartyView> = Vec::new();
-    for party in chosen.iter().filter(|party| party.token.is_some()) {
-        let asked = locks.request_release(name, party.claim, reason).await;
-        if let Some(holder) = asked.map_err(|error| Failure::from(error).at(url))? {
-            waits.push(holder.left);
-            remaining.push(holder);
+    let mut came = Came::default();
+    for party in chosen {
+        match ask(locks, name, party, args).await.map_err(|error| Failure::from(error).at(url))? {
+            Some(asked) => came.remaining.push(asked),
+            None => came.not_holding.push((*party).clone()),
         }
     }
-    // A lease that was renewed just before lasts for a TTL, which `left` may be a little short of.
-    let longest = waits.into_iter().max().unwrap_or_default();
-    let bound = began.after(longest + longest / 2 + Duration::from_secs(5));
-    if !remaining.is_empty() {
-        output::say(&format!(
-            "asked for the release; waiting until it is released, or its lease ends in {}",
-            human(longest)
+    wait(locks, name, args, &mut came).await.map_err(|error| Failure::from(error).at(url))?;
+    let took = clock.now().since(began);
+    let text = if args.output.json { json(&came, name, url, took, args) } else { text(&came, name, url, took, args) };
+    output::out(&text)?;
+    let asked = came.released.len() + came.lease_ended.len();
+    Ok(if came.remaining.is_empty() && asked > 0 { 0 } else { exit::CONFLICT })
+}
+
+async fn ask(locks: &Locks, name: &LockName, party: &PartyView, args: &EvictArgs) -> leasehold::Result<Option<Asked>> {
+    let reason = args.reason.as_deref().unwrap_or_default();
+    let asked = locks.request_release(name, party.claim, reason).await?;
+    let now = locks.clock().now();
+    Ok(asked.map(|party| Asked { ends: now.after(party.left), party }))
+}
+
+/// Asks again and again until none of them holds it. An engine that is away for a moment ends nothing: the requests stand.
+async fn wait(locks: &Locks, name: &LockName, args: &EvictArgs, came: &mut Came) -> leasehold::Result<()> {
+    let clock = locks.clock();
+    let Some(last) = came.remaining.iter().map(|asked| asked.ends).max() else { return Ok(()) };
+    let left = human(last.since(clock.now()));
+    output::say(&format!("asked for the release; waiting until it is released, or its lease ends in {left}"));
+    let bound = last.after(SLACK);
+    let mut told = false;
+    while !came.remaining.is_empty() && clock.now() < bound {
+        clock.sleep_until(clock.now().after(AGAIN)).await;
+        for asked in std::mem::take(&mut came.remaining) {
+            match ask(locks, name, &asked.party, args).await {
+                Ok(Some(still)) => came.remaining.push(still),
+                // A lease that ends is given back a little before its end.
+                Ok(None) if clock.now().after(asked.party.left / 50) < asked.ends => came.released.push(asked.party),
+                Ok(None) => came.lease_ended.push(asked.party),
+                Err(error) if error.is_retryable() => {
+                    if !std::mem::replace(&mut told, true) {
+                        output::say(&format!("{error}; it was asked, trying again"));
+                    }
+                    came.remaining.push(asked);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn json(came: &Came, name: &LockName, url: &str, took: Duration, args: &EvictArgs) -> String {
+    fn parties(parties: &[PartyView]) -> Vec<PartyJson<'_>> {
+        parties.iter().map(PartyJson::new).collect()
+    }
+    output::json(&CameJson {
+        name: name.as_str(),
+        engine: url,
+        released: parties(&came.released),
+        lease_ended: parties(&came.lease_ended),
+        remaining: came.remaining.iter().map(|asked| PartyJson::new(&asked.party)).collect(),
+        not_holding: parties(&came.not_holding),
+        seconds: took.as_secs_f64(),
+        reason: args.reason.as_deref(),
+    })
+}
+
+fn text(came: &Came, name: &LockName, url: &str, took: Duration, args: &EvictArgs) -> String {
+    let (name, took) = (clean(name.as_str()), human(took));
+    let mut text = String::new();
+    for party in &came.released {
+        text.push_str(&format!("{name} was released after {took}: {}\n", line(party)));
+    }
+    for party in &came.lease_ended {
+        let line = line(party);
+        text.push_str(&format!("the lease on {name} ended after {took} without a release: {line}\n"));
+        text.push_str("  what it ran under the lock may still run\n");
+    }
+    for Asked { party, .. } in &came.remaining {
+        text.push_str(&format!("{name} is still held after {took}: {}\n", line(party)));
+        text.push_str("  the request did not reach it, or it is an older version; without --graceful it is forced\n");
+    }
+    for party in &came.not_holding {
+        let line = line(party);
+        text.push_str(&format!(
+            "{name} is not held by {line}\n  only holders are asked; without --graceful a waiter is removed\n"
         ));
     }
-    while !remaining.is_empty() && clock.now() < bound {
-        clock.sleep_until(clock.now().after(AGAIN)).await;
-        let mut still = Vec::new();
-        for party in remaining {
-            let asked = locks.request_release(name, party.claim, reason).await;
-            still.extend(asked.map_err(|error| Failure::from(error).at(url))?);
-        }
-        remaining = still;
+    if let Some(reason) = &args.reason {
+        text.push_str(&format!("reason: {}\n", clean(reason)));
     }
-    let gone: Vec<&PartyView> =
-        chosen.iter().copied().filter(|party| remaining.iter().all(|other| other.claim != party.claim)).collect();
-    let took = human(clock.now().since(began));
-    let text = if args.output.json {
-        output::json(&EvictedJson {
-            name: name.as_str(),
-            engine: url,
-            evicted: gone.into_iter().map(PartyJson::new).collect(),
-            remaining: remaining.iter().map(PartyJson::new).collect(),
-            fence_token: None,
-            reason: args.reason.as_deref(),
-        })
-    } else {
-        let name = clean(name.as_str());
-        let mut text = String::new();
-        for party in gone {
-            text.push_str(&format!("released {name} within {took}: {}\n", line(party)));
-        }
-        for party in &remaining {
-            text.push_str(&format!(
-                "still holds {name} after {took}: {}\n  it did not hear of the request (an older version?); \
-                 `leasehold evict` without --graceful forces it\n",
-                line(party)
-            ));
-        }
-        text + &format!("engine: {url}\n")
-    };
-    output::out(&text)?;
-    Ok(if remaining.is_empty() { 0 } else { exit::CONFLICT })
+    text + &format!("engine: {url}\n")
 }

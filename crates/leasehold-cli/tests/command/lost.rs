@@ -84,7 +84,7 @@ fn one_that_is_asked_gets_term_and_the_next_comes_after_it() {
     let waiter = place.start(["run", "a", "-c", "echo next >> order"]);
     place.wait_for_waiters("a", 1);
     let said = place.run(["evict", "--graceful", "--yes", "--reason", "drill", "a"]).ok();
-    assert!(said.out().starts_with("released a within"), "{}", said.out());
+    assert!(said.out().starts_with("a was released after"), "{}", said.out());
     assert!(said.err().contains("waiting until it is released"), "{}", said.err());
     running.end().failed(75, "an operator asks for the release of the lock a on file:");
     waiter.end().ok();
@@ -103,14 +103,40 @@ fn one_that_is_asked_and_does_not_end_is_killed_before_its_deadline() {
     let waiter = place.start(["run", "a", "-c", gone]);
     place.wait_for_waiters("a", 1);
     let said = parsed(&place.run(["evict", "--graceful", "--yes", "--json", "a"]).ok().out());
-    assert_eq!((&said["evicted"][0]["token"], &said["fence_token"]), (&json!(1), &json!(null)), "{said}");
-    assert!(said.get("remaining").is_none(), "{said}");
+    // KILL comes just before the lease ends: on a busy machine the release may be seen after it.
+    let gone = said["released"].as_array().unwrap().len() + said["lease_ended"].as_array().unwrap().len();
+    assert_eq!((gone, &said["remaining"], &said["not_holding"]), (1, &json!([]), &json!([])), "{said}");
     let ran = running.end().failed(75, "");
     let asked = ran.events().into_iter().find(|event| event["event"] == json!("release-requested")).unwrap();
     assert_eq!(asked["name"], json!("a"));
     waiter.end().ok();
     assert_eq!(place.read("heard"), "term\n");
     assert!(family.iter().all(|pid| !is_alive(pid)));
+}
+
+/// The lease ends, and the command runs on: that is no release, and is not called one.
+#[test]
+fn a_lease_that_ends_without_a_release_is_said_to_have_ended() {
+    let place = Place::new();
+    let running = place.start(["run", "--ttl", "2s", "--on-lost", "ignore", "a", "-c", "echo > ready; read x"]);
+    place.wait_for_file("ready");
+    let said = place.run(["evict", "--graceful", "--yes", "a"]).ok().out();
+    assert!(said.starts_with("the lease on a ended after") && said.contains("may still run"), "{said}");
+    running.finish().ok();
+}
+
+/// A waiter holds nothing: it is not asked, and nothing is taken from it, also if it is granted meanwhile.
+#[test]
+fn a_graceful_eviction_leaves_a_waiter_alone() {
+    let place = Place::new();
+    let holder = place.hold(&[], "a");
+    let waiter = place.start(["run", "a", "-c", "echo ran"]);
+    place.wait_for_waiters("a", 1);
+    let claim = place.show("a")["waiters"][0]["claim"].as_str().unwrap().to_owned();
+    place.run(["evict", "--graceful", "--yes", "--claim", &claim, "a"]).failed(1, "");
+    assert_eq!((place.holders("a"), place.waiters("a")), (1, 1));
+    holder.finish().ok();
+    assert_eq!(waiter.finish().ok().out(), "ran\n");
 }
 
 /// The long runs of this and of the next one tell that TERM came first.

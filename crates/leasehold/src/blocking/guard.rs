@@ -118,6 +118,17 @@ impl Guard {
         self.inner.is_release_requested()
     }
 
+    /// Waits until an operator asks for its release, but no longer than `wait`: whether one did.
+    pub fn wait_release_requested(&self, wait: Duration) -> bool {
+        let watch = self.inner.watch();
+        let over = self.worker.clock.sleep_until(self.worker.clock.now().after(wait));
+        let asked = self.worker.call(async move {
+            let asked = std::pin::pin!(watch.release_requested());
+            Ok(matches!(select(asked, over).await, Either::Left(_)))
+        });
+        asked.unwrap_or(false)
+    }
+
     /// Waits until the lock is lost, and says why. Does not return while the lock is held.
     pub fn lost(&self) -> LostReason {
         self.watch().lost()

@@ -60,8 +60,8 @@ pub(crate) struct Desk {
     end: watch::Sender<()>,
 }
 
-/// What an engine told of a claim. Of two, the later one in this list counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What an engine tells of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// An operator asks for its release.
     ReleaseRequested,
@@ -71,11 +71,26 @@ enum Event {
     Lost,
 }
 
-/// What was told of a claim, and when.
-#[derive(Clone, Copy, Debug)]
+/// When each of these was told of a claim last.
+#[derive(Clone, Copy, Debug, Default)]
 struct Told {
-    at: Moment,
-    event: Event,
+    release_requested: Option<Moment>,
+    doubtful: Option<Moment>,
+    lost: Option<Moment>,
+}
+
+impl Told {
+    fn note(&mut self, event: Event, at: Moment) {
+        *match event {
+            Event::ReleaseRequested => &mut self.release_requested,
+            Event::Doubtful => &mut self.doubtful,
+            Event::Lost => &mut self.lost,
+        } = Some(at);
+    }
+
+    fn latest(self) -> Option<Moment> {
+        self.release_requested.max(self.doubtful).max(self.lost)
+    }
 }
 
 /// A claim that nobody wants any more, perhaps with a call that is still under way.
@@ -130,11 +145,11 @@ impl Desk {
     }
 
     /// Remembers a loss until its claim is in the book.
-    fn remember(&self, claim: ClaimId, told: Told) {
+    fn remember(&self, claim: ClaimId, event: Event, at: Moment) {
         let mut lost = self.lost_early();
-        lost.entry(claim).and_modify(|known| known.event = known.event.max(told.event)).or_insert(told).at = told.at;
+        lost.entry(claim).or_default().note(event, at);
         if lost.len() > REMEMBERED {
-            let mut oldest: Vec<(Moment, ClaimId)> = lost.iter().map(|(claim, told)| (told.at, *claim)).collect();
+            let mut oldest: Vec<_> = lost.iter().map(|(claim, told)| (told.latest(), *claim)).collect();
             oldest.sort_unstable_by_key(|(at, _)| *at);
             // Many may have been told at one moment: this one stays whatever goes.
             for (_, other) in oldest.iter().filter(|(_, other)| *other != claim).take(REMEMBERED / 2) {
@@ -158,22 +173,19 @@ impl Desk {
     /// The engine said that a claim in the book is lost, or may be, or is asked for. What was granted to a request that was sent after that is not meant: the claim
     /// has asked anew.
     fn lose(&self, claim: &Claim, told: Told) {
-        if told.at < claim.lease.granted() {
+        let meant = |at: Option<Moment>| at.filter(|at| *at >= claim.lease.granted());
+        if meant(told.lost).is_some() {
+            claim.lease.take_away();
+            chores::bury(self, claim);
             return;
         }
-        match told.event {
-            Event::Lost => {
-                claim.lease.take_away();
-                chores::bury(self, claim);
-            }
-            Event::Doubtful if self.book.check(claim, told.at) => self.wake.notify_one(),
-            Event::Doubtful => {}
-            Event::ReleaseRequested => {
-                if claim.lease.request_release() {
-                    tracing::warn!(name = %claim.name(), token = claim.lease.token().0, "an operator asks for the release of this lock");
-                    self.gauges.count("leasehold_release_requested_total", None);
-                }
-            }
+        if meant(told.release_requested).is_some() && claim.lease.request_release() {
+            let token = claim.lease.token().0;
+            tracing::warn!(name = %claim.name(), token, "an operator asks for the release of this lock");
+            self.gauges.count("leasehold_release_requested_total", None);
+        }
+        if meant(told.doubtful).is_some_and(|at| self.book.check(claim, at)) {
+            self.wake.notify_one();
         }
     }
 
@@ -195,7 +207,7 @@ impl Desk {
                     continue;
                 }
             };
-            self.remember(claim, Told { at: now, event });
+            self.remember(claim, event, now);
             meant.push(claim);
         }
         for claim in self.book.find(&meant) {
@@ -352,13 +364,32 @@ mod tests {
         for (again, lost) in [(true, false), (false, true)] {
             let claim = Arc::new(Claim::on(clock.clone(), Arc::clone(&terms)));
             let told = clock.now();
-            desk.remember(claim.id, Told { at: told, event: Event::Lost });
+            desk.remember(claim.id, Event::Lost, told);
             let granted = if again { told.after(Duration::from_millis(1)) } else { told };
             claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
             desk.keep(&claim, granted.after(ttl));
             assert_eq!(claim.lease.lost_reason().is_some(), lost);
         }
         assert_eq!(desk.early.load(Ordering::SeqCst), 0);
+    }
+
+    /// A loss of an earlier hold does not count for the present one because a request to release came later.
+    #[tokio::test]
+    async fn what_is_told_of_a_claim_counts_from_when_each_of_it_was_told() {
+        let clock = Clock::system();
+        let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
+        let desk = Desk::new(engine, clock.clone(), Gauges::default());
+        let name = LockName::new("a").expect("a name");
+        let ttl = Duration::from_secs(10);
+        let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
+        let claim = Arc::new(Claim::on(clock.clone(), terms));
+        let told = clock.now();
+        let granted = told.after(Duration::from_millis(1));
+        desk.remember(claim.id, Event::Lost, told);
+        desk.remember(claim.id, Event::ReleaseRequested, granted.after(Duration::from_millis(1)));
+        claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
+        desk.keep(&claim, granted.after(ttl));
+        assert_eq!((claim.lease.lost_reason(), claim.lease.is_release_requested()), (None, true));
     }
 
     /// A claim whose grant nobody takes for a long time, and whose eviction was told meanwhile, is lost when it is taken: however many others were told.

@@ -219,7 +219,7 @@ fn make(dir: &Path, sharing: &Sharing) -> io::Result<()> {
 /// The folder is gone, and it is not for us to make another: whoever removed it may be about to put it back.
 fn removed(dir: &Path) -> Error {
     let message = format!(
-        "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used          again; tokens go on above those that this process has seen",
+        "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used again; tokens go on above those that this process has seen",
         dir.display()
     );
     Error::new(ErrorKind::Unavailable, message)

@@ -50,7 +50,8 @@ impl Sentinels {
     }
 
     /// Asks all Sentinels at once, and waits for most of them and a moment longer. It waits for all of them, or for the end of the connect timeout, if
-    /// these know of older elections only, and if no election was followed so far: a client that knows of none cannot tell an old one from the newest.
+    /// these know of older elections only. If no election was followed so far, it waits for all, but for a quarter of the connect timeout at most once most
+    /// have answered: a client that follows none cannot tell an old election from the newest, and a Sentinel that hangs must not keep it out.
     /// [`election`](crate::logic::election) says which counts.
     ///
     /// # Errors
@@ -59,12 +60,23 @@ impl Sentinels {
         let asked = self.addresses.iter().map(|address| self.connect_and_ask(config, address));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut named, mut failed) = (Vec::new(), None);
+        let mut most_have_answered = None;
         loop {
-            let enough = self.followed().is_enough(&named);
-            let next = if enough {
-                config.clock.timeout(GRACE, asked.next()).await.unwrap_or(None)
-            } else {
-                asked.next().await
+            let (enough, first) = {
+                let followed = self.followed();
+                (followed.is_enough(&named), followed.current().is_none())
+            };
+            if first && named.len() > self.addresses.len() / 2 {
+                most_have_answered.get_or_insert_with(|| config.clock.now());
+            }
+            let patience = match most_have_answered {
+                _ if enough => Some(GRACE),
+                Some(since) => Some((since.after(config.connect_timeout / 4)).since(config.clock.now())),
+                None => None,
+            };
+            let next = match patience {
+                Some(patience) => config.clock.timeout(patience, asked.next()).await.unwrap_or(None),
+                None => asked.next().await,
             };
             match next {
                 Some(Ok(one)) => named.push(one),

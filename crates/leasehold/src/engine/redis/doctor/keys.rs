@@ -26,7 +26,9 @@ if string.sub(main, 1, 1) == 'H' and since and ttl then
   local time = redis.call('TIME')
   if since + ttl <= time[1] * 1000000 + time[2] then over = 1 end
 end
-return {kind, main, hash and redis.call('HLEN', KEYS[1]) or 0, redis.call('PTTL', KEYS[1]), over}";
+-- The list of those that were force released is neither state nor claim.
+local fields = hash and redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], 'x') or 0
+return {kind, main, fields, redis.call('PTTL', KEYS[1]), over}";
 
 /// Less of it: where servers vote, a lock is a string.
 const LOOK_AT_VOTES: &str = "return {redis.call('TYPE', KEYS[1]).ok, '', 0, redis.call('PTTL', KEYS[1]), 0}";
