@@ -1,4 +1,5 @@
-//! Examines a deployment: what is set so that locks could be lost, blocked or granted twice, and what to set instead.
+//! Examines a deployment: finds settings with which locks could be lost, blocked or granted twice,
+//! and recommends better ones.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -9,8 +10,8 @@
 //! # Ok::<(), leasehold::Error>(()) }).unwrap();
 //! ```
 //!
-//! Nothing is assumed: what a server does not tell is [`Level::Unknown`], never [`Level::Ok`]. Each [`Finding`] says what was
-//! seen, what that means for locks, and what to set.
+//! The doctor assumes nothing: what a server does not report is [`Level::Unknown`], never
+//! [`Level::Ok`]. Each [`Finding`] states what was found, what it means for locks, and what to set.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,16 +22,16 @@ use crate::engine::{self, EngineUrl};
 use crate::error::Result;
 use crate::locks::DEFAULT_TTL;
 
-/// How bad a finding is; the worse, the greater.
+/// The severity of a finding, in rising order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// As it should be.
     Ok,
-    /// The deployment does not tell; it may be either.
+    /// The deployment does not report it; it may be either.
     Unknown,
-    /// Locks work, and are lost or late when something else goes wrong.
+    /// Locks work, but are lost or late when something else goes wrong.
     Warn,
-    /// Locks do not work, or two may hold one.
+    /// Locks do not work, or two clients may hold the same lock.
     Fail,
 }
 
@@ -52,26 +53,26 @@ impl fmt::Display for Level {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was checked: a stable word such as `eviction-policy`.
+    /// The check: a stable word such as `eviction-policy`.
     pub check: &'static str,
-    /// Which server or folder; empty if it is about all of them.
+    /// The server or folder; empty if the finding is about all of them.
     pub subject: String,
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
-    /// What was seen.
+    /// What was found.
     pub found: String,
     /// What it means for locks.
     pub means: String,
-    /// What to set; empty if there is nothing to be done.
+    /// What to set; empty if nothing needs to be done.
     pub fix: String,
 }
 
 impl Finding {
-    /// A finding that says only what was seen so far.
+    /// A finding with no more than what was found.
     pub fn new(level: Level, check: &'static str, subject: &str, found: impl Into<String>) -> Self {
         let (means, fix) = (String::new(), String::new());
         Self { check, subject: subject.to_owned(), level, found: found.into(), means, fix }
@@ -92,22 +93,22 @@ impl Finding {
     }
 }
 
-/// All that was found.
+/// All findings of an examination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// The engine's URL, without secrets.
     pub engine: String,
-    /// The TTL that it was examined for.
+    /// The TTL that the deployment was examined for.
     pub ttl: Duration,
     /// The findings, the worst first.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// A report about these findings.
+    /// A report of these findings.
     pub fn new(engine: &EngineUrl, options: &Options, mut findings: Vec<Finding>) -> Self {
-        // Stable: of two that are as bad, the one that was checked first stays first.
+        // Stable: findings of the same level stay in the order of their checks.
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         Self { engine: engine.to_string(), ttl: options.ttl, findings }
     }
@@ -123,19 +124,19 @@ impl Report {
     }
 }
 
-/// All is well.
+/// A finding without a problem.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn ok(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Ok, check, subject, found)
 }
 
-/// It works, and may not always.
+/// A finding of something that works, but may fail.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn warn(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Warn, check, subject, found)
 }
 
-/// It does not work, or not safely.
+/// A finding of something that does not work, or not safely.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn fail(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Fail, check, subject, found)
@@ -160,7 +161,7 @@ pub(crate) fn short(duration: Duration) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The TTL that the locks will have: round trips, clocks and failovers are compared with it.
+    /// The TTL of the locks: round trips, clocks and failovers are compared with it.
     pub ttl: Duration,
 }
 
@@ -179,10 +180,10 @@ impl Options {
     }
 }
 
-/// Examines the deployment that a URL names. A deployment that cannot be reached is a finding, too, and no error.
+/// Examines the deployment at a URL. An unreachable deployment is a finding, not an error.
 ///
 /// # Errors
-/// Only where there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
+/// Only if there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
@@ -220,7 +221,7 @@ async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
     }
 }
 
-/// There is nothing to set; only its reach may surprise.
+/// There is nothing to set; the report only states the engine's reach, which may surprise.
 #[cfg(feature = "memory")]
 fn memory(url: &EngineUrl) -> Result<Vec<Finding>> {
     engine::memory::MemoryEngine::open(url, &crate::clock::Clock::system())?;
