@@ -1,5 +1,6 @@
-//! The same without async: every call waits in the caller's thread. Works outside a tokio runtime and inside one, of
-//! whatever kind, also in an `async fn` (which then blocks its runtime's thread, as any other waiting would).
+//! The same API without async: every call blocks the caller's thread. It works outside a tokio
+//! runtime and inside one of any kind, also in an `async fn` (which then blocks a thread of its
+//! runtime).
 //!
 //! ```
 //! use std::time::Duration;
@@ -13,9 +14,10 @@
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! Each [`Locks`] has one background thread, which renews the leases and talks to the engine. It ends by itself when the
-//! last of its locks, guards and observers is gone, after it has given back what was dropped. A process that ends does not
-//! wait for that: call [`Locks::settle`] or [`Locks::close`] before.
+//! Each [`Locks`] has one background thread, which renews the leases and talks to the engine. When
+//! the last of its locks, guards and observers is dropped, the thread releases what was dropped and
+//! ends. A process that exits does not wait for that: call [`Locks::settle`] or [`Locks::close`]
+//! before.
 
 mod guard;
 mod locks;
