@@ -1,5 +1,4 @@
-//! Examines a deployment: finds settings with which locks could be lost, blocked or granted twice,
-//! and recommends better ones.
+//! Examines a deployment: what is set so that locks could be lost, blocked or granted twice, and what to set instead.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -10,8 +9,8 @@
 //! # Ok::<(), leasehold::Error>(()) }).unwrap();
 //! ```
 //!
-//! The doctor assumes nothing: what a server does not report is [`Level::Unknown`], never
-//! [`Level::Ok`]. Each [`Finding`] states what was found, what it means for locks, and what to set.
+//! Nothing is assumed: what a server does not tell is [`Level::Unknown`], never [`Level::Ok`]. Each [`Finding`] says what was
+//! seen, what that means for locks, and what to set.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,16 +21,16 @@ use crate::engine::{self, EngineUrl};
 use crate::error::Result;
 use crate::locks::DEFAULT_TTL;
 
-/// The severity of a finding, in rising order.
+/// How bad a finding is; the worse, the greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// As it should be.
     Ok,
-    /// The deployment does not report it; it may be either.
+    /// The deployment does not tell; it may be either.
     Unknown,
-    /// Locks work, but are lost or late when something else goes wrong.
+    /// Locks work, and are lost or late when something else goes wrong.
     Warn,
-    /// Locks do not work, or two clients may hold the same lock.
+    /// Locks do not work, or two may hold one.
     Fail,
 }
 
@@ -53,26 +52,26 @@ impl fmt::Display for Level {
     }
 }
 
-/// The result of one check.
+/// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// The check: a stable word such as `eviction-policy`.
+    /// What was checked: a stable word such as `eviction-policy`.
     pub check: &'static str,
-    /// The server or folder; empty if the finding is about all of them.
+    /// Which server or folder; empty if it is about all of them.
     pub subject: String,
-    /// The severity.
+    /// How bad it is.
     pub level: Level,
-    /// What was found.
+    /// What was seen.
     pub found: String,
     /// What it means for locks.
     pub means: String,
-    /// What to set; empty if nothing needs to be done.
+    /// What to set; empty if there is nothing to be done.
     pub fix: String,
 }
 
 impl Finding {
-    /// A finding with no more than what was found.
+    /// A finding that says only what was seen so far.
     pub fn new(level: Level, check: &'static str, subject: &str, found: impl Into<String>) -> Self {
         let (means, fix) = (String::new(), String::new());
         Self { check, subject: subject.to_owned(), level, found: found.into(), means, fix }
@@ -93,22 +92,22 @@ impl Finding {
     }
 }
 
-/// All findings of an examination.
+/// All that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// The engine's URL, without secrets.
     pub engine: String,
-    /// The TTL that the deployment was examined for.
+    /// The TTL that it was examined for.
     pub ttl: Duration,
     /// The findings, the worst first.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// A report of these findings.
+    /// A report about these findings.
     pub fn new(engine: &EngineUrl, options: &Options, mut findings: Vec<Finding>) -> Self {
-        // Stable: findings of the same level stay in the order of their checks.
+        // Stable: of two that are as bad, the one that was checked first stays first.
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         Self { engine: engine.to_string(), ttl: options.ttl, findings }
     }
@@ -124,19 +123,19 @@ impl Report {
     }
 }
 
-/// A finding without a problem.
+/// All is well.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn ok(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Ok, check, subject, found)
 }
 
-/// A finding of something that works, but may fail.
+/// It works, and may not always.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn warn(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Warn, check, subject, found)
 }
 
-/// A finding of something that does not work, or not safely.
+/// It does not work, or not safely.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn fail(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Fail, check, subject, found)
@@ -161,7 +160,7 @@ pub(crate) fn short(duration: Duration) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The TTL of the locks: round trips, clocks and failovers are compared with it.
+    /// The TTL that the locks will have: round trips, clocks and failovers are compared with it.
     pub ttl: Duration,
 }
 
@@ -180,10 +179,10 @@ impl Options {
     }
 }
 
-/// Examines the deployment at a URL. An unreachable deployment is a finding, not an error.
+/// Examines the deployment that a URL names. A deployment that cannot be reached is a finding, too, and no error.
 ///
 /// # Errors
-/// Only if there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
+/// Only where there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
@@ -221,7 +220,7 @@ async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
     }
 }
 
-/// There is nothing to set; the report only states the engine's reach, which may surprise.
+/// There is nothing to set; only its reach may surprise.
 #[cfg(feature = "memory")]
 fn memory(url: &EngineUrl) -> Result<Vec<Finding>> {
     engine::memory::MemoryEngine::open(url, &crate::clock::Clock::system())?;
