@@ -367,7 +367,7 @@ impl<'a> Attempt<'a> {
         let bounded = matches!(self.patience, Patience::For(_));
         let silent_too_long = !bounded && now.since(silent_since) >= self.claim.terms.ttl;
         if !retry || now >= self.give_up || silent_too_long {
-            // If the last try was cut short, the error before it tells more.
+            // If the last try was cut short, the error before it is more specific.
             let cut_short = error.said().ends_with(keeper::NO_ANSWER);
             return Err(self.last_error.take().filter(|_| cut_short).unwrap_or(error));
         }

@@ -17,7 +17,7 @@ use crate::logic::backoff;
 /// The first pause between two attempts, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How much longer than the timeout the last attempt may take: its own error tells more than a
+/// How much longer than the timeout the last attempt may take: its own error is more specific than a
 /// timeout.
 const GRACE: Duration = Duration::from_millis(250);
 

@@ -194,7 +194,7 @@ impl Lease {
     }
 
     /// As [`give_back`](Self::give_back), for an engine that reads this process's clock: its answer
-    /// tells whether the release was in time.
+    /// states whether the release was in time.
     pub(crate) fn give_back_unread(&self) -> bool {
         self.end(RELEASED)
     }

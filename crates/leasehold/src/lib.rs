@@ -6,7 +6,7 @@
 //! use leasehold::{Locks, fence::Fence};
 //!
 //! let locks = Locks::open("memory:").await?;            // or file:, file:///var/lib/locks
-//! let fence = Fence::default();                          // the resource's side
+//! let fence = Fence::default();                          // kept at the resource
 //!
 //! let guard = locks.mutex("stock:42").wait(Duration::from_secs(5)).lock().await?;
 //! guard.protect(async {

@@ -28,7 +28,7 @@ pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// use leasehold::Locks;
 ///
 /// let locks = Locks::open("memory:").await?;
-/// let guard = locks.mutex("stock:42").lock().await?;   // waits its turn, renews itself
+/// let guard = locks.mutex("stock:42").lock().await?;   // queues until granted; then renewed
 /// assert!(guard.is_held());
 /// println!("write with token {}", guard.token());      // the resource refuses older ones
 /// guard.release().await?;
@@ -323,7 +323,7 @@ impl Locks {
     /// dropped.
     ///
     /// # Errors
-    /// As [`settle`](Self::settle).
+    /// As [`settle`](Self::settle), or an error from the engine.
     pub async fn close(self) -> Result<()> {
         self.shared.desk.refuse();
         self.settle().await?;

@@ -8,7 +8,7 @@
 //!
 //! let locks = Locks::open("memory:")?;
 //! let guard = locks.mutex("stock:42").wait(Duration::from_secs(5)).lock()?;
-//! let written = guard.protect(|| format!("with token {}", guard.token()))?;   // `Lost` if it was lost meanwhile
+//! let written = guard.protect(|| format!("with token {}", guard.token()))?;   // `Lost` if the lock was lost
 //! assert_eq!(written, "with token 1");
 //! assert_eq!(guard.release()?, Outcome::Released);
 //! # Ok::<(), leasehold::Error>(())

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A point in time on a [`Clock`](super::Clock). Unlike [`std::time::Instant`], it counts the time
-/// that the machine slept, and a test can set it. Moments of two machines, or of two clocks, cannot
-/// be compared.
+/// A point in time on a [`Clock`](super::Clock). Unlike a [`std::time::Instant`], it belongs to a
+/// clock that a test can control, and can be stored as a number. Moments of two machines, or of two
+/// clocks, cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(pub(super) u64);
 

@@ -115,7 +115,7 @@ pub enum Answer {
         /// The number of waiters ahead of it; an engine may stop counting at 100.
         ahead: usize,
         /// After this time the lock may become free without a notification (a holder's lease ends):
-        /// look again then.
+        /// check again then.
         recheck: Option<Duration>,
         /// No holder is known, but the lock cools down for this time: servers restarted and may
         /// have lost the lease of a holder.
@@ -214,7 +214,8 @@ pub struct PartyView {
 pub struct LockView {
     /// The name of the lock.
     pub name: LockName,
-    /// The holders, in the order of their grants. An owner that re-enters may appear only once.
+    /// The holders, in the order of their grants. An owner's further claims may be listed next to
+    /// its first one.
     pub holders: Vec<PartyView>,
     /// The waiters, in the order of the queue.
     pub waiters: Vec<PartyView>,

@@ -16,7 +16,7 @@ use crate::meter::Gauges;
 /// let fence = Fence::default();
 /// fence.admit("stock:42", Token(7))?;
 /// fence.admit("stock:42", Token(7))?;                       // the same holder again
-/// assert!(fence.admit("stock:42", Token(6)).is_err());      // somebody who was paused for too long
+/// assert!(fence.admit("stock:42", Token(6)).is_err());      // a holder that was paused for too long
 /// # Ok::<(), leasehold::fence::Stale>(())
 /// ```
 #[derive(Debug, Default)]

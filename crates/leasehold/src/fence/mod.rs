@@ -30,7 +30,7 @@
 //! fence::create_table(client).await?;                                 // once
 //!
 //! let mut tx = client.transaction().await?;
-//! fence::admit(&mut tx, "stock:42", guard.token()).await?;            // a stale holder ends here, and its transaction with it
+//! fence::admit(&mut tx, "stock:42", guard.token()).await?;            // refuses a stale holder
 //! tx.execute("UPDATE stock SET units = units - 1 WHERE id = 42", &[]).await?;
 //! tx.commit().await?;
 //! # Ok(()) }

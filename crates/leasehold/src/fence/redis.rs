@@ -4,7 +4,7 @@
 //! # async fn save(conn: &mut redis::aio::MultiplexedConnection, guard: &leasehold::Guard) -> Result<(), leasehold::fence::AdmitError> {
 //! use leasehold::fence;
 //!
-//! fence::redis::set_if_newer(conn, "stock:42", guard.token(), "41").await?;   // refused if a newer holder was here
+//! fence::redis::set_if_newer(conn, "stock:42", guard.token(), "41").await?;   // refused if a newer token was seen
 //! # Ok(()) }
 //! ```
 //!

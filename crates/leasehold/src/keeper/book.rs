@@ -16,7 +16,7 @@ pub(super) struct Book(Mutex<Pages>);
 struct Pages {
     rows: Vec<Row>,
     free: Vec<u32>,
-    /// When the keeper looks next.
+    /// When the keeper checks next.
     next: Moment,
 }
 
@@ -28,7 +28,7 @@ struct Row {
     doubtful: bool,
 }
 
-/// What is due now, and when to look next.
+/// What is due now, and when to check next.
 pub(super) struct Round {
     pub(super) expired: Vec<Arc<Claim>>,
     pub(super) renew: Vec<Arc<Claim>>,
@@ -51,7 +51,7 @@ impl Book {
         pages.rows.len() - pages.free.len()
     }
 
-    /// Adds a lease. `true`: it is due before the keeper looks next.
+    /// Adds a lease. `true`: it is due before the keeper checks next.
     pub(super) fn add(&self, claim: &Arc<Claim>, due: Moment) -> bool {
         let mut pages = self.pages();
         let row = Row { due, claim: Some(Arc::clone(claim)), doubtful: false };
@@ -77,7 +77,7 @@ impl Book {
         kept.is_some()
     }
 
-    /// Sets when a lease is due next. `true`: before the keeper looks next.
+    /// Sets when a lease is due next. `true`: before the keeper checks next.
     pub(super) fn set_due(&self, claim: &Claim, due: Moment) -> bool {
         let mut pages = self.pages();
         match pages.row_of(claim) {
@@ -88,7 +88,7 @@ impl Book {
     }
 
     /// Marks a lease that may be lost as due now, even if it is not to be renewed any more. `true`:
-    /// before the keeper looks next.
+    /// before the keeper checks next.
     pub(super) fn check(&self, claim: &Claim, now: Moment) -> bool {
         let mut pages = self.pages();
         match pages.row_of(claim) {

@@ -1,5 +1,5 @@
-//! Notifications between clients, which make a waiter look again. They are only hints: correctness
-//! does not depend on their arrival.
+//! Notifications between clients, which make a waiter check its state. They are only hints:
+//! correctness does not depend on their arrival.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,9 +19,9 @@ use crate::error::Result;
 /// What a notification reports about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ring {
-    /// The state changed, and the claim may hold the lock now: look. A notification is never proof
-    /// of a grant. It may come late, from a process that was stopped after it had left the lock's
-    /// file, when the grant is long over.
+    /// The state changed, and the claim may hold the lock now: check it. A notification is never
+    /// proof of a grant. It may come late, from a process that was stopped after it had left the
+    /// lock's file, when the grant is long over.
     Look,
     /// The claim was evicted.
     Evicted,
@@ -157,7 +157,7 @@ impl Bells {
         }
     }
 
-    /// Makes all queued claims look, because notifications may have been lost.
+    /// Makes all queued claims check their state, because notifications may have been lost.
     fn ring_all(&self) {
         self.ears().values().for_each(|ear| ear.rung.notify_one());
     }

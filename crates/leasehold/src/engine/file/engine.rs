@@ -240,7 +240,7 @@ pub(super) fn occupied(path: &Path) -> Error {
     Error::new(ErrorKind::Unavailable, message).retryable()
 }
 
-/// The caller of a step on another thread; tells the step when the caller is dropped.
+/// The caller of a step on another thread; notifies the step when the caller is dropped.
 #[derive(Default)]
 struct Caller {
     dropped: Arc<AtomicBool>,

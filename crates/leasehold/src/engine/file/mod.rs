@@ -37,10 +37,10 @@
 //! ([`queue`](crate::logic::queue)); the first waiter for permits watches all holders. The kernel
 //! reports the close of the client's file, also after SIGKILL.
 //!
-//! A notification only means "look": its sender may have been stopped after it left the lock's
-//! file, and a grant that it made may be over. If a notification or an inotify event is missed, the
-//! waiter's own heartbeat (every third of a TTL) and its timer at the end of the holder's lease
-//! find the same change. Both are only hints.
+//! A notification only means "check again": its sender may have been stopped after it left the
+//! lock's file, and a grant that it made may be over. If a notification or an inotify event is
+//! missed, the waiter's own heartbeat (every third of a TTL) and its timer at the end of the
+//! holder's lease find the same change. Both are only hints.
 //!
 //! # The order of writes
 //! If all changes of a step are in one page, the engine writes them with one `pwrite`, which a kill
@@ -52,7 +52,7 @@
 //! | no write | the lock as before; the dead client's claims are removed |
 //! | freed slots | free places without a holder; the death itself triggers the next step, which serves the queue |
 //! | raised counter | a token without a grant: skipped |
-//! | taken slots | the step is complete; a granted waiter without a notification finds its grant by its own look |
+//! | taken slots | the step is complete; a granted waiter without a notification finds its grant by its own check |
 //!
 //! # Tokens
 //! The counter is raised in the file before a slot shows the token. It is in the page cache, which
@@ -76,7 +76,7 @@
 //! | holder stopped past its TTL | its lease expires on the common clock; it learns of that when it resumes |
 //! | process killed between two system calls | see the order of writes |
 //! | process stopped inside a step | other processes cannot enter that lock's file until it resumes or is killed, and get an error with that reason |
-//! | process stopped after a step, before it notifies | the waiter finds its grant by its own look; a late notification makes it look once more |
+//! | process stopped after a step, before it notifies | the waiter finds its grant by its own check; a late notification makes it check once more |
 //! | reply lost | impossible: the step is a function call |
 //! | disk full | an error before any grant; held locks can still be renewed and released in place |
 //! | file damaged | refused, with the file's name; nothing is overwritten |

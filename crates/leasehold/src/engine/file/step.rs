@@ -152,7 +152,7 @@ impl FileEngine {
             let relinked = table.waiters.iter().filter(|party| relinked.contains(&party.claim));
             rings.extend(relinked.map(|party| (party.note.client, party.claim, Ring::Look)));
         }
-        // After a hand-off to a shorter lease, the first waiter must look again sooner than its
+        // After a hand-off to a shorter lease, the first waiter must check again sooner than its
         // last recheck time.
         let sooner = table.next_expiry().zip(end).is_some_and(|(now, before)| now < before);
         if sooner || (!table.waiters.is_empty() && crowd != self::crowd(&table)) {

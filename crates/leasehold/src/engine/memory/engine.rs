@@ -57,7 +57,7 @@ impl Room {
         if !granted.is_empty() {
             ring(&mut self.table, &granted, now);
         }
-        // After a hand-off to a shorter lease, the first waiter must look again sooner than its
+        // After a hand-off to a shorter lease, the first waiter must check again sooner than its
         // last recheck time.
         if self.table.next_expiry().zip(end).is_some_and(|(now, before)| now < before)
             && let Some(bell) = self.table.waiters.front().and_then(|first| first.note.bell.as_ref())
@@ -391,7 +391,7 @@ impl Engine for MemoryEngine {
             let Some(table::Evicted { party, advice }) = evicted else {
                 return ((Evicted::new(None, None), None), granted);
             };
-            // Before the table is unlocked, so that every later look finds it.
+            // Before the table is unlocked, so that every later check finds it.
             self.note_put_out(claim);
             let view = show(&party, now);
             ((Evicted::new(Some(view), advice), party.note.bell), granted)

@@ -228,7 +228,7 @@ async fn a_changed_timetable_begins_with_its_next_tick() {
     let daily = |text| Job::new("job", text).unwrap();
     let node = world.node(daily("@yearly"), SHORT);
     world.pass(300).await;
-    // Just after a tick, so that none comes due before the next look.
+    // Just after a tick, so that none comes due before the next check.
     world.to_next_minute().await;
     node.stop().await;
     let events = std::sync::Arc::clone(&world.events);
