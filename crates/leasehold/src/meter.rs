@@ -2,7 +2,7 @@
 //!
 //! | name | kind | label | meaning |
 //! |---|---|---|---|
-//! | `leasehold_acquire_total` | counter | `result`: granted, busy, timeout, cancelled, or the error's kind | completed requests |
+//! | `leasehold_acquire_total` | counter | `result`: granted, busy, timeout, cancelled, or the error's kind | ended requests |
 //! | `leasehold_acquire_wait_seconds` | histogram | | time from request to grant |
 //! | `leasehold_contended_total` | counter | | requests that did not get the lock at once |
 //! | `leasehold_waiters` | gauge | | requests in progress in this process |
