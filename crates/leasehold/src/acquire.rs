@@ -1,5 +1,5 @@
-//! The acquire loop: one claim, from the first attempt to a guard or a clean end. Timeouts, retries, cancellation and
-//! clean-up live here, once for all engines.
+//! The acquire loop: one claim, from the first attempt to a guard or a clean end. It handles
+//! timeouts, retries, cancellation and clean-up, once for all engines.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,21 +22,21 @@ use crate::logic::{backoff, lease as rules};
 pub(crate) enum Patience {
     /// Not at all.
     Try,
-    /// So long.
+    /// This long.
     For(Duration),
-    /// Until it comes.
+    /// Until it is granted.
     Forever,
 }
 
-/// How much longer than its own time a caller waits for an answer that is on its way.
+/// How much longer than its wait a caller waits for an answer in flight.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// How long a call may take that may take `most`: not much longer than the caller waits.
+/// Caps a call's timeout `most` at the caller's remaining wait, plus [`GRACE`].
 fn bounded(most: Duration, give_up: Moment, desk: &Desk) -> Duration {
     most.min(give_up.since(desk.clock.now()).saturating_add(GRACE))
 }
 
-/// Takes a lock. `None`: it is not free, and the caller does not wait.
+/// Acquires a lock. `None`: it is not free, and the caller does not wait.
 pub(crate) async fn acquire(
     shared: &Arc<Shared>,
     terms: Arc<Terms>,
@@ -54,7 +54,8 @@ pub(crate) async fn acquire(
     let claim = Arc::new(Claim::on(desk.clock.clone(), terms));
     let mut asked = None;
     if desk.can.same_clock && span.is_disabled() && !desk.gauges.is_on() {
-        // Most locks are free, and some engines say so at once: then nothing more is needed.
+        // The fast path: an engine in this process grants a free lock at once, without a span, a
+        // timer or metrics.
         let mut step = Arc::clone(&desk.engine).attempt(Arc::clone(&claim), patience != Patience::Try);
         match step.take_ready() {
             Some(Ok(Answer::Granted(grant))) => {
@@ -72,7 +73,8 @@ pub(crate) async fn acquire(
     result.map_err(|error| shared.locate(error.about(attempt.claim.name())))
 }
 
-/// Takes several locks in one step, where the engine can and all are free. `None`: take them one after the other.
+/// Acquires several locks in one step, if the engine can and all are free. `None`: the caller
+/// acquires them one by one.
 pub(crate) async fn acquire_all(
     shared: &Arc<Shared>,
     terms: Vec<Arc<Terms>>,
@@ -80,7 +82,7 @@ pub(crate) async fn acquire_all(
     max_hold: Option<Duration>,
 ) -> Result<Option<Vec<Guard>>> {
     let desk = &shared.desk;
-    // What is wrong with one of them is said when its turn comes.
+    // Invalid terms are reported when the caller acquires the locks one by one.
     if terms.len() < 2 || desk.is_refusing() || terms.iter().any(|terms| desk.can.check(terms).is_err()) {
         return Ok(None);
     }
@@ -91,7 +93,7 @@ pub(crate) async fn acquire_all(
     let mut step = Arc::clone(&desk.engine).attempt_all(several.claims.clone());
     let bound = || patience.map_or(most, |patience| most.min(patience.saturating_add(GRACE)));
     let called = keeper::call(desk, &mut step, bound).await;
-    // An error names one lock: the one that is taken first when they are taken one after the other.
+    // An error names one lock: the one that would be acquired first, one by one.
     let Some(grants) = called.map_err(|error| error.about(several.claims[0].name()))? else {
         several.claims.clear();
         return Ok(None);
@@ -102,13 +104,13 @@ pub(crate) async fn acquire_all(
         (late < term.deadline).then_some((term, Arc::clone(claim)))
     };
     let terms: Option<Vec<_>> = several.claims.iter().zip(grants).map(begin).collect();
-    // Too late for one of them: all are given back.
+    // Too late for one of them: release all.
     let Some(terms) = terms else { return Ok(None) };
     several.claims.clear();
     Ok(Some(terms.into_iter().map(|(term, claim)| term.begin(shared, claim)).collect()))
 }
 
-/// Claims that are given back unless they became guards.
+/// Claims that are released on drop unless they became guards.
 struct Several<'a> {
     shared: &'a Arc<Shared>,
     claims: Vec<Arc<Claim>>,
@@ -122,7 +124,7 @@ impl Drop for Several<'_> {
     }
 }
 
-/// What a grant to a request sent at `sent` is worth.
+/// The lease that follows from a grant to a request sent at `sent`.
 struct Term {
     token: Token,
     from: Moment,
@@ -135,10 +137,10 @@ impl Term {
         let ttl = claim.terms.ttl;
         let from = match grant.validity {
             Validity::FromSend(_) => sent,
-            // The engine reads our own clock: it has counted from the grant itself.
+            // The engine reads this process's clock: its lease began with the grant itself.
             Validity::Until(end) => end.before(ttl),
         };
-        // A lease may have been running already when it was passed on to this claim.
+        // A hand-off gives this claim a lease that may have been running already.
         let held_from = match grant.validity {
             Validity::Until(_) if !desk.can.same_clock && max_hold.is_some() => desk.clock.now(),
             _ => from,
@@ -163,25 +165,26 @@ struct Attempt<'a> {
     claim: Arc<Claim>,
     max_hold: Option<Duration>,
     patience: Patience,
-    /// When it began; not read where nothing needs it.
+    /// When the attempt began; unset if nothing needs it.
     started: Moment,
     give_up: Moment,
-    /// The call under way: if the caller goes away, it is finished in the background before the claim is given back.
+    /// The call in flight. If the caller drops the future, the keeper completes this call in the
+    /// background before it releases the claim.
     inflight: Option<Step<Answer>>,
     /// Whether the engine may know the claim.
     sent: bool,
-    /// When the engine first failed to answer, since it last did.
+    /// When the engine first failed to respond, since its last response.
     silent_since: Option<Moment>,
     last_error: Option<Error>,
     failures: u32,
-    /// How often it was not free, while there was no place in a queue.
+    /// How often the lock was not free while the claim had no position in a queue.
     busy: u32,
     contended: bool,
-    /// For how long the engine said last that it lets nobody in.
+    /// The cool-down that the engine last reported.
     abstains: Option<Duration>,
-    /// The last answer: no holder is known, and the lock cools down for so long.
+    /// The cool-down in the last answer of a queue without a known holder.
     cooling: Option<Duration>,
-    /// Whether a call ended without anybody knowing what it did.
+    /// Whether a call ended with an unknown effect.
     uncertain: bool,
     done: bool,
 }
@@ -269,7 +272,7 @@ impl<'a> Attempt<'a> {
                     self.busy = 0;
                     Next::Listen(recheck)
                 }
-                // What the engine still knows of it is given back when the attempt is dropped.
+                // Dropping the attempt releases what the engine still has of the claim.
                 Ok(Answer::Evicted) => return Err(evicted()),
                 Ok(Answer::Refused(refusal)) => {
                     self.sent = false;
@@ -296,7 +299,8 @@ impl<'a> Attempt<'a> {
         if let Some(recheck) = recheck {
             patience = patience.min(recheck);
         }
-        // Not kept in flight: when the caller goes away it is dropped, and the claim leaves the queue at once.
+        // Not kept in flight: if the caller drops the future, the wait ends and the claim leaves
+        // the queue at once.
         let mut step = Arc::clone(&self.desk().engine).wait(Arc::clone(&self.claim), patience);
         let (desk, ttl, give_up) = (self.desk(), self.claim.terms.ttl, self.patience_ends());
         let most = || bounded(patience + rules::call_timeout(ttl), give_up, desk);
@@ -304,7 +308,7 @@ impl<'a> Attempt<'a> {
         self.heard(result)
     }
 
-    /// When a caller that waits for so long, and no longer, gives up.
+    /// When a caller with a bounded wait gives up.
     fn patience_ends(&self) -> Moment {
         if matches!(self.patience, Patience::For(_)) { self.give_up } else { Moment::NEVER }
     }
@@ -318,7 +322,8 @@ impl<'a> Attempt<'a> {
         result
     }
 
-    /// The engine granted. `None`: so late that nothing is left of the lease; the claim asks again.
+    /// Begins the lease of a grant. `None`: the grant came so late that its lease is over, and the
+    /// claim asks again.
     fn accept(&mut self, grant: Grant, sent: Moment) -> Result<Option<Guard>> {
         let term = Term::new(self.desk(), &self.claim, grant, sent, self.max_hold);
         let waited = self.contended || !self.desk().can.same_clock;
@@ -332,11 +337,11 @@ impl<'a> Attempt<'a> {
         Ok(Some(term.begin(self.shared, Arc::clone(&self.claim))))
     }
 
-    /// No queue, or our place in it lapsed: ask again after a pause that keeps contenders apart. Those for whom an attempt takes
-    /// long need longer ones to miss each other.
+    /// Retries after a pause that spreads the contenders, because there is no queue or the claim
+    /// lost its position. Contenders with slow attempts need longer pauses to avoid each other.
     fn again_later(&mut self, recheck: Option<Duration>, sent: Moment) -> Next {
         self.contended = true;
-        // An engine that reads our own clock answers at once, and its first attempt has no time.
+        // An engine in this process answers at once, and the first attempt has no send time.
         let took = if self.desk().can.same_clock { Duration::ZERO } else { self.desk().clock.now().since(sent) };
         let longest = self.claim.terms.ttl / 3;
         let first = Duration::from_millis(5).max(took).min(longest);
@@ -347,8 +352,9 @@ impl<'a> Attempt<'a> {
         Next::Pause(recheck.map_or(pause, |recheck| pause.min(recheck.max(Duration::from_millis(1)))))
     }
 
-    /// A call failed. What may help is tried again with the same claim, while the caller waits. Where it did not say for how long, the engine may be silent
-    /// for a whole TTL.
+    /// Handles a failed call: retries with the same claim if that may help and the caller still
+    /// waits. Without a bounded wait, it gives up once the engine has not responded for a whole
+    /// TTL.
     fn failed(&mut self, error: Error) -> Result<Next> {
         let retry = error.is_retryable() && self.patience != Patience::Try;
         let now = self.desk().clock.now();
@@ -357,11 +363,11 @@ impl<'a> Attempt<'a> {
         if !self.uncertain && !retry && !self.contended {
             self.sent = false;
         }
-        // A wait that the caller bounded covers the engine's absence, too.
+        // A bounded wait includes the time in which the engine is unreachable.
         let bounded = matches!(self.patience, Patience::For(_));
         let silent_too_long = !bounded && now.since(silent_since) >= self.claim.terms.ttl;
         if !retry || now >= self.give_up || silent_too_long {
-            // Why it failed before says more than that the last try was cut short.
+            // If the last try was cut short, the error before it is more specific.
             let cut_short = error.said().ends_with(keeper::NO_ANSWER);
             return Err(self.last_error.take().filter(|_| cut_short).unwrap_or(error));
         }
@@ -374,7 +380,8 @@ impl<'a> Attempt<'a> {
         Ok(Next::Pause(pause))
     }
 
-    /// The wait is over. If the engine has been silent lately, that is why.
+    /// The error at the end of the wait. If the engine has not responded lately, that is the
+    /// reason.
     fn timeout(&mut self) -> Error {
         let waited = self.desk().clock.now().since(self.started);
         if let Some(error) = self.last_error.take().filter(|_| self.silent_since.is_some()) {
@@ -406,7 +413,7 @@ impl<'a> Attempt<'a> {
                 gauges.observe("leasehold_acquire_wait_seconds", self.desk().clock.now().since(self.started));
             }
         }
-        // From here on the end is known: dropping the attempt is no cancellation.
+        // The outcome is known: dropping the attempt from here on is no cancellation.
         if !self.done && !self.sent {
             self.done = true;
         }
@@ -415,7 +422,8 @@ impl<'a> Attempt<'a> {
 }
 
 impl Drop for Attempt<'_> {
-    /// Whatever the engine may still have of the claim is given back: also when the caller dropped the future.
+    /// Releases whatever the engine may still have of the claim, also when the caller dropped the
+    /// future.
     fn drop(&mut self) {
         let desk = self.desk();
         desk.gauges.waiters(-1);
@@ -434,7 +442,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Why nobody is let in, though nobody may hold it.
+/// The error during a cool-down: the lock may be free, but the engine grants nothing.
 fn abstaining(left: Duration) -> Error {
     let message = format!(
         "cools down for another {left:.1?} (strict): too many servers have restarted and abstain, as leases that they forgot may still be held"
@@ -442,7 +450,7 @@ fn abstaining(left: Duration) -> Error {
     Error::new(ErrorKind::Unavailable, message).retryable()
 }
 
-/// Somebody force released the request.
+/// The error of a request that an operator force released.
 fn evicted() -> Error {
     let message = "the request was force released (evicted) while it waited; it does not queue again by itself";
     Error::new(ErrorKind::Evicted, message)

@@ -12,16 +12,16 @@ use crate::logic::admission::covers;
 use crate::name::LockName;
 use crate::primitives::{Mutex, RwLock, Semaphore};
 
-/// One lock of several, and how it is wanted.
+/// One of several locks, and its mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// A bad name is refused when the locks are taken.
+    /// An invalid name is reported when the locks are acquired.
     name: Result<LockName, std::sync::Arc<str>>,
     mode: Mode,
 }
 
 impl From<&str> for Wanted {
-    /// The name, held exclusively.
+    /// The name, locked exclusively.
     fn from(name: &str) -> Self {
         Self::of(LockName::new(name), Mode::Exclusive)
     }
@@ -70,14 +70,14 @@ impl RwLock {
 }
 
 impl Semaphore {
-    /// So many permits, as one of several locks for [`Locks::all`].
+    /// This many permits, as one of several locks for [`Locks::all`].
     pub fn permits(&self, permits: u32) -> Wanted {
         Wanted::of(self.request.name(), self.mode(permits))
     }
 }
 
-/// Several locks at once. Made by [`Locks::all`]; takes them in the order of their names, so that two callers that name
-/// them in different order do not wait for each other.
+/// Several locks at once. Made by [`Locks::all`]. Acquires them in the order of their names, so
+/// that two callers that list them in different orders do not deadlock.
 #[derive(Clone)]
 pub struct All {
     locks: Locks,
@@ -101,7 +101,7 @@ impl All {
         self
     }
 
-    /// How long to wait for all of them together.
+    /// Limits the wait for all of them together.
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
@@ -135,11 +135,11 @@ impl All {
     /// As [`Mutex::lock`], about the first lock that failed; then none is held.
     ///
     /// # Cancellation safety
-    /// May be dropped at any await point: those already held are given back.
+    /// May be dropped at any await point: locks already held are released.
     pub async fn lock(&self) -> Result<AllGuard> {
         let give_up = self.wait.map(|wait| self.locks.clock().now().after(wait));
         let wanted = self.in_order()?;
-        // A failure here is met again below, where it is dealt with.
+        // A failure here occurs again below, which handles it.
         if let Ok(Some(guards)) = self.at_once(&wanted, self.wait).await {
             return AllGuard::checked(guards);
         }
@@ -152,7 +152,7 @@ impl All {
         AllGuard::checked(guards)
     }
 
-    /// Takes all of them if they are free; `None`, and nothing held, if one is not.
+    /// Acquires all of them if they are free; returns `None`, with nothing held, if one is not.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`].
@@ -174,7 +174,7 @@ impl All {
         AllGuard::checked(guards).map(Some)
     }
 
-    /// Takes all of them in one step, if the engine can and they are free.
+    /// Acquires all of them in one step, if the engine can and they are free.
     async fn at_once(&self, wanted: &[(LockName, Mode)], wait: Option<Duration>) -> Result<Option<Vec<Guard>>> {
         let terms = wanted.iter().map(|(name, mode)| self.request(name, None).terms(*mode)).collect::<Result<_>>()?;
         acquire_all(&self.locks.shared, terms, wait, self.max_hold).await
@@ -198,7 +198,8 @@ impl All {
         request
     }
 
-    /// Each name once, with the mode that covers all that was asked of it, in the order of the names.
+    /// Each name once, in the order of the names, with the mode that covers all that was asked of
+    /// it.
     fn in_order(&self) -> Result<Vec<(LockName, Mode)>> {
         let mut ordered: Vec<(LockName, Mode)> = Vec::new();
         for wanted in &self.wanted {
@@ -218,7 +219,7 @@ impl All {
     }
 }
 
-/// Several held locks. Ends as one: when one is lost, it is lost.
+/// Several held locks. They end together: if one is lost, the whole guard is lost.
 #[must_use = "the locks are given back as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct AllGuard(Vec<Guard>);
@@ -246,12 +247,12 @@ impl AllGuard {
         self.0.iter().find(|guard| guard.name().as_str() == name).map(Guard::token)
     }
 
-    /// Whether all of them may be relied on at this very moment.
+    /// Whether all of them are held right now.
     pub fn is_held(&self) -> bool {
         self.0.iter().all(Guard::is_held)
     }
 
-    /// Waits until one of them is lost, and says which.
+    /// Waits until one of them is lost, and returns which and why.
     pub async fn lost(&self) -> (&LockName, LostReason) {
         let waits = self.0.iter().map(|guard| Box::pin(async move { (guard.name(), guard.lost().await) }));
         let waits: Vec<_> = waits.collect();
@@ -261,7 +262,8 @@ impl AllGuard {
         futures_util::future::select_all(waits).await.0
     }
 
-    /// Waits until an operator asks for the release of one of them, and says which: as [`Guard::release_requested`].
+    /// Waits until an operator asks for the release of one of them, and returns which. As
+    /// [`Guard::release_requested`].
     pub async fn release_requested(&self) -> &LockName {
         let waits = self.0.iter().map(|guard| {
             Box::pin(async move {
@@ -276,12 +278,12 @@ impl AllGuard {
         futures_util::future::select_all(waits).await.0
     }
 
-    /// Gives all of them back, the last taken first; says of each what happened, by name.
+    /// Releases all of them, the last acquired first, and returns the outcome of each, by name.
     ///
     /// # Errors
     /// The first error, after all were tried.
     pub async fn release(self) -> Result<Vec<(LockName, Outcome)>> {
-        // All at once, so that it takes no longer than one.
+        // All at once, so that it takes no longer than one release.
         let release = async |guard: Guard| (guard.name().clone(), guard.release().await);
         let released = futures_util::future::join_all(self.0.into_iter().rev().map(release)).await;
         released.into_iter().rev().map(|(name, outcome)| outcome.map(|outcome| (name, outcome))).collect()

@@ -1,4 +1,4 @@
-//! What is asked for: a claim on a lock, by an owner, in a mode.
+//! Claims: a request for a lock, by an owner, in a mode.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,15 +24,15 @@ impl fmt::Display for Token {
 /// How a lock is held. A mutex, a read/write lock and a semaphore are one mechanism.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Mode {
-    /// Alone.
+    /// By one holder alone.
     Exclusive,
-    /// Together with others who share.
+    /// Together with other shared holders.
     Shared,
     /// `n` permits of a semaphore of `limit`.
     Permits {
-        /// How many permits are taken.
+        /// The number of permits to acquire.
         n: u32,
-        /// How many there are.
+        /// The number of permits of the semaphore.
         limit: u32,
     },
 }
@@ -47,37 +47,40 @@ impl fmt::Display for Mode {
     }
 }
 
-/// One request, made by the client before it is sent, so that a retry is the same request: 128 bits that nobody else has.
+/// The id of one request: 128 unique bits. The client makes it before it sends the request, so the
+/// engine recognises a retry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimId(u128);
 
 impl ClaimId {
-    /// A new one, which nobody else has.
+    /// A new, unique id.
     pub fn random() -> Self {
         Self(crate::random::unique())
     }
 
-    /// From its 128 bits, as an engine stored them.
+    /// An id from its 128 bits, as an engine stored them.
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
 
-    /// Its 128 bits, for an engine to store.
+    /// The id's 128 bits, for an engine to store.
     pub const fn bits(self) -> u128 {
         self.0
     }
 }
 
 impl fmt::Debug for ClaimId {
-    /// Only the first digits: whoever knows all of them could release the lock.
+    /// Shows the first digits only: a client that knows the whole id can release the lock.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:08x}…", self.0 >> 96)
     }
 }
 
-/// Who may re-enter a lock that is already held: an explicit value that is handed around, never a thread.
+/// An owner may re-enter a lock that it already holds. It is an explicit value that the program
+/// passes around, never a thread.
 ///
-/// As text (in `LEASEHOLD_OWNER`, say) it is 32 hexadecimal digits. Whoever has it may enter, so it is not shown in `Debug`.
+/// As text (in `LEASEHOLD_OWNER`, say) it is 32 hexadecimal digits. Any client that knows it can
+/// re-enter, so `Debug` does not show it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u128);
 
@@ -88,7 +91,7 @@ impl Owner {
         Self(crate::random::bits())
     }
 
-    /// The owner of this name: equal names are the same owner, on any machine.
+    /// The owner with this name. Equal names give the same owner, on any machine.
     pub fn named(name: &str) -> Self {
         let digest = Sha256::digest(name.as_bytes());
         let mut bits = [0; 16];
@@ -96,12 +99,12 @@ impl Owner {
         Self(u128::from_be_bytes(bits))
     }
 
-    /// From its 128 bits, as an engine stored them.
+    /// An owner from its 128 bits, as an engine stored them.
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
     }
 
-    /// Its 128 bits, for an engine to store.
+    /// The owner's 128 bits, for an engine to store.
     pub const fn bits(self) -> u128 {
         self.0
     }
@@ -122,7 +125,7 @@ impl fmt::Debug for Owner {
 impl FromStr for Owner {
     type Err = std::convert::Infallible;
 
-    /// 32 hexadecimal digits are read back as they were written; any other text is a name.
+    /// Reads 32 hexadecimal digits back as they were written; any other text is a name.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let written = text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
         match u128::from_str_radix(text, 16) {
@@ -132,7 +135,7 @@ impl FromStr for Owner {
     }
 }
 
-/// Who claims, for others to see: nothing is decided by it.
+/// Describes the process that makes a claim. Inspection shows it; no decision depends on it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Holder {
@@ -148,11 +151,11 @@ pub struct Holder {
 
 /// The longest description, in bytes.
 pub const MAX_DESCRIPTION: usize = 256;
-/// The longest host name and the longest name of a program, in bytes.
+/// The longest host name and the longest program name, in bytes.
 pub(crate) const MAX_PLACE: usize = 255;
 
 impl Holder {
-    /// A holder as an engine has it on record.
+    /// A holder from the fields that an engine stored.
     pub fn new(host: &str, pid: u32, program: &str, text: &str) -> Self {
         Self { host: host.into(), pid, program: program.into(), text: text.into() }
     }
@@ -170,7 +173,7 @@ impl Holder {
         [("host name", host, MAX_PLACE), ("program name", program, MAX_PLACE), ("description", text, MAX_DESCRIPTION)]
     }
 
-    /// Which field is too long for an engine to keep, in words.
+    /// Explains which field is too long for an engine to store, if one is.
     pub(crate) fn too_long(&self) -> Option<String> {
         let (what, text, most) = self.fields().into_iter().find(|(_, text, most)| text.len() > *most)?;
         Some(format!("a holder's {what} is at most {most} bytes, and this has {}", text.len()))
@@ -199,24 +202,25 @@ fn host_name() -> String {
     std::env::var("COMPUTERNAME").unwrap_or_else(|_| "unknown".into())
 }
 
-/// What a claim asks for. Shared by the claims that ask for the same.
+/// What a claim asks for. Claims that ask for the same share it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Terms {
-    /// What is locked.
+    /// The name of the lock.
     pub name: LockName,
-    /// How.
+    /// The mode.
     pub mode: Mode,
-    /// Who may re-enter; nobody if `None`.
+    /// The owner that may re-enter; `None`: no re-entry.
     pub owner: Option<Owner>,
     /// How long a grant lasts unless renewed.
     pub ttl: Duration,
-    /// Who asks, for others to see.
+    /// The process that asks, for inspection.
     pub holder: Arc<Holder>,
 }
 
 impl Terms {
-    /// The terms of a claim. Of a holder's fields that are longer than an engine keeps, only the beginning is kept.
+    /// The terms of a claim. Truncates those fields of the holder that are longer than an engine
+    /// stores.
     pub fn new(name: LockName, mode: Mode, owner: Option<Owner>, ttl: Duration, holder: Arc<Holder>) -> Self {
         let holder = match holder.too_long() {
             None => holder,
@@ -233,11 +237,11 @@ impl Terms {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Claim {
-    /// Made before it is sent; the engine knows a retry by it.
+    /// Made before the request is sent; the engine recognises a retry by it.
     pub id: ClaimId,
-    /// What is asked for.
+    /// What the claim asks for.
     pub terms: Arc<Terms>,
-    /// What came of it, in this process.
+    /// The claim's lease in this process.
     pub(crate) lease: Lease,
 }
 
@@ -247,12 +251,12 @@ impl Claim {
         Self::on(Clock::system(), terms)
     }
 
-    /// A new claim whose lease is read on this clock.
+    /// A new claim whose lease uses this clock.
     pub(crate) fn on(clock: Clock, terms: Arc<Terms>) -> Self {
         Self { id: ClaimId::random(), terms, lease: Lease::new(clock) }
     }
 
-    /// What is locked.
+    /// The name of the lock.
     pub fn name(&self) -> &LockName {
         &self.terms.name
     }

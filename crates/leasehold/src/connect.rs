@@ -1,7 +1,9 @@
-//! Opening an engine that is unreachable for a moment: a server that restarts, an ensemble that elects a leader.
+//! Opens an engine that may be unreachable for a moment: a server restarts, or an ensemble elects a
+//! leader.
 //!
-//! Every error that the engine calls retryable is tried again, with growing pauses, for as long as the caller says. A bad URL or a wrong password fails at
-//! once: no waiting mends it. So does a server of another kind, but for Redis: what answers on its port may be on its way up.
+//! Every error that the engine marks as retryable is retried, with growing pauses, until the
+//! caller's timeout. A bad URL or a wrong password fails at once, because waiting does not help. So
+//! does a server of another kind, except for Redis, whose port may answer before Redis does.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,16 +17,17 @@ use crate::logic::backoff;
 /// The first pause between two attempts, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// How much longer the last attempt may take: its own error says more than that the time is over.
+/// How much longer than the timeout the last attempt may take: its own error is more specific than a
+/// timeout.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// What is called with an error.
+/// A callback for an error.
 type Tell = Box<dyn Fn(&Error) + Send + Sync>;
 
-/// How an engine is opened that may be unreachable.
+/// How to open an engine that may be unreachable.
 #[derive(Default)]
 pub(crate) struct Connect {
-    /// For how long it is tried again; zero: not at all.
+    /// How long to retry; zero: not at all.
     pub(crate) timeout: Duration,
     /// Called with the first error, before the second attempt.
     pub(crate) on_unreachable: Option<Tell>,
@@ -37,7 +40,7 @@ impl fmt::Debug for Connect {
 }
 
 impl Connect {
-    /// Opens the engine that `url` names.
+    /// Opens the engine at `url`.
     pub(crate) async fn open(&self, url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
         let end = clock.now().after(self.timeout);
         let mut last = None;
@@ -63,7 +66,7 @@ impl Connect {
         }
     }
 
-    /// One attempt; `None`: it was not done in time.
+    /// One attempt; `None`: it did not complete in time.
     async fn attempt(&self, url: &str, clock: &Clock, left: Duration) -> Option<Result<Arc<dyn Engine>>> {
         let opening = engine::open(url, clock);
         if self.timeout.is_zero() {

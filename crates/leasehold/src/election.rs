@@ -1,4 +1,4 @@
-//! One leader at a time, whom all can see.
+//! Elections: one leader at a time, visible to all clients.
 
 use crate::claim::{Holder, Mode, Token};
 use crate::engine::LockView;
@@ -10,18 +10,18 @@ use crate::logic::lease as rules;
 use crate::name::LockName;
 use crate::request::{Request, options};
 
-/// An election. Made by [`Locks::election`]. It is a mutex whose holder is called the leader.
+/// An election. Made by [`Locks::election`]. It is a mutex whose holder is the leader.
 #[derive(Clone)]
 pub struct Election {
     locks: Locks,
     request: Request,
 }
 
-/// Who leads.
+/// The current leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leader {
-    /// Who; its text is what the leader gave to `describe`: an address, say.
+    /// The leading process. Its text is what the leader passed to `describe`: an address, say.
     pub holder: Holder,
     /// The term: it rises with every leader.
     pub token: Token,
@@ -45,7 +45,7 @@ impl Election {
         self.request.acquire(Mode::Exclusive).await.map(Leadership)
     }
 
-    /// Leads if nobody does; `None` if somebody does.
+    /// Becomes the leader if there is none; returns `None` if there is one.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`](crate::Mutex::try_lock).
@@ -53,15 +53,15 @@ impl Election {
         Ok(self.request.try_acquire(Mode::Exclusive).await?.map(Leadership))
     }
 
-    /// Who leads at present.
+    /// The current leader.
     ///
     /// # Errors
-    /// `Unsupported` if the engine has no inspection, or the engine's own.
+    /// `Unsupported` if the engine has no inspection, or an error from the engine.
     pub async fn leader(&self) -> Result<Option<Leader>> {
         Ok(leader(self.locks.inspect(self.request.name()?).await?))
     }
 
-    /// Follows the leader from now on.
+    /// Observes the leader from now on.
     ///
     /// # Errors
     /// `InvalidName`; `Unsupported` if the engine has no inspection.
@@ -76,7 +76,7 @@ fn leader(view: LockView) -> Option<Leader> {
     Some(Leader { holder: first.holder, token: first.token? })
 }
 
-/// Follows the leader.
+/// Observes the leader of an election.
 #[derive(Debug)]
 pub struct Observer {
     locks: Locks,
@@ -85,17 +85,17 @@ pub struct Observer {
 }
 
 impl Observer {
-    /// Says who leads: at once the first time, then whenever it has changed. `None`: nobody. Changes that follow each other
-    /// quickly may be told as one.
+    /// Waits for a change and returns the leader: at once on the first call, then after each
+    /// change. `None`: there is no leader. Changes in quick succession may be reported as one.
     ///
     /// # Errors
-    /// The engine's own; call again to go on.
+    /// An error from the engine; call again to continue.
     ///
     /// # Cancellation safety
     /// May be dropped and called again; no change is missed.
     pub async fn next(&mut self) -> Result<Option<Leader>> {
         if self.seen.is_none() {
-            // The first answer waits for nothing.
+            // The first call returns without waiting for a change.
             let now = leader(self.locks.inspect(&self.name).await?);
             self.seen = Some(now.clone());
             return Ok(now);
@@ -103,7 +103,7 @@ impl Observer {
         loop {
             let engine = &self.locks.shared.desk.engine;
             let patience = rules::heartbeat(self.locks.shared.ttl);
-            // Watching begins before looking, so that no change falls between.
+            // Watch first, then inspect, so that no change is missed in between.
             let changed = std::sync::Arc::clone(engine).watch(self.name.clone(), patience).await?;
             let view = self.locks.inspect(&self.name).await?;
             let ends = view.holders.iter().map(|holder| holder.left).min();
@@ -121,7 +121,7 @@ impl Observer {
     }
 }
 
-/// A won election: a guard with other words. Dropping it resigns.
+/// A won election: a guard of the leadership. Dropping it resigns.
 #[must_use = "dropping it resigns"]
 #[derive(Debug)]
 pub struct Leadership(Guard);
@@ -132,7 +132,7 @@ impl Leadership {
         self.0.token()
     }
 
-    /// Whether we lead at this very moment, as [`Guard::is_held`].
+    /// Whether this process leads right now, as [`Guard::is_held`].
     pub fn is_leader(&self) -> bool {
         self.0.is_held()
     }
@@ -142,7 +142,7 @@ impl Leadership {
         self.0.lost().await
     }
 
-    /// Waits until an operator asks us to step down: as [`Guard::release_requested`].
+    /// Waits until an operator asks this leader to step down, as [`Guard::release_requested`].
     pub async fn release_requested(&self) {
         self.0.release_requested().await;
     }
@@ -155,7 +155,7 @@ impl Leadership {
         self.0.release().await
     }
 
-    /// The guard behind it.
+    /// The guard of the underlying lock.
     pub fn guard(&self) -> &Guard {
         &self.0
     }

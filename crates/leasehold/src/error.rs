@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say what to do about it.
+//! Errors, with messages that explain what to do next.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,37 +8,39 @@ use crate::name::LockName;
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong. The message says it for people; this says it for programs.
+/// The kind of an error, for programs; the message explains the error to people.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// The engine URL cannot be read.
+    /// The engine URL is malformed.
     InvalidUrl,
     /// No engine has this scheme.
     UnknownScheme,
-    /// The engine exists but its cargo feature is off.
+    /// The engine exists, but its cargo feature is off.
     FeatureDisabled,
     /// The lock name is empty, too long or has control characters.
     InvalidName,
     /// An option (TTL, permits, description, …) is out of bounds.
     InvalidOption,
-    /// The engine cannot do this; refused before any I/O.
+    /// The engine does not support this; refused before any I/O.
     Unsupported,
     /// The lock was not granted within the caller's wait.
     Timeout,
-    /// The request can never be granted beside what is there: another limit, or an upgrade from shared to exclusive.
+    /// The request can never be granted beside the present holders: another limit, or an upgrade
+    /// from shared to exclusive.
     Conflict,
     /// The lock was lost while it was needed.
     Lost,
-    /// The request was force released (evicted) while it waited. It is over; ask anew if the lock is still wanted.
+    /// An operator force released (evicted) the request while it waited. The request is over; make
+    /// a new one if the lock is still wanted.
     Evicted,
-    /// The engine does not answer, or not in time.
+    /// The engine does not respond, or not in time.
     Unavailable,
-    /// The engine refuses us: permissions, ownership, credentials.
+    /// The engine denies access: permissions, ownership, credentials.
     Denied,
-    /// What the engine has stored cannot be understood.
+    /// The engine's stored data cannot be parsed.
     Corrupt,
-    /// The engine has no room left.
+    /// The engine has no space left.
     Full,
     /// This `Locks` was closed.
     Closed,
@@ -72,11 +74,12 @@ impl ErrorKind {
 pub enum Effect {
     /// Nothing was changed.
     None,
-    /// It may have been done: the reply was lost. Ask again with the same claim, or clean up; never guess.
+    /// The step may have been taken: its reply was lost. Repeat it with the same claim, or clean
+    /// up; never guess.
     Unknown,
 }
 
-/// An error: its kind, whether to retry, whether the effect is known, and where it happened.
+/// An error: its kind, whether to retry, whether its effect is known, and where it happened.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 
@@ -88,14 +91,14 @@ struct Inner {
     engine: Option<&'static str>,
     /// The engine's URL, without secrets.
     url: Option<Box<str>>,
-    /// What it was about, and its name.
+    /// What the error is about (a lock or a record), and its name.
     name: Option<(&'static str, LockName)>,
     message: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
-    /// A final error without effect; the methods below say more about it.
+    /// A final error without effect; the methods below add details.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -109,28 +112,29 @@ impl Error {
         }))
     }
 
-    /// The same error, worth trying again.
+    /// The same error, marked as worth a retry.
     #[must_use]
     pub fn retryable(mut self) -> Self {
         self.0.retryable = true;
         self
     }
 
-    /// The same error, after which nobody knows whether the step took effect.
+    /// The same error, with an unknown effect: the step may or may not have been taken.
     #[must_use]
     pub fn effect_unknown(mut self) -> Self {
         self.0.effect = Effect::Unknown;
         self
     }
 
-    /// The same error, said by this engine.
+    /// The same error, at this engine; keeps an engine that is already set.
     #[must_use]
     pub fn at_engine(mut self, engine: &'static str) -> Self {
         self.0.engine.get_or_insert(engine);
         self
     }
 
-    /// The same error, at the engine with this URL. The URL has no secrets: [`Engine::url`](crate::engine::Engine::url).
+    /// The same error, at the engine with this URL, which has no secrets
+    /// ([`Engine::url`](crate::engine::Engine::url)).
     #[must_use]
     pub fn at_url(mut self, url: impl Into<String>) -> Self {
         self.0.url.get_or_insert_with(|| url.into().into_boxed_str());
@@ -151,14 +155,14 @@ impl Error {
         self
     }
 
-    /// The same error, with what caused it.
+    /// The same error, with its cause.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
     }
 
-    /// The message alone, without where it happened.
+    /// The message without its location.
     pub(crate) fn said(&self) -> String {
         match &self.0.source {
             Some(source) => format!("{}: {source}", self.0.message),
@@ -166,7 +170,7 @@ impl Error {
         }
     }
 
-    /// What went wrong.
+    /// The kind of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -181,17 +185,17 @@ impl Error {
         self.0.effect
     }
 
-    /// The engine that it happened at.
+    /// The engine at which the error happened.
     pub fn engine(&self) -> Option<&'static str> {
         self.0.engine
     }
 
-    /// The URL of the engine that it happened at, without secrets.
+    /// The URL of the engine at which the error happened, without secrets.
     pub fn url(&self) -> Option<&str> {
         self.0.url.as_deref()
     }
 
-    /// The lock, or the record, that it was about.
+    /// The name of the lock, or of the record, that the error is about.
     pub fn name(&self) -> Option<&LockName> {
         self.0.name.as_ref().map(|(_, name)| name)
     }
@@ -211,7 +215,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Where it happened: the engine's URL, or only its scheme where the message has the address already.
+/// The engine's URL, or only its scheme if the message already has the address.
 fn place<'a>(engine: Option<&'a str>, url: Option<&'a str>, said: &str) -> Option<&'a str> {
     let Some(url) = url else { return engine };
     let scheme = url.split(':').next().unwrap_or(url);
@@ -232,7 +236,7 @@ fn address(url: &str) -> &str {
     hosts.rsplit('@').next().unwrap_or_default()
 }
 
-/// Whether a text has this address, and not only as a part of a longer word: a host may be called `a`.
+/// Whether a text contains this address as a whole word: a host may be called `a`.
 fn names(text: &str, address: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.');
     text.match_indices(address).any(|(at, _)| {

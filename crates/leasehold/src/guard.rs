@@ -1,4 +1,4 @@
-//! What the user has in hand.
+//! The guard of a held lock.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::lease::LostReason;
 use crate::locks::Shared;
 use crate::name::LockName;
 
-/// What a release found.
+/// The result of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a lock that was lost before its release may have been another's meanwhile"]
 pub enum Outcome {
-    /// The lock was ours to the end, and is given back.
+    /// The holder held the lock until this release.
     Released,
-    /// It had been lost before: somebody else may have held it meanwhile.
+    /// The holder had lost the lock before; another client may have held it meanwhile.
     WasLost(LostReason),
 }
 
-/// A held lock. It renews itself until it is released, dropped or lost.
+/// A held lock. The keeper renews it until it is released, dropped or lost.
 ///
-/// Dropping it gives the lock back in the background, as well as that can be done; [`release`](Self::release) waits and says
-/// what happened.
+/// Dropping it releases the lock in the background, on a best-effort basis.
+/// [`release`](Self::release) waits for the engine and returns the outcome.
 #[must_use = "the lock is given back as soon as the guard is dropped"]
 pub struct Guard {
     shared: Arc<Shared>,
@@ -38,47 +38,51 @@ impl Guard {
         Self { shared, claim }
     }
 
-    /// Which lock.
+    /// The name of the lock.
     pub fn name(&self) -> &LockName {
         self.claim.name()
     }
 
-    /// The fencing token: hand it to whatever the lock protects, and have it refuse older ones.
+    /// The fencing token. Send it with every write to the protected resource, which refuses older
+    /// tokens.
     pub fn token(&self) -> Token {
         self.claim.lease.token()
     }
 
-    /// The claim that holds it, as [`inspect`](crate::Locks::inspect) shows it among the holders. Whoever knows all of it could release the lock.
+    /// The claim that holds the lock, as [`inspect`](crate::Locks::inspect) lists it among the
+    /// holders. Keep it secret: a client that knows the whole id can release the lock.
     pub fn claim_id(&self) -> ClaimId {
         self.claim.id
     }
 
-    /// From when on the lock must not be relied on, as things stand; it moves with every renewal.
+    /// The moment from which the holder must not rely on the lock. Every renewal moves it.
     pub fn deadline(&self) -> Moment {
         self.claim.lease.deadline()
     }
 
-    /// From then on it is not renewed.
+    /// The moment from which the keeper does not renew the lock.
     #[cfg(feature = "schedule")]
     pub(crate) fn cap(&self) -> Moment {
         self.claim.lease.cap()
     }
 
-    /// What is left until the deadline; zero once the lock is lost.
+    /// The time left until the deadline; zero once the lock is lost.
     pub fn remaining(&self) -> Duration {
         if self.is_held() { self.deadline().since(self.shared.desk.clock.now()) } else { Duration::ZERO }
     }
 
-    /// Whether the lock may be relied on at this very moment. Reads the clock itself, so it is right also just after the
-    /// process was stopped, the machine slept, or the runtime was busy elsewhere. Once `false`, it stays `false`.
+    /// Whether the lock is held right now. It reads the clock on each call, so the answer is right
+    /// even after the process was stopped, the machine slept, or the runtime was busy. Once
+    /// `false`, it stays `false`.
     pub fn is_held(&self) -> bool {
         self.claim.lease.is_held()
     }
 
-    /// Waits until the lock is lost, and says why. Does not end while the lock is held.
+    /// Waits until the lock is lost, and returns the reason. Does not complete while the lock is
+    /// held.
     ///
     /// # Cancellation safety
-    /// May be dropped and called again; nothing is missed.
+    /// May be dropped and called again; no loss is missed.
     pub async fn lost(&self) -> LostReason {
         self.claim.lease.lost().await
     }
@@ -89,29 +93,32 @@ impl Guard {
         self.claim.lease.lost_reason()
     }
 
-    /// Waits until an operator asks for the release of the lock ([`Locks::request_release`](crate::Locks::request_release)). It is still held then,
-    /// until [`deadline`](Self::deadline), but not renewed any more: finish, and release it. Does not end while nobody asks.
+    /// Waits until an operator asks for the release of the lock
+    /// ([`Locks::request_release`](crate::Locks::request_release)). The lock is still held then,
+    /// until its [`deadline`](Self::deadline), but not renewed any more: finish the work and
+    /// release it. Does not complete without such a request.
     ///
     /// # Cancellation safety
-    /// May be dropped and called again; nothing is missed.
+    /// May be dropped and called again; no request is missed.
     pub async fn release_requested(&self) {
         self.claim.lease.release_requested().await;
     }
 
-    /// Whether an operator asked for its release.
+    /// Whether an operator asked for the release of the lock.
     pub fn is_release_requested(&self) -> bool {
         self.claim.lease.is_release_requested()
     }
 
-    /// A handle that tells of the loss wherever it is needed, without keeping the lock.
+    /// A handle that observes the loss of this lock elsewhere, without keeping it held.
     pub fn watch(&self) -> Watch {
         Watch(Arc::clone(&self.claim))
     }
 
-    /// Runs `work` while the lock is held, and drops it at its next await point when the lock is lost.
+    /// Runs `work` while the lock is held, and drops it at its next await point when the lock is
+    /// lost.
     ///
     /// # Errors
-    /// `Lost` if the lock was lost before `work` was done.
+    /// `Lost` if the lock is lost before `work` completes.
     pub async fn protect<F: Future>(&self, work: F) -> Result<F::Output> {
         tokio::select! {
             biased;
@@ -132,22 +139,24 @@ impl Guard {
         self.shared.locate(error).about(self.name())
     }
 
-    /// Gives the lock back and says what happened.
+    /// Releases the lock and returns the outcome.
     ///
     /// # Errors
-    /// If the engine did not confirm it before the lease ended. The lock is free then, or will be when its TTL is over.
+    /// If the engine did not confirm the release before the lease ended. The lock is then free, or
+    /// becomes free when its TTL ends.
     ///
     /// # Cancellation safety
-    /// If dropped, the release goes on in the background.
+    /// If dropped, the release continues in the background.
     ///
     /// # Ambiguity
-    /// A lost reply is asked for again with the same claim; the answer then says `Released`, since it was ours until we
-    /// asked.
+    /// If a reply is lost, the release is sent again with the same claim. The outcome is then
+    /// `Released`, because the lock was held until the first request.
     pub async fn release(self) -> Result<Outcome> {
         let desk = &self.shared.desk;
         let same_clock = desk.can.same_clock;
         let lease = &self.claim.lease;
-        // A cap is ours alone: the engine does not know whether it was reached.
+        // The engine does not know `max_hold`: with a cap, only the lease can tell whether it was
+        // reached.
         let ours =
             if same_clock && lease.cap() == Moment::NEVER { lease.give_back_unread() } else { lease.give_back() };
         let (label, outcome) = if ours {
@@ -176,7 +185,8 @@ impl Drop for Guard {
             self.shared.desk.forget(&self.claim);
             self.shared.desk.abandon(Arc::clone(&self.claim), None);
         } else if self.claim.lease.lost_reason().is_some() {
-            // Its holder is done with it, so nobody need wait for what is left of it at the engine.
+            // The holder has stopped using the lock: release what the engine still has of it, so
+            // that no waiter waits for its TTL.
             self.shared.desk.abandon(Arc::clone(&self.claim), None);
         }
     }
@@ -192,38 +202,38 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Tells of a guard's loss. Cheap to clone, and does not keep the lock.
+/// Observes the loss of a guard's lock. Cheap to clone, and does not keep the lock held.
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<Claim>);
 
 impl Watch {
-    /// As [`Guard::is_held`].
+    /// See [`Guard::is_held`].
     pub fn is_held(&self) -> bool {
         self.0.lease.is_held()
     }
 
-    /// As [`Guard::deadline`].
+    /// See [`Guard::deadline`].
     pub fn deadline(&self) -> Moment {
         self.0.lease.deadline()
     }
 
-    /// As [`Guard::lost`].
+    /// See [`Guard::lost`].
     pub async fn lost(&self) -> LostReason {
         self.0.lease.lost().await
     }
 
-    /// As [`Guard::release_requested`].
+    /// See [`Guard::release_requested`].
     pub async fn release_requested(&self) {
         self.0.lease.release_requested().await;
     }
 
-    /// As [`Guard::is_release_requested`].
+    /// See [`Guard::is_release_requested`].
     pub fn is_release_requested(&self) -> bool {
         self.0.lease.is_release_requested()
     }
 }
 
-/// A release under way: if it is dropped, or fails, the keeper goes on with it.
+/// A release in progress. If it is dropped or fails, the keeper continues it.
 struct Ending<'a> {
     guard: &'a Guard,
     done: bool,

@@ -1,4 +1,4 @@
-//! A grant in the hand of this process: until when it holds, and whether it is lost.
+//! The lease of a granted claim in this process: its deadline, and whether it is lost.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -12,13 +12,15 @@ use crate::clock::{Clock, Moment};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The deadline passed without a renewal: the engine was away, or this process stood still.
+    /// The deadline passed without a renewal: the engine was unreachable, or this process was
+    /// stopped.
     Expired,
-    /// The engine says that the lock is another's, or was taken away by somebody.
+    /// The engine reports that the claim does not hold the lock any more: it was evicted, or its
+    /// data was removed.
     Taken,
     /// `max_hold` was reached.
     MaxHold,
-    /// An operator asked for a release, and the holder did not release it by its deadline.
+    /// An operator asked for a release, and the holder did not release the lock by its deadline.
     ReleaseRequested,
 }
 
@@ -55,8 +57,9 @@ const TAKEN: u8 = 4;
 const MAX_HOLD: u8 = 5;
 const REQUESTED: u8 = 6;
 
-/// The lease of a claim: nothing until it is granted, then held until it ends in one of four ways. `deadline` only ever
-/// rises, and only while the lease is held: once it was seen to have passed, the lease is lost for good.
+/// The lease of a claim: empty until it is granted, then held until it ends in one of five ways.
+/// The deadline only rises, and only while the lease is held. Once a reader has seen it pass, the
+/// lease is lost for good.
 #[derive(Debug)]
 pub(crate) struct Lease {
     clock: Clock,
@@ -65,11 +68,11 @@ pub(crate) struct Lease {
     cap: AtomicU64,
     deadline: AtomicU64,
     state: AtomicU8,
-    /// An operator asked for its release: it is not renewed any more.
+    /// An operator asked for a release: the keeper does not renew the lease any more.
     release_requested: AtomicBool,
-    /// Where the keeper has it.
+    /// The lease's slot in the keeper's book.
     pub(crate) slot: AtomicU32,
-    /// Rung when it is lost, and when its release is asked for.
+    /// Notified when the lease is lost, and when an operator asks for its release.
     changed: Notify,
 }
 
@@ -88,7 +91,7 @@ impl Lease {
         }
     }
 
-    /// The engine said yes, to a request sent at `granted`. From `cap` on it is not renewed.
+    /// Begins the lease of a grant to a request sent at `granted`. From `cap` on it is not renewed.
     pub(crate) fn begin(&self, token: Token, granted: Moment, deadline: Moment, cap: Moment) {
         self.token.store(token.0, Ordering::Relaxed);
         self.granted.store(granted.as_nanos(), Ordering::Relaxed);
@@ -114,7 +117,8 @@ impl Lease {
         Moment::from_nanos(self.deadline.load(Ordering::Acquire))
     }
 
-    /// Whether the lease may be relied on now. Reads the clock itself: it is right also when nobody ran for a while.
+    /// Whether the lease is held now. It reads the clock, so the answer is right even if no task
+    /// ran for a while.
     pub(crate) fn is_held(&self) -> bool {
         if self.state.load(Ordering::Acquire) != HELD {
             return false;
@@ -126,23 +130,24 @@ impl Lease {
         false
     }
 
-    /// Whether it was granted, and is not held any more, however it ended.
+    /// Whether the lease was granted and has ended, for whatever reason.
     #[cfg(feature = "zookeeper")]
     pub(crate) fn is_over(&self) -> bool {
         self.state.load(Ordering::Acquire) != ASKED && !self.is_held()
     }
 
-    /// A renewal arrived. `false`: too late, the lease is lost.
+    /// Extends the lease after a renewal. `false`: too late, the lease is lost.
     pub(crate) fn extend(&self, deadline: Moment) -> bool {
         if !self.is_held() {
             return false;
         }
         self.deadline.fetch_max(deadline.as_nanos(), Ordering::AcqRel);
-        // Somebody may have found it ended meanwhile: then it stays so.
+        // If another task saw the lease expire meanwhile, it stays lost.
         self.state.load(Ordering::Acquire) == HELD
     }
 
-    /// An operator asks the holder to release it: it lasts until its present deadline, and no longer. `false` if it is not held, or was asked for before.
+    /// Marks that an operator asks for the release: the lease lasts until its present deadline and
+    /// no longer. `false` if it is not held, or was marked before.
     pub(crate) fn request_release(&self) -> bool {
         if !self.is_held() || self.release_requested.swap(true, Ordering::AcqRel) {
             return false;
@@ -152,12 +157,12 @@ impl Lease {
         true
     }
 
-    /// Whether an operator asked for its release while it was held.
+    /// Whether an operator asked for the release while the lease was held.
     pub(crate) fn is_release_requested(&self) -> bool {
         self.release_requested.load(Ordering::Acquire)
     }
 
-    /// Waits until an operator asks for its release; for ever if none does.
+    /// Waits until an operator asks for the release; forever if none does.
     pub(crate) async fn release_requested(&self) {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
@@ -169,7 +174,7 @@ impl Lease {
         }
     }
 
-    /// The deadline has passed.
+    /// Ends the lease because its deadline has passed.
     pub(crate) fn expire(&self) -> bool {
         self.end(match self.deadline() >= self.cap() {
             true if self.is_release_requested() => REQUESTED,
@@ -178,24 +183,25 @@ impl Lease {
         })
     }
 
-    /// The engine says that it is another's.
+    /// Ends the lease because the engine reports that the claim does not hold the lock.
     pub(crate) fn take_away(&self) -> bool {
         self.end(TAKEN)
     }
 
-    /// The holder gives it back. `false` if it was lost before.
+    /// Ends the lease because the holder releases it. `false` if it was lost before.
     pub(crate) fn give_back(&self) -> bool {
         self.is_held() && self.end(RELEASED)
     }
 
-    /// As [`give_back`](Self::give_back), where the engine reads our own clock and will say whether it was in time.
+    /// As [`give_back`](Self::give_back), for an engine that reads this process's clock: its answer
+    /// states whether the release was in time.
     pub(crate) fn give_back_unread(&self) -> bool {
         self.end(RELEASED)
     }
 
     fn end(&self, state: u8) -> bool {
         let first = self.state.compare_exchange(HELD, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        // Nobody waits for a release.
+        // No task waits for a release.
         if first && state != RELEASED {
             self.changed.notify_waiters();
         }
@@ -212,7 +218,7 @@ impl Lease {
         }
     }
 
-    /// Waits until the lease is lost; for ever if it is given back.
+    /// Waits until the lease is lost; forever if it is released.
     pub(crate) async fn lost(&self) -> LostReason {
         loop {
             let mut ended = std::pin::pin!(self.changed.notified());

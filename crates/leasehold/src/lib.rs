@@ -1,4 +1,4 @@
-//! Locks that many tasks, processes and machines share, with fencing built in.
+//! Distributed locks for tasks, processes and machines, with built-in fencing.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -6,7 +6,7 @@
 //! use leasehold::{Locks, fence::Fence};
 //!
 //! let locks = Locks::open("memory:").await?;            // or file:, file:///var/lib/locks
-//! let fence = Fence::default();                          // the resource's side
+//! let fence = Fence::default();                          // kept at the resource
 //!
 //! let guard = locks.mutex("stock:42").wait(Duration::from_secs(5)).lock().await?;
 //! guard.protect(async {
@@ -16,16 +16,20 @@
 //! # Ok::<(), leasehold::Error>(()) }).unwrap();
 //! ```
 //!
-//! # Map
-//! - [`Locks`] is the entrance; [`Mutex`], [`RwLock`], [`Semaphore`], [`All`] and [`Election`] are what it gives, [`Guard`]
-//!   is what one has in hand.
-//! - [`blocking`] is the same without async.
-//! - [`Records`] are small texts that an engine keeps beside its locks.
-//! - [`fence`] is what refuses an old token; `versioned` updates a row by its version column, without a lock; [`database`]
-//!   has what both know of your connections; [`meter`] collects figures; [`doctor`] examines a deployment.
-//! - `schedule` runs jobs by a timetable, each tick once in the fleet.
-//! - `cache` keeps a cache in step with its database (feature `cache`).
-//! - [`engine`] is the trait and the engines; [`logic`] the pure decisions that they share; [`clock`] the time.
+//! # Modules and types
+//! - [`Locks`] is the entry point. It opens an engine and makes the primitives: [`Mutex`],
+//!   [`RwLock`], [`Semaphore`], [`All`] and [`Election`]. Acquiring one gives a [`Guard`] (from
+//!   [`All`] an [`AllGuard`], from [`Election`] a [`Leadership`]).
+//! - [`blocking`] has the same API without async.
+//! - [`Records`] are small texts that an engine stores beside its locks.
+//! - [`fence`] checks fencing tokens at a resource and refuses stale ones. `versioned` updates a
+//!   row by its version column, without a lock. [`database`] has the connection types that both
+//!   use.
+//! - [`meter`] collects metrics; [`doctor`] examines a deployment.
+//! - `schedule` runs jobs on a schedule, each tick once per fleet.
+//! - `cache` keeps a cache consistent with its database (feature `cache`).
+//! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`logic`] the pure
+//!   decisions that they share, [`clock`] the time source.
 
 pub mod blocking;
 #[cfg(feature = "cache")]
@@ -72,7 +76,7 @@ pub use self::name::{LockName, MAX_NAME};
 pub use self::primitives::{Mutex, RwLock, Semaphore};
 pub use self::records::Records;
 
-/// The code in the documents compiles.
+/// Compiles the code blocks in the documents.
 #[cfg(all(doctest, feature = "cache", feature = "mysql", feature = "postgres", feature = "redis"))]
 mod documents {
     #[doc = include_str!("../../../docs/cache.md")]

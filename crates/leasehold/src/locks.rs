@@ -1,4 +1,4 @@
-//! The entrance: an engine, its keeper, and the primitives on them.
+//! The entry point: an engine, its keeper, and the primitives on top of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::name::LockName;
 use crate::primitives::{Mutex, RwLock, Semaphore};
 use crate::request::Request;
 
-/// How long a grant lasts unless renewed, if nothing else is said.
+/// The TTL of a grant, unless the builder or the request sets another one.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// Locks of one engine. Cheap to clone; all clones share one connection and one keeper.
+/// The locks of one engine. Cheap to clone; all clones share one connection and one keeper.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// use leasehold::Locks;
 ///
 /// let locks = Locks::open("memory:").await?;
-/// let guard = locks.mutex("stock:42").lock().await?;   // waits its turn, renews itself
+/// let guard = locks.mutex("stock:42").lock().await?;   // queues until granted; then renewed
 /// assert!(guard.is_held());
 /// println!("write with token {}", guard.token());      // the resource refuses older ones
 /// guard.release().await?;
@@ -39,7 +39,7 @@ pub struct Locks {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What guards and requests hold on to.
+/// What guards and requests share.
 pub(crate) struct Shared {
     pub(crate) desk: Arc<Desk>,
     pub(crate) holder: Arc<Holder>,
@@ -51,12 +51,12 @@ impl Shared {
         self.desk.can.engine
     }
 
-    /// As [`Desk::locate`].
+    /// See [`Desk::locate`].
     pub(crate) fn locate(&self, error: Error) -> Error {
         self.desk.locate(error)
     }
 
-    /// Refuses with `Unsupported` what this engine cannot do.
+    /// Returns `Unsupported` if the engine cannot do this.
     pub(crate) fn need(&self, can: bool, what: &str) -> Result<()> {
         self.desk.can.need(can, what).map_err(|error| self.locate(error))
     }
@@ -68,7 +68,7 @@ impl Drop for Shared {
     }
 }
 
-/// How to open [`Locks`].
+/// Options for opening [`Locks`].
 #[derive(Default)]
 pub struct Builder {
     clock: Clock,
@@ -79,36 +79,37 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// How long a grant lasts unless renewed: 30 seconds if not set.
+    /// Sets the TTL: how long a grant lasts unless it is renewed. The default is 30 seconds.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Another clock, in tests. Engines that keep the time themselves take it, too.
+    /// Replaces the clock, for tests. Engines that keep time in this process use it, too.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Self {
         self.clock = clock;
         self
     }
 
-    /// Who collects the figures listed in [`meter`](crate::meter).
+    /// Sets the receiver of the metrics listed in [`meter`](crate::meter).
     #[must_use]
     pub fn meter(mut self, meter: Arc<dyn Meter>) -> Self {
         self.meter = Some(meter);
         self
     }
 
-    /// Who claims, for others to see; this process if not set.
+    /// Sets the holder that inspection shows for every claim. The default is this process.
     #[must_use]
     pub fn holder(mut self, holder: Holder) -> Self {
         self.holder = Some(holder);
         self
     }
 
-    /// For how long opening tries again while the engine is unreachable: it restarts, fails over, or elects a leader. Zero, the default, means one attempt. A
-    /// bad URL, a wrong password or a server of another kind fails at once.
+    /// How long opening retries while the engine is unreachable: it restarts, fails over, or elects
+    /// a leader. Zero, the default, means a single attempt. A bad URL, a wrong password or a server
+    /// of another kind fails at once.
     ///
     /// ```no_run
     /// # async fn example() -> leasehold::Result<()> {
@@ -122,14 +123,14 @@ impl Builder {
         self
     }
 
-    /// Called once with the first error if opening tries again.
+    /// Sets a callback that is called once, with the first error, before opening retries.
     #[must_use]
     pub fn on_unreachable(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.connect.on_unreachable = Some(Box::new(tell));
         self
     }
 
-    /// Opens the engine that `url` names.
+    /// Opens the engine at `url`.
     ///
     /// # Errors
     /// As [`Locks::open`].
@@ -138,7 +139,7 @@ impl Builder {
         Ok(self.open_engine(engine))
     }
 
-    /// Uses an engine that was made by other means: one of your own, or one wrapped for a test.
+    /// Uses an existing engine: your own implementation, or one wrapped for a test.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -154,14 +155,15 @@ impl Builder {
 }
 
 impl Locks {
-    /// Opens the engine that `url` names: `memory:`, `file:`, `file:///folder`.
+    /// Opens the engine at `url`: `memory:`, `file:`, `file:///folder`.
     ///
-    /// Must be called inside a tokio runtime, which must live as long as the locks are used: it runs the keeper. A process that
-    /// forks opens its locks after that, in each child. Outside
-    /// one, use [`blocking::Locks`](crate::blocking::Locks).
+    /// Call it inside a tokio runtime that lives as long as the locks are used, because the keeper
+    /// runs there. Without a runtime, use [`blocking::Locks`](crate::blocking::Locks). A process
+    /// that forks opens its locks after the fork, in each child.
     ///
     /// # Errors
-    /// `InvalidUrl`; `UnknownScheme`, listing those that exist; `FeatureDisabled`, naming the feature; or the engine's own.
+    /// `InvalidUrl`; `UnknownScheme`, with a list of the known schemes; `FeatureDisabled`, with the
+    /// name of the feature; or an error from the engine.
     pub async fn open(url: &str) -> Result<Self> {
         Self::builder().open(url).await
     }
@@ -171,22 +173,24 @@ impl Locks {
         Builder::default()
     }
 
-    /// A lock that one may hold at a time.
+    /// A lock with one holder at a time.
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(self.request(name))
     }
 
-    /// A lock that many may read or one may write.
+    /// A lock with many readers or one writer at a time.
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(self.request(name))
     }
 
-    /// A lock of `limit` permits. All who use the name at the same time must name the same limit.
+    /// A lock of `limit` permits. All clients that use the name at the same time must pass the same
+    /// limit.
     pub fn semaphore(&self, name: impl AsRef<str>, limit: u32) -> Semaphore {
         Semaphore::new(self.request(name), limit)
     }
 
-    /// Several locks at once, all or nothing: names (held exclusively) or mutexes, read or write sides, permits.
+    /// Several locks at once, all or nothing. Takes names (locked exclusively), mutexes, the
+    /// reading or writing side of read/write locks, and permits.
     pub fn all<I>(&self, wanted: I) -> All
     where
         I: IntoIterator,
@@ -195,7 +199,7 @@ impl Locks {
         All::new(self, wanted.into_iter().map(Into::into).collect())
     }
 
-    /// An election: one leader at a time, whom all can see.
+    /// An election: one leader at a time, visible to all clients.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.clone(), self.request(name))
     }
@@ -214,20 +218,20 @@ impl Locks {
         self.shared.desk.engine.url()
     }
 
-    /// The clock that deadlines are read on.
+    /// The clock of all deadlines.
     pub fn clock(&self) -> &Clock {
         &self.shared.desk.clock
     }
 
-    /// How many leases this `Locks` keeps at present.
+    /// The number of leases that this `Locks` holds.
     pub fn held(&self) -> usize {
         self.shared.desk.held()
     }
 
-    /// Who holds `name` and who waits.
+    /// The holders and the waiters of `name`.
     ///
     /// # Errors
-    /// `InvalidName`, `Unsupported`, or the engine's own.
+    /// `InvalidName`, `Unsupported`, or an error from the engine.
     pub async fn inspect(&self, name: impl AsRef<str>) -> Result<LockView> {
         let name = LockName::new(name)?;
         let need = self.shared.need(self.capabilities().inspection, "inspection");
@@ -236,21 +240,26 @@ impl Locks {
         view.map_err(|error| error.about(&name))
     }
 
-    /// All locks whose name starts with `prefix` that somebody holds or waits for, by name.
+    /// All locks that have a holder or a waiter and whose name starts with `prefix`, sorted by
+    /// name.
     ///
     /// # Errors
-    /// `Unsupported`, or the engine's own.
+    /// `Unsupported`, or an error from the engine.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockView>> {
         self.shared.need(self.capabilities().inspection, "inspection")?;
         self.bounded(Arc::clone(&self.shared.desk.engine).list(prefix.to_owned())).await
     }
 
-    /// Evicts a claim (force release), whether it holds or waits. The holder is told within a round trip where the engine can push, and within
-    /// 500 ms where it polls; the next waiter is served in the same time. Until the holder knows, it may still write: only a resource that checks
-    /// tokens refuses that. Write [`Evicted::token`] there, if there is one. A waiter's request ends with [`ErrorKind::Evicted`].
+    /// Force releases (evicts) a claim, whether it holds or waits. A waiter's request ends with
+    /// [`ErrorKind::Evicted`].
+    ///
+    /// The holder learns of it within a round trip if the engine pushes notifications, and within
+    /// 500 ms if it polls. The next waiter acquires the lock within the same time. Until the holder
+    /// learns of it, it may still write; only a resource that checks tokens refuses such a write.
+    /// If there is an [`Evicted::token`], write it to the resource.
     ///
     /// # Errors
-    /// `InvalidName`, `Unsupported`, or the engine's own.
+    /// `InvalidName`, `Unsupported`, or an error from the engine.
     pub async fn evict(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Evicted> {
         self.evict_because(name, claim, "").await
     }
@@ -270,14 +279,16 @@ impl Locks {
         Ok(evicted)
     }
 
-    /// Asks a holder to release a claim, and changes nothing else: the polite form of [`evict`](Self::evict). Its guard's
-    /// [`release_requested`](crate::Guard::release_requested) ends, and its lease is not renewed any more. So the lock is free when the holder has released it,
-    /// or at its deadline, and two never hold it at once. The holder as it was, or `None` if the claim does not hold the lock.
+    /// Asks a holder to release its claim, the cooperative form of [`evict`](Self::evict). The
+    /// holder's [`release_requested`](crate::Guard::release_requested) completes, and its lease is
+    /// not renewed any more. The lock is free once the holder releases it, or at its deadline; two
+    /// clients never hold it at once.
     ///
-    /// The request may be lost on its way, where a connection is down. Asking again is harmless.
+    /// Returns the holder as it was, or `None` if the claim does not hold the lock. A request can
+    /// be lost if a connection is down; repeating it is harmless.
     ///
     /// # Errors
-    /// `InvalidName`, `Unsupported`, or the engine's own.
+    /// `InvalidName`, `Unsupported`, or an error from the engine.
     pub async fn request_release(
         &self,
         name: impl AsRef<str>,
@@ -291,10 +302,11 @@ impl Locks {
         asked.map_err(|error| error.about(&name))
     }
 
-    /// Waits until whatever was dropped has been given back: call it before the process ends.
+    /// Waits until every dropped guard and every cancelled request is released. Call it before the
+    /// process exits.
     ///
     /// # Errors
-    /// `Unavailable` if that takes longer than an engine's call may.
+    /// `Unavailable` if that takes longer than the timeout of one engine call.
     pub async fn settle(&self) -> Result<()> {
         let bound = self.clock().now().after(rules::call_timeout(self.shared.ttl));
         tokio::select! {
@@ -306,10 +318,12 @@ impl Locks {
         }
     }
 
-    /// Gives back what was dropped and refuses further requests. Guards that are still held are kept until they are dropped.
+    /// Refuses further requests, waits as [`settle`](Self::settle) does, and shuts the engine down
+    /// if no lease is held. The keeper renews the guards that are still held until they are
+    /// dropped.
     ///
     /// # Errors
-    /// As [`settle`](Self::settle).
+    /// As [`settle`](Self::settle), or an error from the engine.
     pub async fn close(self) -> Result<()> {
         self.shared.desk.refuse();
         self.settle().await?;
@@ -319,14 +333,15 @@ impl Locks {
         self.bounded(Arc::clone(&self.shared.desk.engine).farewell()).await
     }
 
-    /// A descriptor whose last close ends our holds, where the kernel watches over them (`file:`). Hand it to a process
-    /// that must be gone before the locks are free.
+    /// A file descriptor that keeps the locks held, where the kernel tracks them (`file:`). The
+    /// kernel releases the locks when its last copy is closed. Pass it to a child process that must
+    /// exit before the locks are free.
     #[cfg(unix)]
     pub fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         self.shared.desk.engine.lifeline()
     }
 
-    /// The highest token known for `name`, where the engine keeps it.
+    /// The highest token known for `name`, if the engine stores it.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).

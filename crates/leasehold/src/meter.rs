@@ -1,36 +1,34 @@
-//! Figures for whoever collects them: a hook in the manner of the `metrics` crate, which costs nothing when unused.
+//! Metrics: a hook in the manner of the `metrics` crate, free of cost when unused.
 //!
 //! | name | kind | label | meaning |
 //! |---|---|---|---|
 //! | `leasehold_acquire_total` | counter | `result`: granted, busy, timeout, cancelled, or the error's kind | ended requests |
-//! | `leasehold_acquire_wait_seconds` | histogram | | from the request to the grant |
+//! | `leasehold_acquire_wait_seconds` | histogram | | time from request to grant |
 //! | `leasehold_contended_total` | counter | | requests that did not get the lock at once |
-//! | `leasehold_waiters` | gauge | | requests under way in this process |
+//! | `leasehold_waiters` | gauge | | requests in progress in this process |
 //! | `leasehold_held` | gauge | | leases held by this process |
-//! | `leasehold_oldest_held_seconds` | gauge | | the age of the oldest of them |
-//! | `leasehold_hold_seconds` | histogram | | from the grant to its end |
+//! | `leasehold_oldest_held_seconds` | gauge | | age of the oldest lease |
+//! | `leasehold_hold_seconds` | histogram | | time from grant to end |
 //! | `leasehold_renew_total` | counter | `result`: renewed, held, lost, unknown | answers to renewals |
-//! | `leasehold_renew_seconds` | histogram | | one batch of renewals |
-//! | `leasehold_lease_remaining_seconds` | gauge | | what is left of the lease that ends first |
+//! | `leasehold_renew_seconds` | histogram | | duration of one batch of renewals |
+//! | `leasehold_lease_remaining_seconds` | gauge | | time left of the lease that ends first |
 //! | `leasehold_lost_total` | counter | `reason`: expired, taken, max-hold, release-requested | guards that ended without a release |
-//! | `leasehold_release_requested_total` | counter | | operators that asked for the release of a lock |
+//! | `leasehold_release_requested_total` | counter | | releases that operators asked for |
 //! | `leasehold_release_total` | counter | `result`: released, lost, error | releases |
 //! | `leasehold_fencing_rejected_total` | counter | | stale tokens refused by a [`Fence`](crate::fence::Fence) |
-//! | `leasehold_engine_up` | gauge | | 1 after an answer of the engine, 0 after a failure to reach it |
-//! | `leasehold_engine_rtt_seconds` | histogram | | one call to the engine |
-//! | `leasehold_schedule_ticks_total` | counter | `result`: done, failed, crashed, lost, timed-out, overlapped, missed | what has become of ticks, on this node |
-//! | `leasehold_schedule_lag_seconds` | histogram | | from a tick's nominal time to the begin of its run |
+//! | `leasehold_engine_up` | gauge | | 1 after a response of the engine, 0 while it is unreachable |
+//! | `leasehold_engine_rtt_seconds` | histogram | | duration of one engine call |
+//! | `leasehold_schedule_ticks_total` | counter | `result`: done, failed, crashed, lost, timed-out, overlapped, missed | outcomes of ticks on this node |
+//! | `leasehold_schedule_lag_seconds` | histogram | | time from a tick's nominal time to the start of its run |
 //! | `leasehold_cache_get_total` | counter | `result`: hit, stale, load, wait, bypass | reads of a cache |
-//! | `leasehold_cache_stale_set_rejected_total` | counter | | values that came too late to be let in |
-//!
-//! The clock-skew figures come with the engines and modules that have them.
+//! | `leasehold_cache_stale_set_rejected_total` | counter | | loaded values that came too late to be stored |
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-/// Receives figures. All methods are called on hot paths: they should be quick and must not block.
+/// Receives metrics. All methods are called on hot paths: they should be fast and must not block.
 pub trait Meter: Send + Sync + 'static {
     /// Adds one to a counter; `label` is a key and one of a few fixed values.
     fn count(&self, name: &'static str, label: Option<(&'static str, &'static str)>);
@@ -40,7 +38,7 @@ pub trait Meter: Send + Sync + 'static {
     fn observe(&self, name: &'static str, seconds: f64);
 }
 
-/// A meter, or none.
+/// An optional meter.
 #[derive(Clone, Default)]
 pub(crate) struct Gauges(Option<Arc<Active>>);
 
@@ -82,7 +80,7 @@ impl Gauges {
         }
     }
 
-    /// Changes the number of requests under way.
+    /// Changes the number of requests in progress.
     pub(crate) fn waiters(&self, by: i64) {
         if let Some(active) = &self.0 {
             let now = active.waiters.fetch_add(by, Ordering::Relaxed) + by;

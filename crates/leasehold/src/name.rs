@@ -1,4 +1,4 @@
-//! Lock names: validated once, then carried as they are.
+//! Lock names: validated once, then used as they are.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -10,21 +10,22 @@ use crate::error::{Error, ErrorKind};
 /// The longest lock name, in bytes.
 pub const MAX_NAME: usize = 512;
 
-/// What is locked: 1 to 512 bytes of UTF-8 without control characters. Cheap to clone.
+/// The name of a lock: 1 to 512 bytes of UTF-8 without control characters. Cheap to clone.
 #[derive(Clone)]
 pub struct LockName {
     text: Arc<str>,
-    /// Computed once, with a seed of this process: names are looked up often, and may be chosen by strangers.
+    /// Computed once, with a seed of this process: lookups are frequent, and strangers may choose
+    /// the names.
     hash: u64,
 }
 
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl LockName {
-    /// Checks and takes a name.
+    /// Validates a name.
     ///
     /// # Errors
-    /// `InvalidName`, saying which rule the name breaks and where.
+    /// `InvalidName`, with the rule that the name breaks and where.
     pub fn new(name: impl AsRef<str>) -> Result<Self, Error> {
         let name = name.as_ref();
         let refuse = |message: String| Err(Error::new(ErrorKind::InvalidName, message));

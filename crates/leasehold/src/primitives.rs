@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::guard::Guard;
 use crate::request::{Request, options};
 
-/// A lock that one may hold at a time. Made by [`Locks::mutex`](crate::Locks::mutex).
+/// A lock with one holder at a time. Made by [`Locks::mutex`](crate::Locks::mutex).
 #[derive(Clone)]
 pub struct Mutex {
     pub(crate) request: Request,
@@ -18,35 +18,44 @@ impl Mutex {
         Self { request }
     }
 
-    /// Waits for the lock: for ever, or as long as [`wait`](Self::wait) says.
+    /// Waits until the lock is granted: without limit, or for as long as [`wait`](Self::wait)
+    /// allows.
     ///
     /// # Errors
-    /// `Timeout` if the wait is over; `InvalidName`, `InvalidOption`, `Unsupported` before any I/O; `Conflict`; `Unavailable`
-    /// if the engine does not answer for a whole TTL; or the engine's own.
+    /// - `InvalidName`, `InvalidOption`, `Unsupported` and `Closed` before any I/O.
+    /// - `Timeout` if the wait ends first.
+    /// - `Conflict` if the request can never be granted beside the present holders.
+    /// - `Evicted` if an operator force releases the request.
+    /// - `Lost` if `max_hold` ends before the grant arrives.
+    /// - `Unavailable` if the engine does not respond for a whole TTL, or until the end of the wait
+    ///   if there is one.
+    /// - Other errors from the engine.
     ///
     /// # Cancellation safety
-    /// May be dropped at any await point: whatever the engine then has of the request is given back in the background,
-    /// and lapses after a TTL in any case.
+    /// May be dropped at any await point. The keeper then releases in the background whatever the
+    /// engine has of the request; it expires after a TTL in any case.
     ///
     /// # Ambiguity
-    /// A lost reply is asked for again with the same claim, so it is never granted twice.
+    /// If a reply is lost, the request is sent again with the same claim, so it is never granted
+    /// twice.
     pub async fn lock(&self) -> Result<Guard> {
         self.request.acquire(Mode::Exclusive).await
     }
 
-    /// Takes the lock if it is free; `None` if not.
+    /// Acquires the lock if it is free; returns `None` if not.
     ///
     /// # Errors
-    /// As [`lock`](Self::lock), but for `Timeout`.
+    /// As [`lock`](Self::lock), except `Timeout`.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
         self.request.try_acquire(Mode::Exclusive).await
     }
 }
 
-/// A lock that many may read or one may write. Made by [`Locks::rwlock`](crate::Locks::rwlock).
+/// A lock with many readers or one writer at a time. Made by
+/// [`Locks::rwlock`](crate::Locks::rwlock).
 ///
-/// Requests are served in the order of their arrival: readers that follow each other enter together, and those that come
-/// after a waiting writer wait behind it, so neither side starves.
+/// Requests are served in the order of arrival. Consecutive readers acquire the lock together, and
+/// readers that arrive after a waiting writer queue behind it, so neither side starves.
 #[derive(Clone)]
 pub struct RwLock {
     pub(crate) request: Request,
@@ -67,7 +76,7 @@ impl RwLock {
         self.request.acquire(Mode::Shared).await
     }
 
-    /// Takes a shared hold if it can be had at once.
+    /// Acquires a shared hold if it is available at once.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`].
@@ -83,7 +92,7 @@ impl RwLock {
         self.request.acquire(Mode::Exclusive).await
     }
 
-    /// Takes an exclusive hold if it can be had at once.
+    /// Acquires an exclusive hold if it is available at once.
     ///
     /// # Errors
     /// As [`Mutex::try_lock`].
@@ -110,7 +119,8 @@ impl Semaphore {
         Mode::Permits { n: permits, limit: self.limit }
     }
 
-    /// Waits for `permits` at once. Served in order: a large request is not overtaken by small ones.
+    /// Waits for `permits` at once. Requests are served in order: small ones do not overtake a
+    /// large one.
     ///
     /// # Errors
     /// As [`Mutex::lock`]; `Conflict` if the name is in use with another limit.
@@ -118,10 +128,10 @@ impl Semaphore {
         self.request.acquire(self.mode(permits)).await
     }
 
-    /// Takes `permits` if they can be had at once.
+    /// Acquires `permits` if they are available at once.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire), but for `Timeout`.
+    /// As [`acquire`](Self::acquire), except `Timeout`.
     pub async fn try_acquire(&self, permits: u32) -> Result<Option<Guard>> {
         self.request.try_acquire(self.mode(permits)).await
     }

@@ -15,17 +15,18 @@ pub(crate) fn bits() -> u128 {
     u128::from_ne_bytes(bytes)
 }
 
-/// How many claims one question to the system is good for.
+/// How many claim ids one call to the operating system is good for.
 const RUN: u32 = 256;
 
-/// An odd number with bits everywhere (the golden ratio of 2^128): its multiples are all different and lie far apart.
+/// An odd number with bits everywhere (the golden ratio of 2^128): its multiples are all different
+/// and lie far apart.
 const STRIDE: u128 = 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
 
-/// Raised whenever locks are opened. After a fork, parent and child would walk the same way; but a child must open its own, and
-/// then starts anew.
+/// Raised whenever locks are opened. After a fork, parent and child would generate the same ids. A
+/// child must open its own locks, and then starts from new random bits.
 static ERA: AtomicU32 = AtomicU32::new(1);
 
-/// Starts every thread's walk anew.
+/// Makes every thread start from new random bits.
 pub(crate) fn new_era() {
     ERA.fetch_add(1, Ordering::Relaxed);
 }
@@ -34,8 +35,9 @@ thread_local! {
     static NEXT: Cell<(u128, u32, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
-/// 128 bits that nobody else has, for a claim. Asking the system each time would cost more than all the rest of a claim, so
-/// each thread takes a random start from it and walks on from there some hundred times.
+/// 128 unique bits for a claim id. A call to the operating system each time would cost more than
+/// the rest of a claim. So each thread takes a random start from it, and derives a few hundred ids
+/// from that.
 pub(crate) fn unique() -> u128 {
     #[cfg(test)]
     if let Some(bits) = seeded::bits() {
@@ -52,7 +54,7 @@ pub(crate) fn unique() -> u128 {
     })
 }
 
-/// Bits that follow from a seed, for tests that must run the same way again.
+/// Bits that follow from a seed, for reproducible tests.
 #[cfg(test)]
 pub(crate) mod seeded {
     use std::cell::Cell;
@@ -61,7 +63,8 @@ pub(crate) mod seeded {
         static STATE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
-    /// From here on all bits of this thread follow from the seed; `None`: they come from the system again.
+    /// From here on all bits of this thread follow from the seed; `None`: they come from the
+    /// operating system again.
     pub(crate) fn sow(seed: Option<u64>) {
         STATE.set(seed);
     }

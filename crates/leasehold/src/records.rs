@@ -33,10 +33,10 @@ pub struct Records {
 }
 
 impl Locks {
-    /// Small texts that the engine keeps beside the locks and independent of them.
+    /// The small texts that the engine stores beside the locks and independent of them.
     ///
     /// # Errors
-    /// `Unsupported` if the engine keeps none.
+    /// `Unsupported` if the engine stores no records.
     pub fn records(&self) -> Result<Records> {
         self.shared.need(self.capabilities().records, "records")?;
         Ok(Records { shared: Arc::clone(&self.shared) })
@@ -44,24 +44,26 @@ impl Locks {
 }
 
 impl Records {
-    /// Reads a record and the engine's clock; version zero if there is none.
+    /// Reads a record and the engine's clock; version zero if the record does not exist.
     ///
     /// # Errors
-    /// `InvalidName`, or the engine's own.
+    /// `InvalidName`, or an error from the engine.
     pub async fn recall(&self, name: impl AsRef<str>) -> Result<Record> {
         let name = LockName::new(name)?;
         self.read(&name).await
     }
 
-    /// Writes a record over the version that was read (zero: where there is none); an empty value removes it. `None`: another
-    /// version is there, and nothing was written.
+    /// Writes a record if its version is still `over`, the version that was read (zero: the record
+    /// must not exist). An empty value removes the record. `None`: it has another version, and
+    /// nothing was written.
     ///
     /// # Errors
-    /// `InvalidName`, `InvalidOption` if the value has more than 64 KiB, or the engine's own.
+    /// `InvalidName`, `InvalidOption` if the value has more than 64 KiB, or an error from the
+    /// engine.
     ///
     /// # Ambiguity
-    /// After an error whose effect is unknown it may have been written, or be written yet: read again. Whichever of two writes over one
-    /// version comes second does nothing.
+    /// After an error with an unknown effect, the write may have happened or may still happen: read
+    /// the record again. Of two writes over the same version, the second one does nothing.
     pub async fn record(&self, name: impl AsRef<str>, over: u64, value: impl Into<String>) -> Result<Option<Record>> {
         let name = LockName::new(name)?;
         self.write(&name, over, value.into()).await
@@ -70,25 +72,28 @@ impl Records {
     /// The names of all records that start with `prefix`, in order.
     ///
     /// # Errors
-    /// The engine's own.
+    /// An error from the engine.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         self.open()?;
         self.bounded(Arc::clone(&self.shared.desk.engine).recorded(prefix.to_owned())).await
     }
 
-    /// Reads a record, asks `change` what to make of it (it gets the value, empty if there is none, and the engine's clock), and writes
-    /// that, unless somebody else has written meanwhile: then all over again. `None` from `change` leaves it as it is; an empty
-    /// text removes it. Answers how the record stands then.
+    /// Reads a record, calls `change` with its value (empty if it does not exist) and the engine's
+    /// clock, and writes the result. If another client wrote the record meanwhile, it starts over.
+    /// `None` from `change` leaves the record as it is; an empty text removes it. Returns the
+    /// record as it is then.
     ///
     /// # Errors
-    /// `Timeout` if others came in between for a whole TTL; the engine's own, after what may help was tried again for a TTL.
+    /// `Timeout` if writes of other clients interfered for a whole TTL; or an error from the
+    /// engine, after retries for a TTL where they may help.
     ///
     /// # Ambiguity
-    /// When the reply to a write is lost, the record is read again and `change` is asked again, perhaps about its own work: it must bear
-    /// that. What sets, or takes the larger, does; what counts must find in the value that it has counted already.
+    /// If the reply to a write is lost, the record is read again and `change` runs again, perhaps
+    /// on its own result: it must tolerate that. A `change` that sets a value or takes a maximum
+    /// does. A `change` that counts must find in the value that it has counted already.
     ///
     /// # Cancellation safety
-    /// Dropped, it has written or not.
+    /// If dropped, the write has happened or not.
     pub async fn update(
         &self,
         name: impl AsRef<str>,
@@ -125,7 +130,7 @@ impl Records {
         found.map_err(|error| error.about_record(name))
     }
 
-    /// Reads a record, and with it the run of the servers, where the engine can tell.
+    /// Reads a record and, in the same step, the run of the servers, if the engine can tell.
     #[cfg(feature = "schedule")]
     pub(crate) async fn recall_in_run(&self, name: &LockName) -> Result<(Record, Option<ServerRun>)> {
         self.open()?;
@@ -133,7 +138,7 @@ impl Records {
         found.map_err(|error| error.about_record(name))
     }
 
-    /// Writes a record in the run in which it was read, if the engine told one.
+    /// Writes a record only in the run in which it was read, if the engine reported a run.
     #[cfg(feature = "schedule")]
     pub(crate) async fn record_in_run(
         &self,
@@ -155,7 +160,7 @@ impl Records {
         written.map_err(|error| error.about_record(name))
     }
 
-    /// Whether it may be written at all.
+    /// Checks whether a value may be written at all.
     fn fits(&self, name: &LockName, value: &str) -> Result<()> {
         self.open()?;
         if value.len() > MAX_RECORD {
@@ -185,15 +190,15 @@ impl fmt::Debug for Records {
     }
 }
 
-/// The tries of one update: how long, and how far apart.
+/// The tries of one update: their deadline and the pauses between them.
 struct Tries<'a> {
     shared: &'a Shared,
     give_up: Moment,
-    /// When the present one began.
+    /// When the present try began.
     asked: Moment,
-    /// How often others came in between.
+    /// How often another client's write came first.
     beaten: u32,
-    /// How often the engine failed, since it last answered.
+    /// How often the engine failed since its last response.
     failures: u32,
 }
 
@@ -203,7 +208,7 @@ impl<'a> Tries<'a> {
         Self { shared, give_up: asked.after(shared.ttl), asked, beaten: 0, failures: 0 }
     }
 
-    /// Waits before another try, after an error or because somebody else was quicker.
+    /// Waits before another try, after an error or because another client's write came first.
     async fn pause(&mut self, trouble: Option<Error>) -> Result<()> {
         let clock = &self.shared.desk.clock;
         let now = clock.now();
@@ -219,7 +224,7 @@ impl<'a> Tries<'a> {
             }
             None if now >= self.give_up => return Err(self.shared.locate(crowded(self.shared.ttl))),
             None => {
-                // Those for whom a try takes long need longer pauses to miss each other.
+                // Clients with slow tries need longer pauses to avoid each other.
                 let took = now.since(self.asked);
                 let (first, most) = (Duration::from_millis(1).max(took), Duration::from_millis(100).max(took * 4));
                 let pause = backoff::pause(self.beaten, first, most, dice);

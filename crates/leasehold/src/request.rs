@@ -1,4 +1,4 @@
-//! The options that every primitive has.
+//! The options that all primitives share.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::guard::Guard;
 use crate::locks::Shared;
 use crate::name::LockName;
 
-/// What is asked for, apart from the mode. Bad input is kept until the lock is asked for, so that options can be chained.
+/// A request without its mode. Invalid options are kept and reported when the lock is requested, so
+/// that options can be chained.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) shared: Arc<Shared>,
@@ -20,7 +21,7 @@ pub(crate) struct Request {
     max_hold: Option<Duration>,
     owner: Option<Owner>,
     holder: Result<Option<Arc<Holder>>, Arc<str>>,
-    /// The terms of the last claim, for the next one of the same mode.
+    /// The terms of the last claim, reused for the next one of the same mode.
     terms: OnceLock<Arc<Terms>>,
 }
 
@@ -54,7 +55,7 @@ impl Request {
         };
     }
 
-    /// What a claim asks for; made once for all claims of one mode.
+    /// The terms of a claim in this mode, built once for all claims of the mode.
     pub(crate) fn terms(&self, mode: Mode) -> Result<Arc<Terms>> {
         match self.terms.get() {
             Some(terms) if terms.mode == mode => Ok(Arc::clone(terms)),
@@ -114,40 +115,41 @@ impl Request {
     }
 }
 
-/// The options, on a type whose `request` field is a [`Request`].
+/// Defines the options on a type whose `request` field is a [`Request`].
 macro_rules! options {
     () => {
-        /// How long a grant lasts unless renewed. It is renewed every third of it, so it is also how long the lock stays
-        /// held after a crash.
+        /// Sets the TTL: how long a grant lasts unless renewed, so also how long the lock stays
+        /// held after a crash. The keeper renews the lease every third of the TTL.
         #[must_use]
         pub fn ttl(mut self, ttl: std::time::Duration) -> Self {
             self.request.set_ttl(ttl);
             self
         }
 
-        /// How long to wait for the lock; for ever if not set.
+        /// Limits the wait for the lock; without it, requests wait without limit.
         #[must_use]
         pub fn wait(mut self, wait: std::time::Duration) -> Self {
             self.request.set_wait(Some(wait));
             self
         }
 
-        /// After so long the lock is not renewed any more: its guard is lost then, and the lock free.
+        /// Limits the hold: after this time the keeper does not renew the lease, its guard is lost
+        /// and the lock is free.
         #[must_use]
         pub fn max_hold(mut self, most: std::time::Duration) -> Self {
             self.request.set_max_hold(most);
             self
         }
 
-        /// Who may re-enter: another request by the same owner is granted at once and has the same token; the lock is free
-        /// after the last release.
+        /// Sets the owner that may re-enter. Another request of the same owner is granted at once,
+        /// with the same token; the lock is free after the last release.
         #[must_use]
         pub fn owner(mut self, owner: &crate::Owner) -> Self {
             self.request.set_owner(*owner);
             self
         }
 
-        /// Free text that others see beside host, process and program.
+        /// Adds free text that inspection shows beside host, process and program.
         #[must_use]
         pub fn describe(mut self, text: impl AsRef<str>) -> Self {
             self.request.describe(text.as_ref());

@@ -1,6 +1,8 @@
-//! Runs in virtual time, each of which follows from its seed: thousands of them take seconds. For tests only.
+//! Runs in virtual time, each determined by its seed: thousands of them take seconds. For tests
+//! only.
 //!
-//! `LEASEHOLD_SEED=7` does one run and no other, and shows it event by event; `LEASEHOLD_SEEDS=100000` does so many.
+//! `LEASEHOLD_SEED=7` does only this run and shows it event by event; `LEASEHOLD_SEEDS=100000` does
+//! this many runs.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "tests: what fails here is the finding")]
 
 use std::collections::BTreeMap;
@@ -9,7 +11,7 @@ use std::time::Duration;
 
 use crate::random::seeded;
 
-/// Chance that follows from a seed.
+/// Randomness determined by a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(u64);
 
@@ -18,12 +20,12 @@ impl Dice {
         Self(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ 0x5DEE_CE66)
     }
 
-    /// A number from `from` on, below `to`; `from` if there is none.
+    /// A number from `from` up to, but excluding, `to`; `from` if there is none.
     pub(crate) fn between(&mut self, from: u64, to: u64) -> u64 {
         from + seeded::next(&mut self.0) % to.saturating_sub(from).max(1)
     }
 
-    /// Whether something happens that does so many times in a thousand.
+    /// Whether an event happens that has this probability, in thousandths.
     pub(crate) fn happens(&mut self, in_a_thousand: u64) -> bool {
         self.between(0, 1000) < in_a_thousand
     }
@@ -38,7 +40,7 @@ impl Dice {
     }
 }
 
-/// What came of a run: what is counted, and what must not have happened.
+/// The result of a run: counted events, and breaches of the guarantees.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) counts: BTreeMap<&'static str, u64>,
@@ -52,7 +54,7 @@ impl Report {
     }
 }
 
-/// Does one run: in a runtime of its own, whose time is paused, and with chance that follows from the seed alone.
+/// Does one run, in a runtime of its own with paused time and with randomness from the seed alone.
 pub(crate) fn run<T>(seed: u64, world: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     seeded::sow(Some(seed));
@@ -61,8 +63,8 @@ pub(crate) fn run<T>(seed: u64, world: impl Future<Output = T>) -> T {
     outcome
 }
 
-/// Does many runs on two threads, or the one that is asked for. None of them may have a breach; and so much must have happened in all of
-/// them that it would show.
+/// Does many runs on two threads, or only the requested one. No run may have a breach. Together
+/// they must have counted enough of each event that a breach would show.
 pub(crate) fn many(
     test: &str,
     seeds: u64,

@@ -1,4 +1,5 @@
-//! The background thread of blocking locks ends with its last user. Alone in its process, so that threads can be counted.
+//! The background thread of blocking locks ends with its last user. This test is alone in its
+//! process, so that threads can be counted.
 #![cfg(all(feature = "memory", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -7,17 +8,17 @@ use std::time::Duration;
 use leasehold::blocking::Locks;
 use leasehold::clock::Clock;
 
-/// Only a failing test waits so long.
+/// Only a failing test waits this long.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// Outlasts the test.
+/// A TTL that outlasts the test.
 const LASTING: Duration = Duration::from_secs(600);
 
 fn open(url: &str) -> Locks {
     Locks::builder().ttl(LASTING).open(url).unwrap()
 }
 
-/// How many threads of this process are ours.
+/// How many threads of this process belong to the library.
 fn threads() -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
@@ -56,7 +57,8 @@ fn one_thread_per_locks_which_ends_with_the_last_user() {
     drop(observer);
     eventually(0, "after the last user");
 
-    // A failed opening leaves no thread either, nor does one that was opened and dropped in an async fn.
+    // A failed opening leaves no thread either, nor do locks that were opened and dropped in an
+    // async fn.
     assert!(Locks::open("nonsense:").is_err());
     eventually(0, "after a failed opening");
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

@@ -1,11 +1,13 @@
-//! A shop that keeps its prices in a cache. How often is a customer shown a price that is not right any more, with each strategy?
+//! A shop that keeps its prices in a cache. With each strategy, how often does a customer see an
+//! outdated price?
 //!
 //! ```text
 //! cargo run --release -p leasehold --features cache --example cache
 //! cargo run --release -p leasehold --features cache --example cache -- --engine redis://127.0.0.1/
 //! ```
-//! Without `--engine` the cache is in this process, and no server is needed. `--seconds N` for each strategy; `--json` for programs. The database
-//! is a table in memory whose reads take a moment, as queries do.
+//! Without `--engine` the cache is in this process, and no server is needed. `--seconds N` sets the
+//! time for each strategy; `--json` prints for programs. The database is a table in memory whose
+//! reads take a moment, as queries do.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 

@@ -1,4 +1,4 @@
-//! The prices, who changes them, and who looks at them.
+//! The prices, the writers that change them, and the customers that read them.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) const NAMES: [&str; 8] = [
     "leasehold, strong, write through",
 ];
 
-/// Those that must never show a wrong price here.
+/// The strategies that must never show an outdated price here.
 pub(crate) fn is_strong(name: &str) -> bool {
     name.contains("strong")
 }
@@ -36,18 +36,18 @@ const ARTICLES: usize = 4;
 const CUSTOMERS: usize = 32;
 const TTL: Duration = Duration::from_secs(1);
 
-/// Where the cache is, and how long each strategy is watched.
+/// Where the cache is, and how long each strategy runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Shop {
     pub(crate) url: String,
     pub(crate) time: Duration,
 }
 
-/// What the customers were shown.
+/// What the customers saw.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shown {
     pub(crate) reads: u64,
-    /// Prices lower than one that was in force, and whose change was done, before the customer asked. Prices only rise.
+    /// Prices lower than one whose change was complete before the customer asked. Prices only rise.
     pub(crate) stale: u64,
     pub(crate) writes: u64,
     pub(crate) loads: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Shown {
 #[derive(Default)]
 struct Prices {
     prices: [AtomicU64; ARTICLES],
-    /// The last price of each article whose change has returned.
+    /// For each article, the last price whose change has returned.
     returned: [AtomicU64; ARTICLES],
     loads: AtomicU64,
     reads: AtomicU64,
@@ -110,7 +110,7 @@ async fn look(prices: &Prices, strategy: &dyn Strategy) -> Result<(), Failure> {
         let shown: u64 = String::from_utf8(shown)?.parse()?;
         prices.reads.fetch_add(1, Ordering::Relaxed);
         prices.stale.fetch_add(u64::from(shown < least), Ordering::Relaxed);
-        // In one process nothing else would wait.
+        // In one process, nothing else in this loop yields.
         tokio::task::yield_now().await;
     }
     Ok(())
@@ -129,7 +129,7 @@ async fn change(prices: &Prices, strategy: &dyn Strategy, article: usize) -> Res
 }
 
 impl Shop {
-    /// The store's URL, for keys that nobody else has.
+    /// The store's URL, with a unique prefix for its keys.
     fn fresh_url(&self) -> String {
         if self.url.starts_with("memory") {
             return self.url.clone();
@@ -180,7 +180,8 @@ impl Shop {
         })
     }
 
-    /// So many customers ask at once for a price that is not in the cache. How often is it loaded?
+    /// This many customers ask at once for a price that is not in the cache. How often is it
+    /// loaded?
     pub(crate) async fn crowd(&self, count: usize) -> Result<u64, Failure> {
         let (prices, cache) = (Arc::<Prices>::default(), ReadThrough::open(&self.fresh_url()).await?);
         let mut people = JoinSet::new();

@@ -1,5 +1,5 @@
-//! Hosts, played by processes of their own: the example starts itself again, once for each. They say what happens on their
-//! standard output, and get orders, one a line, on their standard input.
+//! Hosts, each played by a process: the example starts itself again, once for each. A host reports
+//! events on its standard output, and reads orders from its standard input, one per line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -9,10 +9,10 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::common::{Failure, Place, Words};
 
-/// What a host has said last.
+/// The last line of a host.
 pub(crate) const ENDED: &str = "ended";
 
-/// Longer than anything here takes, whatever the engine.
+/// Longer than any event here takes, on every engine.
 const BOUND: Duration = Duration::from_secs(60);
 
 /// Where the locks are, and which host this process plays, if any.
@@ -32,7 +32,7 @@ struct Host {
     orders: Option<ChildStdin>,
 }
 
-/// All hosts. Those that are left when it is dropped are killed.
+/// All hosts. Dropping it kills those that are left.
 pub(crate) struct Fleet {
     hosts: Vec<Host>,
     said: UnboundedReceiver<(u32, String)>,
@@ -59,7 +59,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// What a host says next, and which.
+    /// The next line of any host, and which host it is.
     pub(crate) async fn next(&mut self) -> Result<(u32, String), Failure> {
         let said = tokio::time::timeout(BOUND, self.said.recv()).await;
         Ok(said.map_err(|_| "no host has said anything for a minute")?.ok_or("all hosts have ended")?)
@@ -69,18 +69,18 @@ impl Fleet {
         Ok(self.hosts.get_mut(number as usize - 1).ok_or("no such host")?)
     }
 
-    /// Gives a host an order.
+    /// Sends an order to a host.
     pub(crate) fn order(&mut self, number: u32, order: &str) -> Result<(), Failure> {
         let orders = self.host(number)?.orders.as_mut().ok_or("it was dismissed")?;
         Ok(writeln!(orders, "{order}")?)
     }
 
-    /// No more orders for anybody: they end.
+    /// Closes all inputs, so that the hosts end.
     pub(crate) fn dismiss(&mut self) {
         self.hosts.iter_mut().for_each(|host| host.orders = None);
     }
 
-    /// SIGKILL: it has no time to say anything, nor to give anything back.
+    /// Sends SIGKILL: the host cannot report or release anything.
     pub(crate) fn kill(&mut self, number: u32) -> Result<(), Failure> {
         Ok(self.host(number)?.child.kill()?)
     }
@@ -107,7 +107,7 @@ fn listen(output: impl BufRead, number: u32, tell: &UnboundedSender<(u32, String
     }
 }
 
-/// A host's side: its orders. They end when it is to end, also because whoever started it is gone.
+/// A host's orders. They end when the host must end, also because its parent is gone.
 pub(crate) fn orders() -> UnboundedReceiver<String> {
     let (tell, orders) = unbounded_channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What the examples share: the words of their command line, the engine they run on, and how they end.
+//! Shared by the examples: the command line, the engine, and the exit code.
 
 use std::error::Error;
 use std::fmt;
@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 
-/// The command line. `--engine` and `--help` are the same for all examples, and answered here.
+/// The command line. It handles `--engine` and `--help`, which are the same for all examples.
 pub(crate) struct Words {
     usage: &'static str,
     rest: std::iter::Skip<std::env::Args>,
@@ -20,7 +20,7 @@ impl Words {
         Self { usage, rest: std::env::args().skip(1), engine: None }
     }
 
-    /// The next option of the example's own.
+    /// The next option of the example.
     pub(crate) fn next(&mut self) -> Result<Option<String>, Failure> {
         while let Some(word) = self.rest.next() {
             match word.as_str() {
@@ -32,12 +32,12 @@ impl Words {
         Ok(None)
     }
 
-    /// What stands after an option.
+    /// The value of an option.
     pub(crate) fn value(&mut self, option: &str) -> Result<String, Failure> {
         self.rest.next().ok_or_else(|| self.wrong(format!("{option} needs a value")))
     }
 
-    /// The same, as a number from 1.
+    /// The value of an option, as a number from 1.
     pub(crate) fn number(&mut self, option: &str) -> Result<u32, Failure> {
         let text = self.value(option)?;
         let number = text.parse().ok().filter(|number| *number > 0);
@@ -52,7 +52,7 @@ impl Words {
         Early::Usage(format!("{why}\n{}", self.usage)).into()
     }
 
-    /// The engine that was asked for, or the embedded one in a folder of its own.
+    /// The requested engine, or the embedded one in a temporary folder.
     pub(crate) fn place(self) -> Result<Place, Failure> {
         if let Some(url) = self.engine {
             return Ok(Place { url, folder: None });
@@ -65,12 +65,12 @@ impl Words {
 /// Where the locks are.
 pub(crate) struct Place {
     pub(crate) url: String,
-    /// Removed with this.
+    /// The temporary folder, removed on drop.
     folder: Option<TempDir>,
 }
 
 impl fmt::Display for Place {
-    /// Without the URL: it may have a password in it.
+    /// Without the URL, which may have a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.folder {
             Some(_) => f.write_str("the embedded engine (file:, in a temporary folder)"),
@@ -79,7 +79,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why there is nothing to show.
+/// Why there is no result.
 #[derive(Debug)]
 enum Early {
     Help(&'static str),
@@ -97,7 +97,8 @@ impl fmt::Display for Early {
 
 impl Error for Early {}
 
-/// The exit code: 0 if what the example shows held, 1 if not or if the engine failed, 64 if the command line is wrong.
+/// The exit code: 0 if what the example shows held, 1 if not or if the engine failed, 64 if the
+/// command line is wrong.
 pub(crate) fn end(shown: Result<bool, Failure>) -> ExitCode {
     let why = match shown {
         Ok(true) => return ExitCode::SUCCESS,

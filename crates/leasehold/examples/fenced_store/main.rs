@@ -1,13 +1,16 @@
-//! Why a lock needs a token: a holder that stands still for too long, and writes all the same when it goes on.
+//! Why a lock needs a token: a holder that is paused for too long, and still writes when it
+//! resumes.
 //!
 //! ```text
 //! cargo run -p leasehold --example fenced_store
 //! cargo run -p leasehold --features mysql,postgres --example fenced_store -- --engine postgres://user:password@host/database
 //! ```
-//! The slow holder is a process that is stopped (SIGSTOP) between its read and its write, as by a long pause of its machine. No lock can
-//! keep it from writing then; the store can, if it is shown the token. Two kinds of store: one like S3, where a write may only
-//! be made dependent on what was read ([`objects`]), and a table, where the token is checked in the transaction that writes: in the
-//! database itself with `mysql:` and `postgres:`, else in this process. Each stands beside one that does not ask for tokens.
+//! The slow holder is a process that is stopped (SIGSTOP) between its read and its write, as by a
+//! long pause of its machine. No lock can keep it from writing then; a store that checks the token
+//! can. There are two kinds of store. One is like S3, where a write can only depend on what was
+//! read ([`objects`]). The other is a table, which checks the token in the transaction that writes:
+//! in the database itself with `mysql:` and `postgres:`, else in this process. Each is shown beside
+//! one without a token check.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
@@ -38,7 +41,7 @@ refuses it; one that does not loses an update.
   --engine URL   where the lock is kept (file:///folder, redis://host, zookeeper://host, …); with mysql://… and
                  postgres://… the table is there, too; if not given, file: in a temporary folder";
 
-/// The shortest that every engine takes.
+/// The shortest TTL that every engine accepts.
 const TTL: Duration = Duration::from_secs(2);
 const SLOW: u32 = 1;
 
@@ -46,7 +49,8 @@ fn mutex(locks: &Locks) -> Mutex {
     locks.mutex("example: stock").ttl(TTL)
 }
 
-/// The slow holder. It writes when it is told to, without a look at its guard; and says what that would have told it.
+/// The slow holder. It writes on order, without checking its guard, and reports what the guard
+/// would have told it.
 async fn slow(url: &str) -> Result<bool, Failure> {
     let (locks, mut orders) = (Locks::open(url).await?, hosts::orders());
     for _ in 0..2 {
@@ -63,7 +67,7 @@ async fn slow(url: &str) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// The next thing that the slow holder says, as its words after `what`.
+/// The words after `what` in the slow holder's next report.
 async fn heard(fleet: &mut Fleet, what: &str) -> Result<Vec<String>, Failure> {
     let (_, said) = fleet.next().await?;
     let rest = said.strip_prefix(what).ok_or_else(|| format!("the slow holder: {said}"))?;
@@ -75,13 +79,13 @@ async fn token(fleet: &mut Fleet, what: &str) -> Result<Token, Failure> {
     Ok(Token(words.first().ok_or("no token")?.parse()?))
 }
 
-/// One kind of store, twice: one is shown tokens, the other is not.
+/// Two stores of one kind: one checks tokens, the other does not.
 struct Pair {
     fenced: Box<dyn Store>,
     unfenced: Box<dyn Store>,
 }
 
-/// What somebody has read from both.
+/// What a holder has read from both.
 type Look = (Seen, Seen);
 
 impl Pair {
@@ -89,7 +93,7 @@ impl Pair {
         Ok((self.fenced.read().await?, self.unfenced.read().await?))
     }
 
-    /// Sells so many of what was read.
+    /// Sells this many of the units that were read.
     async fn sell(&mut self, who: &str, sold: i64, (seen, unfenced): Look, token: Token) -> Result<Written, Failure> {
         let units = unfenced.units - sold;
         self.unfenced.write(units, unfenced, None).await??;
@@ -115,7 +119,7 @@ async fn stores(url: &str) -> Result<[Pair; 2], Failure> {
     Ok(pairs)
 }
 
-/// What is in the stores at the end, and whether it is what it should be.
+/// The final content of the stores, and whether it is correct.
 async fn compare(pairs: &mut [Pair]) -> Result<bool, Failure> {
     let mut right = true;
     println!("\n{:<12} {:>12} {:>8}", "at the end", "with tokens", "without");
@@ -146,7 +150,7 @@ async fn tables(url: &str) -> Result<Pair, Failure> {
     Ok(Pair { fenced: Box::<Table>::default(), unfenced: Box::<Table>::default() })
 }
 
-/// Ten units; quick sells three and slow sells one, so six must be left.
+/// Ten units; the quick holder sells three and the slow one sells one, so six must be left.
 async fn tell(pairs: &mut [Pair], place: &Place) -> Result<bool, Failure> {
     let locks = Locks::open(&place.url).await?;
     let mut fleet = Fleet::start(1, &place.url)?;

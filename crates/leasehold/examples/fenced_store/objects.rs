@@ -1,12 +1,14 @@
-//! A store like S3: whole objects with metadata, and one condition, `If-Match`. It knows nothing of tokens, and is fenced all the same.
+//! A store like S3: whole objects with metadata, and one condition, `If-Match`. It does not know
+//! tokens, but can be fenced.
 //!
-//! The token is kept in the object's metadata, so whoever reads the object sees the last writer's. A writer whose own is lower goes away. Else
-//! it puts the object with its token, and with `If-Match` and the tag of what it has read; if somebody has written since, that
-//! fails, and a look at the metadata (`HEAD`) says who.
+//! The object's metadata has the token, so every reader sees the last writer's. A writer with a
+//! lower token gives up. Otherwise it puts the object with its own token, and with `If-Match` and
+//! the tag of what it has read. If another client has written since, that fails, and the metadata
+//! (`HEAD`) tells which one.
 //!
-//! | what if | then |
+//! | event | consequence |
 //! |---|---|
-//! | a newer holder has written before our read | the object shows a higher token: we are stale |
+//! | a newer holder has written before our read | the object has a higher token: we are stale |
 //! | a newer holder has written since our read | 412, and `HEAD` shows a higher token: we are stale |
 //! | a stale holder has written since our read | 412, and `HEAD` shows a lower token: read again |
 
@@ -16,7 +18,7 @@ use leasehold::fence::Stale;
 use crate::common::Failure;
 use crate::store::{Answer, Seen, Store, Written};
 
-/// The answer 412.
+/// The response 412.
 struct PreconditionFailed;
 
 /// One object of a bucket.
@@ -29,7 +31,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// The service's side of `PUT`, with `If-Match` or without.
+    /// The service's side of `PUT`, with or without `If-Match`.
     fn put(&mut self, body: String, token: Token, if_match: Option<u64>) -> Result<(), PreconditionFailed> {
         if if_match.is_some_and(|tag| tag != self.tag) {
             return Err(PreconditionFailed);

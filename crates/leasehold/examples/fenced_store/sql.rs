@@ -14,7 +14,7 @@ enum Connection {
     Postgres(Client),
 }
 
-/// A table of its own, and a table for its fence; both are dropped at the end.
+/// A table, and a table for its fence; both are dropped at the end.
 pub(crate) struct Database {
     connection: Connection,
     table: &'static str,
@@ -29,7 +29,7 @@ fn verdict(admitted: Result<(), AdmitError>) -> Result<Written, Failure> {
 }
 
 impl Database {
-    /// Connects to the database of an engine's URL; the options after `?` are the engine's.
+    /// Connects to the database of an engine's URL; the options after `?` are for the engine.
     pub(crate) async fn open(url: &str, table: &'static str) -> Result<Self, Failure> {
         let url = url.split('?').next().unwrap_or(url);
         let connection = if url.starts_with("mysql:") {

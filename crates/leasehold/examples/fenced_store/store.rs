@@ -1,4 +1,4 @@
-//! What a store can do, and a table in this process.
+//! The interface of a store, and a table in this process.
 
 use std::pin::Pin;
 
@@ -10,11 +10,11 @@ use crate::common::Failure;
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 pub(crate) type Written = Result<(), Stale>;
 
-/// What a reader has seen.
+/// The result of a read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) units: i64,
-    /// Which version that was, and with which token it was written, where the store tells.
+    /// The version that was read, and the token of its writer, if the store has them.
     pub(crate) tag: u64,
     pub(crate) token: Token,
 }
@@ -25,14 +25,15 @@ pub(crate) trait Store: Send {
 
     fn read(&mut self) -> Answer<'_, Seen>;
 
-    /// Writes what was made of `seen`, unless the token is older than one that was here. Without a token whoever comes last is right.
+    /// Writes a number derived from `seen`, unless the token is older than one seen before. Without
+    /// a token, the last writer wins.
     fn write(&mut self, units: i64, seen: Seen, token: Option<Token>) -> Answer<'_, Written>;
 
-    /// Takes everything away.
+    /// Removes the store.
     fn clear(&mut self) -> Answer<'_, ()>;
 }
 
-/// A table in this process: the check and the write are one step, as nobody else can come between.
+/// A table in this process: the check and the write are one step, because nothing runs in between.
 #[derive(Default)]
 pub(crate) struct Table {
     fence: Fence,

@@ -1,4 +1,4 @@
-//! The stock in a database: one row. Buying is what everybody writes first: read, subtract, write.
+//! The stock in a database: one row. Buying is the naive code: read, subtract, write.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const CREATE: &str =
 const READ: &str = "SELECT units FROM leasehold_flash_sale WHERE id = 1";
 const FENCE: &str = "leasehold_flash_sale_fence";
 
-/// The database of an engine's URL; the options after `?` are the engine's.
+/// The database of an engine's URL; the options after `?` are for the engine.
 pub(crate) struct Database {
     url: String,
 }
@@ -76,7 +76,7 @@ impl Row {
         }
     }
 
-    /// In an ordinary transaction. If there is a token, it is admitted first.
+    /// In an ordinary transaction, which first admits the token if there is one.
     async fn take(&mut self, token: Option<Token>) -> Result<Bought, Failure> {
         match self {
             Self::Mysql(conn) => {

@@ -7,7 +7,7 @@ use super::till::Technique;
 
 type All = [(Technique, Sold)];
 
-/// How wide the longest bar is.
+/// The width of the longest bar.
 const WIDTH: f64 = 60.0;
 
 fn rate(sold: &Sold) -> f64 {
@@ -30,7 +30,7 @@ pub(crate) fn table(all: &All) -> String {
     text
 }
 
-/// A bar in eighths of a letter.
+/// A bar in eighths of a character.
 fn bar(length: f64) -> String {
     let eighths = (length * 8.0).round() as usize;
     let rest = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][eighths % 8];

@@ -1,13 +1,15 @@
-//! A flash sale: 1,000 buyers, 100 items, one number that says how many are left. How many are sold without a lock, and with each technique?
+//! A flash sale: 1,000 buyers, 100 items, and one number for the items left. How many are sold
+//! without a lock, and with each technique?
 //!
 //! ```text
 //! cargo run --release -p leasehold --example flash_sale
 //! cargo run --release -p leasehold --features redis --example flash_sale -- --engine redis://127.0.0.1/
 //! cargo run --release -p leasehold --features mysql,postgres --example flash_sale -- --engine postgres://user:password@host/database
 //! ```
-//! With `mysql:` and `postgres:` the stock is a row in that database, and each of the engine's techniques is shown. (It makes and drops the tables
-//! `leasehold_flash_sale` and `leasehold_flash_sale_fence`.) With any other engine the stock is in this process, a millisecond away.
-//! `--buyers N`, `--items N`; `--json` for programs, `--svg FILE` for a picture.
+//! With `mysql:` and `postgres:` the stock is a row in that database, and the sale runs with each
+//! of the engine's techniques. (It makes and drops the tables `leasehold_flash_sale` and
+//! `leasehold_flash_sale_fence`.) With any other engine the stock is in this process, with a delay
+//! of a millisecond. `--buyers N`, `--items N`; `--json` for programs, `--svg FILE` for a picture.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 

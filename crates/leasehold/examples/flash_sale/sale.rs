@@ -1,4 +1,4 @@
-//! The crowd, and how each of it buys.
+//! The buyers, and how each of them buys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,25 +18,25 @@ pub(crate) struct Sale {
     pub(crate) stock: Arc<dyn Stock>,
     pub(crate) buyers: u32,
     pub(crate) items: u32,
-    /// How many buyers are at it at the same time.
+    /// How many buyers are active at the same time.
     pub(crate) at_once: usize,
 }
 
-/// How it went.
+/// The result of a sale.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sold {
-    /// How many buyers were told that they have one.
+    /// How many buyers got a unit.
     pub(crate) units: u32,
-    /// What the stock says.
+    /// How many units the stock has left.
     pub(crate) left: i64,
     pub(crate) retries: u32,
     pub(crate) time: Duration,
 }
 
-/// How many connections to the stock there are.
+/// The number of connections to the stock.
 const TILLS: usize = 16;
 
-/// The connections, of which each buyer takes a free one.
+/// The connections; each buyer uses a free one.
 struct Tills {
     free: Semaphore,
     tills: Mutex<Vec<Box<dyn Till>>>,
@@ -83,7 +83,8 @@ impl Sale {
         })
     }
 
-    /// Sells to all buyers, protected like this. Nothing stays behind, also if that fails.
+    /// Sells to all buyers, with this protection. Removes the stock afterwards, even if the sale
+    /// fails.
     pub(crate) async fn hold(&self, technique: Technique) -> Result<Sold, Failure> {
         let mut manager = self.stock.open().await?;
         manager.fill(self.items).await?;
@@ -119,7 +120,7 @@ impl Sale {
         Ok(Sold { units, left: manager.left().await?, retries, time })
     }
 
-    /// Whether exactly what there was is sold.
+    /// Whether exactly the available units were sold.
     pub(crate) fn is_right(&self, sold: &Sold) -> bool {
         sold.units == self.buyers.min(self.items) && sold.left == i64::from(self.items) - i64::from(sold.units)
     }

@@ -1,5 +1,5 @@
-//! The stock in this process: a number and its version, with a moment between reading and writing, as there is with every store that is
-//! somewhere else.
+//! The stock in this process: a number and its version, with a delay between reading and writing,
+//! as with every remote store.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use leasehold::fence::Fence;
 
 use super::till::{Answer, Bought, Stock, Till};
 
-/// How long a reply is on its way.
+/// The delay of a reply.
 const MOMENT: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Copy, Default)]
@@ -18,7 +18,7 @@ struct Row {
     version: u64,
 }
 
-/// The shelf. Each read and each write is one step; a read and a write are not.
+/// The shelf. A read is one step, and so is a write; both together are not.
 #[derive(Clone, Default)]
 pub(crate) struct Shelf {
     row: Arc<Mutex<Row>>,
@@ -30,7 +30,7 @@ impl Shelf {
         self.row.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is there, as it was a moment ago.
+    /// The content, as it was a moment ago.
     async fn read(&self) -> Row {
         let row = *self.row();
         if row.units > 0 {

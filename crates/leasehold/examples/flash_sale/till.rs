@@ -1,4 +1,4 @@
-//! What a buyer stands before, whatever the stock is kept in.
+//! The interface of the stock, wherever it is kept.
 
 use std::error::Error;
 use std::pin::Pin;
@@ -8,29 +8,29 @@ use leasehold::Token;
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 pub(crate) type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, Failure>> + Send + 'a>>;
 
-/// Whether there was a unit, and how often it was tried in vain.
+/// Whether there was a unit, and the number of failed tries.
 pub(crate) type Bought = (bool, u32);
 
 /// One connection to the stock.
 pub(crate) trait Till: Send {
-    /// Puts so many units there.
+    /// Sets the stock to this many units.
     fn fill(&mut self, items: u32) -> Answer<'_, ()>;
 
-    /// Reads, subtracts and writes. Right only if nobody else does so at the same time. With a token the write is refused if a higher one
-    /// was here.
+    /// Reads, subtracts and writes; correct only without concurrent buyers. With a token, the write
+    /// is refused if the stock has seen a higher one.
     fn buy(&mut self, token: Option<Token>) -> Answer<'_, Bought>;
 
-    /// The same by version: whoever comes second reads again.
+    /// Buys by version: if another buyer was faster, reads again.
     fn buy_by_version(&mut self) -> Answer<'_, Bought>;
 
-    /// How many are left.
+    /// How many units are left.
     fn left(&mut self) -> Answer<'_, i64>;
 
-    /// Takes everything away.
+    /// Removes the stock.
     fn clear(&mut self) -> Answer<'_, ()>;
 }
 
-/// How one gets such a connection.
+/// Opens connections to the stock.
 pub(crate) trait Stock: Send + Sync {
     fn open<'a>(&'a self) -> Answer<'a, Box<dyn Till>>;
 }
@@ -39,11 +39,11 @@ pub(crate) trait Stock: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Technique {
     pub(crate) name: &'static str,
-    /// Bought under a lock, with these options of the engine.
+    /// Buys under a lock, with these options of the engine.
     pub(crate) lock: Option<&'static str>,
-    /// The lock's token is shown to the stock.
+    /// Passes the lock's token to the stock.
     pub(crate) fenced: bool,
-    /// By a version beside the units.
+    /// Buys by a version beside the units.
     pub(crate) by_version: bool,
 }
 
@@ -69,7 +69,7 @@ impl Technique {
     }
 }
 
-/// What makes sense where the engine is the database that the stock is in, too.
+/// The techniques if the engine is the database that has the stock.
 const IN_DATABASE: [Technique; 6] = [
     Technique::none("none"),
     Technique::lock("row", "technique=row"),
@@ -79,7 +79,7 @@ const IN_DATABASE: [Technique; 6] = [
     Technique::version(),
 ];
 
-/// And on any other engine.
+/// The techniques on any other engine.
 const ELSEWHERE: [Technique; 4] =
     [Technique::none("none"), Technique::lock("lock", ""), Technique::fence(""), Technique::version()];
 

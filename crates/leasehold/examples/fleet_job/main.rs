@@ -1,13 +1,14 @@
-//! One job on eight hosts, every second. Who sends the message?
+//! One job on eight hosts, every second. Which host sends the message?
 //!
 //! ```text
 //! cargo run -p leasehold --features schedule --example fleet_job
 //! cargo run -p leasehold --features schedule,redis --example fleet_job -- --engine redis://127.0.0.1/
 //! ```
-//! Each host is a process. The same job runs on all of them in three ways: by the host's own timer, by the same timer with a lock
-//! around the run, and by `leasehold::schedule`. The timers go off one after the other, as those of hosts whose clocks differ do, and so
-//! a lock alone does not help: whoever comes later finds it free again. The schedule has no clock to set wrong: it names a tick by its nominal
-//! time, counts on the engine's clock, and never reads the host's.
+//! Each host is a process. The same job runs on all of them in three ways: by the host's own timer,
+//! by the same timer with a lock around the run, and by `leasehold::schedule`. The timers fire one
+//! after the other, as on hosts whose clocks differ. So a lock alone does not help: a later host
+//! finds it free again. The schedule cannot suffer from a wrong clock: it names a tick by its
+//! nominal time, uses the engine's clock, and never reads the host's.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
@@ -37,7 +38,7 @@ Eight hosts run one job every second, for five seconds: by their own timers, wit
 const HOSTS: u32 = 8;
 const TICKS: u32 = 5;
 const JOB: &str = "example-fleet-job";
-/// By how much the clock of each host is behind that of the one before.
+/// How much the clock of each host lags behind that of the previous one.
 const SKEW: Duration = Duration::from_millis(100);
 
 /// A host: runs the job in all three ways.
@@ -85,7 +86,7 @@ async fn by_timer(
     Ok(())
 }
 
-/// Who sent the message, by tick.
+/// The hosts that sent the message, by tick.
 #[derive(Default)]
 struct Sent(BTreeMap<String, Vec<u32>>);
 
@@ -103,7 +104,7 @@ impl Sent {
     }
 }
 
-/// What the hosts have said.
+/// What the hosts reported.
 #[derive(Default)]
 struct Report {
     timer: Sent,
@@ -151,7 +152,8 @@ impl Report {
 async fn show(place: &Place) -> Result<bool, Failure> {
     let locks = Locks::open(&place.url).await?;
     let jobs = Jobs::of(&locks)?;
-    // What an earlier run has left, if it was killed. If that was in the middle of a tick, the hosts find out, and go on from there.
+    // Removes what an earlier, killed run left. If it was killed in the middle of a tick, the hosts
+    // detect that and continue.
     if let Err(error) = jobs.forget(JOB).await
         && error.kind() != ErrorKind::Conflict
     {

@@ -1,11 +1,13 @@
-//! One leader at a time: three candidates, of whom the leader is killed, and the next one steps down.
+//! One leader at a time: of three candidates, the first leader is killed and the next one steps
+//! down.
 //!
 //! ```text
 //! cargo run -p leasehold --example leader
 //! cargo run -p leasehold --features redis --example leader -- --engine redis://127.0.0.1/
 //! ```
-//! Each candidate is a process. The first leader gets SIGKILL, so it can tell nobody: on `file:` the kernel does, and the others know at
-//! once; on the engines of many machines its lease must end first, which takes about the TTL of five seconds.
+//! Each candidate is a process. The first leader gets SIGKILL, so it cannot notify the others. On
+//! `file:` the kernel does, and the others learn of the death at once. On engines for many machines
+//! its lease must expire first, which takes about the TTL of five seconds.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
@@ -31,9 +33,9 @@ Three candidates, one leader: it is killed, another takes over and steps down, t
                  given, file: in a temporary folder";
 
 const CANDIDATES: u32 = 3;
-/// So long a dead leader is waited for: short enough to look on, long enough for a machine that is busy.
+/// The TTL: short enough to watch, long enough for a busy machine.
 const TTL: Duration = Duration::from_secs(5);
-/// Where the kernel tells of a death, nobody waits for that.
+/// The TTL on `file:`, where the kernel reports a death and no candidate waits for the expiry.
 const TTL_OF_A_FOLDER: Duration = Duration::from_secs(30);
 
 fn election(locks: &Locks) -> Election {
@@ -41,7 +43,7 @@ fn election(locks: &Locks) -> Election {
     locks.election("example: leader").ttl(ttl)
 }
 
-/// A candidate: waits until elected, and leads until told otherwise.
+/// A candidate: waits until elected, and leads until it gets an order.
 async fn candidate(url: &str, number: u32) -> Result<bool, Failure> {
     let (locks, mut orders) = (Locks::open(url).await?, hosts::orders());
     let election = election(&locks).describe(format!("candidate {number}"));
@@ -61,15 +63,15 @@ async fn candidate(url: &str, number: u32) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// One time in office.
+/// One term of a leader.
 struct Term {
     leader: u32,
     token: u64,
-    /// How long there was nobody.
+    /// How long there was no leader.
     gap: Option<Duration>,
 }
 
-/// Waits for the next leader; `former` are those who were put out of office, the last one at `since`.
+/// Waits for the next leader; `former` are the deposed leaders, the last one since `since`.
 async fn elected(fleet: &mut Fleet, seen: &Election, former: &[u32], since: Option<Moment>) -> Result<Term, Failure> {
     let clock = Clock::system();
     loop {
@@ -84,7 +86,7 @@ async fn elected(fleet: &mut Fleet, seen: &Election, former: &[u32], since: Opti
             }
             return Ok(Term { leader: number, token, gap });
         }
-        // Whoever was put out of office ends; nobody else may.
+        // Only deposed leaders may end.
         if said != "stands" && !former.contains(&number) {
             return Err(format!("candidate {number}: {said}").into());
         }

@@ -1,11 +1,11 @@
-//! A limit on how much is done at once: twelve workers, three slots.
+//! A limit on concurrent work: twelve workers, three slots.
 //!
 //! ```text
 //! cargo run -p leasehold --example slots
 //! cargo run -p leasehold --features redis --example slots -- --engine redis://127.0.0.1/ --workers 20 --slots 5
 //! ```
-//! Each worker has its own connection to the engine, as if it were on a machine of its own. They come one after the other, and are served
-//! in that order where the engine has an order.
+//! Each worker has its own connection to the engine, as if it were on its own machine. The workers
+//! start one after the other, and are served in that order if the engine keeps an order.
 #![allow(clippy::disallowed_methods, reason = "an example waits by the clock of the runtime")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "it shows what happens")]
 
@@ -28,11 +28,11 @@ Workers that all want to do the same at once, and a semaphore that lets so many 
   --engine URL   where the semaphore is kept (file:///folder, memory:, redis://host, …); if not
                  given, file: in a temporary folder";
 
-/// How long each is inside.
+/// How long each worker holds a slot.
 const WORK: Duration = Duration::from_millis(500);
-/// How long after each other they come.
+/// The time between the starts of two workers.
 const APART: Duration = Duration::from_millis(5);
-/// One letter of the timeline.
+/// The time of one character in the timeline.
 const STEP: Duration = Duration::from_millis(50);
 
 struct Options {
@@ -53,7 +53,7 @@ fn options() -> Result<Options, Failure> {
     Ok(Options { place: words.place()?, workers, slots })
 }
 
-/// What is to be done, by not too many at once.
+/// The work to limit.
 #[derive(Default)]
 struct Room {
     inside: AtomicU32,
@@ -69,7 +69,7 @@ impl Room {
     }
 }
 
-/// When a worker came, and when it was inside.
+/// When a worker started to wait, and when it held a slot.
 struct Visit {
     worker: u32,
     came: Moment,
@@ -78,9 +78,9 @@ struct Visit {
     token: Option<u64>,
 }
 
-/// Everybody works; with a semaphore, if there is one for each.
+/// All workers work; with a semaphore, if there is one for each.
 async fn all(room: &Arc<Room>, workers: u32, slots: u32, url: Option<&str>) -> Result<Vec<Visit>, Failure> {
-    // All are connected before the first one comes.
+    // All are connected before the first one starts.
     let mut clients = Vec::new();
     for _ in 0..workers {
         clients.push(match url {
@@ -127,7 +127,7 @@ async fn give_back(locks: Option<Locks>, guard: Option<Guard>) -> Result<(), Fai
     Ok(())
 }
 
-/// A line for each: `.` waiting, `█` inside.
+/// A line for each worker: `.` waiting, `█` working.
 fn timeline(visits: &[Visit]) {
     let Some(start) = visits.iter().map(|visit| visit.came).min() else { return };
     let at = |moment: Moment| (moment.since(start).as_millis() / STEP.as_millis()) as usize;

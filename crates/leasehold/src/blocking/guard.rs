@@ -1,4 +1,4 @@
-//! What the user has in hand.
+//! The guards, without async.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::guard::Outcome;
 use crate::lease::LostReason;
 use crate::name::LockName;
 
-/// What an answer of the async side becomes on this one.
+/// Converts an answer of the async API to its counterpart in this one.
 pub(super) trait Here {
     type Here;
     fn here(self, worker: &Arc<Worker>) -> Self::Here;
@@ -56,7 +56,8 @@ impl<T: Here> Here for Option<T> {
     }
 }
 
-/// Waits until the first of these is lost, and says which and why; `None` after `wait`, or if there are none.
+/// Waits until the first of these is lost, and returns its index and the reason; `None` after
+/// `wait`, or if there are none.
 fn first_lost(worker: &Worker, watches: Vec<crate::Watch>, wait: Option<Duration>) -> Option<(usize, LostReason)> {
     let over = worker.clock.now().after(wait.unwrap_or(Duration::MAX));
     let over = worker.clock.sleep_until(over);
@@ -70,20 +71,20 @@ fn first_lost(worker: &Worker, watches: Vec<crate::Watch>, wait: Option<Duration
             Either::Right(_) => None,
         })
     });
-    // Without the thread nobody renews the lease any more.
+    // If the thread is gone, no keeper renews the lease.
     heard.unwrap_or(Some((0, LostReason::Expired)))
 }
 
-/// As [`crate::Guard`], without async. Dropping it gives the lock back in the background.
+/// As [`crate::Guard`], without async. Dropping it releases the lock in the background.
 #[must_use = "the lock is given back as soon as the guard is dropped"]
 pub struct Guard {
-    // Dropped before the worker, so that the thread still gives it back.
+    // Dropped before the worker, so that the thread still releases it.
     inner: crate::Guard,
     worker: Arc<Worker>,
 }
 
 impl Guard {
-    /// Which lock.
+    /// The name of the lock.
     pub fn name(&self) -> &LockName {
         self.inner.name()
     }
@@ -93,17 +94,17 @@ impl Guard {
         self.inner.token()
     }
 
-    /// From when on the lock must not be relied on, as things stand.
+    /// The moment from which the holder must not rely on the lock. Every renewal moves it.
     pub fn deadline(&self) -> Moment {
         self.inner.deadline()
     }
 
-    /// What is left until the deadline; zero once the lock is lost.
+    /// The time left until the deadline; zero once the lock is lost.
     pub fn remaining(&self) -> Duration {
         self.inner.remaining()
     }
 
-    /// Whether the lock may be relied on at this very moment.
+    /// Whether the lock is held right now.
     pub fn is_held(&self) -> bool {
         self.inner.is_held()
     }
@@ -113,7 +114,8 @@ impl Guard {
         self.inner.lost_reason()
     }
 
-    /// Whether an operator asked for its release: as [`crate::Guard::is_release_requested`].
+    /// Whether an operator asked for the release of the lock: as
+    /// [`crate::Guard::is_release_requested`].
     pub fn is_release_requested(&self) -> bool {
         self.inner.is_release_requested()
     }
@@ -129,7 +131,8 @@ impl Guard {
         asked.unwrap_or(false)
     }
 
-    /// Waits until the lock is lost, and says why. Does not return while the lock is held.
+    /// Waits until the lock is lost, and returns the reason. Does not return while the lock is
+    /// held.
     pub fn lost(&self) -> LostReason {
         self.watch().lost()
     }
@@ -139,16 +142,16 @@ impl Guard {
         self.watch().wait_lost(wait)
     }
 
-    /// A handle that tells of the loss wherever it is needed, without keeping the lock.
+    /// A handle that observes the loss of this lock elsewhere, without keeping it held.
     pub fn watch(&self) -> Watch {
         Watch { inner: self.inner.watch(), worker: Arc::clone(&self.worker) }
     }
 
-    /// Runs `work` if the lock is held, and says whether it was held to the end. Nothing can stop `work` half-way: for long
-    /// work, ask [`is_held`](Self::is_held) between its steps.
+    /// Runs `work` if the lock is held, and checks that it was held to the end. `work` cannot be
+    /// stopped half-way: for long work, check [`is_held`](Self::is_held) between its steps.
     ///
     /// # Errors
-    /// `Lost` if the lock was lost before `work` was done; what it returned is dropped.
+    /// `Lost` if the lock was lost before `work` was done; the output of `work` is dropped then.
     pub fn protect<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         self.check()?;
         let output = work();
@@ -161,7 +164,7 @@ impl Guard {
         Err(self.inner.lost_error(reason))
     }
 
-    /// Gives the lock back and says what happened.
+    /// Releases the lock and returns the outcome.
     ///
     /// # Errors
     /// As [`crate::Guard::release`].
@@ -177,7 +180,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Tells of a guard's loss. Cheap to clone, and does not keep the lock.
+/// Observes the loss of a guard's lock. Cheap to clone, and does not keep the lock held.
 #[derive(Clone, Debug)]
 pub struct Watch {
     inner: crate::Watch,
@@ -200,12 +203,12 @@ impl Watch {
         self.inner.is_release_requested()
     }
 
-    /// As [`Guard::wait_lost`]. `None` also if the lock was given back.
+    /// As [`Guard::wait_lost`]. Also `None` if the lock was released.
     pub fn wait_lost(&self, wait: Duration) -> Option<LostReason> {
         first_lost(&self.worker, vec![self.inner.clone()], Some(wait)).map(|(_, reason)| reason)
     }
 
-    /// For guards that cannot be given back meanwhile: else it would wait for ever.
+    /// Only for guards that cannot be released meanwhile; otherwise it would wait forever.
     fn lost(&self) -> LostReason {
         let lost = first_lost(&self.worker, vec![self.inner.clone()], None);
         lost.map_or(LostReason::Expired, |(_, reason)| reason)
@@ -231,17 +234,19 @@ impl AllGuard {
         self.inner.token(name)
     }
 
-    /// Whether all of them may be relied on at this very moment.
+    /// Whether all of them are held right now.
     pub fn is_held(&self) -> bool {
         self.inner.is_held()
     }
 
-    /// Waits until one of them is lost, and says which. Does not return while all are held; `None` if there are none.
+    /// Waits until one of them is lost, and returns which and why. Does not return while all are
+    /// held; `None` if there are none.
     pub fn lost(&self) -> Option<(&LockName, LostReason)> {
         self.first_lost(None)
     }
 
-    /// Waits for the loss of one of them, but no longer than `wait`; `None` if all were still held then.
+    /// Waits for the loss of one of them, but no longer than `wait`; `None` if all were still held
+    /// then.
     pub fn wait_lost(&self, wait: Duration) -> Option<(&LockName, LostReason)> {
         self.first_lost(Some(wait))
     }
@@ -253,7 +258,7 @@ impl AllGuard {
         Some((guards.get(index)?.name(), reason))
     }
 
-    /// Gives all of them back and says of each what happened.
+    /// Releases all of them and returns the outcome of each.
     ///
     /// # Errors
     /// As [`crate::AllGuard::release`].
@@ -277,17 +282,17 @@ impl Leadership {
         self.inner.token()
     }
 
-    /// Whether we lead at this very moment.
+    /// Whether this process leads right now.
     pub fn is_leader(&self) -> bool {
         self.inner.is_leader()
     }
 
-    /// Waits until the leadership is lost. Does not return while we lead.
+    /// Waits until the leadership is lost. Does not return while this process leads.
     pub fn lost(&self) -> LostReason {
         self.watch().lost()
     }
 
-    /// Waits for the loss, but no longer than `wait`; `None` if we still led then.
+    /// Waits for the loss, but no longer than `wait`; `None` if this process still led then.
     pub fn wait_lost(&self, wait: Duration) -> Option<LostReason> {
         self.watch().wait_lost(wait)
     }

@@ -1,4 +1,4 @@
-//! The entrance.
+//! The entry point, without async.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::meter::Meter;
 /// As [`crate::Locks`], without async. Cheap to clone; all clones share one background thread.
 #[derive(Clone)]
 pub struct Locks {
-    // Dropped before the worker, so that the thread still sees its end.
+    // Dropped before the worker, so that the thread can still shut it down.
     inner: crate::Locks,
     worker: Arc<Worker>,
 }
@@ -38,7 +38,8 @@ impl Builder {
         Self(self.0.clock(clock))
     }
 
-    /// As [`crate::Builder::meter`]. The meter is called on the background thread: it must not call these locks.
+    /// As [`crate::Builder::meter`]. The background thread calls the meter, which must not call
+    /// these locks.
     #[must_use]
     pub fn meter(self, meter: Arc<dyn Meter>) -> Self {
         Self(self.0.meter(meter))
@@ -56,7 +57,8 @@ impl Builder {
         Self(self.0.connect_timeout(timeout))
     }
 
-    /// As [`crate::Builder::on_unreachable`]. It is called on the background thread: it must not call these locks.
+    /// As [`crate::Builder::on_unreachable`]. The background thread calls it, so it must not call
+    /// these locks.
     #[must_use]
     pub fn on_unreachable(self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         Self(self.0.on_unreachable(tell))
@@ -65,7 +67,7 @@ impl Builder {
     /// As [`crate::Builder::open`].
     ///
     /// # Errors
-    /// As [`crate::Locks::open`]; `Unavailable` if no thread can be started.
+    /// As [`crate::Locks::open`]; `Unavailable` if the background thread cannot be started.
     pub fn open(self, url: &str) -> Result<Locks> {
         let url = url.to_owned();
         Locks::start(move || async move { self.0.open(&url).await })
@@ -74,7 +76,7 @@ impl Builder {
     /// As [`crate::Builder::open_engine`].
     ///
     /// # Errors
-    /// `Unavailable` if no thread can be started.
+    /// `Unavailable` if the background thread cannot be started.
     pub fn open_engine(self, engine: Arc<dyn Engine>) -> Result<Locks> {
         Locks::start(move || async move { Ok(self.0.open_engine(engine)) })
     }
@@ -89,10 +91,10 @@ impl Locks {
         Ok(Self { inner, worker })
     }
 
-    /// Opens the engine that `url` names.
+    /// Opens the engine at `url`.
     ///
     /// # Errors
-    /// As [`crate::Locks::open`]; `Unavailable` if no thread can be started.
+    /// As [`crate::Locks::open`]; `Unavailable` if the background thread cannot be started.
     pub fn open(url: &str) -> Result<Self> {
         Self::builder().open(url)
     }
@@ -102,12 +104,12 @@ impl Locks {
         Builder::default()
     }
 
-    /// A lock that one may hold at a time.
+    /// A lock with one holder at a time.
     pub fn mutex(&self, name: impl AsRef<str>) -> Mutex {
         Mutex::new(self.inner.mutex(name), &self.worker)
     }
 
-    /// A lock that many may read or one may write.
+    /// A lock with many readers or one writer at a time.
     pub fn rwlock(&self, name: impl AsRef<str>) -> RwLock {
         RwLock::new(self.inner.rwlock(name), &self.worker)
     }
@@ -126,7 +128,7 @@ impl Locks {
         All::new(self.inner.all(wanted), &self.worker)
     }
 
-    /// An election: one leader at a time, whom all can see.
+    /// An election: one leader at a time, visible to all clients.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
         Election::new(self.inner.election(name), &self.worker)
     }
@@ -154,7 +156,7 @@ impl Locks {
     /// As [`crate::Locks::inspect`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async method.
     pub fn inspect(&self, name: impl AsRef<str>) -> Result<LockView> {
         let (locks, name) = (self.inner.clone(), name.as_ref().to_owned());
         self.worker.call(async move { locks.inspect(name).await })
@@ -163,7 +165,7 @@ impl Locks {
     /// As [`crate::Locks::list`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async method.
     pub fn list(&self, prefix: &str) -> Result<Vec<LockView>> {
         let (locks, prefix) = (self.inner.clone(), prefix.to_owned());
         self.worker.call(async move { locks.list(&prefix).await })
@@ -172,7 +174,7 @@ impl Locks {
     /// As [`crate::Locks::evict`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async method.
     pub fn evict(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Evicted> {
         let (locks, name) = (self.inner.clone(), name.as_ref().to_owned());
         self.worker.call(async move { locks.evict(name, claim).await })
@@ -181,7 +183,7 @@ impl Locks {
     /// As [`crate::Locks::evict_because`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async method.
     pub fn evict_because(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Evicted> {
         let (locks, name, reason) = (self.inner.clone(), name.as_ref().to_owned(), reason.to_owned());
         self.worker.call(async move { locks.evict_because(name, claim, &reason).await })
@@ -190,7 +192,7 @@ impl Locks {
     /// As [`crate::Locks::request_release`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async method.
     pub fn request_release(&self, name: impl AsRef<str>, claim: ClaimId, reason: &str) -> Result<Option<PartyView>> {
         let (locks, name, reason) = (self.inner.clone(), name.as_ref().to_owned(), reason.to_owned());
         self.worker.call(async move { locks.request_release(name, claim, &reason).await })
@@ -199,15 +201,15 @@ impl Locks {
     /// As [`crate::Locks::last_token`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async method.
     pub fn last_token(&self, name: impl AsRef<str>) -> Result<Option<Token>> {
         Ok(self.inspect(name)?.last_token)
     }
 
-    /// As [`crate::Locks::settle`]: call it before the process ends.
+    /// As [`crate::Locks::settle`]: call it before the process exits.
     ///
     /// # Errors
-    /// As there.
+    /// As the async method.
     pub fn settle(&self) -> Result<()> {
         let locks = self.inner.clone();
         self.worker.call(async move { locks.settle().await })
@@ -216,7 +218,7 @@ impl Locks {
     /// As [`crate::Locks::close`].
     ///
     /// # Errors
-    /// As there.
+    /// As the async method.
     pub fn close(self) -> Result<()> {
         let locks = self.inner;
         self.worker.call(async move { locks.close().await })

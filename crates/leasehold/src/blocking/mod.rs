@@ -1,5 +1,6 @@
-//! The same without async: every call waits in the caller's thread. Works outside a tokio runtime and inside one, of
-//! whatever kind, also in an `async fn` (which then blocks its runtime's thread, as any other waiting would).
+//! The same API without async: every call blocks the caller's thread. It works outside a tokio
+//! runtime and inside one of any kind, also in an `async fn` (which then blocks a thread of its
+//! runtime).
 //!
 //! ```
 //! use std::time::Duration;
@@ -7,15 +8,16 @@
 //!
 //! let locks = Locks::open("memory:")?;
 //! let guard = locks.mutex("stock:42").wait(Duration::from_secs(5)).lock()?;
-//! let written = guard.protect(|| format!("with token {}", guard.token()))?;   // `Lost` if it was lost meanwhile
+//! let written = guard.protect(|| format!("with token {}", guard.token()))?;   // `Lost` if the lock was lost
 //! assert_eq!(written, "with token 1");
 //! assert_eq!(guard.release()?, Outcome::Released);
 //! # Ok::<(), leasehold::Error>(())
 //! ```
 //!
-//! Each [`Locks`] has one background thread, which renews the leases and talks to the engine. It ends by itself when the
-//! last of its locks, guards and observers is gone, after it has given back what was dropped. A process that ends does not
-//! wait for that: call [`Locks::settle`] or [`Locks::close`] before.
+//! Each [`Locks`] has one background thread, which renews the leases and talks to the engine. When
+//! the last of its locks, guards and observers is dropped, the thread releases what was dropped and
+//! ends. A process that exits does not wait for that: call [`Locks::settle`] or [`Locks::close`]
+//! before.
 
 mod guard;
 mod locks;

@@ -1,4 +1,4 @@
-//! The primitives: each forwards its options and its calls to its async twin.
+//! The primitives: each forwards its options and calls to its async counterpart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::claim::Owner;
 use crate::election::Leader;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A primitive: the options, and calls of the same name as the twin's.
+/// Defines a primitive: its options, and calls with the names of the async methods.
 macro_rules! primitive {
     (
         $(#[$doc:meta])* $name:ident {
@@ -29,31 +29,31 @@ macro_rules! primitive {
                 Self { inner, worker: Arc::clone(worker) }
             }
 
-            /// How long a grant lasts unless renewed.
+            /// Sets the TTL: how long a grant lasts unless renewed.
             #[must_use]
             pub fn ttl(self, ttl: Duration) -> Self {
                 Self { inner: self.inner.ttl(ttl), ..self }
             }
 
-            /// How long to wait; for ever if not set.
+            /// Limits the wait; without it, calls wait without limit.
             #[must_use]
             pub fn wait(self, wait: Duration) -> Self {
                 Self { inner: self.inner.wait(wait), ..self }
             }
 
-            /// After so long it is not renewed any more, and lost.
+            /// Limits the hold: after this time the lease is not renewed any more, and is lost.
             #[must_use]
             pub fn max_hold(self, most: Duration) -> Self {
                 Self { inner: self.inner.max_hold(most), ..self }
             }
 
-            /// Who may re-enter.
+            /// Sets the owner that may re-enter.
             #[must_use]
             pub fn owner(self, owner: &Owner) -> Self {
                 Self { inner: self.inner.owner(owner), ..self }
             }
 
-            /// Free text that others see.
+            /// Adds free text that inspection shows.
             #[must_use]
             pub fn describe(self, text: impl AsRef<str>) -> Self {
                 Self { inner: self.inner.describe(text), ..self }
@@ -77,9 +77,10 @@ macro_rules! primitive {
 primitive! {
     /// As [`crate::Mutex`], without async.
     Mutex {
-        /// Waits for the lock: for ever, or as long as [`wait`](Self::wait) says.
+        /// Waits until the lock is granted: without limit, or for as long as [`wait`](Self::wait)
+        /// allows.
         fn lock(&self) -> Result<Guard>;
-        /// Takes the lock if it is free; `None` if not.
+        /// Acquires the lock if it is free; returns `None` if not.
         fn try_lock(&self) -> Result<Option<Guard>>;
     }
 }
@@ -89,11 +90,11 @@ primitive! {
     RwLock {
         /// Waits for a shared hold.
         fn read(&self) -> Result<Guard>;
-        /// Takes a shared hold if it can be had at once.
+        /// Acquires a shared hold if it is available at once.
         fn try_read(&self) -> Result<Option<Guard>>;
         /// Waits for an exclusive hold.
         fn write(&self) -> Result<Guard>;
-        /// Takes an exclusive hold if it can be had at once.
+        /// Acquires an exclusive hold if it is available at once.
         fn try_write(&self) -> Result<Option<Guard>>;
     }
 }
@@ -103,7 +104,7 @@ primitive! {
     Semaphore {
         /// Waits for `permits` at once.
         fn acquire(&self, permits: u32) -> Result<Guard>;
-        /// Takes `permits` if they can be had at once.
+        /// Acquires `permits` if they are available at once.
         fn try_acquire(&self, permits: u32) -> Result<Option<Guard>>;
     }
 }
@@ -113,7 +114,7 @@ primitive! {
     All {
         /// Waits until all are held.
         fn lock(&self) -> Result<AllGuard>;
-        /// Takes all of them if they are free; `None`, and nothing held, if one is not.
+        /// Acquires all of them if they are free; returns `None`, with nothing held, if one is not.
         fn try_lock(&self) -> Result<Option<AllGuard>>;
     }
 }
@@ -123,9 +124,9 @@ primitive! {
     Election {
         /// Waits until elected.
         fn campaign(&self) -> Result<Leadership>;
-        /// Leads if nobody does; `None` if somebody does.
+        /// Becomes the leader if there is none; returns `None` if there is one.
         fn try_campaign(&self) -> Result<Option<Leadership>>;
-        /// Who leads at present.
+        /// The current leader.
         fn leader(&self) -> Result<Option<Leader>>;
     }
 }
@@ -149,14 +150,14 @@ impl RwLock {
 }
 
 impl Semaphore {
-    /// So many permits, as one of several locks for [`Locks::all`](super::Locks::all).
+    /// This many permits, as one of several locks for [`Locks::all`](super::Locks::all).
     pub fn permits(&self, permits: u32) -> Wanted {
         self.inner.permits(permits)
     }
 }
 
 impl Election {
-    /// Follows the leader from now on.
+    /// Observes the leader from now on.
     ///
     /// # Errors
     /// As the async method of this name.
@@ -168,13 +169,14 @@ impl Election {
 /// As [`crate::Observer`], without async.
 #[derive(Debug)]
 pub struct Observer {
-    /// Away with the call that is under way; missing after the thread failed during one.
+    /// Moved out during a call; missing for good if the thread failed during one.
     inner: Option<crate::Observer>,
     worker: Arc<Worker>,
 }
 
 impl Observer {
-    /// Says who leads: at once the first time, then waits until it has changed.
+    /// Waits for a change and returns the leader: at once on the first call, then after each
+    /// change.
     ///
     /// # Errors
     /// As [`crate::Observer::next`].

@@ -1,4 +1,5 @@
-//! The background thread: it runs the keeper and every call, so that no caller's thread ever drives a runtime.
+//! The background thread: it runs the keeper and every call, so that no caller's thread drives a
+//! runtime.
 
 use std::convert::Infallible;
 use std::sync::{Arc, mpsc};
@@ -9,14 +10,14 @@ use tokio::sync::oneshot;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The way to the thread. The thread goes on while one of these is left.
+/// A handle to the thread, which runs until the last handle is dropped.
 #[derive(Debug)]
 pub(super) struct Worker {
     handle: Handle,
     pub(super) clock: Clock,
     pub(super) engine: &'static str,
     pub(super) url: String,
-    /// Never sent on: the thread hears when it is dropped.
+    /// Never sends: dropping it ends the thread.
     _stay: oneshot::Sender<Infallible>,
 }
 
@@ -40,8 +41,8 @@ impl Worker {
                 drop(opened.send(locks.map(|locks| (locks, Handle::current()))));
                 let _: Result<Infallible, _> = gone.await;
                 if let Some((mut end, clock, ttl)) = rest {
-                    // After a TTL the engine has let go by itself.
-                    // Nothing is ever sent: it ends when the keeper has given everything back.
+                    // The channel never sends: it closes when the keeper has released everything.
+                    // After a TTL the claims have expired at the engine.
                     let _ = clock.timeout(ttl, end.changed()).await;
                 }
             });
@@ -55,7 +56,7 @@ impl Worker {
     /// Runs a call on the thread and waits for its answer.
     pub(super) fn call<T: Send + 'static>(&self, call: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let (done, answer) = mpsc::sync_channel(1);
-        // An answer that nobody takes is dropped, and a guard in it given back.
+        // If the caller is gone, the answer is dropped, and a guard in it releases its lock.
         self.handle.spawn(async move { drop(done.send(call.await)) });
         answer.recv().unwrap_or_else(|_| Err(thread_gone().at_engine(self.engine).at_url(&self.url)))
     }

@@ -1,4 +1,4 @@
-//! A clock that a test moves by hand.
+//! A clock that a test advances.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::{Clock, START, Source, system};
 
 #[derive(Debug)]
 pub(super) struct Manual {
-    /// What it shows; of one that runs, how far it is ahead of the machine's clock.
+    /// The time it shows; for a running clock, how far it is ahead of the machine's clock.
     now: AtomicU64,
     runs: bool,
     moved: Notify,
@@ -34,7 +34,7 @@ impl Manual {
                 return;
             }
             if self.runs {
-                // Until it is moved, or real time has passed.
+                // Until the test advances the clock, or real time has passed.
                 let _ = tokio::time::timeout(left, moved).await;
             } else {
                 moved.await;
@@ -43,7 +43,7 @@ impl Manual {
     }
 }
 
-/// A clock that a test moves: it stands still meanwhile, or runs.
+/// A clock that a test advances. In between it stands still, or runs.
 #[derive(Clone, Debug)]
 pub struct ManualClock(Arc<Manual>);
 
@@ -54,23 +54,23 @@ impl Default for ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands still until it is moved. It shows one hour after its start.
+    /// A clock that stands still until it is advanced. It starts at one hour.
     pub fn new() -> Self {
         Self(Arc::new(Manual { now: AtomicU64::new(START.0), runs: false, moved: Notify::new() }))
     }
 
-    /// A clock that runs as the machine's does, and can be moved ahead of it. For tests on real servers: time-outs and pauses between
-    /// tries pass by themselves, and a lease ends when the test says so.
+    /// A clock that runs like the machine's and can be advanced ahead of it. For tests on real
+    /// servers: timeouts and pauses pass in real time, and the test decides when a lease ends.
     pub fn running() -> Self {
         Self(Arc::new(Manual { now: AtomicU64::new(0), runs: true, moved: Notify::new() }))
     }
 
-    /// The clock to hand in.
+    /// The clock to pass to the code under test.
     pub fn clock(&self) -> Clock {
         Clock(Source::Manual(Arc::clone(&self.0)))
     }
 
-    /// Moves the time forward and wakes those who slept until then.
+    /// Advances the clock and wakes the tasks that sleep until then.
     pub fn advance(&self, by: Duration) {
         self.0.now.fetch_add(nanos(by), Ordering::SeqCst);
         self.0.moved.notify_waiters();

@@ -1,7 +1,8 @@
-//! Time: a local monotonic clock that also counts the time the machine slept, or one that a test moves by hand or by pausing tokio.
+//! Time: a local monotonic clock that also counts the time the machine slept, or a clock that a
+//! test controls, by hand or by pausing tokio.
 //!
-//! Leases and ages are measured on this clock alone, and whatever waits for some time waits by it. The wall clock is read once, where
-//! `memory:` keeps records, and carried on by this one.
+//! Leases and ages are measured on this clock alone, and all waits use it. The wall clock is read
+//! only once, where `memory:` stores records, and this clock advances it from there.
 
 mod manual;
 mod moment;
@@ -19,10 +20,10 @@ pub use self::manual::ManualClock;
 pub use self::moment::Moment;
 pub(crate) use self::moment::nanos;
 
-/// What a clock for tests shows first: an hour.
+/// What a test clock shows first: one hour.
 const START: Moment = Moment(3_600_000_000_000);
 
-/// Where the time comes from.
+/// A source of time.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Source);
 
@@ -30,12 +31,12 @@ pub struct Clock(Source);
 enum Source {
     #[default]
     System,
-    /// Tokio's clock, since then.
+    /// Tokio's clock, since this instant.
     Tokio(Instant),
     Manual(Arc<Manual>),
 }
 
-/// Two clocks are equal if they always show the same.
+/// Two clocks are equal if they always show the same time.
 impl PartialEq for Clock {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -49,7 +50,7 @@ impl PartialEq for Clock {
 
 impl Eq for Clock {}
 
-/// The time was over before the work was done.
+/// The time limit was reached before the work was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Elapsed;
@@ -64,13 +65,14 @@ impl std::error::Error for Elapsed {}
 
 #[allow(clippy::disallowed_methods, reason = "this is the clock that is handed in")]
 impl Clock {
-    /// The machine's clock since boot, which goes on while the machine sleeps and never jumps.
+    /// The machine's monotonic clock, which counts while the machine sleeps and never jumps.
     pub fn system() -> Self {
         Self::default()
     }
 
-    /// Tokio's own clock, from now on: in a runtime whose time is paused, it stands still as well, and jumps to the next timer when
-    /// nothing else is to be done. For tests: it does not count the time that the machine slept.
+    /// Tokio's own clock, from now on. In a runtime with paused time it stands still, too, and
+    /// jumps to the next timer when all tasks are idle. For tests: it does not count the time that
+    /// the machine slept.
     pub fn tokio() -> Self {
         Self(Source::Tokio(Instant::now()))
     }
@@ -84,12 +86,12 @@ impl Clock {
         }
     }
 
-    /// Waits until `at`. After the machine slept it may wake as much later as that took.
+    /// Waits until `at`. If the machine sleeps meanwhile, it may wake later by that time.
     pub fn sleep_until(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.doze_until(at, Duration::MAX)
     }
 
-    /// Waits for so long. After the machine slept it may wake as much later as that took.
+    /// Waits for this time. If the machine sleeps meanwhile, it may wake later by that time.
     pub async fn sleep(&self, time: Duration) {
         match &self.0 {
             Source::System | Source::Tokio(_) => tokio::time::sleep(time).await,
@@ -97,10 +99,10 @@ impl Clock {
         }
     }
 
-    /// Does the work, for no longer than `most`: then it is dropped.
+    /// Runs `work` for no longer than `most`, and drops it then.
     ///
     /// # Errors
-    /// If it was not done by then.
+    /// If `work` did not complete in time.
     pub async fn timeout<F: Future>(&self, most: Duration, work: F) -> Result<F::Output, Elapsed> {
         let work = std::pin::pin!(work);
         match &self.0 {
@@ -113,7 +115,7 @@ impl Clock {
         }
     }
 
-    /// Waits until `at`, and wakes soon after a sleep of the machine, too.
+    /// Waits until `at`, and wakes soon after the machine resumes from sleep, too.
     pub(crate) fn alarm(&self, at: Moment) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         self.doze_until(at, LONGEST_NAP)
     }
@@ -136,18 +138,20 @@ impl Clock {
     }
 }
 
-/// Waits before the kernel is asked again: it goes by no clock of ours, and no hand moves it.
+/// Pauses before the next query of the kernel, in real time: the kernel does not follow a test's
+/// clock.
 #[cfg(feature = "file")]
 #[allow(clippy::disallowed_methods, reason = "real time, whatever clock was handed in")]
 pub(crate) async fn until_asked_again(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// The timer below us does not count the time that the machine slept, so the keeper's naps are no longer than this: after a
-/// suspend a loss is signalled at most so much late. (`is_held` reads the clock itself and is never late.)
+/// The timer below does not count the time that the machine slept, so the keeper naps no longer
+/// than this. After a resume it signals a loss at most this much late. (`is_held` reads the clock
+/// itself and is never late.)
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// The time of day, as it was when this was made and as the clock has gone on since: it never jumps.
+/// The time of day: read once, then advanced by the monotonic clock, so it never jumps.
 #[cfg(feature = "memory")]
 #[derive(Debug)]
 pub(crate) struct Calendar {
@@ -163,7 +167,7 @@ impl Calendar {
         Self { wall, at: clock.now() }
     }
 
-    /// How long ago 1970 began, UTC.
+    /// The time since 1970, UTC.
     pub(crate) fn now(&self, clock: &Clock) -> Duration {
         self.wall + clock.now().since(self.at)
     }

@@ -1,14 +1,16 @@
-//! Points in time.
+//! Moments: points in time.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A point on a [`Clock`](super::Clock). Moments of two machines, or of two clocks, cannot be compared.
+/// A point in time on a [`Clock`](super::Clock). Unlike a [`std::time::Instant`], it belongs to a
+/// clock that a test can control, and can be stored as a number. Moments of two machines, or of two
+/// clocks, cannot be compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(pub(super) u64);
 
 impl Moment {
-    /// Later than anything that will happen.
+    /// Later than every other moment.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// The moment this many nanoseconds after the clock's start.
@@ -21,19 +23,19 @@ impl Moment {
         self.0
     }
 
-    /// This moment plus `by`; stops at [`Moment::NEVER`].
+    /// This moment plus `by`; saturates at [`Moment::NEVER`].
     #[must_use]
     pub fn after(self, by: Duration) -> Self {
         Self(self.0.saturating_add(nanos(by)))
     }
 
-    /// This moment minus `by`; stops at the clock's start. `NEVER` stays `NEVER`.
+    /// This moment minus `by`; saturates at the clock's start. `NEVER` stays `NEVER`.
     #[must_use]
     pub fn before(self, by: Duration) -> Self {
         if self == Self::NEVER { self } else { Self(self.0.saturating_sub(nanos(by))) }
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time from `earlier` to this moment; zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -45,7 +47,7 @@ impl fmt::Debug for Moment {
     }
 }
 
-/// A duration in nanoseconds; more than 584 years are as good as for ever.
+/// A duration in nanoseconds, saturating at 584 years.
 pub(crate) fn nanos(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
 }

@@ -1,4 +1,5 @@
-//! What [`fence`](crate::fence) and `versioned` know of the user's own connections and transactions.
+//! The user's own connections and transactions, as [`fence`](crate::fence) and `versioned` use
+//! them.
 //!
 //! | | PostgreSQL (feature `postgres`) | MySQL and MariaDB (feature `mysql`) |
 //! |---|---|---|
@@ -7,8 +8,9 @@
 //! | [`Session::Row`] | `tokio_postgres::Row` | `mysql_async::Row` |
 //! | [`Session::Value`] | anything with `ToSql` | anything that becomes a `mysql_async::Value` |
 //!
-//! What a pool hands out can be lent as what is inside: `&mut *tx` of a pooled transaction. With another client library, or in
-//! another language, run the same statements: they are constants of [`fence`](crate::fence).
+//! With a pool, pass the inner connection or transaction: `&mut *tx` of a pooled transaction. With
+//! another client library or language, run the same statements: they are constants of
+//! [`fence`](crate::fence).
 
 use crate::claim::{Owner, Token};
 use crate::logic::fence::Seen;
@@ -21,13 +23,13 @@ mod postgres;
 #[cfg(feature = "postgres")]
 pub use self::postgres::PostgresValue;
 
-/// Which SQL a database speaks.
+/// The SQL dialect of a database.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Dialect {
-    /// PostgreSQL's.
+    /// The dialect of PostgreSQL.
     Postgres,
-    /// That of MySQL and MariaDB.
+    /// The dialect of MySQL and MariaDB.
     Mysql,
 }
 
@@ -38,11 +40,12 @@ impl Dialect {
     }
 }
 
-/// A connection or a transaction of yours. Implemented for the types in the [table above](self) and no others.
+/// A connection or a transaction of yours. Implemented for the types in the [table above](self) and
+/// no others.
 pub trait Session: sealed::Sealed + Send {
-    /// Which SQL it speaks.
+    /// The SQL dialect of the session.
     const DIALECT: Dialect;
-    /// A row, as the client library gives it.
+    /// A row of the client library.
     type Row: Send + Sync;
     /// A value of a column.
     type Value: Send + Sync;
@@ -51,7 +54,7 @@ pub trait Session: sealed::Sealed + Send {
     #[doc(hidden)]
     fn run(&mut self, sql: &str) -> impl Future<Output = Result<(), sealed::Fault>> + Send;
 
-    /// All rows with this key, each with its version: the last column.
+    /// All rows with this key. The last column of each is its version.
     #[doc(hidden)]
     fn read(
         &mut self,
@@ -59,7 +62,8 @@ pub trait Session: sealed::Sealed + Send {
         key: &Self::Value,
     ) -> impl Future<Output = Result<sealed::Rows<Self::Row>, sealed::Fault>> + Send;
 
-    /// Writes these values to the row with this key and version; says how many rows that were.
+    /// Writes these values to the row with this key and version. Returns the number of rows
+    /// written.
     #[doc(hidden)]
     fn write(
         &mut self,
@@ -70,12 +74,13 @@ pub trait Session: sealed::Sealed + Send {
     ) -> impl Future<Output = Result<u64, sealed::Fault>> + Send;
 }
 
-/// A connection whose statements take effect one by one: no transaction is under way on it, and `autocommit` is on.
+/// A connection in `autocommit` mode: no transaction is open, and each statement takes effect on
+/// its own.
 pub trait Connection: Session {}
 
-/// A transaction whose statements take effect together, when you commit it.
+/// A transaction: its statements take effect together, when you commit it.
 pub trait Transaction: Session {
-    /// Records the token unless it is stale; says what stands in its way if it is.
+    /// Records the token unless it is stale; returns what the fence has seen if it is.
     #[doc(hidden)]
     fn admit(
         &mut self,
@@ -86,13 +91,13 @@ pub trait Transaction: Session {
     ) -> impl Future<Output = Result<Option<Seen>, sealed::Fault>> + Send;
 }
 
-/// What can be written to a column.
+/// A value that can be written to a column.
 pub trait IntoValue<V> {
-    /// The value in the client library's words.
+    /// Converts it to the client library's type.
     fn into_value(self) -> V;
 }
 
-/// The cause of an error: what the client library said. Can be downcast to its type.
+/// The cause of an error: the client library's error. Can be downcast to its type.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 pub(crate) use self::sealed::Fault;
@@ -104,7 +109,7 @@ pub(crate) mod sealed {
     #[allow(unreachable_pub, reason = "keeps the public traits to ourselves")]
     pub trait Sealed {}
 
-    /// Rows with their versions, where they have one.
+    /// Rows with their versions, if they have one.
     #[allow(unreachable_pub, reason = "stands in hidden methods of public traits")]
     pub type Rows<R> = Vec<(R, Option<i64>)>;
 

@@ -14,7 +14,8 @@ impl<T: Into<Value>> IntoValue<Value> for T {
     }
 }
 
-/// What an error means. One that did not come from the server leaves everything open.
+/// What an error means for the statement. After an error that is not the server's, its effect is
+/// unknown.
 fn fault(error: Error) -> Fault {
     let verdict = match &error {
         Error::Server(said) => verdict::mysql(said.code),
@@ -23,7 +24,7 @@ fn fault(error: Error) -> Fault {
     Fault::new(verdict, error)
 }
 
-/// A row that cannot be understood: nothing was done to it.
+/// The fault for a row that cannot be parsed: nothing was done to it.
 fn strange(what: &str) -> Fault {
     Fault::new(Verdict::Refused, what.to_owned())
 }
@@ -45,7 +46,7 @@ async fn write(
     key: &Value,
     version: i64,
 ) -> Result<u64, Fault> {
-    // What goes wrong before the statement is run has no effect, however it goes wrong.
+    // An error before the statement runs has no effect.
     let ready = conn.prep(sql).await.map_err(|error| match fault(error) {
         Fault { verdict: Verdict::Unknown, cause } => Fault::new(Verdict::Refused, cause),
         known => known,
@@ -57,7 +58,7 @@ async fn write(
     Ok(count)
 }
 
-/// Both kinds of sessions do all of this alike.
+/// Connections and transactions implement `Session` alike.
 macro_rules! session {
     ($session:ty) => {
         impl sealed::Sealed for $session {}
@@ -106,7 +107,8 @@ impl Transaction for mysql_async::Transaction<'_> {
         let whose = Value::from(owner.map(|owner| owner.bits().to_be_bytes().to_vec()));
         let values = vec![resource.clone(), Value::from(token.0), whose];
         self.exec_drop(upsert.as_str(), Params::Positional(values)).await.map_err(fault)?;
-        // A locking read sees what is, not the transaction's snapshot; the row is ours since the upsert.
+        // A locking read sees the current row, not the transaction's snapshot. The upsert has
+        // locked the row.
         let row: Option<Row> =
             self.exec_first(look.as_str(), Params::Positional(vec![resource])).await.map_err(fault)?;
         let seen = row.and_then(|row| {

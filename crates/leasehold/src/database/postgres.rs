@@ -10,7 +10,7 @@ use crate::claim::{Owner, Token};
 use crate::logic::fence::Seen;
 use crate::logic::verdict::{self, Verdict};
 
-/// A value for PostgreSQL: whatever has `ToSql`.
+/// A value for PostgreSQL: any type with `ToSql`.
 pub type PostgresValue = Box<dyn ToSql + Send + Sync>;
 
 impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
@@ -19,7 +19,8 @@ impl<T: ToSql + Send + Sync + 'static> IntoValue<PostgresValue> for T {
     }
 }
 
-/// What an error means. One that did not come from the server leaves everything open, unless it says that a value did not fit.
+/// What an error means for the statement. After an error that is not the server's, its effect is
+/// unknown, unless a value had the wrong type.
 fn fault(error: Error) -> Fault {
     let verdict = match error.code() {
         Some(state) => verdict::postgres(state.code()),
@@ -49,7 +50,7 @@ async fn write(
     key: &PostgresValue,
     version: i64,
 ) -> Result<u64, Fault> {
-    // What goes wrong before the statement is run has no effect, however it goes wrong.
+    // An error before the statement runs has no effect.
     let ready = client.prepare(sql).await.map_err(|error| match fault(error) {
         Fault { verdict: Verdict::Unknown, cause } => Fault::new(Verdict::Refused, cause),
         known => known,
@@ -60,7 +61,7 @@ async fn write(
     client.execute(&ready, &all).await.map_err(fault)
 }
 
-/// Both kinds of sessions do all of this alike.
+/// Connections and transactions implement `Session` alike.
 macro_rules! session {
     ($session:ty) => {
         impl sealed::Sealed for $session {}
@@ -114,7 +115,7 @@ impl Transaction for tokio_postgres::Transaction<'_> {
         if self.execute_typed(upsert, &values).await.map_err(fault)? > 0 {
             return Ok(None);
         }
-        // The row is there and locked: nobody changes or removes it in between.
+        // The row exists and is locked: no other transaction can change or remove it in between.
         let row = self.query_typed_one(look, &values[..1]).await.map_err(fault)?;
         let seen: i64 = row.try_get(0).map_err(fault)?;
         Ok(Some(Seen { token: Token(u64::try_from(seen).unwrap_or(0)), owner: None }))

@@ -1,5 +1,5 @@
-//! What an engine can do, as data: checked before any I/O, printed by `leasehold engines`, and used to choose the
-//! conformance cases.
+//! What an engine can do, as data: checked before any I/O, printed by `leasehold engines`, and used
+//! to choose the conformance cases.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::claim::{Mode, Terms};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Drift;
 
-/// In which order waiters are served.
+/// The order in which waiters acquire the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fairness {
     /// In the order of their arrival.
@@ -19,13 +19,13 @@ pub enum Fairness {
 /// How far tokens keep rising.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fencing {
-    /// As long as the engine lives.
+    /// As long as the engine keeps running.
     Volatile,
-    /// Over crashes and restarts, too.
+    /// Across crashes and restarts, too.
     Durable,
 }
 
-/// What frees the lock of a holder that does not give it back.
+/// What frees the lock of a holder that does not release it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expiry {
     /// The end of its lease.
@@ -34,7 +34,7 @@ pub enum Expiry {
     LeaseOrDeath,
 }
 
-/// Between whom a lock is shared.
+/// The processes or hosts that can share a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// The tasks of one process.
@@ -49,9 +49,9 @@ pub enum Reach {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The engine's name, as errors and tables say it.
+    /// The engine's name in errors and tables.
     pub engine: &'static str,
-    /// Between whom a lock is shared.
+    /// The processes or hosts that can share a lock.
     pub reach: Reach,
     /// Shared mode: read/write locks.
     pub shared: bool,
@@ -59,36 +59,38 @@ pub struct Capabilities {
     pub permits: bool,
     /// Re-entry by the same owner.
     pub reentry: bool,
-    /// In which order waiters are served.
+    /// The order in which waiters acquire the lock.
     pub fairness: Fairness,
     /// How far tokens keep rising.
     pub fencing: Fencing,
-    /// What frees the lock of a holder that does not give it back.
+    /// What frees the lock of a holder that does not release it.
     pub expiry: Expiry,
-    /// Whether holders and waiters can be seen.
+    /// Whether holders and waiters can be inspected.
     pub inspection: bool,
-    /// Whether a claim can be put out by somebody else.
+    /// Whether an operator can force release (evict) a claim.
     pub eviction: bool,
-    /// Whether small records can be kept beside the locks: schedules need it.
+    /// Whether the engine stores small records beside the locks; schedules need them.
     pub records: bool,
     /// The shortest TTL.
     pub min_ttl: Duration,
     /// The longest TTL.
     pub max_ttl: Duration,
-    /// Whether the engine reads our own clock, and so says until when a grant lasts.
+    /// Whether the engine reads this process's clock, and so returns the moment at which a grant
+    /// ends.
     pub same_clock: bool,
-    /// What is taken off every lease.
+    /// The clock drift that is deducted from every lease.
     pub drift: Drift,
     /// What it survives, in words.
     pub survives: &'static str,
     /// When it fails to exclude, in words.
     pub breaks: &'static str,
-    /// What is doubtful about what was opened, in words; empty if nothing is.
+    /// What to be careful about with this deployment, in words; empty if nothing.
     pub caution: &'static str,
 }
 
 impl Capabilities {
-    /// An engine of this name that can only hold a lock exclusively; the fields say what more it can do.
+    /// An engine with this name that can only hold a lock exclusively; set the fields for what more
+    /// it can do.
     pub const fn exclusive_only(engine: &'static str) -> Self {
         Self {
             engine,
@@ -112,7 +114,7 @@ impl Capabilities {
         }
     }
 
-    /// Refuses what the engine cannot do.
+    /// Returns an error if the engine cannot do what the terms ask.
     pub(crate) fn check(&self, terms: &Terms) -> Result<()> {
         match terms.mode {
             Mode::Shared => self.need(self.shared, "shared locks")?,
@@ -141,7 +143,7 @@ impl Capabilities {
         Ok(())
     }
 
-    /// Refuses with `Unsupported` unless `can`.
+    /// Returns `Unsupported` unless `can`.
     pub(crate) fn need(&self, can: bool, what: &str) -> Result<()> {
         if can {
             return Ok(());

@@ -1,7 +1,7 @@
-//! What keeps the locks. An engine is written against one trait, takes one bounded step per call, and states in data what
-//! it can do.
+//! Engines: the stores that keep the locks. An engine implements one trait, takes one bounded step
+//! per call, and declares as data what it can do.
 //!
-//! ADDING_AN_ENGINE.md walks through a new one; [`memory`] is the one to read first.
+//! ADDING_AN_ENGINE.md explains how to write one; read [`memory`] first.
 
 mod capabilities;
 mod losses;
@@ -44,7 +44,8 @@ use crate::logic::table::{Departure, Refusal};
 use crate::logic::table::{Party, Verdict};
 use crate::name::LockName;
 
-/// One step of an engine. It may be dropped at any time; the loop that dropped it cleans up with [`Engine::release`].
+/// One step of an engine. The caller may drop it at any time, and then cleans up with
+/// [`Engine::release`].
 #[must_use = "a step does nothing until it is awaited"]
 pub struct Step<T>(Kind<T>);
 
@@ -54,19 +55,19 @@ enum Kind<T> {
 }
 
 impl<T> Step<T> {
-    /// A step that has to wait for something.
+    /// A step that waits for something.
     pub fn new(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self(Kind::Later(Box::pin(future)))
     }
 
-    /// A step that is done already; it costs no allocation.
+    /// A step that is complete already; it needs no allocation.
     pub fn ready(result: Result<T, Error>) -> Self {
         Self(Kind::Ready(Some(result)))
     }
 }
 
 impl<T> Step<T> {
-    /// The result of a step that was done from the start.
+    /// The result of a step that was complete from the start.
     pub(crate) fn take_ready(&mut self) -> Option<Result<T, Error>> {
         match &mut self.0 {
             Kind::Ready(result) => result.take(),
@@ -94,50 +95,55 @@ impl<T> fmt::Debug for Step<T> {
     }
 }
 
-/// The engine's yes.
+/// A grant of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Higher than any token granted before for this name, or the same one for an owner that re-enters.
+    /// Higher than any token granted before for this name, or the same token for an owner that
+    /// re-enters.
     pub token: Token,
-    /// How long it lasts.
+    /// How long the grant lasts.
     pub validity: Validity,
 }
 
 /// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The lock is held by this claim.
+    /// The claim holds the lock.
     Granted(Grant),
     /// The claim is in the queue.
     Queued {
-        /// How many wait ahead of it; an engine may stop counting at 100.
+        /// The number of waiters ahead of it; an engine may stop counting at 100.
         ahead: usize,
-        /// When the lock may become free without a message (a holder's lease ends): look again then.
+        /// After this time the lock may become free without a notification (a holder's lease ends):
+        /// check again then.
         recheck: Option<Duration>,
-        /// No holder is known: the lock cools down for so long, because servers restarted and may have forgotten one.
+        /// No holder is known, but the lock cools down for this time: servers restarted and may
+        /// have lost the lease of a holder.
         cooling: Option<Duration>,
     },
-    /// Not free, and the claim is not in a queue: because none was asked for, because the engine has none, or because the
-    /// claim's place lapsed. Ask again.
+    /// The lock is not free and the claim is not in a queue: the caller did not ask to queue, the
+    /// engine has no queue, or the claim lost its position. Retry.
     Busy {
-        /// When the lock may become free without a message.
+        /// After this time the lock may become free without a notification.
         recheck: Option<Duration>,
     },
-    /// Nobody new is let in for so long: servers have restarted, and leases that they forgot may still be held. Ask again.
+    /// The engine cools down and grants nothing new: servers restarted, and leases that they lost
+    /// may still be held. Retry.
     Abstains {
-        /// How long at least.
+        /// The time left, at least.
         left: Duration,
     },
-    /// It can never be granted beside what is there.
+    /// The claim can never be granted beside the present holders.
     Refused(Refusal),
-    /// The claim was evicted while it waited, or when it was granted and its caller had not heard of that. Only
-    /// [`wait`](Engine::wait) says so; an attempt begins anew.
+    /// An operator evicted the claim while it waited, or after its grant but before its client
+    /// learned of the grant. Only [`wait`](Engine::wait) returns this; an attempt starts over.
     Evicted,
 }
 
 #[cfg(any(feature = "memory", feature = "file"))]
 impl Answer {
-    /// A table's verdict, as an engine that reads our own clock says it. `expiry` is when the next lease ends.
+    /// Turns a table's verdict into an answer, for an engine that reads this process's clock.
+    /// `expiry` is when the next lease ends.
     pub(crate) fn new(verdict: Verdict, expiry: Option<Moment>, clock: &Clock) -> Self {
         let recheck = || expiry.map(|at| at.since(clock.now()));
         match verdict {
@@ -152,24 +158,25 @@ impl Answer {
 /// The answer to a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Renewal {
-    /// Extended: it now lasts so long.
+    /// Renewed: the lease now lasts this long.
     Renewed(Validity),
-    /// Still held by this claim, but not extended.
+    /// This claim still holds the lock, but its lease was not extended.
     Held,
-    /// It is not this claim's any more.
+    /// This claim does not hold the lock any more.
     Lost,
-    /// The engine could not tell; the lease runs down while it is asked again.
+    /// The engine could not find out. The keeper retries until the lease ends.
     Unknown,
 }
 
 /// The answer to a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// It was held, and is given back.
+    /// The claim held the lock and released it.
     Released,
-    /// It waited, and has left the queue.
+    /// The claim waited and left the queue.
     LeftQueue,
-    /// It was neither held nor waiting: released before, expired, evicted, or never seen.
+    /// The claim neither held nor waited: it was released before, expired, was evicted, or is
+    /// unknown.
     Absent,
 }
 
@@ -183,42 +190,44 @@ impl From<Departure> for Released {
     }
 }
 
-/// One who holds, or waits for, a lock, as others may see it.
+/// A holder or a waiter of a lock, as inspection shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartyView {
-    /// Which claim; shown in part only.
+    /// The claim's id; `Debug` shows only a part of it.
     pub claim: ClaimId,
-    /// How it holds, or wants to.
+    /// The mode that it holds or waits for.
     pub mode: Mode,
-    /// The grant's token; `None` while waiting.
+    /// The grant's token; `None` for a waiter.
     pub token: Option<Token>,
-    /// Who.
+    /// The process, and its description.
     pub holder: Holder,
-    /// How long it has held, or waited.
+    /// How long it has held or waited.
     pub age: Duration,
-    /// How long it lasts unless renewed.
+    /// The time until it expires unless renewed.
     pub left: Duration,
 }
 
-/// A lock, as others may see it.
+/// A lock, as inspection shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockView {
-    /// Which lock.
+    /// The name of the lock.
     pub name: LockName,
-    /// Who holds it, first granted first; an owner's further claims may stand with its first.
+    /// The holders, in the order of their grants. An owner's further claims may be listed next to
+    /// its first one.
     pub holders: Vec<PartyView>,
-    /// Who waits, next in line first.
+    /// The waiters, in the order of the queue.
     pub waiters: Vec<PartyView>,
-    /// The highest token granted, where the engine keeps it.
+    /// The highest token granted, if the engine stores it.
     pub last_token: Option<Token>,
-    /// Why nothing else can be said of it: what the engine has stored of it is damaged.
+    /// If the stored data of the lock is damaged: what is wrong with it. Nothing else is known of
+    /// the lock then.
     pub trouble: Option<String>,
 }
 
 impl PartyView {
-    /// One who holds or waits, for an engine to show. `token` is `None` while waiting.
+    /// A holder or a waiter, for an engine to show. `token` is `None` for a waiter.
     pub fn new(
         claim: ClaimId,
         mode: Mode,
@@ -230,7 +239,7 @@ impl PartyView {
         Self { claim, mode, token, holder, age, left }
     }
 
-    /// A party of a table that has been there `since`.
+    /// A party of a table that has held or waited since `since`.
     #[cfg(any(feature = "memory", feature = "file"))]
     pub(crate) fn of<N>(party: &Party<N>, holder: Holder, since: Moment, now: Moment) -> Self {
         let token = (party.token > Token::default()).then_some(party.token);
@@ -239,153 +248,183 @@ impl PartyView {
 }
 
 impl LockView {
-    /// A lock that nobody holds or waits for.
+    /// A lock without holders and waiters.
     pub fn free(name: LockName) -> Self {
         Self { name, holders: Vec::new(), waiters: Vec::new(), last_token: None, trouble: None }
     }
 }
 
-/// What an eviction did.
+/// The result of an eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Evicted {
-    /// The claim that was evicted; `None` if it was not there any more: then nothing was changed.
+    /// The claim that was evicted; `None` if it was gone already and nothing changed.
     pub party: Option<PartyView>,
-    /// What to write to the resource: above the evicted holder's token, and below that of every other holder, now and later. So the evicted
-    /// holder is refused there, and no other. `None`: there is nothing to refuse (the claim was not there, or waited), or no such number: a holder that
-    /// stays, or in ZooKeeper the next waiter, has a token that is lower or the very next one.
+    /// The token to write to the resource. It is higher than the evicted holder's token, and lower
+    /// than the token of every other holder, present or future. The resource then refuses the
+    /// evicted holder and no other.
     ///
-    /// On a lease table, a waiter of that moment may have been promised a lower token by its own client: that client reports the lock as
-    /// lost then.
+    /// `None` if there is nothing to refuse, because the claim was gone or was a waiter. Also
+    /// `None` if no such number exists: a remaining holder, or in ZooKeeper the next waiter, has a
+    /// lower token or the very next one.
+    ///
+    /// In a lease table, a client may have assigned a lower token to a waiter of its own before the
+    /// eviction. That client then reports the lock as lost.
     pub token: Option<Token>,
 }
 
 impl Evicted {
-    /// What an eviction did, for an engine to say.
+    /// The result of an eviction, for an engine to return.
     pub fn new(party: Option<PartyView>, token: Option<Token>) -> Self {
         Self { party, token }
     }
 }
 
-/// A small text that the engine keeps under a name, beside the locks and independent of them.
+/// A small text that the engine stores under a name, beside the locks and independent of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Changes with every write and never comes back; zero: there is no such record.
+    /// Changes with every write and never repeats; zero: the record does not exist.
     pub version: u64,
-    /// Empty if there is none.
+    /// Empty if the record does not exist.
     pub value: String,
-    /// What the engine's clock showed when it was read or written: since 1970, UTC. Never a client's clock.
+    /// The engine's clock at the read or write: time since 1970, UTC. Never a client's clock.
     pub now: Duration,
 }
 
 impl Record {
-    /// What is read where there is no record.
+    /// The result of reading a record that does not exist.
     pub fn absent(now: Duration) -> Self {
         Self { version: 0, value: String::new(), now }
     }
 }
 
-/// A run of an engine's servers: from a start, a promotion or a flush until the next. What was answered before it began may be forgotten in it; what was
-/// answered in it is not.
+/// A run of an engine's servers: from a start, a promotion or a flush until the next one. A run
+/// keeps the data that it acknowledged, but may have lost data from before it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerRun {
-    /// Its name: two runs never have the same, but for a flush, which leaves no record behind.
+    /// Its id. No two runs have the same id, except across a flush, which leaves no trace.
     pub id: String,
-    /// What the engine's clock showed when a client first saw this run: whatever was answered in an earlier one was answered before.
+    /// The engine's clock when a client first saw this run. Everything acknowledged in an earlier
+    /// run was acknowledged before.
     pub began: Duration,
 }
 
-/// The answer of an engine that keeps no records; they are not asked for, but the trait has no default.
+/// The answer of an engine without records. Callers check the capability first, but the trait has
+/// no default body.
 #[cfg(feature = "redis")]
 pub(crate) fn no_records<T>(engine: &'static str) -> Step<T> {
     Step::ready(Err(Error::new(crate::error::ErrorKind::Unsupported, "has no records").at_engine(engine)))
 }
 
-/// What keeps the locks.
+/// An engine that keeps locks.
 ///
-/// Every method takes *one bounded step*: it may wait for its server, but it never sleeps, retries or decides by a clock that
-/// is not its server's. Timeouts, back-off, cancellation and clean-up are the caller's, once for all engines.
+/// Every method takes *one bounded step*. A step may wait for its server, but it never sleeps,
+/// retries or decides by a clock other than its server's. The caller handles timeouts, back-off,
+/// cancellation and clean-up, once for all engines.
 ///
-/// Whatever is asked, the answer must be safe to ask for again: a reply may be lost after the step was taken. Errors say
-/// whether the effect is known ([`Error::effect`]) and whether trying again may help ([`Error::is_retryable`]).
+/// Every call must be safe to repeat, because a reply may be lost after the server took the step.
+/// Errors state whether the effect is known ([`Error::effect`]) and whether a retry may help
+/// ([`Error::is_retryable`]).
 ///
-/// There are no default bodies (but for servers that forget, and for where a lock is): what an engine cannot do, its author writes down as unsupported, knowingly, and says so in
-/// [`Capabilities`], which are checked before any call.
+/// Methods have no default bodies, except [`place`](Self::place),
+/// [`recall_in_run`](Self::recall_in_run) and [`record_in_run`](Self::record_in_run). The author of
+/// an engine thus returns `Unsupported` explicitly for what it cannot do, and declares it in
+/// [`Capabilities`], which callers check before any call.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
-    /// What this engine can do, and under which limits.
+    /// What this engine can do, and its limits.
     fn capabilities(&self) -> &Capabilities;
 
     /// The engine's URL without secrets.
     fn url(&self) -> String;
 
-    /// Takes the lock if it is free; otherwise joins the queue if `queue` is set and the engine has one. Rules 1 to 6 of
-    /// [`Table`](crate::logic::table::Table). The same claim again gets the same answer, and a later end.
+    /// Acquires the lock if it is free; otherwise queues if `queue` is set and the engine has a
+    /// queue. Follows rules 1 to 6 of [`Table`](crate::logic::table::Table). Repeating the call
+    /// with the same claim gives the same answer and a later end.
     fn attempt(self: Arc<Self>, claim: Arc<Claim>, queue: bool) -> Step<Answer>;
 
-    /// Takes several locks at once if all of them are free: one grant per claim, in order. `None`: one of them is not, or the engine
-    /// cannot do it at once; then none was taken, and the caller takes them one after the other.
+    /// Acquires several locks at once if all of them are free: one grant per claim, in order.
+    /// `None` if one of them is not free, or if the engine cannot do it in one step. It then took
+    /// none, and the caller acquires them one by one.
     fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>>;
 
-    /// Waits for a change of a queued claim, no longer than `patience`, and says how it stands. Called again and again
-    /// while the caller waits, at least every third of a TTL: each call shows that the waiter is alive. Dropping it leaves
-    /// the claim in the queue.
+    /// Waits for a change of a queued claim, no longer than `patience`, and returns its state. The
+    /// caller repeats it while it waits, at least every third of a TTL: each call is the waiter's
+    /// heartbeat. Dropping the step leaves the claim in the queue.
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer>;
 
-    /// Where a lock is, of several servers that may fail one by one. What is in different places is renewed by different calls, so that a
-    /// server that hangs costs only its own leases.
+    /// Identifies the server that keeps a lock, among servers that can fail independently. The
+    /// keeper renews leases of different places in separate calls, so a hanging server delays only
+    /// its own leases.
     fn place(&self, _name: &LockName) -> u64 {
         0
     }
 
-    /// Extends the leases of claims that hold, each for its TTL from now; one answer per claim, in order.
+    /// Renews the leases of claims that hold, each for its TTL from now. Returns one answer per
+    /// claim, in order.
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>>;
 
-    /// Ends the claim, whether it holds, waits or is unknown. Never touches another claim.
+    /// Ends the claim, whether it holds, waits or is unknown. Never affects another claim.
     fn release(self: Arc<Self>, claim: Arc<Claim>) -> Step<Released>;
 
-    /// Where the engine tells of claims that it knows by itself to be lost (evicted, session ended), from this call on. An engine
-    /// that is only ever told by a renewal gives [`Losses::never`].
+    /// From this call on, the stream of losses that the engine detects without a renewal (eviction,
+    /// end of a session). An engine that learns of a loss only from a renewal returns
+    /// [`Losses::never`].
     fn losses(&self) -> Losses;
 
-    /// Begins to watch the holders of `name`, and is done once it does: an inspection after that misses no change. The step that it gives waits until
-    /// they may have changed since, no longer than `patience`; it may wake for nothing.
+    /// Starts to watch the holders of `name`, and completes once the watch is in place, so that an
+    /// inspection after it misses no change. The returned step waits until the holders may have
+    /// changed since, no longer than `patience`; it may wake spuriously.
     fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>>;
 
-    /// Who holds `name` and who waits. Needs [`Capabilities::inspection`].
+    /// The holders and the waiters of `name`. Needs [`Capabilities::inspection`].
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView>;
 
-    /// All locks whose names start with `prefix` that somebody holds or waits for, by name, and those that are damaged. Needs
-    /// [`Capabilities::inspection`].
+    /// All locks that have a holder or a waiter and whose name starts with `prefix`, sorted by
+    /// name, and those whose data is damaged. Needs [`Capabilities::inspection`].
     fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>>;
 
-    /// Evicts a claim, whether it holds or waits; [`fence::advice`](crate::logic::fence::advice) says which token is raised and advised. A claim that is
-    /// not there raises nothing. The holder, or waiter, is told within a round trip where the engine can push, and within 500 ms where it polls; the
-    /// next waiter is served in the same time. `reason` goes into the record, where the engine keeps one. Needs [`Capabilities::eviction`].
+    /// Evicts a claim, whether it holds or waits. [`fence::advice`](crate::logic::fence::advice)
+    /// decides which token the engine raises and which it advises. If the claim is gone, the engine
+    /// raises none.
+    ///
+    /// The holder or waiter learns of it within a round trip if the engine pushes notifications,
+    /// and within 500 ms if it polls. The next waiter acquires the lock within the same time. The
+    /// engine records `reason` if it keeps such a record. Needs [`Capabilities::eviction`].
     fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted>;
 
-    /// Asks the holder of a claim to release it: its client hears [`Loss::ReleaseRequested`] within the times of an eviction, and renews it no more.
-    /// Nothing else changes: the lock is free when the holder has released it, or when its lease ends. The holder's view, or `None` if the claim does not
-    /// hold. A request may be lost with a connection; asking again is harmless. Needs [`Capabilities::eviction`].
+    /// Asks the holder of a claim to release it. Its client receives [`Loss::ReleaseRequested`], as
+    /// fast as it would learn of an eviction, and stops renewing the lease. Nothing else changes:
+    /// the lock is free when the holder releases it, or when its lease ends.
+    ///
+    /// Returns the holder, or `None` if the claim does not hold the lock. A request may be lost
+    /// with a connection; repeating it is harmless. Needs [`Capabilities::eviction`].
     fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>>;
 
     /// Reads a record and the engine's clock. Needs [`Capabilities::records`].
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record>;
 
-    /// The same, in one step with the run of the servers that answered; `None`: the engine does not forget what it answered, or cannot tell. This and
-    /// [`record_in_run`](Self::record_in_run) are the only defaults in this trait, since only an engine that may forget *and* can tell has something to say.
+    /// As [`recall`](Self::recall), and returns in the same step the run of the servers that
+    /// answered. `None`: the engine never loses what it acknowledged, or cannot tell.
+    ///
+    /// Only an engine that may lose data *and* can detect it overrides this and
+    /// [`record_in_run`](Self::record_in_run).
     fn recall_in_run(self: Arc<Self>, name: LockName) -> Step<(Record, Option<ServerRun>)> {
         let read = self.recall(name);
         Step::new(async move { Ok((read.await?, None)) })
     }
 
-    /// Writes a record over the version that was read (zero: where there is none); `None`: another version is there, and nothing
-    /// was written. An empty value removes it. A name's versions rise over all that was ever written to it, also over removals
-    /// ([`record`](crate::logic::record) has the rule), so that a late writer which read an old version never succeeds. Needs
-    /// [`Capabilities::records`].
+    /// Writes a record if its version is still `over`, the version that was read (zero: the record
+    /// must not exist). `None`: it has another version, and nothing was written. An empty value
+    /// removes the record. Needs [`Capabilities::records`].
+    ///
+    /// The versions of a name rise over everything ever written to it, removals included
+    /// ([`record`](crate::logic::record) has the rule). So a late writer that read an old version
+    /// never succeeds.
     fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>>;
 
-    /// The same, but only while the servers are in the run in which the record was read. In another one nothing is written, as if another version were there:
-    /// a version that comes back with a forgetful server could be the one that was read.
+    /// As [`record`](Self::record), but only while the servers are still in the run in which the
+    /// record was read. In another run it writes nothing, as if the record had another version:
+    /// after a loss of data, a version could repeat.
     fn record_in_run(
         self: Arc<Self>,
         name: LockName,
@@ -397,15 +436,16 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
         self.record(name, over, value)
     }
 
-    /// The names of all records that start with `prefix`, in order. Needs [`Capabilities::records`].
+    /// The names of all records that start with `prefix`, in order. Needs
+    /// [`Capabilities::records`].
     fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>>;
 
-    /// Takes leave of the servers, when nothing is held any more: nothing is asked after that. What would end by itself a little
-    /// later may be left to that.
+    /// Shuts down the engine's connections and sessions when no lease is held; no call follows. An
+    /// engine may leave alone what expires soon anyway.
     fn farewell(self: Arc<Self>) -> Step<()>;
 
-    /// A descriptor whose last close ends this client's holds, if it is the kernel that watches over them. Handed to a
-    /// process that must be gone before the locks are free.
+    /// A file descriptor whose last close releases this client's locks, if the kernel tracks them.
+    /// The caller passes it to a child process that must exit before the locks are free.
     #[cfg(unix)]
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd>;
 }

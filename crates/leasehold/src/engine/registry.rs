@@ -1,4 +1,4 @@
-//! Which engines there are, and how a URL finds its own.
+//! The known engines, and how a URL selects one.
 
 use std::sync::Arc;
 
@@ -15,31 +15,32 @@ use crate::error::{Error, ErrorKind, Result};
 pub struct Entry {
     /// The URL's scheme.
     pub scheme: &'static str,
-    /// The cargo feature that brings it.
+    /// The cargo feature that enables it.
     pub feature: &'static str,
-    /// What a URL looks like.
+    /// An example of its URL.
     pub example: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub about: &'static str,
     /// What it can do; `None` if its feature is off in this build.
     pub capabilities: Option<Capabilities>,
-    /// The ways in which it can keep its locks, where the URL's `technique=` chooses one, the usual one first; empty if there is but one.
+    /// The techniques with which it can keep its locks, the default first, if the URL's
+    /// `technique=` selects one; empty if there is only one.
     pub techniques: Vec<Technique>,
 }
 
-/// One way in which an engine can keep its locks.
+/// A technique with which an engine can keep its locks.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Technique {
-    /// As the URL's `technique=` says it.
+    /// The value of the URL's `technique=`.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A short description.
     pub about: &'static str,
-    /// What the engine can do that way.
+    /// What the engine can do with this technique.
     pub capabilities: Capabilities,
 }
 
-/// Those of a database engine.
+/// The techniques of a database engine.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 fn techniques(
     row: Capabilities,
@@ -54,7 +55,7 @@ fn techniques(
     ]
 }
 
-/// One entry, of an engine that a feature brings.
+/// The entry of an engine behind a cargo feature.
 macro_rules! entry {
     ($engine:ident, $feature:literal, $scheme:literal, $example:literal, $about:literal) => {
         Entry {
@@ -71,7 +72,7 @@ macro_rules! entry {
     };
 }
 
-/// All engines that this version knows, also those that are not in this build.
+/// All engines that this version knows, including those that are not in this build.
 #[rustfmt::skip]
 pub fn entries() -> Vec<Entry> {
     vec![
@@ -130,12 +131,13 @@ pub fn entries() -> Vec<Entry> {
     ]
 }
 
-/// Opens the engine that a URL names, to be wrapped or used without [`Locks`](crate::Locks).
+/// Opens the engine at a URL, to wrap it or to use it without [`Locks`](crate::Locks).
 ///
 /// # Errors
 /// As [`Locks::open`](crate::Locks::open).
 pub fn open<'a>(url: &'a str, clock: &'a Clock) -> BoxFuture<'a, Result<Arc<dyn Engine>>> {
-    // Boxed here: otherwise every program that opens a lock compiles the opening of every engine once more.
+    // Boxed here, so that not every program that opens a lock compiles the code of every engine
+    // again.
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
         open_scheme(url.clone(), clock).await.map_err(|error| url.locate(error))

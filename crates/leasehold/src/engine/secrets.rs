@@ -1,5 +1,6 @@
-//! Passwords that do not stand in the URL, which commands show to every user of the host, but in a file: `password-file=` of every engine
-//! with a login, and PostgreSQL's own `PGPASSFILE` and `PGPASSWORD`.
+//! Passwords from files instead of the URL, which commands show to every user of the host:
+//! `password-file=` of every engine with a login, and PostgreSQL's own `PGPASSFILE` and
+//! `PGPASSWORD`.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,10 +11,10 @@ use std::sync::{Mutex, PoisonError};
 use super::EngineUrl;
 use crate::error::{Error, ErrorKind, Result};
 
-/// No file with a password is longer.
+/// The maximum size of a file with a password.
 const LONGEST: u64 = 64 * 1024;
 
-/// Options that name a file, and what is read from it.
+/// Options that name a file, and which secret the file has.
 const FILES: [(&str, Secret); 2] =
     [("password-file", Secret::Password), ("sentinel-password-file", Secret::Option("sentinel-password"))];
 
@@ -26,10 +27,10 @@ enum Secret {
 }
 
 impl EngineUrl {
-    /// The URL with the passwords that it only refers to.
+    /// The URL with the passwords from the files that it names.
     ///
     /// # Errors
-    /// `InvalidUrl` if a file cannot be read, or if the password stands in the URL, too.
+    /// `InvalidUrl` if a file cannot be read, or if the URL also has the password itself.
     pub fn with_passwords(mut self) -> Result<Self> {
         if matches!(self.scheme.as_str(), "memory" | "file") {
             return Ok(self);
@@ -52,7 +53,8 @@ impl EngineUrl {
         Ok(self)
     }
 
-    /// The files with passwords that this URL names and that every user of this host can read: `chmod o-r` helps.
+    /// The password files of this URL that every user of this host can read; `chmod o-r` fixes
+    /// that.
     pub fn exposed_files(&self) -> Vec<PathBuf> {
         let named = FILES.iter().filter_map(|(key, _)| self.option(key)).map(PathBuf::from);
         named.filter(|path| File::open(path).is_ok_and(|file| is_open_to(&file, 0o004))).collect()
@@ -83,7 +85,8 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// Whether this process has not warned of this file yet: an engine that is away is opened again and again.
+/// Whether this is the first warning about this file in this process: an unreachable engine is
+/// opened many times.
 fn is_first(path: &Path) -> bool {
     static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned())
@@ -100,7 +103,7 @@ fn is_open_to(_: &File, _: u32) -> bool {
     false
 }
 
-/// What PostgreSQL's own tools do for a URL without a password.
+/// The passwords that PostgreSQL's own tools use for a URL without one.
 mod postgres {
     use std::env;
     use std::fs::File;
@@ -122,7 +125,8 @@ mod postgres {
         find(&read(&path).ok()?, url)
     }
 
-    /// Lines of `host:port:database:user:password`, where `*` is any, and `\` goes before a `:` or `\`; the first that fits counts.
+    /// Finds the password in lines of `host:port:database:user:password`. `*` matches anything, `\`
+    /// escapes a `:` or `\`, and the first match counts.
     pub(super) fn find(text: &str, url: &EngineUrl) -> Option<String> {
         let (user, database) = (url.user.as_deref()?, url.path.trim_start_matches('/'));
         let hosts = url.hosts.iter().map(|host| match host.rsplit_once(':') {

@@ -1,5 +1,5 @@
-//! Engine URLs: `scheme:path`, `scheme://user:password@h1:1,h2:2/path?option=value`. Several hosts are allowed, which is why
-//! the usual URL readers do not fit.
+//! Engine URLs: `scheme:path`, `scheme://user:password@h1:1,h2:2/path?option=value`. General URL
+//! parsers do not fit, because a URL may have several hosts.
 
 use std::fmt;
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
@@ -10,11 +10,12 @@ use crate::error::{Error, ErrorKind, Result};
 /// Schemes whose hosts are full addresses.
 const FULL_ADDRESSES: [&str; 1] = ["redlock"];
 
-/// A URL, taken apart. `Debug` and `Display` hide the password and the options' values that look like secrets.
+/// A parsed URL. `Debug` and `Display` hide the password and the values of options that look like
+/// secrets.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineUrl {
-    /// What stands before the first colon, in lower case.
+    /// The part before the first colon, in lower case.
     pub scheme: String,
     /// The user name, decoded.
     pub user: Option<String>,
@@ -22,17 +23,17 @@ pub struct EngineUrl {
     pub password: Option<String>,
     /// The hosts, each as written.
     pub hosts: Vec<String>,
-    /// The path, decoded; with its leading slash where one was written.
+    /// The path, decoded; with its leading slash if it has one.
     pub path: String,
     /// The options, decoded, in order.
     pub options: Vec<(String, String)>,
 }
 
 impl EngineUrl {
-    /// Takes a URL apart.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// `InvalidUrl`, saying what is wrong with it (never repeating a password).
+    /// `InvalidUrl`, with what is wrong with the URL (but never a password).
     pub fn parse(text: &str) -> Result<Self> {
         if let Some(meant) = meant(text) {
             return Err(bad(format!("{text:?} is no engine URL; did you mean `{meant}`?")));
@@ -52,7 +53,8 @@ impl EngineUrl {
             Some(rest) => rest.find('/').map_or((rest, ""), |at| rest.split_at(at)),
             None => ("", rest),
         };
-        // What is taken for a host, a path or an option below is repeated in errors: it must not be half of a password.
+        // Errors repeat what is parsed as a host, a path or an option below: it must not be a part
+        // of a password.
         let key_of_first = query.split('=').next().unwrap_or_default();
         if !authority.is_empty() && !authority.contains('@') && (path.contains('@') || key_of_first.contains('@')) {
             return Err(bad("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
@@ -72,14 +74,16 @@ impl EngineUrl {
         })
     }
 
-    /// Reads a URL whose hosts are full addresses: each may have its own scheme, login and path, which are its engine's to read.
+    /// Parses a URL whose hosts are full addresses: each may have its own scheme, login and path,
+    /// which its engine parses.
     fn of_addresses(scheme: &str, rest: &str, query: &str) -> Result<Self> {
         let rest = rest.strip_prefix("//").unwrap_or(rest);
         // An option whose name has an `@` is the rest of a password with a `?` in it.
         if query.split('=').next().is_some_and(|key| key.contains('@')) {
             return Err(bad("a `/` or `?` in a user or a password is written as %2F or %3F".into()));
         }
-        // What is taken for a host is repeated in errors: it must not be half of a password with a comma in it.
+        // Errors repeat what is parsed as a host: it must not be half of a password with a comma in
+        // it.
         let is_host = |part: &str| {
             let port =
                 part.rsplit_once(']').map_or(part, |(_, port)| port).split_once(':').map_or("", |(_, port)| port);
@@ -98,7 +102,7 @@ impl EngineUrl {
         })
     }
 
-    /// Refuses options that the engine does not know, naming those that it does.
+    /// Refuses unknown options, with a list of the known ones.
     ///
     /// # Errors
     /// `InvalidUrl`.
@@ -114,7 +118,7 @@ impl EngineUrl {
         }
     }
 
-    /// An option that is a length of time.
+    /// The value of an option that is a duration.
     #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
     pub(crate) fn duration(&self, key: &str) -> Result<Option<Duration>> {
         let parse = |text: &str| {
@@ -137,7 +141,8 @@ impl EngineUrl {
         self.option(key).map(read).transpose()
     }
 
-    /// An error of opening the engine, with where it happened. A URL that is not written as it must be may have a password anywhere: of it only the engine is shown.
+    /// Adds its location to an error of opening the engine. A malformed URL may have a password
+    /// anywhere, so only its scheme is shown.
     pub(crate) fn locate(&self, error: Error) -> Error {
         match error.kind() {
             // There is no such engine.
@@ -147,7 +152,8 @@ impl EngineUrl {
         }
     }
 
-    /// The engine and its address, for errors before the URL is known to be right: an option that no engine has may be a misspelt password.
+    /// The engine and its address, for errors before the URL is validated. Options are left out: an
+    /// unknown one may be a misspelt password.
     pub(crate) fn place(&self) -> String {
         Self { options: Vec::new(), ..self.clone() }.to_string()
     }
@@ -158,10 +164,10 @@ impl EngineUrl {
     }
 }
 
-/// Takes `host`, `host:port` or `[::1]:port` apart; `example` is a host for the error to show.
+/// Parses `host`, `host:port` or `[::1]:port`; `example` is a host for the error message.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(String, u16)> {
-    // What follows a `:` without a host may be the start of a password: it is not repeated.
+    // The text after a `:` without a host may be the start of a password: do not show it.
     let shown = if text.starts_with(':') { "a `:` without a host".to_owned() } else { format!("{text:?}") };
     let wrong = || bad(format!("{shown} is no host with a port, like `{example}:{port}` or `[::1]:{port}`"));
     let (host, digits) = match text.strip_prefix('[') {
@@ -178,7 +184,7 @@ pub(crate) fn host_and_port(text: &str, port: u16, example: &str) -> Result<(Str
     Ok((host.to_owned(), port))
 }
 
-/// A host, or a full address, whose password is hidden.
+/// A host or a full address, with its password hidden.
 fn without_password(part: &str) -> String {
     let (scheme, rest) = part.split_once("://").map_or(("", part), |(scheme, rest)| (scheme, rest));
     let joint = if scheme.is_empty() { "" } else { "://" };
@@ -188,7 +194,7 @@ fn without_password(part: &str) -> String {
     }
 }
 
-/// The URL that a bare path, or a bare `host:port`, was probably meant to be.
+/// The URL that a bare path or a bare `host:port` was probably meant to be.
 fn meant(text: &str) -> Option<String> {
     if text.starts_with(['/', '.', '~']) && !text.contains([':', '@', '?']) {
         return Some(if text.starts_with('/') { format!("file://{text}") } else { format!("file:{text}") });
@@ -213,7 +219,7 @@ fn bad(message: String) -> Error {
     Error::new(ErrorKind::InvalidUrl, message)
 }
 
-/// The scheme as its engine is called; PostgreSQL's own tools know two.
+/// The engine's name for the scheme; PostgreSQL's own tools know two.
 fn usual(scheme: &str) -> String {
     let scheme = scheme.to_ascii_lowercase();
     if scheme == "postgresql" { "postgres".to_owned() } else { scheme }
@@ -258,7 +264,7 @@ impl fmt::Display for EngineUrl {
         }
         f.write_str(&self.path)?;
         for (index, (key, value)) in self.options.iter().enumerate() {
-            // Where a file with a password lies is no secret.
+            // The path of a password file is not secret.
             let secret =
                 !key.ends_with("-file") && ["pass", "secret", "token", "key"].iter().any(|word| key.contains(word));
             write!(f, "{}{key}={}", if index == 0 { '?' } else { '&' }, if secret { "***" } else { value })?;

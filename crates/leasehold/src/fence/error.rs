@@ -1,4 +1,4 @@
-//! Why a write was not let in.
+//! Errors of a fence.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,12 +7,12 @@ use crate::claim::Token;
 use crate::database::Cause;
 use crate::error::Error;
 
-/// A write with a token that is older than one already seen.
+/// A write with an older token than one already seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stale {
     /// The token that was refused.
     pub token: Token,
-    /// The highest one seen.
+    /// The highest token seen.
     pub seen: Token,
 }
 
@@ -25,36 +25,39 @@ impl fmt::Display for Stale {
 
 impl std::error::Error for Stale {}
 
-/// Why a fence that is kept at a server did not let a write in.
+/// Why a fence on a server did not admit a write.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AdmitError {
-    /// A newer token was here. Roll back: the lock was lost, and somebody else may have written since.
+    /// The fence has seen a newer token. Roll back: the lock was lost, and another client may have
+    /// written since.
     Stale(Stale),
-    /// Another transaction was in the way: a serialization failure, a deadlock, a lock that was not free in time. Roll back and
-    /// run the whole transaction again. (Do not go on in it: after a deadlock MySQL has ended it, and what follows would take
-    /// effect statement by statement.)
+    /// Another transaction interfered: a serialization failure, a deadlock, or a lock timeout. Roll
+    /// back and run the whole transaction again. (Do not continue in it: after a deadlock MySQL has
+    /// ended the transaction, and later statements would take effect one by one.)
     Retry(Cause),
-    /// The fence's table is not there: run this once, or [`create_table`](super::create_table).
+    /// The fence's table does not exist: run this statement once, or
+    /// [`create_table`](super::create_table).
     NoTable {
         /// The statement that creates it.
         ddl: String,
-        /// What the database said.
+        /// The database's error.
         cause: Cause,
     },
-    /// This resource or table name is none; nothing was sent.
+    /// The resource or table name is invalid; nothing was sent.
     Invalid(Error),
-    /// The server failed, refused or could not be reached. In a transaction nothing was done: it was not committed.
+    /// The server failed, refused the request or is unreachable. In a transaction nothing was done,
+    /// because it was not committed.
     Failed(Cause),
 }
 
 impl AdmitError {
-    /// The tokens, if this is a stale one.
+    /// The tokens, if the error is [`Stale`](Self::Stale).
     pub fn stale(&self) -> Option<Stale> {
         if let Self::Stale(stale) = self { Some(*stale) } else { None }
     }
 
-    /// Whether the same transaction may pass when it is run again.
+    /// Whether the same transaction may succeed when it is run again.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Retry(_))
     }

@@ -8,7 +8,7 @@ use crate::claim::{Owner, Token};
 use crate::logic::fence::{Seen, admits};
 use crate::meter::Gauges;
 
-/// Remembers the highest token of each resource, in memory.
+/// Stores the highest token of each resource, in memory.
 ///
 /// ```
 /// use leasehold::{Token, fence::Fence};
@@ -16,7 +16,7 @@ use crate::meter::Gauges;
 /// let fence = Fence::default();
 /// fence.admit("stock:42", Token(7))?;
 /// fence.admit("stock:42", Token(7))?;                       // the same holder again
-/// assert!(fence.admit("stock:42", Token(6)).is_err());      // somebody who was paused for too long
+/// assert!(fence.admit("stock:42", Token(6)).is_err());      // a holder that was paused for too long
 /// # Ok::<(), leasehold::fence::Stale>(())
 /// ```
 #[derive(Debug, Default)]
@@ -26,12 +26,12 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A fence that counts what it refuses.
+    /// A fence that counts its refusals.
     pub fn with_meter(meter: std::sync::Arc<dyn crate::meter::Meter>) -> Self {
         Self { seen: Mutex::default(), gauges: Gauges::new(meter) }
     }
 
-    /// Lets a write pass, or refuses it.
+    /// Admits a write, or refuses it.
     ///
     /// # Errors
     /// [`Stale`] if a higher token was seen.
@@ -39,7 +39,8 @@ impl Fence {
         self.check(resource, token, None)
     }
 
-    /// As [`admit`](Self::admit), and tells two owners apart that have one token (an engine that lost its counter).
+    /// As [`admit`](Self::admit), and distinguishes two owners with the same token (an engine that
+    /// lost its counter).
     ///
     /// # Errors
     /// [`Stale`] if a higher token was seen, or the same one from another owner.

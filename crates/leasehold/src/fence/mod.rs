@@ -1,24 +1,26 @@
-//! The resource's side of fencing: what refuses a stale holder, whatever the pause.
+//! Fencing at the resource: refuses the writes of a stale holder, however long it was paused.
 //!
-//! A lease can end while its holder is paused, and no lock can stop the holder from writing when it wakes up. The resource can:
-//! it remembers the highest token that it has seen, and refuses lower ones. Where that is remembered, and with what it is one step:
+//! A lease can end while its holder is paused, and no lock can stop the holder from writing when it
+//! resumes. The resource can: it stores the highest token that it has seen, and refuses lower ones.
+//! Choose the fence by where the data is:
 //!
-//! | the data is in | use | one step with the write |
+//! | data in | use | atomic with the write |
 //! |---|---|---|
-//! | this process | [`Fence`] | if both are done under one lock of yours |
-//! | PostgreSQL, MySQL, MariaDB | [`admit`], first in the transaction that writes | yes: they are committed together |
+//! | this process | [`Fence`] | if both happen under one lock of yours |
+//! | PostgreSQL, MySQL, MariaDB | [`admit`], first in the transaction that writes | yes: committed together |
 //! | Redis, Valkey | `redis::set_if_newer` | yes: one script |
 //! | elsewhere, beside Redis | `redis::admit` | no: a pause between the two is possible |
 //!
 //! # In your own transaction
-//! [`admit`] records the token in the table `leasehold_fence` and keeps its row locked until your transaction ends. So the
-//! transactions of two holders of one resource run one after the other: whoever comes second waits for the first to end, and
-//! then, if its token is the lower one, is refused. If the transaction is rolled back, the token is not recorded, and that is right:
-//! the data was not written either.
+//! [`admit`] records the token in the table `leasehold_fence` and keeps its row locked until your
+//! transaction ends. So the transactions of two holders of one resource run one after the other.
+//! The second one waits for the first to end, and is then refused if its token is lower. A rollback
+//! also removes the token, which is correct because the data was not written either.
 //!
-//! **Admit first**, then read what you write: under `REPEATABLE READ` a snapshot that is older than the admission
-//! does not show what the last holder wrote. Every isolation level refuses stale tokens; from `REPEATABLE READ` on PostgreSQL
-//! answers a race with [`AdmitError::Retry`] instead of waiting it out.
+//! **Admit first**, then read the data that you write. Under `REPEATABLE READ`, a snapshot older
+//! than the admission does not show the writes of the last holder. Every isolation level refuses
+//! stale tokens; from `REPEATABLE READ` on, PostgreSQL answers a race with [`AdmitError::Retry`]
+//! instead of resolving it by waiting.
 //!
 //! ```no_run
 //! # #[cfg(feature = "postgres")]
@@ -28,7 +30,7 @@
 //! fence::create_table(client).await?;                                 // once
 //!
 //! let mut tx = client.transaction().await?;
-//! fence::admit(&mut tx, "stock:42", guard.token()).await?;            // a stale holder ends here, and its transaction with it
+//! fence::admit(&mut tx, "stock:42", guard.token()).await?;            // refuses a stale holder
 //! tx.execute("UPDATE stock SET units = units - 1 WHERE id = 42", &[]).await?;
 //! tx.commit().await?;
 //! # Ok(()) }

@@ -1,16 +1,18 @@
-//! The fence in Redis or Valkey: one script, so that the check and the write are one step.
+//! The fence in Redis or Valkey: one script checks and writes in one step.
 //!
 //! ```no_run
 //! # async fn save(conn: &mut redis::aio::MultiplexedConnection, guard: &leasehold::Guard) -> Result<(), leasehold::fence::AdmitError> {
 //! use leasehold::fence;
 //!
-//! fence::redis::set_if_newer(conn, "stock:42", guard.token(), "41").await?;   // refused if a newer holder was here
+//! fence::redis::set_if_newer(conn, "stock:42", guard.token(), "41").await?;   // refused if a newer token was seen
 //! # Ok(()) }
 //! ```
 //!
-//! The highest token of a key is kept beside it, in [`fence_key`]. It does not expire: a fence that forgets lets stale holders in. For
-//! the same reason the server must not evict it (`maxmemory-policy` `noeviction` or one of `volatile-*`), and a fail-over that loses the
-//! last writes loses their tokens with them (`WAIT`, `appendfsync always`). Where that is not good enough, keep the fence in the database.
+//! The key [`fence_key`], beside the data's key, stores its highest token. It does not expire: a
+//! fence that loses its tokens admits stale holders. For the same reason the server must not evict
+//! it (`maxmemory-policy` `noeviction` or one of `volatile-*`). A failover that loses the last
+//! writes loses their tokens with them (`WAIT`, `appendfsync always`). If that is not enough, keep
+//! the fence in the database.
 
 use std::sync::{Arc, LazyLock};
 
@@ -21,16 +23,17 @@ use super::{AdmitError, Stale};
 use crate::claim::Token;
 use crate::engine::redis::wire::{Stored, hash_tag};
 
-/// The script, for those who use another client library: with the keys [`fence_key`] and, to write, the key itself; the arguments are the token and the
-/// value. It answers nil, or the token that was seen if yours is stale.
+/// The script, for other client libraries. Its keys are [`fence_key`] and, to write, the key
+/// itself; its arguments are the token and the value. It returns nil, or, if your token is stale,
+/// the highest token seen.
 pub const SCRIPT: &str = include_str!("admit.lua");
 
 static STORED: LazyLock<Arc<Stored>> = LazyLock::new(|| Stored::new(SCRIPT.to_owned()));
 
-/// Where the highest token of `key` is kept: in a cluster, in the slot of the key itself.
+/// The key that stores the highest token of `key`; in a cluster, it is in the slot of `key`.
 ///
-/// Only a key with a `}` but no hash tag (`a}b`, `{}c`) has a slot that no other key can be made to share; it can be admitted, and on a
-/// cluster not [set](set_if_newer).
+/// A key with a `}` but no hash tag (`a}b`, `{}c`) is an exception: no other key can be made to
+/// share its slot. It can be admitted, but not [set](set_if_newer) on a cluster.
 ///
 /// ```
 /// use leasehold::fence::redis::fence_key;
@@ -48,10 +51,12 @@ pub fn fence_key(key: &str) -> String {
     }
 }
 
-/// Lets a write to `key` pass, or refuses it. The write that follows is another step: where it can be, use [`set_if_newer`].
+/// Admits a write to `key`, or refuses it. The write that follows is another step; where possible,
+/// use [`set_if_newer`].
 ///
 /// # Errors
-/// [`AdmitError::Stale`] if a higher token was seen; [`AdmitError::Failed`] if the server did not answer: ask again, it does no harm.
+/// [`AdmitError::Stale`] if a higher token was seen; [`AdmitError::Failed`] if the server did not
+/// respond: repeat the call, which is harmless.
 pub async fn admit(conn: &mut (impl ConnectionLike + Send), key: &str, token: Token) -> Result<(), AdmitError> {
     run(conn, token, 1, |cmd| {
         cmd.arg(fence_key(key)).arg(token.0);
@@ -59,11 +64,12 @@ pub async fn admit(conn: &mut (impl ConnectionLike + Send), key: &str, token: To
     .await
 }
 
-/// Sets `key` to `value` unless a newer token has been seen: the check and the write are one step.
+/// Sets `key` to `value` unless a newer token has been seen. The check and the write are one step.
 ///
 /// # Errors
-/// [`AdmitError::Stale`] if a higher token was seen; nothing was written. [`AdmitError::Failed`] if the server did not answer: it may have been
-/// written or not; ask again, the same value with the same token does no harm.
+/// [`AdmitError::Stale`] if a higher token was seen; nothing was written. [`AdmitError::Failed`] if
+/// the server did not respond: the value may have been written or not. Repeating the call with the
+/// same value and token is harmless.
 pub async fn set_if_newer(
     conn: &mut (impl ConnectionLike + Send),
     key: &str,

@@ -12,21 +12,23 @@ use crate::logic::verdict::Verdict;
 use crate::meter::{Gauges, Meter};
 use crate::name::LockName;
 
-/// The table's name unless another one is chosen.
+/// The table's default name.
 const NAME: &str = "leasehold_fence";
 
 /// Creates the table in PostgreSQL.
 pub const POSTGRES_DDL: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (\
     resource TEXT COLLATE \"C\" NOT NULL PRIMARY KEY, token BIGINT NOT NULL, owner BYTEA)";
 
-/// Creates the table in MySQL or MariaDB. The names are bytes: every collation of MariaDB for text, the binary ones included,
-/// takes `a` and `a` with a space behind it for the same.
+/// Creates the table in MySQL or MariaDB. Resource names are bytes, because every text collation of
+/// MariaDB, the binary ones included, treats `a` and `a` with a trailing space as equal.
 pub const MYSQL_DDL: &str = "CREATE TABLE IF NOT EXISTS leasehold_fence (\
     resource VARBINARY(512) NOT NULL PRIMARY KEY, token BIGINT UNSIGNED NOT NULL, owner VARBINARY(16)) ENGINE=InnoDB";
 
-/// What [`admit`] asks PostgreSQL, for those who use another client library: inside the transaction that writes the data, the first
-/// statement with the resource, the token and NULL. No row changed means that the token is stale: roll back. The second one tells
-/// which token was seen, for the message.
+/// The statements of [`admit`] for PostgreSQL, for other client libraries. Run them inside the
+/// transaction that writes the data.
+///
+/// Run the first statement with the resource, the token and NULL. If it changes no row, the token
+/// is stale: roll back. The second statement returns the token that was seen, for the message.
 pub const POSTGRES_ADMIT: [&str; 2] = [
     "INSERT INTO leasehold_fence AS f (resource, token, owner) VALUES ($1, $2, $3) \
      ON CONFLICT (resource) DO UPDATE SET token = excluded.token, owner = excluded.owner \
@@ -34,16 +36,19 @@ pub const POSTGRES_ADMIT: [&str; 2] = [
     "SELECT token FROM leasehold_fence WHERE resource = $1",
 ];
 
-/// What [`admit`] asks MySQL or MariaDB, for those who use another client library: inside the transaction that writes the data, the
-/// first statement with the resource, the token and NULL; then the second one with the resource. Another token than yours, or an
-/// owner that is not NULL, means that yours is stale: roll back.
+/// The statements of [`admit`] for MySQL or MariaDB, for other client libraries. Run them inside
+/// the transaction that writes the data.
+///
+/// Run the first statement with the resource, the token and NULL, then the second one with the
+/// resource. If it returns another token than yours, or an owner that is not NULL, yours is stale:
+/// roll back.
 pub const MYSQL_ADMIT: [&str; 2] = [
     "INSERT INTO leasehold_fence (resource, token, owner) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE \
      owner = IF(token < VALUES(token), VALUES(owner), owner), token = GREATEST(token, VALUES(token))",
     "SELECT token, owner FROM leasehold_fence WHERE resource = ? FOR UPDATE",
 ];
 
-/// The table in which a database remembers the highest tokens; `leasehold_fence` unless another name is chosen.
+/// The table in which a database stores the highest tokens; `leasehold_fence` by default.
 ///
 /// ```
 /// use leasehold::database::Dialect;
@@ -61,23 +66,24 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of this name, with or without a schema before it. It is quoted: upper and lower case are as you write them.
+    /// A table with this name, with or without a schema. The name is quoted, so upper and lower
+    /// case are kept.
     ///
     /// # Errors
-    /// `InvalidOption` if no table can have this name.
+    /// `InvalidOption` if the name is not valid for a table.
     pub fn named(name: &str) -> Result<Self, Error> {
         identifier::check(name).map_err(|why| Error::new(ErrorKind::InvalidOption, why))?;
         Ok(Self { name: Some(name.into()), gauges: Gauges::default() })
     }
 
-    /// The same, counting what it refuses.
+    /// The same table, with a count of its refusals.
     #[must_use]
     pub fn with_meter(mut self, meter: Arc<dyn Meter>) -> Self {
         self.gauges = Gauges::new(meter);
         self
     }
 
-    /// The statement that creates it. It does nothing if the table is there.
+    /// The statement that creates the table unless it exists.
     pub fn ddl(&self, dialect: Dialect) -> String {
         let text = match dialect {
             Dialect::Postgres => POSTGRES_DDL,
@@ -86,7 +92,8 @@ impl Table {
         self.fill(text, dialect)
     }
 
-    /// What [`admit`](Self::admit) asks, with this table's name: see [`POSTGRES_ADMIT`] and [`MYSQL_ADMIT`].
+    /// The statements of [`admit`](Self::admit) with this table's name: see [`POSTGRES_ADMIT`] and
+    /// [`MYSQL_ADMIT`].
     pub fn statements(&self, dialect: Dialect) -> [String; 2] {
         let texts = match dialect {
             Dialect::Postgres => POSTGRES_ADMIT,
@@ -100,10 +107,10 @@ impl Table {
         text.replacen(NAME, &name, 1)
     }
 
-    /// Creates the table if it is not there.
+    /// Creates the table unless it exists.
     ///
     /// # Errors
-    /// [`AdmitError::Failed`] or [`AdmitError::Retry`]: what the database said.
+    /// [`AdmitError::Failed`] or [`AdmitError::Retry`], with the database's error.
     pub async fn create<C: Connection>(&self, conn: &mut C) -> Result<(), AdmitError> {
         let ddl = self.ddl(C::DIALECT);
         conn.run(&ddl).await.map_err(|fault| self.error(fault, C::DIALECT))
@@ -112,7 +119,7 @@ impl Table {
     /// As [`admit`](fn@admit), with this table.
     ///
     /// # Errors
-    /// See [`AdmitError`]. The transaction should be rolled back after any of them.
+    /// See [`AdmitError`]. Roll the transaction back after any of them.
     pub async fn admit<T: Transaction>(&self, tx: &mut T, resource: &str, token: Token) -> Result<(), AdmitError> {
         self.check(tx, resource, token, None).await
     }
@@ -120,7 +127,7 @@ impl Table {
     /// As [`admit_owner`](fn@admit_owner), with this table.
     ///
     /// # Errors
-    /// See [`AdmitError`]. The transaction should be rolled back after any of them.
+    /// See [`AdmitError`]. Roll the transaction back after any of them.
     pub async fn admit_owner<T: Transaction>(
         &self,
         tx: &mut T,
@@ -167,29 +174,31 @@ pub fn ddl(dialect: Dialect) -> &'static str {
     }
 }
 
-/// Creates the table `leasehold_fence` if it is not there.
+/// Creates the table `leasehold_fence` unless it exists.
 ///
 /// # Errors
-/// [`AdmitError::Failed`] or [`AdmitError::Retry`]: what the database said.
+/// [`AdmitError::Failed`] or [`AdmitError::Retry`], with the database's error.
 pub async fn create_table<C: Connection>(conn: &mut C) -> Result<(), AdmitError> {
     Table::default().create(conn).await
 }
 
-/// Lets the transaction write to `resource`, or refuses a stale token; [there](crate::fence#in-your-own-transaction) is how to use it. The
-/// resource's name follows the rules of lock names, and is most often the lock's name.
+/// Admits the transaction's write to `resource`, or refuses a stale token. See [how to use
+/// it](crate::fence#in-your-own-transaction). The resource's name follows the rules of lock names,
+/// and is usually the lock's name.
 ///
-/// Until the transaction ends, others that ask for the same resource wait.
+/// Until the transaction ends, other calls for the same resource wait.
 ///
 /// # Errors
-/// See [`AdmitError`]. The transaction should be rolled back after any of them.
+/// See [`AdmitError`]. Roll the transaction back after any of them.
 pub async fn admit<T: Transaction>(tx: &mut T, resource: &str, token: Token) -> Result<(), AdmitError> {
     Table::default().admit(tx, resource, token).await
 }
 
-/// As [`admit`], and tells two owners apart that have one token (an engine that lost its counter).
+/// As [`admit`], and distinguishes two owners with the same token (an engine that lost its
+/// counter).
 ///
 /// # Errors
-/// See [`AdmitError`]: stale is also the same token from another owner.
+/// See [`AdmitError`]: the same token from another owner is stale, too.
 pub async fn admit_owner<T: Transaction>(
     tx: &mut T,
     resource: &str,

@@ -1,4 +1,4 @@
-//! Which leases are held, and when each is due.
+//! The held leases, and when each is due.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
 
-/// The leases in a row, each beside the moment when something must be done about it. Looking through all of them is one
-/// walk over memory: 100,000 take well under a millisecond, so no cleverer order is kept.
+/// The leases in a row, each with the moment of its next task. Scanning them all is one walk over
+/// memory: 100,000 take well under a millisecond, so they are kept in no particular order.
 #[derive(Debug)]
 pub(super) struct Book(Mutex<Pages>);
 
@@ -16,7 +16,7 @@ pub(super) struct Book(Mutex<Pages>);
 struct Pages {
     rows: Vec<Row>,
     free: Vec<u32>,
-    /// When the keeper will look next.
+    /// When the keeper checks next.
     next: Moment,
 }
 
@@ -24,11 +24,11 @@ struct Pages {
 struct Row {
     due: Moment,
     claim: Option<Arc<Claim>>,
-    /// It may be lost: it is renewed to find out, also at its cap.
+    /// The lease may be lost: the keeper renews it to find out, even at its cap.
     doubtful: bool,
 }
 
-/// What is to be done now, and when to look again.
+/// What is due now, and when to check next.
 pub(super) struct Round {
     pub(super) expired: Vec<Arc<Claim>>,
     pub(super) renew: Vec<Arc<Claim>>,
@@ -51,7 +51,7 @@ impl Book {
         pages.rows.len() - pages.free.len()
     }
 
-    /// Adds a lease. `true`: it is due before the keeper would look.
+    /// Adds a lease. `true`: it is due before the keeper checks next.
     pub(super) fn add(&self, claim: &Arc<Claim>, due: Moment) -> bool {
         let mut pages = self.pages();
         let row = Row { due, claim: Some(Arc::clone(claim)), doubtful: false };
@@ -66,7 +66,7 @@ impl Book {
         pages.wake_for(due)
     }
 
-    /// Strikes a lease out. `false`: it was not there any more.
+    /// Removes a lease. `false`: it was not in the book any more.
     pub(super) fn remove(&self, claim: &Claim) -> bool {
         let mut pages = self.pages();
         let Some((slot, row)) = pages.row_of(claim) else { return false };
@@ -77,7 +77,7 @@ impl Book {
         kept.is_some()
     }
 
-    /// Sets when a lease is due again. `true`: before the keeper would look.
+    /// Sets when a lease is due next. `true`: before the keeper checks next.
     pub(super) fn set_due(&self, claim: &Claim, due: Moment) -> bool {
         let mut pages = self.pages();
         match pages.row_of(claim) {
@@ -87,7 +87,8 @@ impl Book {
         pages.wake_for(due)
     }
 
-    /// A lease may be lost: it is due now, even if it is not to be renewed any more. `true`: before the keeper would look.
+    /// Marks a lease that may be lost as due now, even if it is not to be renewed any more. `true`:
+    /// before the keeper checks next.
     pub(super) fn check(&self, claim: &Claim, now: Moment) -> bool {
         let mut pages = self.pages();
         match pages.row_of(claim) {
@@ -97,7 +98,7 @@ impl Book {
         pages.wake_for(now)
     }
 
-    /// Any lease may be lost: all are due.
+    /// Marks all leases as due, because any of them may be lost.
     pub(super) fn all_due(&self, now: Moment) {
         let mut pages = self.pages();
         for row in pages.rows.iter_mut().filter(|row| row.claim.is_some()) {
@@ -106,7 +107,8 @@ impl Book {
         pages.next = pages.next.min(now);
     }
 
-    /// Whatever is due now. A lease that is handed out for renewal stays due at its deadline, in case no answer comes.
+    /// Takes everything that is due now. A lease that is handed out for renewal stays due at its
+    /// deadline, in case no answer comes.
     pub(super) fn due(&self, now: Moment) -> Round {
         let mut round = Round { expired: Vec::new(), renew: Vec::new(), next: Moment::NEVER };
         let mut pages = self.pages();
@@ -123,7 +125,8 @@ impl Book {
                     round.expired.push(Arc::clone(claim));
                     row.due = Moment::NEVER;
                 } else {
-                    // At its cap it is left to run out, unless it may be lost: then its holder must know.
+                    // At its cap a lease is left to expire. If it may be lost, it is renewed, so
+                    // that its holder learns of the loss.
                     if std::mem::take(&mut row.doubtful) || deadline < claim.lease.cap() {
                         round.renew.push(Arc::clone(claim));
                     }
@@ -142,7 +145,7 @@ impl Book {
         kept.filter(|claim| claims.contains(&claim.id)).cloned().collect()
     }
 
-    /// The age of the oldest lease, and what is left of the one that ends first.
+    /// The age of the oldest lease, and the time left of the one that ends first.
     pub(super) fn extremes(&self, now: Moment) -> Option<(Duration, Duration)> {
         let pages = self.pages();
         let leases = || pages.rows.iter().filter_map(|row| row.claim.as_ref()).map(|claim| &claim.lease);

@@ -1,4 +1,4 @@
-//! What the keeper does about a lease: renew it, or give it back.
+//! The keeper's tasks for a lease: renewal and release.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,10 +16,11 @@ use crate::logic::{backoff, lease as rules};
 
 pub(super) type Chore = BoxFuture<'static, ()>;
 
-/// Awaits one call to the engine, no longer than `patience`, which is only asked for if the answer is not there at once.
+/// Awaits one call to the engine, no longer than `patience`, which is only evaluated if the answer
+/// is not there at once.
 ///
 /// # Errors
-/// The engine's, or `Unavailable` with an unknown effect when the time is up.
+/// The engine's error, or `Unavailable` with an unknown effect after `patience`.
 pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn() -> Duration) -> Result<T> {
     let sent = desk.gauges.is_on().then(|| desk.clock.now());
     let result = listen(desk, step, patience).await;
@@ -29,7 +30,7 @@ pub(crate) async fn call<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn()
     result
 }
 
-/// As [`call`], for a step that waits for something to happen: how long that takes is no round trip.
+/// As [`call`], for a step that waits for an event: its duration is no round trip.
 pub(crate) async fn listen<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn() -> Duration) -> Result<T> {
     let mut timer = None;
     let result = std::future::poll_fn(|cx| {
@@ -47,14 +48,14 @@ pub(crate) async fn listen<T>(desk: &Desk, step: &mut Step<T>, patience: impl Fn
     result.map_err(|error| desk.locate(error))
 }
 
-/// How the error of a call ends that took too long.
+/// The end of the error message of a call that timed out.
 pub(crate) const NO_ANSWER: &str = "did not answer in time";
 
 fn no_answer() -> Error {
     Error::new(ErrorKind::Unavailable, NO_ANSWER).retryable().effect_unknown()
 }
 
-/// Renews a batch and says when each of it is due again.
+/// Renews a batch of leases and sets when each is due next.
 pub(super) async fn renew(desk: Arc<Desk>, batch: Vec<Arc<Claim>>) {
     let sent = desk.clock.now();
     let last = batch.iter().map(|claim| claim.lease.deadline()).max().unwrap_or(sent);
@@ -76,7 +77,7 @@ pub(super) async fn renew(desk: Arc<Desk>, batch: Vec<Arc<Claim>>) {
     join_all(lost).await;
 }
 
-/// Does what the engine's answer means for a lease. `true`: it is lost, and was buried.
+/// Applies the engine's answer to a lease. `true`: the lease is lost and was removed from the book.
 fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) -> bool {
     let label = match answer {
         Renewal::Renewed(_) => "renewed",
@@ -90,7 +91,8 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) ->
         Renewal::Renewed(validity) => {
             let drift = desk.can.drift;
             if !lease.extend(rules::deadline(sent, validity, drift, ttl, lease.cap())) {
-                // Too late. It is due now: the keeper buries it and gives back what the engine extended.
+                // Too late. The lease is due now: the keeper removes it and releases what the
+                // engine extended.
                 desk.due_at(claim, now);
                 return false;
             }
@@ -109,7 +111,8 @@ fn apply(desk: &Arc<Desk>, claim: &Arc<Claim>, answer: Renewal, sent: Moment) ->
     false
 }
 
-/// Strikes a lost lease out and says so, once. `false`: its guard gave it back meanwhile.
+/// Removes a lost lease from the book and reports the loss, once. `false`: its guard released it
+/// meanwhile.
 pub(super) fn bury(desk: &Desk, claim: &Claim) -> bool {
     let (kept, lease) = (desk.book.remove(claim), &claim.lease);
     let Some(reason) = lease.lost_reason().filter(|_| kept) else { return false };
@@ -124,29 +127,31 @@ pub(super) fn bury(desk: &Desk, claim: &Claim) -> bool {
     true
 }
 
-/// Gives a lost claim back, so that nobody waits for what is left of it at the engine (on some of several servers, say); but not
-/// before the signal had the time that it was promised.
+/// Releases a lost claim, so that no waiter waits for what the engine still has of it (on some of
+/// several servers, say). It first waits for the drift allowance, in which the holder learns of the
+/// loss.
 pub(super) async fn give_back_lost(desk: Arc<Desk>, claim: Arc<Claim>) {
     desk.clock.sleep_until(desk.clock.now().after(desk.can.drift.of(claim.terms.ttl))).await;
     give_back(desk, claim, None).await;
 }
 
-/// Gives an abandoned claim back, and says so to whoever waits for that.
+/// Releases an abandoned claim and notifies the tasks that wait for that.
 pub(super) async fn pay_back(desk: Arc<Desk>, claim: Arc<Claim>, inflight: Option<Step<Answer>>) {
     give_back(Arc::clone(&desk), claim, inflight).await;
     desk.paid();
 }
 
-/// Gives a claim back after the call that may still grant it has ended. Tries until its TTL is over, by which time the
-/// engine has let it go by itself.
+/// Releases a claim after the call that may still grant it has ended. Retries until the claim's TTL
+/// is over; by then it has expired at the engine.
 pub(super) async fn give_back(desk: Arc<Desk>, claim: Arc<Claim>, inflight: Option<Step<Answer>>) {
     let start = desk.clock.now();
     let ttl = claim.terms.ttl;
     if let Some(mut step) = inflight {
-        // Whatever it says, the claim is released next.
+        // Whatever the answer is, the claim is released next.
         let _ = call(&desk, &mut step, || rules::call_timeout(ttl)).await;
     }
-    // Also what looks final may pass (too many open files, say): nobody else can try.
+    // Retries even errors that look final (too many open files, say), because no other task
+    // releases this claim.
     while let Err(error) = release(&desk, &claim, || start.after(ttl)).await {
         let next = desk.clock.now().after(rules::call_timeout(ttl) / 10);
         if next >= start.after(ttl) {
@@ -157,8 +162,8 @@ pub(super) async fn give_back(desk: Arc<Desk>, claim: Arc<Claim>, inflight: Opti
     }
 }
 
-/// Releases a claim, again and again until the engine has answered or `bound` is reached. After a lost reply "absent" means
-/// that the first request had been done.
+/// Releases a claim and retries until the engine responds or `bound` is reached. After a lost
+/// reply, `Absent` means that an earlier request took effect.
 pub(crate) async fn release(desk: &Desk, claim: &Arc<Claim>, bound: impl Fn() -> Moment) -> Result<Released> {
     let mut attempt = 0;
     let mut maybe_done = false;
@@ -182,14 +187,14 @@ pub(crate) async fn release(desk: &Desk, claim: &Arc<Claim>, bound: impl Fn() ->
 }
 
 impl Desk {
-    /// Sets when a lease is due again.
+    /// Sets when a lease is due next.
     fn due_at(&self, claim: &Claim, due: Moment) {
         if self.book.set_due(claim, due) {
             self.wake.notify_one();
         }
     }
 
-    /// Reports the figures of all leases.
+    /// Reports the metrics of all leases.
     pub(super) fn report(&self, now: Moment) {
         self.count_held();
         let (oldest, shortest) = self.book.extremes(now).unwrap_or_default();

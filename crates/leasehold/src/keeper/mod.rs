@@ -1,5 +1,5 @@
-//! The keeper: the one task of a [`Locks`](crate::Locks) that renews its leases in batches, signals a loss at the deadline,
-//! and gives back what was abandoned.
+//! The keeper: the one task of a [`Locks`](crate::Locks) that renews its leases in batches, signals
+//! a loss at the deadline, and releases abandoned claims.
 
 mod book;
 mod chores;
@@ -24,43 +24,45 @@ use crate::meter::Gauges;
 
 pub(crate) use self::chores::{NO_ANSWER, call, listen, release};
 
-/// How often the figures of all leases are taken together, at most.
+/// The shortest time between two reports of the metrics of all leases.
 const REPORT: Duration = Duration::from_secs(1);
 
-/// How many losses of claims that are not in the book are remembered: of more, the older half is forgotten. Evictions are rare.
+/// How many losses of claims outside the book are kept. Above that the older half is dropped;
+/// evictions are rare.
 const REMEMBERED: usize = 4096;
 
-/// How many leases go into one call to the engine.
+/// How many leases one call to the engine renews.
 const BATCH: usize = 128;
 
-/// What the keeper and its clients share.
+/// The state that the keeper shares with guards and requests.
 #[derive(Debug)]
 pub(crate) struct Desk {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) clock: Clock,
     pub(crate) gauges: Gauges,
-    /// What the engine can do, asked for once.
+    /// The engine's capabilities, read once.
     pub(crate) can: Capabilities,
     book: Book,
     abandoned: std::sync::Mutex<Vec<Abandoned>>,
     wake: Notify,
-    /// No further requests are taken.
+    /// Set once no further requests are accepted.
     refusing: AtomicBool,
-    /// Nobody is left to ask for anything.
+    /// Set once no `Locks`, guard or request is left.
     closing: AtomicBool,
-    /// How many abandoned claims have not been given back yet.
+    /// The number of abandoned claims that are not released yet.
     owed: AtomicUsize,
     idle: Notify,
-    /// Losses of claims that are not in the book, and when each was told: another client's, or ours whose caller has not taken its grant yet. That may take
-    /// as long as nobody polls it.
+    /// Losses of claims that are not in the book, and when the engine reported each. They are
+    /// claims of other clients, or ours whose caller has not taken its grant yet. A caller that is
+    /// not polled may take any time for that.
     lost_early: std::sync::Mutex<HashMap<ClaimId, Told>>,
-    /// How many these are.
+    /// The number of entries in `lost_early`.
     early: AtomicUsize,
-    /// Goes away with the desk: the keeper has ended.
+    /// Dropped with the desk, which shows that the keeper has ended.
     end: watch::Sender<()>,
 }
 
-/// What an engine tells of a claim.
+/// What an engine reports about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     /// An operator asks for its release.
@@ -71,7 +73,7 @@ enum Event {
     Lost,
 }
 
-/// When each of these was told of a claim last.
+/// When the engine last reported each event of a claim.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     release_requested: Option<Moment>,
@@ -93,7 +95,7 @@ impl Told {
     }
 }
 
-/// A claim that nobody wants any more, perhaps with a call that is still under way.
+/// A claim that no caller wants any more, and the call that may still be in flight for it.
 pub(crate) struct Abandoned {
     claim: Arc<Claim>,
     inflight: Option<Step<Answer>>,
@@ -126,18 +128,20 @@ impl Desk {
         }
     }
 
-    /// An error, with the engine that it happened at and its URL. Every error that a caller sees comes through here, through
-    /// [`engine::open`](crate::engine::open), or through [`listen`], which calls this.
+    /// Adds the engine's name and URL to an error. Every error that a caller sees comes through
+    /// here, through [`engine::open`](crate::engine::open), or through [`listen`], which calls
+    /// this.
     pub(crate) fn locate(&self, error: Error) -> Error {
         error.at_engine(self.can.engine).at_url(self.engine.url())
     }
 
-    /// Takes a lease into care.
+    /// Starts to keep a lease: adds it to the book.
     pub(crate) fn keep(&self, claim: &Arc<Claim>, due: Moment) {
         if self.book.add(claim, due) {
             self.wake.notify_one();
         }
-        // It is in the book before this is asked, and a loss is remembered before the book is: one of both finds it.
+        // The claim enters the book before this check, and a loss is remembered before the book is
+        // searched: one of the two finds it.
         if let Some(told) = self.take_loss(claim.id) {
             self.lose(claim, told);
         }
@@ -151,7 +155,7 @@ impl Desk {
         if lost.len() > REMEMBERED {
             let mut oldest: Vec<_> = lost.iter().map(|(claim, told)| (told.latest(), *claim)).collect();
             oldest.sort_unstable_by_key(|(at, _)| *at);
-            // Many may have been told at one moment: this one stays whatever goes.
+            // Many losses may have the same time; the newest one stays in any case.
             for (_, other) in oldest.iter().filter(|(_, other)| *other != claim).take(REMEMBERED / 2) {
                 lost.remove(other);
             }
@@ -159,7 +163,7 @@ impl Desk {
         self.early.store(lost.len(), Ordering::SeqCst);
     }
 
-    /// What was told of this claim, if anything was; it is forgotten with that.
+    /// Takes out what was reported about this claim, if anything was.
     fn take_loss(&self, claim: ClaimId) -> Option<Told> {
         if self.early.load(Ordering::SeqCst) == 0 {
             return None;
@@ -170,8 +174,8 @@ impl Desk {
         told
     }
 
-    /// The engine said that a claim in the book is lost, or may be, or is asked for. What was granted to a request that was sent after that is not meant: the claim
-    /// has asked anew.
+    /// Applies an event to a claim in the book. It does not apply if the present grant was
+    /// requested after the event: the claim has asked again since.
     fn lose(&self, claim: &Claim, told: Told) {
         let meant = |at: Option<Moment>| at.filter(|at| *at >= claim.lease.granted());
         if meant(told.lost).is_some() {
@@ -193,7 +197,7 @@ impl Desk {
         self.lost_early.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// What the engine told without being asked.
+    /// Handles what the engine reports on its own.
     fn heed(&self, told: &[Loss]) {
         let now = self.clock.now();
         let mut meant = Vec::new();
@@ -217,7 +221,7 @@ impl Desk {
         }
     }
 
-    /// Stops caring for a lease.
+    /// Stops keeping a lease.
     pub(crate) fn forget(&self, claim: &Claim) {
         self.book.remove(claim);
         self.count_held();
@@ -226,16 +230,16 @@ impl Desk {
         }
     }
 
-    /// Gives a claim back in the background, after the call that may still grant it.
+    /// Releases a claim in the background, after the call that may still grant it.
     pub(crate) fn abandon(&self, claim: Arc<Claim>, inflight: Option<Step<Answer>>) {
-        // Nobody will take its grant.
+        // No caller takes its grant any more.
         self.take_loss(claim.id);
         self.owed.fetch_add(1, Ordering::AcqRel);
         self.abandoned().push(Abandoned { claim, inflight });
         self.wake.notify_one();
     }
 
-    /// An abandoned claim was given back, or its time is over.
+    /// Counts an abandoned claim that was released, or whose time is over.
     fn paid(&self) {
         if self.owed.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.idle.notify_waiters();
@@ -252,7 +256,7 @@ impl Desk {
         self.book.len()
     }
 
-    /// Takes no further requests.
+    /// Accepts no further requests.
     pub(crate) fn refuse(&self) {
         self.refusing.store(true, Ordering::Release);
     }
@@ -266,7 +270,7 @@ impl Desk {
         self.wake.notify_one();
     }
 
-    /// What ends when the keeper has, and nobody else is left at the desk.
+    /// A channel that closes when the keeper has ended and the desk is dropped.
     pub(crate) fn end(&self) -> watch::Receiver<()> {
         self.end.subscribe()
     }
@@ -275,7 +279,7 @@ impl Desk {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Waits until everything abandoned has been given back.
+    /// Waits until all abandoned claims are released.
     pub(crate) async fn settled(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -292,12 +296,12 @@ impl Desk {
     }
 }
 
-/// Runs until the desk is closed and nothing is left to give back.
+/// Runs until the desk is closed and nothing is left to release.
 pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
     let mut chores: FuturesUnordered<Chore> = FuturesUnordered::new();
     let mut reported = Moment::default();
     loop {
-        // Asked before looking: whatever was abandoned before the end is then found below.
+        // Read before the list: everything abandoned before the close is then found below.
         let closed = desk.is_closed();
         for abandoned in std::mem::take(&mut *desk.abandoned()) {
             chores.push(chores::pay_back(Arc::clone(&desk), abandoned.claim, abandoned.inflight).boxed());
@@ -327,20 +331,21 @@ pub(crate) async fn run(desk: Arc<Desk>, mut losses: Losses) {
     }
 }
 
-/// What is renewed by one call each: leases of one place. A call that waits for a server that hangs has nothing else with it.
+/// Groups leases into batches, one engine call each. A batch has leases of one place only, so that
+/// a call to a hanging server delays no others.
 fn batches(engine: &dyn Engine, due: Vec<Arc<Claim>>) -> Vec<Vec<Arc<Claim>>> {
     let mut placed: Vec<_> = due.into_iter().map(|claim| (engine.place(claim.name()), claim)).collect();
     placed.sort_by_key(|(place, _)| *place);
     let mut batches = Vec::new();
     for there in placed.chunk_by(|(one, _), (other, _)| one == other) {
-        // Of one size: a small rest would be renewed by itself each time.
+        // Batches of equal size: a small remainder would cost a call of its own each time.
         let size = there.len().div_ceil(there.len().div_ceil(BATCH));
         batches.extend(there.chunks(size).map(|batch| batch.iter().map(|(_, claim)| Arc::clone(claim)).collect()));
     }
     batches
 }
 
-/// At a lease's end: tell, and give the claim back.
+/// Ends an expired lease: signals the loss and releases the claim.
 fn expired(desk: &Arc<Desk>, claim: &Arc<Claim>) -> Option<Chore> {
     claim.lease.expire();
     chores::bury(desk, claim).then(|| chores::give_back_lost(Arc::clone(desk), Arc::clone(claim)).boxed())
@@ -352,7 +357,8 @@ mod tests {
     use crate::claim::{Holder, Mode, Terms, Token};
     use crate::name::LockName;
 
-    /// A claim lost what it held, asked anew, and was granted: what was told of the first hold does not end the second.
+    /// A claim lost its hold, asked again, and was granted: what was reported about the first hold
+    /// does not end the second.
     #[tokio::test]
     async fn a_loss_that_was_told_before_the_claim_asked_again_is_not_meant() {
         let clock = Clock::system();
@@ -373,7 +379,7 @@ mod tests {
         assert_eq!(desk.early.load(Ordering::SeqCst), 0);
     }
 
-    /// A loss of an earlier hold does not count for the present one because a request to release came later.
+    /// A loss of an earlier hold does not end the present one, though a request to release came later.
     #[tokio::test]
     async fn what_is_told_of_a_claim_counts_from_when_each_of_it_was_told() {
         let clock = Clock::system();
@@ -392,7 +398,8 @@ mod tests {
         assert_eq!((claim.lease.lost_reason(), claim.lease.is_release_requested()), (None, true));
     }
 
-    /// A claim whose grant nobody takes for a long time, and whose eviction was told meanwhile, is lost when it is taken: however many others were told.
+    /// A caller takes its grant late, after the claim's eviction was reported: its lease is lost
+    /// then, however many other losses were reported.
     #[tokio::test]
     async fn a_loss_is_remembered_until_its_grant_is_taken_and_the_memory_is_bounded() {
         let hand = crate::clock::ManualClock::new();

@@ -1,12 +1,13 @@
-//! What an update changes, and what it answers.
+//! The change of an update, and its result.
 
 use std::borrow::Cow;
 
 use crate::database::IntoValue;
 
-/// What to write to the row, and what to tell the caller when it was written.
+/// The columns to write to a row, and the value to return to the caller once they are written.
 ///
-/// `V` is the database's value; it follows from where the change is used. Texts must be owned (`String`).
+/// `V` is the database's value type, which follows from where the change is used. Texts must be
+/// owned (`String`).
 #[derive(Debug)]
 #[must_use]
 pub struct Change<V, T = ()> {
@@ -16,40 +17,40 @@ pub struct Change<V, T = ()> {
 }
 
 impl<V> Change<V> {
-    /// Nothing: the row stays as it is, with its version.
+    /// No change: the row and its version stay as they are.
     pub fn none() -> Self {
         Self { columns: Vec::new(), values: Vec::new(), value: () }
     }
 
-    /// This column gets this value.
+    /// Sets this column to this value.
     pub fn set(column: impl Into<Cow<'static, str>>, value: impl IntoValue<V>) -> Self {
         Self::none().and(column, value)
     }
 }
 
 impl<V, T> Change<V, T> {
-    /// And this column this one.
+    /// Also sets this column to this value.
     pub fn and(mut self, column: impl Into<Cow<'static, str>>, value: impl IntoValue<V>) -> Self {
         self.columns.push(column.into());
         self.values.push(value.into_value());
         self
     }
 
-    /// The caller gets `value` once it is written.
+    /// Returns `value` to the caller once the change is written.
     pub fn giving<U>(self, value: U) -> Change<V, U> {
         Change { columns: self.columns, values: self.values, value }
     }
 }
 
-/// An update that was done.
+/// A completed update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Updated<T> {
-    /// What the [`Change`] gave.
+    /// The value that the [`Change`] returned.
     pub value: T,
-    /// The row's version now.
+    /// The row's version after the update.
     pub version: i64,
-    /// How many tries were in vain before.
+    /// The number of failed tries before it.
     pub retries: u32,
     /// Whether anything was written.
     pub changed: bool,

@@ -1,4 +1,4 @@
-//! Why an update was not done.
+//! Errors of an update.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -6,34 +6,36 @@ use std::fmt;
 use crate::database::Cause;
 use crate::error::Error;
 
-/// Why an update was not done, or is not known to be.
+/// Why an update was not done, or is not known to be done.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum UpdateError {
-    /// Others were quicker each time. Wait, or take a lock for this row.
+    /// Other clients changed the row during each try. Wait, or take a lock for this row.
     TooContended {
-        /// How often it was tried.
+        /// The number of tries.
         tries: u32,
     },
-    /// Somebody else changed the row: run the transaction again. If there is a cause, the database has ended it already.
+    /// Another client changed the row: run the transaction again. If there is a cause, the database
+    /// has ended the transaction already.
     Conflict(Option<Cause>),
-    /// Nobody knows whether the change was written: the connection was lost while it was. It must not be tried again blindly: it could
-    /// be done twice.
+    /// The connection was lost during the write: the change may or may not have been written. Do
+    /// not retry blindly, because the change could be made twice.
     Unknown(Cause),
     /// No row has this key.
     NoRow,
     /// Several rows have this key: it is not unique.
     NotUnique {
-        /// How many.
+        /// The number of rows.
         rows: usize,
     },
     /// The row's version is NULL.
     NoVersion,
-    /// The name of a table or column is none, or a change sets the key's or the version's column; nothing was sent.
+    /// The name of a table or column is invalid, or a change sets the column of the key or the
+    /// version. Nothing was sent.
     Invalid(Error),
-    /// What the caller's function said.
+    /// The error that the caller's function returned.
     Refused(Cause),
-    /// What the database or the way to it said; nothing was written.
+    /// The error of the database or of the connection; nothing was written.
     Failed(Cause),
 }
 

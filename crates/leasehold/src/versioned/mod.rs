@@ -1,7 +1,7 @@
-//! Updates by a version column: no lock is held, and no update is lost.
+//! Optimistic updates by a version column: no lock is held, and no update is lost.
 //!
-//! Read the row, decide, and write only if its version is still the one that was read; if not, somebody else was quicker: wait a
-//! little and begin again.
+//! Read the row, decide, and write only if the row still has the version that was read. If not,
+//! another client was faster: pause and start over.
 //!
 //! ```no_run
 //! # #[cfg(feature = "postgres")]
@@ -22,18 +22,20 @@
 //! # Ok(()) }
 //! ```
 //!
-//! The same with `mysql_async::Conn`, except for how its rows are read: `row.get("units")`.
+//! With `mysql_async::Conn` it is the same, except for how its rows are read: `row.get("units")`.
 //!
-//! # When it is right, and when a lock is
-//! It protects one row, not a section of work, and holds nothing in between. It is the quickest way where conflicts are rare. Where
-//! many write the same row, most tries are wasted, and whoever is slow may starve: [`UpdateError::TooContended`] says so. All who write the
-//! row must raise its version; a plain `UPDATE` beside it is not noticed.
+//! # When to use it, and when to use a lock
+//! An update protects one row, not a section of work, and holds nothing in between. It is the
+//! fastest way if conflicts are rare. If many clients write the same row, most tries are wasted,
+//! and a slow client may starve; it gets [`UpdateError::TooContended`]. Every writer of the row
+//! must raise its version: a plain `UPDATE` goes unnoticed.
 //!
 //! # What is never retried
-//! If the connection is lost while the new values are sent, nobody knows whether they were written:
-//! [`UpdateError::Unknown`]. Another try could do the same change twice (two units sold to one buyer), so there is none. Read the row
-//! and decide, or make the change recognisable: a buyer's id in a table with a unique key, in [the same
-//! transaction](Versioned::update_in). The same holds for a future of `update` that is dropped before its end.
+//! If the connection is lost while the new values are sent, their effect is unknown:
+//! [`UpdateError::Unknown`]. A retry could make the same change twice (two units sold to one
+//! buyer), so there is none. Read the row and decide, or make the change recognisable: a buyer's id
+//! in a table with a unique key, in [the same transaction](Versioned::update_in). The same applies
+//! if a future of `update` is dropped before it completes.
 
 mod change;
 mod error;
@@ -63,8 +65,9 @@ pub struct Versioned {
 }
 
 impl Versioned {
-    /// The table, with or without a schema before it; its key is `id` and its version `version` unless you say otherwise. Names are
-    /// quoted, so that upper and lower case are as the database keeps them (PostgreSQL: in lower case unless they were quoted, too).
+    /// The table, with or without a schema. By default its key is `id` and its version `version`.
+    /// Names are quoted, so their case must match the database's (PostgreSQL: lower case, unless
+    /// they were created with quotes).
     pub fn table(name: impl Into<Cow<'static, str>>) -> Self {
         Self {
             table: name.into(),
@@ -75,7 +78,7 @@ impl Versioned {
         }
     }
 
-    /// The column that tells the rows apart: the primary key, or another that is unique.
+    /// The column that identifies a row: the primary key, or another unique column.
     #[must_use]
     pub fn key(mut self, column: impl Into<Cow<'static, str>>) -> Self {
         self.key = column.into();
@@ -89,41 +92,43 @@ impl Versioned {
         self
     }
 
-    /// Reads these columns only, not all.
+    /// Reads only these columns instead of all.
     #[must_use]
     pub fn columns<C: Into<Cow<'static, str>>>(mut self, columns: impl IntoIterator<Item = C>) -> Self {
         self.columns = columns.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The most tries, the first included: 50 unless you say otherwise.
+    /// The maximum number of tries, the first included; 50 by default.
     #[must_use]
     pub fn tries(mut self, most: u32) -> Self {
         self.limits.tries = most;
         self
     }
 
-    /// No try begins after this time: 10 s unless you say otherwise.
+    /// No try starts after this time; 10 s by default.
     #[must_use]
     pub fn within(mut self, time: Duration) -> Self {
         self.limits.within = time;
         self
     }
 
-    /// The pause after the first conflict and the longest one, from 1 ms to 100 ms unless you say otherwise. Each is twice the one
-    /// before it, less a random half.
+    /// The pause after the first conflict and the longest pause; 1 ms and 100 ms by default. Each
+    /// pause is twice the one before, less a random part of up to half.
     #[must_use]
     pub fn pause(mut self, first: Duration, most: Duration) -> Self {
         (self.limits.first, self.limits.most) = (first, most);
         self
     }
 
-    /// Reads the row with this key, has `decide` say what to change, and writes that if the row is still what was read; if not, pauses and begins
-    /// again. `decide` may be called several times, so it should have no effects of its own.
+    /// Reads the row with this key, calls `decide` for the change, and writes it if the row still
+    /// has the version that was read. If not, pauses and starts over. `decide` may be called
+    /// several times, so it should have no side effects.
     ///
     /// # Errors
-    /// [`UpdateError::TooContended`] after the last try, [`UpdateError::Unknown`] if nobody knows whether it was written, and others: see
-    /// there. After all but `Unknown`, nothing was written.
+    /// [`UpdateError::TooContended`] after the last try, [`UpdateError::Unknown`] if the change may
+    /// or may not have been written, and the others of [`UpdateError`]. After all but `Unknown`,
+    /// nothing was written.
     pub async fn update<C: Connection, T>(
         &self,
         conn: &mut C,
@@ -154,14 +159,17 @@ impl Versioned {
         }
     }
 
-    /// As [`update`](Self::update), inside your own transaction: it takes effect when you commit, with whatever else you write. One try only.
+    /// As [`update`](Self::update), inside your own transaction: the change takes effect when you
+    /// commit, together with your other writes. One try only.
     ///
-    /// A conflict is told ([`UpdateError::Conflict`]) and not tried again, because from `REPEATABLE READ` on (the default of MySQL) the
-    /// transaction goes on seeing the version that it saw first, however often it reads: roll back and run the whole transaction again. Under
-    /// `READ COMMITTED` (the default of PostgreSQL) you may also just call this again. The row stays locked until the transaction ends.
+    /// A conflict is returned ([`UpdateError::Conflict`]) and not retried. From `REPEATABLE READ`
+    /// on (the default of MySQL), the transaction keeps seeing the version that it saw first,
+    /// however often it reads: roll back and run the whole transaction again. Under `READ
+    /// COMMITTED` (the default of PostgreSQL) you may also just call this again. The row stays
+    /// locked until the transaction ends.
     ///
     /// # Errors
-    /// As of `update`, but never `TooContended` nor `Unknown`: what was not committed was not done.
+    /// As `update`, but never `TooContended` or `Unknown`: without a commit, nothing was done.
     pub async fn update_in<X: Transaction, T>(
         &self,
         tx: &mut X,
@@ -182,7 +190,7 @@ impl Versioned {
         decide: &mut impl FnMut(&S::Row) -> Result<Change<S::Value, T>, Cause>,
     ) -> Result<Updated<T>, UpdateError> {
         let sql = self.select(S::DIALECT).map_err(UpdateError::Invalid)?;
-        // Whatever goes wrong while it is read, nothing was done.
+        // An error during the read has no effect.
         let mut rows = session.read(&sql, key).await.map_err(|fault| match fault {
             Fault { verdict: Verdict::Again, cause } => UpdateError::Conflict(Some(cause)),
             Fault { cause, .. } => UpdateError::Failed(cause),

@@ -1,4 +1,4 @@
-//! The two statements.
+//! The SQL statements.
 
 use std::borrow::Cow;
 
@@ -20,7 +20,7 @@ fn column(name: &str, dialect: Dialect) -> Result<String, Error> {
     Ok(dialect.quoted(name))
 }
 
-/// The place of a value, counted from 1.
+/// The placeholder of a value, counted from 1.
 fn place(number: usize, dialect: Dialect) -> String {
     match dialect {
         Dialect::Postgres => format!("${number}"),
@@ -34,7 +34,7 @@ impl Versioned {
         Ok(dialect.quoted(&self.table))
     }
 
-    /// Reads the row; its version comes last, as a number of one known type.
+    /// Reads the row. The version is the last column, cast to one integer type.
     pub(super) fn select(&self, dialect: Dialect) -> Result<String, Error> {
         let (table, key, version) = (self.name(dialect)?, column(&self.key, dialect)?, column(&self.version, dialect)?);
         let columns = self.columns.iter().map(|name| column(name, dialect)).collect::<Result<Vec<_>, _>>()?;
@@ -46,7 +46,7 @@ impl Versioned {
         ))
     }
 
-    /// Writes these columns if the row is as it was read.
+    /// Writes these columns if the row still has the version that was read.
     pub(super) fn write(&self, columns: &[Cow<'static, str>], dialect: Dialect) -> Result<String, Error> {
         let (table, key, version) = (self.name(dialect)?, column(&self.key, dialect)?, column(&self.version, dialect)?);
         let mut sets = String::new();
@@ -58,7 +58,7 @@ impl Versioned {
             sets += &format!("{} = {}, ", column(name, dialect)?, place(index + 1, dialect));
         }
         let (at_key, at_version) = (place(columns.len() + 1, dialect), place(columns.len() + 2, dialect));
-        // The version has the type that it was read with, whatever the column's.
+        // The version has the type with which it was read, whatever the column's type is.
         let cast = if dialect == Dialect::Postgres { "::BIGINT" } else { "" };
         Ok(format!(
             "UPDATE {table} SET {sets}{version} = {version} + 1 WHERE {key} = {at_key} AND {version} = {at_version}{cast}"

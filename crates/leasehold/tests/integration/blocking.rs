@@ -1,4 +1,4 @@
-//! The blocking side: the whole surface outside a runtime, inside one of each kind, and from many threads.
+//! The blocking API: all of it outside a runtime, inside one of each kind, and from many threads.
 #![cfg(feature = "memory")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
@@ -30,7 +30,7 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Everything that the blocking side can do, once.
+/// Calls everything in the blocking API once.
 fn the_whole_surface() {
     mutexes();
     shared_and_counted();
@@ -150,7 +150,7 @@ async fn inside_the_only_worker_of_a_multi_thread_runtime() {
 
 #[tokio::test]
 async fn inside_a_task_that_has_used_its_share_of_the_runtime() {
-    // tokio makes futures of a task that ran for too long wait; ours run elsewhere.
+    // tokio suspends the futures of a task that ran for too long; ours run elsewhere.
     tokio::spawn(async {
         let semaphore = tokio::sync::Semaphore::new(1);
         while tokio::task::coop::has_budget_remaining() {
@@ -248,7 +248,8 @@ fn waiting_for_a_loss_ends_at_the_deadline_of_the_clock_that_was_handed_in() {
         let guard = Arc::clone(&guard);
         move || tell.send((guard.wait_lost(TTL / 4), guard.lost())).unwrap()
     });
-    // The waiter may not have begun yet: the time goes on until it is satisfied, and never goes over the deadline alone.
+    // The waiter may not have started yet. So the test advances time until the waiter is satisfied;
+    // up to the deadline, the lock stays held.
     let mut passed = Duration::ZERO;
     while passed < TTL / 2 - Duration::from_secs(1) {
         hand.advance(Duration::from_secs(1));

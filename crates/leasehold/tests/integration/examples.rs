@@ -1,6 +1,8 @@
-//! Every example, on the engine that needs nothing: it says what it should, ends with 0, and leaves nothing behind.
+//! Every example, on the engine without a server: it prints what it should, exits with 0, and
+//! leaves nothing behind.
 //!
-//! `cargo test` builds the examples whose features are on. With `--test integration` it does not: `cargo build --examples` first.
+//! `cargo test` builds the examples whose features are on. With `--test integration` it does not:
+//! run `cargo build --examples` first.
 
 #![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test")]
@@ -9,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// All of them. Each has a test below.
+/// All examples. Each has a test below.
 const EXAMPLES: [&str; 7] = ["cache", "fenced_store", "flash_sale", "fleet_job", "leader", "slots", "ten_lines"];
 
 fn binary(name: &str) -> PathBuf {
@@ -38,14 +40,14 @@ fn run(name: &str, words: &[&str]) -> Shown {
     Shown { code: status.code(), text: text(stdout), errors: text(stderr), left }
 }
 
-/// Runs it as a reader would, and gives what it printed.
+/// Runs an example as a reader would, and returns its output.
 fn shown(name: &str, words: &[&str]) -> String {
     let Shown { code, text, errors, left } = run(name, words);
     assert_eq!((code, left, errors.as_str()), (Some(0), 0, ""), "{name} said\n{text}");
     text
 }
 
-/// The line that begins like this, as its words after that.
+/// The words after the prefix, from the line that starts with it.
 fn row<'a>(text: &'a str, begin: &str) -> Vec<&'a str> {
     let rest = text.lines().find_map(|line| line.strip_prefix(begin));
     rest.unwrap_or_else(|| panic!("no line begins with {begin:?}:\n{text}")).split_whitespace().collect()
@@ -142,7 +144,7 @@ fn cache() {
 #[test]
 fn they_explain_themselves() {
     for name in EXAMPLES {
-        // It takes no words.
+        // It takes no arguments.
         if name == "ten_lines" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The library on engines that need no server. One program, so that it is linked once.
+//! Tests of the library on engines without a server. One program, so that it is linked once.
 #![allow(clippy::disallowed_methods, reason = "tests that wait for real time")]
 
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 /// The TTL of a lease that cannot end while a test runs.
 const LASTING: Duration = Duration::from_secs(600);
 
-/// How long a test waits for what must happen on the real clock. Only a failing test waits so long.
+/// How long a test waits for an event on the real clock. Only a failing test waits this long.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// The name by which this program runs a test that has this path.
+/// The name by which this program runs the test at this path.
 fn test_name(path: &'static str) -> &'static str {
     path.split_once("::").map_or(path, |(_, name)| name)
 }

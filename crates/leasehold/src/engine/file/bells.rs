@@ -1,4 +1,5 @@
-//! Bells: how one client tells another to look again. A ring is only a hint; nothing rests on its arrival.
+//! Notifications between clients, which make a waiter check its state. They are only hints:
+//! correctness does not depend on their arrival.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,22 +16,24 @@ use crate::claim::ClaimId;
 use crate::engine::LossBoard;
 use crate::error::Result;
 
-/// What a ring says about a claim.
+/// What a notification reports about a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ring {
-    /// Something has changed for it, perhaps it holds the lock now: look. What it holds is never believed on a ring's word: one may be sent late, by a
-    /// process that stood still after it had left the lock's file, when the grant has ended long since.
+    /// The state changed, and the claim may hold the lock now: check it. A notification is never
+    /// proof of a grant. It may come late, from a process that was stopped after it had left the
+    /// lock's file, when the grant is long over.
     Look,
-    /// It was evicted.
+    /// The claim was evicted.
     Evicted,
-    /// An operator asks its holder to release it.
+    /// An operator asks the claim's holder to release it.
     ReleaseRequested,
 }
 
-/// So many rings at once may have filled the socket, which holds ten by default, and others may have been lost.
+/// After this many notifications at once, the socket may have been full (it holds ten by default),
+/// and others may have been lost.
 const BURST: u32 = 10;
 
-/// A ring and its claim, as it is sent; what follows is not used.
+/// The length of a message: the notification and its claim; the other bytes are unused.
 const LENGTH: usize = 33;
 
 impl Ring {
@@ -49,7 +52,7 @@ impl Ring {
         let message: &[u8; LENGTH] = message.try_into().ok()?;
         let claim = u128::from_le_bytes(message[1..17].try_into().ok()?);
         let ring = match message[0] {
-            // Earlier versions tell of a grant by the second, with its token and its end.
+            // Earlier versions report a grant with the second one, with its token and end.
             1 | 2 => Self::Look,
             3 => Self::Evicted,
             4 => Self::ReleaseRequested,
@@ -59,7 +62,7 @@ impl Ring {
     }
 }
 
-/// One queued claim of this process, and what it was told.
+/// One queued claim of this process, and what notifications reported about it.
 #[derive(Debug, Default)]
 pub(super) struct Ear {
     rung: Notify,
@@ -68,7 +71,7 @@ pub(super) struct Ear {
 
 #[derive(Debug, Default)]
 struct Heard {
-    /// It was evicted since it was last found waiting.
+    /// The claim was evicted since it was last seen waiting.
     evicted: bool,
     /// The clients to watch.
     ahead: Vec<u128>,
@@ -79,12 +82,12 @@ impl Ear {
         self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a ring; one that came before counts.
+    /// Waits for a notification, including one that came before the call.
     pub(super) async fn rung(&self) {
         self.rung.notified().await;
     }
 
-    /// Whether it was evicted.
+    /// Whether the claim was evicted.
     pub(super) fn is_evicted(&self) -> bool {
         self.heard().evicted
     }
@@ -95,7 +98,7 @@ impl Ear {
     }
 }
 
-/// Who listens in this process, and the socket to ring others by.
+/// The queued claims of this process, and the socket that notifies other processes.
 #[derive(Debug)]
 pub(super) struct Bells {
     ears: Mutex<HashMap<ClaimId, Arc<Ear>>>,
@@ -122,23 +125,23 @@ impl Bells {
         self.ears.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Listens for a queued claim that watches `ahead`, until it is forgotten.
+    /// Listens for notifications of a queued claim, which watches `ahead`, until `forget`.
     pub(super) fn listen(&self, claim: ClaimId, ahead: Vec<u128>) {
         let ear = Arc::clone(self.ears().entry(claim).or_default());
         *ear.heard() = Heard { evicted: false, ahead };
     }
 
-    /// The ear of a claim that listens.
+    /// The listening claim, if it listens.
     pub(super) fn ear(&self, claim: ClaimId) -> Option<Arc<Ear>> {
         self.ears().get(&claim).cloned()
     }
 
-    /// A claim does not wait any more.
+    /// Stops listening for a claim that does not wait any more.
     pub(super) fn forget(&self, claim: ClaimId) {
         self.ears().remove(&claim);
     }
 
-    /// Rings in this process.
+    /// Notifies a claim of this process.
     pub(super) fn ring_here(&self, claim: ClaimId, ring: Ring) {
         if ring == Ring::ReleaseRequested {
             return self.evicted.request_release(claim);
@@ -154,12 +157,12 @@ impl Bells {
         }
     }
 
-    /// Everybody looks: rings may have been lost.
+    /// Makes all queued claims check their state, because notifications may have been lost.
     fn ring_all(&self) {
         self.ears().values().for_each(|ear| ear.rung.notify_one());
     }
 
-    /// Rings in another process.
+    /// Notifies a claim of another process.
     pub(super) fn ring_there(&self, folder: &Folder, client: u128, claim: ClaimId, ring: Ring) {
         #[cfg(test)]
         self.rung.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
@@ -173,12 +176,13 @@ impl Bells {
         if !clients.is_shared() {
             return self.out.send_to(message, clients.path_by_handle(&name));
         }
-        // A member of the group may have put a link in its place: what is sent goes to a socket in this folder, or nowhere.
+        // A member of the group may have put a link in place of the socket: the message goes to a
+        // socket in this folder, or nowhere.
         let socket = clients.socket(&name)?;
         self.out.send_to(message, format!("/proc/self/fd/{}", socket.as_raw_fd()))
     }
 
-    /// Opens this client's own bell.
+    /// Opens this client's own socket.
     pub(super) fn open(folder: &Folder, client: u128) -> Result<UnixDatagram> {
         let (clients, name) = (&folder.clients, bell_file(client));
         let bell = UnixDatagram::bind(clients.path_by_handle(&name));
@@ -186,7 +190,7 @@ impl Bells {
         bell.map_err(|e| error::at(clients.as_path(), "make a socket in", e))
     }
 
-    /// Passes on what arrives, until it is dropped.
+    /// Forwards arriving notifications until it is dropped.
     pub(super) async fn attend(self: Arc<Self>, bell: UnixDatagram) {
         let mut message = [0; 64];
         let mut burst = 0;

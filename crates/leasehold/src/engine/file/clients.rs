@@ -1,4 +1,5 @@
-//! Clients: a file each, locked by its process as long as that lives. The kernel lets go when it dies.
+//! Clients: each has a file that its process keeps locked. The kernel releases that lock when the
+//! process dies.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,7 +15,7 @@ use super::folder::{self, Folder, bell_file, client_file};
 use crate::claim::Holder;
 use crate::error::Result;
 
-/// How many files of others one start looks at, to clear away those of the dead.
+/// How many files of other clients one start checks, to remove those of dead ones.
 const SWEEP: usize = 256;
 
 /// This client, alive as long as its file is open.
@@ -22,13 +23,13 @@ const SWEEP: usize = 256;
 pub(super) struct Client {
     pub(super) id: u128,
     file: File,
-    /// Where others look for it.
+    /// The path where other clients look for the file.
     path: PathBuf,
-    /// Device and number of the file.
+    /// Device and inode number of the file.
     identity: (u64, u64),
 }
 
-/// A client's file tells who it is, in three lines.
+/// The maximum size of a client's file, which has the client's description in three lines.
 const LONGEST: u64 = 64 * 1024;
 
 impl Client {
@@ -40,7 +41,7 @@ impl Client {
             let register = || -> io::Result<Option<Self>> {
                 let mut file = folder.clients.create(&client_file(id))?;
                 flock(&file, FlockOperation::LockExclusive)?;
-                // Before it was locked, somebody who clears away may have thought it dead.
+                // Before it was locked, a cleaning process may have considered its client dead.
                 let found = fstat(&file)?;
                 if found.st_nlink == 0 {
                     return Ok(None);
@@ -56,8 +57,9 @@ impl Client {
         }
     }
 
-    /// The file system's present time, since 1970: the kernel's for a file that was just touched. Asked for by system calls of our
-    /// own, since a library that falsifies a process's clock also falsifies what the C library says of files.
+    /// The file system's present time, since 1970: the kernel's time for a file that was just
+    /// touched. It uses system calls directly, because a library that fakes a process's clock also
+    /// fakes the file times of the C library.
     pub(super) fn touch(&self) -> io::Result<Duration> {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         futimens(&self.file, &Timestamps { last_access: now, last_modification: now })?;
@@ -66,12 +68,12 @@ impl Client {
         Ok(Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0)))
     }
 
-    /// Whether others who open the folder by its path now see our file there. They do not if it was removed, nor if the whole folder
-    /// was removed, moved or replaced.
+    /// Whether other processes that open the folder by its path find our file there. They do not if
+    /// it was removed, or if the whole folder was removed, moved or replaced.
     pub(super) fn is_registered(&self) -> bool {
         match stat(&self.path) {
             Ok(found) => (found.st_dev, found.st_ino) == self.identity,
-            // Not to be seen is not to be gone.
+            // A file that cannot be seen is not necessarily gone.
             Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
         }
     }
@@ -80,22 +82,22 @@ impl Client {
         &self.path
     }
 
-    /// A copy of the descriptor that proves our life.
+    /// A copy of the descriptor that proves that this client is alive.
     pub(super) fn lifeline(&self) -> Option<OwnedFd> {
         self.file.try_clone().ok().map(Into::into)
     }
 }
 
-/// Whether a client's process lives.
+/// Whether a client's process is alive.
 pub(super) fn is_alive(folder: &Folder, client: u128) -> bool {
     match folder.clients.open(&client_file(client), OFlags::RDONLY) {
         Ok(file) => flock(&file, FlockOperation::NonBlockingLockShared).is_err(),
-        // Not to be seen (too many open files, say) is not to be dead.
+        // A client that cannot be checked (too many open files, say) is not necessarily dead.
         Err(error) => error.kind() != io::ErrorKind::NotFound,
     }
 }
 
-/// Who a client is, for people to see.
+/// Describes a client to people.
 pub(super) fn describe(folder: &Folder, client: u128, text: &str) -> Holder {
     let info = folder.clients.read(&client_file(client), LONGEST).ok().flatten().unwrap_or_default();
     let info = String::from_utf8_lossy(&info);
@@ -105,15 +107,16 @@ pub(super) fn describe(folder: &Folder, client: u128, text: &str) -> Holder {
     Holder::new(host, pid, lines.next().unwrap_or("?"), text)
 }
 
-/// Takes a client's files away.
+/// Removes a client's files.
 pub(super) fn remove(folder: &Folder, client: u128) {
     for name in [client_file(client), bell_file(client)] {
-        // Somebody else may have been quicker; what stays is cleared away at a later start.
+        // Another process may have been faster; a later start removes what is left.
         let _ = folder.clients.remove(&name);
     }
 }
 
-/// Takes a dead client's files away, under the lock that a living one has: who is about to register finds its file gone.
+/// Removes a dead client's files, under the lock that a living client holds. A client that is just
+/// registering then finds its file gone.
 fn clear(folder: &Folder, client: u128) {
     match folder.clients.open(&client_file(client), OFlags::RDONLY) {
         Ok(file) if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() => remove(folder, client),
@@ -122,7 +125,7 @@ fn clear(folder: &Folder, client: u128) {
     }
 }
 
-/// Clears away what dead clients left.
+/// Removes the files of dead clients.
 fn sweep(folder: &Folder) {
     for name in folder::some_of(&folder.clients, SWEEP).0 {
         let id = Path::new(&name).file_stem().and_then(|stem| stem.to_str());

@@ -9,11 +9,11 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Config {
     pub(super) dir: PathBuf,
-    /// The folder's permissions; `None`: private, and the folder must be ours.
+    /// The folder's permissions; `None`: private, and the folder must belong to this user.
     pub(super) mode: Option<u32>,
-    /// The group that the folder is shared with; `None`: the one that it has.
+    /// The group with which the folder is shared; `None`: the group that it has.
     pub(super) group: Option<u32>,
-    /// Whether a folder that is not there is made.
+    /// Whether to make a folder that does not exist.
     pub(super) create: bool,
 }
 
@@ -67,13 +67,13 @@ fn find_group(all: &str, name: &str) -> Option<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The folder. It may not be there yet.
+    /// The folder. It may not exist yet.
     pub folder: PathBuf,
-    /// Whether the URL leaves it to us: then each user has another one.
+    /// Whether the URL names no folder: then each user has a different one.
     pub is_default: bool,
 }
 
-/// Where a URL keeps its locks; `None` if it is not a `file:` URL. Nothing is opened or made.
+/// Where a URL keeps its locks; `None` if it is not a `file:` URL. It opens and makes nothing.
 ///
 /// # Errors
 /// `InvalidUrl`, as from [`Locks::open`](crate::Locks::open).
@@ -92,7 +92,7 @@ fn bad(message: String) -> Error {
 /// Root's default folder.
 const OF_ROOT: &str = "/var/lib/leasehold";
 
-/// A folder that survives reboots.
+/// The default folder, which survives reboots.
 fn default_dir() -> Result<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Ok(PathBuf::from(OF_ROOT));
@@ -112,7 +112,7 @@ fn state_below(home: &Path) -> PathBuf {
     home.join(".local/state")
 }
 
-/// The default folders that users of this host may have, by /etc/passwd and the environment.
+/// The default folders that users of this host may have, from /etc/passwd and the environment.
 pub(super) fn default_dirs() -> Vec<PathBuf> {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let states = homes(&users).chain(set("HOME")).map(|home| state_below(&home)).chain(set("XDG_STATE_HOME"));

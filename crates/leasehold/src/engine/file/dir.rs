@@ -1,5 +1,6 @@
-//! A directory by its handle. Everything in it is named relative to the handle and reached through no link, so that a member of the
-//! group, who may replace any entry, cannot make us read, write or share what lies elsewhere.
+//! A directory handle. Entries are named relative to the handle, and no link is followed. So a
+//! member of the group, who may replace any entry, cannot make this process read, write or share
+//! files elsewhere.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,16 +21,16 @@ use super::error;
 use super::sharing::Sharing;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What we hold a directory by: it can be listed, locked and synced.
+/// The flags of a directory handle: it can be listed, locked and synced.
 const HANDLE: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-/// No link is followed, and a pipe in a file's place does not stop us.
+/// Follows no link, and a pipe in place of a file does not block.
 const SAFE: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
-/// For how many milliseconds a file may have the name that it was made under beside its own.
+/// How many milliseconds a file may have its temporary name beside its own.
 const NAMING: u32 = 10;
 
-/// A directory, open.
+/// An open directory.
 #[derive(Debug)]
 pub(super) struct Dir {
     fd: OwnedFd,
@@ -38,7 +39,8 @@ pub(super) struct Dir {
 }
 
 impl Dir {
-    /// Opens a directory by its path, which an administrator chose and the caller has resolved: a link that takes its place since then is refused.
+    /// Opens a directory by a path that an administrator chose and the caller has resolved. If a
+    /// link has taken its place since then, it is refused.
     pub(super) fn open_root(path: &Path) -> io::Result<OwnedFd> {
         Ok(openat(CWD, path, HANDLE | OFlags::NOFOLLOW, Mode::empty())?)
     }
@@ -47,11 +49,11 @@ impl Dir {
         Self { fd, path, sharing }
     }
 
-    /// Opens a directory in this one; makes it, if it is not there.
+    /// Opens a directory in this one; makes it if it does not exist.
     pub(super) fn subfolder(&self, name: &str) -> Result<Self> {
         let path = self.path(name);
         let fd = match open_folder(&self.fd, name) {
-            // Its name must outlive a loss of power, or all tokens in it are lost.
+            // Its name must survive a loss of power, or all tokens in it are lost.
             Err(Errno::NOENT) => make_folder(&self.fd, name, &self.sharing).and_then(|fd| self.sync().map(|()| fd)),
             other => other.map_err(Into::into),
         };
@@ -68,12 +70,13 @@ impl Dir {
         &self.path
     }
 
-    /// The path of an entry, to be shown and compared. Nothing is opened by it.
+    /// The path of an entry, to show and compare. It is not used to open the entry.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// A path to an entry through our handle, for calls that know no handles. It is short, as a socket's must be.
+    /// A path to an entry through our handle, for calls that accept no handles. It is short, as a
+    /// socket's path must be.
     pub(super) fn path_by_handle(&self, name: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{name}", self.fd.as_raw_fd()))
     }
@@ -82,14 +85,15 @@ impl Dir {
         self.sharing.mode.is_some()
     }
 
-    /// Opens a file that is there: a file of its own, not a link, nor a second name of another file.
+    /// Opens an existing file: a regular file, not a link, and with no second name elsewhere.
     pub(super) fn open(&self, name: &str, how: OFlags) -> io::Result<File> {
         let file = File::from(openat(&self.fd, name, how | SAFE, Mode::empty())?);
         let mut found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(refused("it is not a file, and was not made by us: remove it"));
         }
-        // One that is being named, where the file system cannot do that at once, has two names for a moment.
+        // If the file system has no atomic rename to a free name, a new file has two names for a
+        // moment.
         for _ in 0..NAMING {
             if found.st_nlink > 1 {
                 std::thread::sleep(Duration::from_millis(1));
@@ -106,7 +110,7 @@ impl Dir {
         Ok(file)
     }
 
-    /// Makes a file that must not be there yet, with the folder's group and permissions.
+    /// Makes a file that must not exist yet, with the folder's group and permissions.
     pub(super) fn create(&self, name: &str) -> io::Result<File> {
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | SAFE;
         let file = File::from(openat(&self.fd, name, how, Mode::RUSR | Mode::WUSR)?);
@@ -114,7 +118,8 @@ impl Dir {
         Ok(file)
     }
 
-    /// Makes a file under a passing name that only one process uses at a time; what a dead one left is taken away.
+    /// Makes a file under a temporary name that only one process uses at a time; first removes what
+    /// a dead process left.
     pub(super) fn create_anew(&self, name: &str) -> io::Result<File> {
         match self.remove(name) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -123,7 +128,7 @@ impl Dir {
         self.create(name)
     }
 
-    /// All that is in a file, which has at most `most` bytes; `None` if there is none.
+    /// The content of a file of at most `most` bytes; `None` if it does not exist.
     pub(super) fn read(&self, name: &str, most: u64) -> io::Result<Option<Vec<u8>>> {
         let file = match self.open(name, OFlags::RDONLY) {
             Err(missing) if missing.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -141,7 +146,7 @@ impl Dir {
         self.stat(name).is_ok()
     }
 
-    /// What an entry is; of a link the link itself.
+    /// The metadata of an entry; for a link, that of the link itself.
     pub(super) fn stat(&self, name: &str) -> io::Result<Stat> {
         Ok(statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)?)
     }
@@ -150,13 +155,13 @@ impl Dir {
         Ok(unlinkat(&self.fd, name, AtFlags::empty())?)
     }
 
-    /// Gives a file another name; what had that name is gone.
+    /// Renames a file; a file with the new name is replaced.
     pub(super) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         Ok(renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Replaces a file whole, and on disk. In a sticky folder only its owner may take its name: then it is overwritten, by one write that
-    /// lies in one sector.
+    /// Replaces a file as a whole, durably. In a sticky folder only the owner may replace it; other
+    /// users overwrite its content with one write, which lies in one sector.
     pub(super) fn replace(&self, draft: &str, name: &str, content: &str) -> io::Result<()> {
         let replaced = self.create_anew(draft).and_then(|mut file| {
             file.write_all(content.as_bytes())?;
@@ -165,7 +170,7 @@ impl Dir {
         });
         match replaced {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied && self.exists(name) => {
-                // Ours, if it was made at all.
+                // The draft is ours, if it was made at all.
                 let _ = self.remove(draft);
                 let file = self.open(name, OFlags::WRONLY)?;
                 file.write_all_at(content.as_bytes(), 0)?;
@@ -176,11 +181,13 @@ impl Dir {
         }
     }
 
-    /// Gives a file a name that is free. It never has two: with two it would be refused as another's.
+    /// Renames a file to a free name. It has no second name in between, because a file with two
+    /// names is refused.
     pub(super) fn rename_new(&self, from: &str, to: &str) -> io::Result<()> {
         match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
             Err(Errno::INVAL | Errno::NOSYS) => {
-                // A file system without such a rename. Those who open it between the two calls wait a moment.
+                // On a file system without such a rename, the file has two names for a moment, and
+                // those who open it wait.
                 linkat(&self.fd, from, &self.fd, to, AtFlags::empty())?;
                 self.remove(from)
             }
@@ -188,7 +195,7 @@ impl Dir {
         }
     }
 
-    /// A socket by a handle of its own, and not by what took its place.
+    /// A handle to the socket itself, not to an entry that took its place.
     pub(super) fn socket(&self, name: &str) -> io::Result<OwnedFd> {
         let fd = openat(&self.fd, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
         let found = fstat(&fd)?;
@@ -207,7 +214,7 @@ impl Dir {
         self.sharing.share_socket(&socket)
     }
 
-    /// The names of what is in it, at most `most`.
+    /// The names of at most `most` entries.
     pub(super) fn names(&self, most: usize) -> io::Result<Vec<OsString>> {
         let entries = rustix::fs::Dir::read_from(&self.fd)?;
         let names = entries.map(|entry| entry.map(|entry| entry.file_name().to_bytes().to_vec()));
@@ -215,12 +222,12 @@ impl Dir {
         names.take(most).map(|name| Ok(OsString::from_vec(name?))).collect()
     }
 
-    /// A handle of its own, so that its `flock` is held against all others of this process, too.
+    /// A separate handle, so that its `flock` also excludes the other tasks of this process.
     pub(super) fn again(&self) -> io::Result<File> {
         Ok(File::from(openat(&self.fd, ".", HANDLE, Mode::empty())?))
     }
 
-    /// Makes the names in it durable.
+    /// Makes the names in the directory durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         Ok(fsync(&self.fd)?)
     }
@@ -232,13 +239,13 @@ impl AsFd for Dir {
     }
 }
 
-/// Opens a directory in another, and no link to one.
+/// Opens a directory in another one, and no link to one.
 fn open_folder(parent: &impl AsFd, name: &str) -> rustix::io::Result<OwnedFd> {
     openat(parent, name, HANDLE | OFlags::NOFOLLOW, Mode::empty())
 }
 
-/// Makes a directory under a passing name, and gives it its own once its group and mode are right: nobody finds it half-made. Opens the
-/// one that is there, if another process was quicker.
+/// Makes a directory under a temporary name, and renames it once its group and mode are right, so
+/// that no process finds it half-made. If another process was faster, opens the existing one.
 pub(super) fn make_folder(parent: &impl AsFd, name: &str, sharing: &Sharing) -> io::Result<OwnedFd> {
     let draft = format!(".new-{:032x}", crate::random::bits());
     mkdirat(parent, &*draft, Mode::RWXU)?;
@@ -248,13 +255,13 @@ pub(super) fn make_folder(parent: &impl AsFd, name: &str, sharing: &Sharing) -> 
         match renameat_with(parent, &*draft, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => Ok(fd),
             Err(Errno::EXIST) => Ok(open_folder(parent, name)?),
-            // A file system without such a rename: the folder is made in place.
+            // On a file system without such a rename, the folder is made in place.
             Err(Errno::INVAL | Errno::NOSYS) => make_folder_in_place(parent, name, sharing),
             Err(other) => Err(other.into()),
         }
     };
     let made = made();
-    // Gone already, if it has its name.
+    // Gone already if it was renamed.
     let _ = unlinkat(parent, &*draft, AtFlags::REMOVEDIR);
     made
 }
@@ -271,7 +278,8 @@ fn make_folder_in_place(parent: &impl AsFd, name: &str, sharing: &Sharing) -> io
     }
 }
 
-/// Shares a directory that we have just made. Another that took its place meanwhile is not ours, or not empty.
+/// Shares a directory that we have just made. One that took its place meanwhile is not ours, or not
+/// empty.
 fn share_folder(fd: &OwnedFd, sharing: &Sharing) -> io::Result<()> {
     let Some(mode) = sharing.folder_mode() else { return Ok(()) };
     let found = fstat(fd)?;

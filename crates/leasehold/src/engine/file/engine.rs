@@ -1,4 +1,4 @@
-//! The trait, on a folder.
+//! The engine trait, on a folder.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,18 +26,19 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
-/// How long a step may find the lock's file occupied: it is entered for microseconds, so whoever is in it stands still.
+/// How long a step retries a busy lock file. A process is inside for microseconds, so one that
+/// stays longer is stopped.
 pub(super) const OCCUPIED: Duration = Duration::from_secs(2);
 
-/// How often a waiter looks by itself where nothing can be watched.
+/// How often a waiter polls if nothing can be watched.
 const UNWATCHED: Duration = Duration::from_millis(100);
 
-/// Locks in a folder.
+/// The engine that keeps locks in a folder.
 #[derive(Debug)]
 pub struct FileEngine {
     config: Config,
     session: RwLock<Arc<Session>>,
-    /// Held by the one who opens the folder again.
+    /// Held while the folder is opened again.
     reopening: Mutex<()>,
     pub(super) clock: Clock,
     pub(super) bells: Arc<Bells>,
@@ -64,18 +65,18 @@ impl FileEngine {
         Ok(Arc::new(Self { config, session, reopening: Mutex::default(), clock, bells, watches, attendant, url }))
     }
 
-    /// The folder as it is open now.
+    /// The session of the folder that is open now.
     pub(super) fn session(&self) -> Arc<Session> {
         Arc::clone(&self.session.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same, opened again if the folder was removed or replaced. Blocks.
+    /// The session, after opening the folder again if it was removed or replaced. Blocks.
     pub(super) fn current(&self) -> Result<Arc<Session>> {
         let session = self.session();
         if session.client.is_registered() { Ok(session) } else { self.reopen(&session) }
     }
 
-    /// Opens what is at the folder's path now. Everything that was held is lost.
+    /// Opens the folder that is at the path now. All locks that were held are lost.
     fn reopen(&self, gone: &Arc<Session>) -> Result<Arc<Session>> {
         let _one = self.reopening.lock().unwrap_or_else(PoisonError::into_inner);
         let session = self.session();
@@ -105,7 +106,7 @@ impl FileEngine {
         }
     }
 
-    /// Takes away files of free locks, if this process has made many. Nothing waits for it.
+    /// Removes files of free locks in the background, if this process has made many files.
     fn sweep_if_due(self: &Arc<Self>) {
         let session = self.session();
         if session.store.sweep_is_due() {
@@ -117,7 +118,7 @@ impl FileEngine {
         }
     }
 
-    /// Takes a step: here and now where that is quick, else on a thread that may block.
+    /// Takes a step: immediately if it is fast, else on a thread that may block.
     async fn run(self: &Arc<Self>, name: LockName, op: Op) -> Result<Out> {
         for _ in 0..4 {
             match self.step(&name, &op, None) {
@@ -161,7 +162,7 @@ impl FileEngine {
         }
     }
 
-    /// Waits until a bell rings, one of those ahead dies, or patience ends.
+    /// Waits until a notification arrives, a client ahead dies, or `until`.
     async fn hear(self: &Arc<Self>, claim: &Claim, ear: &Ear, until: Moment) -> Result<()> {
         let mut ahead = ear.ahead();
         let session = self.session();
@@ -175,7 +176,7 @@ impl FileEngine {
                 false => futures_util::future::select_all(seen).await,
             }
         };
-        // Looked after the watches were set: a death is seen by one or the other.
+        // Checked after the watches are set: one of the two detects a death.
         if ahead.iter().all(|client| session.is_alive(*client)) {
             tokio::select! {
                 () = ear.rung() => return Ok(()),
@@ -189,7 +190,7 @@ impl FileEngine {
         Ok(())
     }
 
-    /// Whether a claim that is not in the table any more is told that it was evicted.
+    /// Whether a claim that left the table was evicted; waits a moment for the notification.
     async fn evicted_just_now(&self, ear: &Ear) -> bool {
         let until = self.clock.now().after(UNWATCHED);
         while !ear.is_evicted() {
@@ -206,7 +207,7 @@ impl FileEngine {
         self.watches.as_ref()?.death(&path).ok()
     }
 
-    /// The kernel reports the close of a file a moment before it lets go of its lock.
+    /// The kernel reports the close of a file a moment before it releases the file's lock.
     async fn await_death(&self, session: &Session, clients: &[u128]) {
         let give_up = self.clock.now().after(UNWATCHED);
         while clients.iter().all(|client| session.is_alive(*client)) && self.clock.now() < give_up {
@@ -239,7 +240,7 @@ pub(super) fn occupied(path: &Path) -> Error {
     Error::new(ErrorKind::Unavailable, message).retryable()
 }
 
-/// Whoever waits for a step on another thread; tells it when they are gone.
+/// The caller of a step on another thread; notifies the step when the caller is dropped.
 #[derive(Default)]
 struct Caller {
     dropped: Arc<AtomicBool>,
@@ -291,7 +292,8 @@ impl Engine for FileEngine {
                 return Ok(answer);
             }
             let evicted = match self.bells.ear(claim.id) {
-                // Its place lapsed, or it was evicted: that is told a moment after it is done.
+                // The claim lost its position or was evicted; the notification of an eviction comes
+                // a moment after it.
                 Some(ear) if matches!(answer, Answer::Busy { .. }) => self.evicted_just_now(&ear).await,
                 _ => false,
             };
@@ -303,10 +305,11 @@ impl Engine for FileEngine {
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
         Step::new(async move {
             if !self.session().client.is_registered() {
-                // Others take us for dead.
+                // Other clients consider this one dead.
                 return Ok(vec![Renewal::Lost; claims.len()]);
             }
-            // An occupied file must not hold up the others: after half of the caller's patience it is unknown.
+            // A busy file must not delay the others: after half of the caller's patience the answer
+            // is `Unknown`.
             let patience =
                 claims.iter().map(|claim| rules::call_timeout(claim.terms.ttl)).min().unwrap_or_default() / 2;
             let until = self.clock.now().after(patience);
@@ -343,7 +346,8 @@ impl Engine for FileEngine {
     }
 
     fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
-        // The watch is set by the call itself, not by the first poll. A file that is not there yet is made.
+        // The watch is set by the call itself, not by the first poll. The lock's file is made if it
+        // does not exist yet.
         let session = self.session();
         if let Err(Stop::Failed(error)) = session.store.file(&session.folder, &name, true) {
             return Step::ready(Err(error));
@@ -365,7 +369,7 @@ impl Engine for FileEngine {
 
     fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
         Step::new(async move {
-            // A lock that nobody ever took has no file, and looking does not make one.
+            // A lock that was never acquired has no file, and inspection does not make one.
             let session = self.session();
             if session.client.is_registered() && !session.folder.locks.exists(&wire::file_name(&name)) {
                 return Ok(LockView::free(name));
@@ -383,7 +387,7 @@ impl Engine for FileEngine {
             for name in names {
                 let view = match self.look(name.clone()).await {
                     Ok(view) => view,
-                    // One that is damaged, or not ours, does not hide the others.
+                    // A lock that is damaged, or belongs to another user, does not hide the others.
                     Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Denied) => {
                         LockView { trouble: Some(error.to_string()), ..LockView::free(name) }
                     }
@@ -402,7 +406,7 @@ impl Engine for FileEngine {
             match self.run(name.clone(), Op::Evict(claim)).await? {
                 Out::Evicted(party, token) => {
                     if let Some(party) = &party {
-                        // It is done, whether or not that can be written down.
+                        // The eviction is done, whether or not it can be logged.
                         if let Err(error) =
                             self.session().folder.audit(&inspect::audit_line(&name, party, token, &reason))
                         {

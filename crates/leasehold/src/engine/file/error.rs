@@ -1,16 +1,16 @@
-//! What the operating system says, in our words.
+//! Errors of system calls.
 
 use std::io;
 use std::path::Path;
 
 use crate::error::{Error, ErrorKind};
 
-/// An error of a system call on `path`.
+/// The error of a system call on `path`.
 pub(super) fn at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error {
     let error = error.into();
     let path = path.display();
     let (kind, advice) = match error.kind() {
-        // Ours, and it says why.
+        // Our own error, which has the reason.
         io::ErrorKind::PermissionDenied if error.get_ref().is_some() => (ErrorKind::Denied, ""),
         _ if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) => {
             (ErrorKind::Denied, "; it is a link, which was not made by us and is not followed: remove it")
@@ -24,7 +24,7 @@ pub(super) fn at(path: &Path, what: &str, error: impl Into<io::Error>) -> Error 
     Error::new(kind, format!("cannot {what} {path}{advice}")).caused_by(error)
 }
 
-/// A lock file that cannot be understood.
+/// The error of a damaged lock file.
 pub(super) fn damaged(path: &Path, why: &str) -> Error {
     let message = format!(
         "{} is damaged ({why}); nothing is granted, and nothing was changed. Put the file back from a copy, or move it away to \

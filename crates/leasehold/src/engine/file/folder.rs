@@ -1,4 +1,4 @@
-//! The folder: made, checked, and what else is kept in it.
+//! The folder itself: how it is made and checked, and its files besides the locks.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
@@ -16,17 +16,17 @@ use super::{error, wire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::LockName;
 
-/// `floor` and `clock` are a line each.
+/// The maximum size of `floor` and `clock`, which have one line each.
 const LINE: u64 = 256;
 
-/// A folder that was found fit to keep locks in.
+/// A folder that passed the checks.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: Dir,
     pub(super) locks: Dir,
     pub(super) clients: Dir,
     pub(super) records: Dir,
-    /// Which boot this is: claims of an earlier one are void.
+    /// The present boot: claims of an earlier boot are void.
     pub(super) boot: u128,
 }
 
@@ -40,7 +40,8 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Leases are read on the clock since boot, which a time namespace may set: all who use the folder must be in the same one.
+    /// Leases are read on the clock since boot, which a time namespace may shift: all users of the
+    /// folder must be in the same one.
     fn one_clock(&self) -> Result<()> {
         let namespace = fs::metadata("/proc/self/ns/time").map_or(0, |found| found.ino());
         let (boot, path) = (format!("{:032x} ", self.boot), self.root.path("clock"));
@@ -73,7 +74,7 @@ impl Folder {
         self.clients.path(&client_file(client))
     }
 
-    /// No new lock file may use a token up to this one.
+    /// New lock files start with tokens above this one.
     pub(super) fn floor(&self) -> Result<u64> {
         let path = self.root.path("floor");
         let Some(text) = self.root.read("floor", LINE).map_err(|e| error::at(&path, "read", e))? else { return Ok(0) };
@@ -81,11 +82,11 @@ impl Folder {
         number.ok_or_else(|| error::damaged(&path, "it is no number"))
     }
 
-    /// Raises the floor, for good, before a lock file whose tokens reached `token` is removed.
+    /// Raises the floor, durably, before a lock file whose tokens reached `token` is removed.
     pub(super) fn raise_floor(&self, token: u64) -> Result<()> {
         let (path, root) = (self.root.path("floor"), self.root());
         let latch = self.root.again().map_err(|e| error::at(root, "open", e))?;
-        // Whoever is in there may stand still: then the file to be removed stays for another time.
+        // A process inside may be stopped: then the lock file stays until a later sweep.
         flock(&latch, FlockOperation::NonBlockingLockExclusive).map_err(|e| error::at(root, "lock", e))?;
         if token <= self.floor()? {
             return Ok(());
@@ -94,14 +95,14 @@ impl Folder {
         replaced.and_then(|()| latch.sync_all()).map_err(|e| error::at(&path, "write", e))
     }
 
-    /// Adds a line to the record of evictions.
+    /// Adds a line to the log of evictions.
     pub(super) fn audit(&self, line: &str) -> Result<()> {
         const LOG: &str = "audit.log";
         let append = || self.root.open(LOG, OFlags::WRONLY | OFlags::APPEND);
         let write = || -> io::Result<()> {
             let file = match append() {
                 Err(missing) if missing.kind() == io::ErrorKind::NotFound => match self.root.create(LOG) {
-                    // Another process was quicker, or it is made now.
+                    // Another process was faster, or the file is made now.
                     Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
                     _ => append(),
                 },
@@ -113,17 +114,18 @@ impl Folder {
     }
 }
 
-/// What a client's file is called.
+/// The name of a client's file.
 pub(super) fn client_file(client: u128) -> String {
     format!("{client:032x}")
 }
 
-/// What a client's socket is called.
+/// The name of a client's socket.
 pub(super) fn bell_file(client: u128) -> String {
     format!("{client:032x}.bell")
 }
 
-/// The names of some files of a folder, at most `most`, others at each call where there are many; and how many there are.
+/// The names of at most `most` files of a folder, and the number of its files. If there are many,
+/// each call returns different ones.
 pub(super) fn some_of(dir: &Dir, most: usize) -> (Vec<String>, usize) {
     const LISTED: usize = 16_384;
     let names = dir.names(LISTED).unwrap_or_default();
@@ -132,12 +134,12 @@ pub(super) fn some_of(dir: &Dir, most: usize) -> (Vec<String>, usize) {
     (names.iter().cycle().skip(from).take(most.min(names.len())).cloned().collect(), names.len())
 }
 
-/// Whether the folder itself could be used. Nothing is made in it.
+/// Checks whether the folder itself can be used; makes nothing in it.
 pub(super) fn check_root(config: &Config) -> Result<()> {
     open_root(&Config { create: false, ..config.clone() }).map(drop)
 }
 
-/// Opens the folder itself; makes it, if it is not there and may be made.
+/// Opens the folder itself; makes it if it does not exist and `create` is set.
 fn open_root(config: &Config) -> Result<Dir> {
     let dir = &config.dir;
     let sharing = Sharing::asked_for(config);
@@ -161,7 +163,8 @@ fn open_root(config: &Config) -> Result<Dir> {
     Ok(Dir::new(fd, path, Sharing::of(config, &found)))
 }
 
-/// What to do about a refused folder that the URL names through a link and that is another user's: its mode is not ours to change.
+/// Explains what to do about a refused folder that the URL names through a link and that belongs to
+/// another user: we cannot change its mode.
 fn through_link(dir: &Path, real: &Path, refused: Error) -> Error {
     let direct = std::path::absolute(dir).is_ok_and(|dir| dir == real);
     let owner = fs::metadata(real).map(|found| found.uid()).ok().filter(|owner| *owner != geteuid().as_raw());
@@ -175,7 +178,7 @@ fn through_link(dir: &Path, real: &Path, refused: Error) -> Error {
     Error::new(ErrorKind::Denied, message)
 }
 
-/// A link that leads nowhere, or to where we may not look.
+/// The error for a link whose target does not exist, or is not accessible.
 fn dangling(dir: &Path, cause: io::Error) -> Error {
     let target = fs::read_link(dir).unwrap_or_default();
     let target = dir.parent().unwrap_or(Path::new("/")).join(target);
@@ -200,23 +203,24 @@ fn dangling(dir: &Path, cause: io::Error) -> Error {
     }
 }
 
-/// Makes the folder, and those above it.
+/// Makes the folder and its ancestors.
 fn make(dir: &Path, sharing: &Sharing) -> io::Result<()> {
     let above = dir.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if fs::metadata(above).is_ok_and(|found| !found.is_dir()) {
         return Err(io::ErrorKind::NotADirectory.into());
     }
-    // Those who share the folder must get to it.
+    // The users who share the folder must be able to reach it.
     DirBuilder::new().recursive(true).mode(if sharing.mode.is_some() { 0o755 } else { 0o700 }).create(above)?;
     let name = dir.file_name().and_then(|name| name.to_str()).ok_or(io::ErrorKind::InvalidFilename)?;
     let parent = openat(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     dir::make_folder(&parent, name, sharing)?;
-    // Its name must outlive a loss of power, or all tokens in it are lost. Not everybody may open what is above.
+    // Its name must survive a loss of power, or all tokens in it are lost. Not every user may open
+    // the parent.
     let _ = File::open(above).and_then(|above| above.sync_all());
     Ok(())
 }
 
-/// The folder is gone, and it is not for us to make another: whoever removed it may be about to put it back.
+/// The folder is gone, and the engine does not make a new one: it may be put back at any time.
 fn removed(dir: &Path) -> Error {
     let message = format!(
         "cannot make a lock in {}: the folder was removed while it was in use. Put it back, or make an empty one, and it is used again; tokens go on above those that this process has seen",
@@ -229,7 +233,7 @@ fn look_at(fd: &OwnedFd, path: &Path) -> Result<Stat> {
     fstat(fd).map_err(|e| error::at(path, "look at", e))
 }
 
-/// Refuses a folder that others could meddle with, or that no local kernel watches over.
+/// Refuses a folder that other users could tamper with, or that is not on a local file system.
 fn check(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
     let (found, shown) = (look_at(fd, path)?, path.display());
     let sharing = Sharing::of(config, &found);
@@ -257,12 +261,12 @@ fn check(config: &Config, fd: &OwnedFd, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// On what a folder lies, as far as can be told.
+/// The kind of file system that a folder is on, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Nothing that is known to be shared between hosts.
+    /// None of the file systems known to be shared between hosts.
     Local,
-    /// Anything: a program decides.
+    /// FUSE: the file system depends on a program.
     Fuse,
 }
 

@@ -1,4 +1,4 @@
-//! What others may see.
+//! Inspection of locks.
 
 use std::os::unix::fs::FileExt;
 use std::time::SystemTime;
@@ -36,7 +36,7 @@ pub(super) fn view(folder: &Folder, name: &LockName, latch: &Latch<'_>, table: &
     }
 }
 
-/// A line for the record of evictions.
+/// A line of the audit log, for an eviction.
 #[allow(clippy::disallowed_methods, reason = "for people to read; nothing is decided by it")]
 pub(super) fn audit_line(name: &LockName, party: &PartyView, fence: Option<Token>, reason: &str) -> String {
     let seconds = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -49,7 +49,8 @@ pub(super) fn audit_line(name: &LockName, party: &PartyView, fence: Option<Token
     )
 }
 
-/// The names of all locks that have a file and begin with `prefix`, in order. A damaged file's is read off its file name.
+/// The names of all locks that have a file and start with `prefix`, in order. The name of a damaged
+/// file is taken from its file name.
 pub(super) fn names(locks: &Dir, prefix: &str) -> Result<Vec<LockName>> {
     let mut names = Vec::new();
     for file in locks.names(usize::MAX).map_err(|e| error::at(locks.as_path(), "list", e))? {

@@ -1,73 +1,87 @@
-//! `file:` — locks between the processes of one host, kept in a folder. Nothing to install, nothing that runs.
+//! `file:` — locks between the processes of one host, kept in a folder. Nothing to install, and no
+//! server.
 //!
-//! `file:` is the user's own folder (`/var/lib/leasehold` for root, else `$XDG_STATE_HOME/leasehold` or
-//! `~/.local/state/leasehold`); `file:///dir` is that one. `?mode=0770` shares the folder with its group, `&group=` with another. The
-//! folder must be on a local file system.
+//! `file:` is the user's own folder (`/var/lib/leasehold` for root, else
+//! `$XDG_STATE_HOME/leasehold` or `~/.local/state/leasehold`); `file:///dir` names one.
+//! `?mode=0770` shares the folder with its group, `&group=` with another group. The folder must be
+//! on a local file system.
 //!
-//! # What is in the folder
-//! | path | what it is |
+//! # Files in the folder
+//! | path | content |
 //! |---|---|
 //! | `locks/NAME` | one file per lock: the token counter, then one slot per holder and waiter |
-//! | `clients/ID` | one file per client (an opened engine), locked by its process with `flock` as long as that lives |
-//! | `clients/ID.bell` | the client's datagram socket: others ring it |
-//! | `records/NAME` | one file per record, replaced whole; `.floor`: no record that is made from now on has a version up to this one |
-//! | `floor` | no lock file that is made from now on may use a token up to this one |
-//! | `audit.log` | a line per eviction |
-//! | `clock` | under which boot, and in which time namespace, the folder is used |
+//! | `clients/ID` | one file per client (an opened engine), locked by its process with `flock` until the process ends |
+//! | `clients/ID.bell` | the client's datagram socket, to which others send notifications |
+//! | `records/NAME` | one file per record, replaced as a whole; `.floor`: every new record has a version above this one |
+//! | `floor` | every new lock file starts with tokens above this one |
+//! | `audit.log` | one line per eviction |
+//! | `clock` | the boot, and the time namespace, in which the folder is used |
 //!
-//! # Who may use it
-//! A folder without `mode=` is private: it and all in it must be ours. In a shared one any member of the group can replace any entry, so
-//! everything is opened relative to directory handles and through no link, only files of one name are files of ours, and modes and groups
-//! are set by handle on what this process has just made. See `dir.rs` and `sharing.rs`.
+//! # Permissions
+//! A folder without `mode=` is private: it and everything in it must belong to this user. In a
+//! shared folder, any member of the group can replace any entry. So the engine opens everything
+//! relative to directory handles and follows no links. It trusts only files with a single name, and
+//! sets modes and groups by handle, only on what this process has just made. See `dir.rs` and
+//! `sharing.rs`.
 //!
 //! # A step
-//! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held for microseconds):
-//! read the file, apply one step of the same [`Table`](crate::logic::table::Table) that the memory engine has, write what
-//! changed, let go, ring the bells of those who were granted. A claim's holder does not keep the latch: it has a slot that says
-//! so, and its client's file proves that its process lives.
+//! Every step on a lock is one critical section under `flock` on the lock's file (the *latch*, held
+//! for microseconds). The process reads the file and applies one step of the same
+//! [`Table`](crate::logic::table::Table) that the memory engine uses. Then it writes the changes,
+//! unlocks the file, and notifies the clients of the claims that were granted. A holder does not
+//! keep the latch: its claim has a slot in the file, and its client's locked file proves that its
+//! process is alive.
 //!
-//! A client that dies drops its `flock`; whoever is blocked by one of its claims sees that, and takes the claim out. Each waiter
-//! watches the one client ahead of it ([`queue`](crate::logic::queue); the next in line for permits all holders) with inotify: the
-//! kernel reports the close of the client's file, also after SIGKILL. A bell says "look", and nothing is believed on its word: whoever rings may have stood
-//! still after it left the lock's file, and what it granted may be over. Should a bell or an event be missed, the waiter's own heartbeat (every third of a
-//! TTL) and its timer at the holder's lease end find the same: both are only hints.
+//! A client that dies loses its `flock`. A client that is blocked by one of its claims detects that
+//! and removes the claim. Each waiter watches the one client ahead of it with inotify
+//! ([`queue`](crate::logic::queue)); the first waiter for permits watches all holders. The kernel
+//! reports the close of the client's file, also after SIGKILL.
+//!
+//! A notification only means "check again": its sender may have been stopped after it left the
+//! lock's file, and a grant that it made may be over. If a notification or an inotify event is
+//! missed, the waiter's own heartbeat (every third of a TTL) and its timer at the end of the
+//! holder's lease find the same change. Both are only hints.
 //!
 //! # The order of writes
-//! What a step changes in one page is written with one `pwrite`, which a kill cannot split. Otherwise: first the slots that
-//! become free, then the counter, then the slots that are taken. So, wherever the process dies:
+//! If all changes of a step are in one page, the engine writes them with one `pwrite`, which a kill
+//! cannot split. Otherwise it writes first the slots that become free, then the counter, then the
+//! slots that are taken. So, wherever the process dies:
 //!
-//! | dies after | what others find |
+//! | dies after | state found by others |
 //! |---|---|
-//! | nothing written | the lock as before; the dead client's claims are taken out |
-//! | slots freed | nobody has the freed places; the queue is served by the next step, which the death itself wakes |
-//! | counter raised | a token that nobody got: skipped |
-//! | slots taken | the step is done; a granted waiter whose bell was not rung finds out by its own look |
+//! | no write | the lock as before; the dead client's claims are removed |
+//! | freed slots | free places without a holder; the death itself triggers the next step, which serves the queue |
+//! | raised counter | a token without a grant: skipped |
+//! | taken slots | the step is complete; a granted waiter without a notification finds its grant by its own check |
 //!
 //! # Tokens
-//! The counter is raised in the file before a slot shows the token, and lives in the page cache, which outlives the process.
-//! For the loss of power, tokens are *reserved* 4096 at a time: the intent is written and synced (`fdatasync`), and only then does the
-//! file say that they may be granted, so that nobody grants what may not be on disk. After a reboot (the file says under
-//! which boot it was written) counting starts after the intent. So 4095 of 4096 grants cost no disk write, and no token
-//! comes twice.
+//! The counter is raised in the file before a slot shows the token. It is in the page cache, which
+//! outlives the process. Against a loss of power, tokens are *reserved* 4096 at a time. The intent
+//! is written and synced (`fdatasync`), and only then does the file allow these tokens to be
+//! granted, so no process grants a token that may not be on disk. After a reboot (the file stores
+//! the boot in which it was written) counting starts after the intent. So 4095 of 4096 grants cost
+//! no disk write, and no token repeats.
 //!
 //! # Files of free locks
-//! A process that has made 128 lock files sweeps: the files of free locks that were not used for longest go, until 256 are left. The folder's
-//! floor is raised above all their tokens and synced; then each is unlinked under its own latch, if it is still free and has used no
-//! token above the floor. Who waited for the latch finds the file unlinked and makes a new one, which reads the floor inside its latch.
+//! A process that has made 128 lock files sweeps: it removes the files of the free locks that were
+//! unused for the longest time, until 256 are left. First it raises the folder's floor above all
+//! their tokens and syncs it. Then it unlinks each file under its own latch, if the lock is still
+//! free and has used no token above the floor. A process that waited for the latch finds the file
+//! unlinked and makes a new one, which reads the floor inside its latch.
 //!
 //! # Failures
-//! | failure | answer |
+//! | event | consequence |
 //! |---|---|
-//! | holder killed | freed at once: the first waiter's watch fires |
-//! | holder stopped past its TTL | its lease ends on the common clock; it knows so when it goes on |
-//! | killed between two system calls | see the order of writes |
-//! | stopped inside a step | others cannot enter that lock's file until it goes on or is killed: they get an error that says so |
-//! | stopped after a step, before it rings | the waiter finds its grant by its own look; a late ring makes it look once more |
-//! | reply lost | there is none to lose: the step is a function call |
-//! | disk full | an error before anything is granted; held locks can still be renewed and released in place |
+//! | holder killed | lock freed at once: the first waiter's watch fires |
+//! | holder stopped past its TTL | its lease expires on the common clock; it learns of that when it resumes |
+//! | process killed between two system calls | see the order of writes |
+//! | process stopped inside a step | other processes cannot enter that lock's file until it resumes or is killed, and get an error with that reason |
+//! | process stopped after a step, before it notifies | the waiter finds its grant by its own check; a late notification makes it check once more |
+//! | reply lost | impossible: the step is a function call |
+//! | disk full | an error before any grant; held locks can still be renewed and released in place |
 //! | file damaged | refused, with the file's name; nothing is overwritten |
-//! | folder removed or replaced while in use | holders are told at the next renewal; the next other step opens what is at the path now (`session.rs`) |
-//! | reboot | all claims are void, tokens go on above the reservation |
+//! | folder removed or replaced while in use | holders learn of it at their next renewal; the next other step opens the folder now at the path (`session.rs`) |
+//! | reboot | all claims are void; tokens continue above the reservation |
 
 mod bells;
 mod clients;

@@ -1,16 +1,17 @@
-//! Records: a file each, replaced whole.
+//! Records: one file each, replaced as a whole.
 //!
-//! Who writes holds `flock` on the folder `records`. A new version is written beside the old one, synced, and takes its name; then the
-//! folder is synced. Readers need no lock: they find the one or the other.
+//! A writer holds `flock` on the folder `records`. It writes the new version beside the old one,
+//! syncs it, and renames it over the old one; then it syncs the folder. Readers need no lock: they
+//! find one of the two versions.
 //!
-//! | what if | then |
+//! | event | consequence |
 //! |---|---|
-//! | the writer dies before the rename | the old version stands; the next writer takes the draft away |
-//! | … after it | the new one stands; whether it survives a loss of power is as open as it is for whoever lost the reply |
-//! | two write at once | one after the other; the second finds another version |
-//! | the writer is stopped inside | others can read, and get an error that says so when they write |
-//! | a record is removed | its version goes into `.floor` first, and is synced: no record that is made later starts below it |
-//! | a process's wall clock is wrong | nobody asks it: the time is what the kernel gives a file that was just touched |
+//! | the writer dies before the rename | the old version stays; the next writer removes the draft |
+//! | the writer dies after the rename | the new version stays; whether it survives a loss of power is unknown, as after a lost reply |
+//! | two clients write at once | one after the other; the second finds another version |
+//! | the writer is stopped inside | others can read, and get an error with that reason when they write |
+//! | a record is removed | its version goes into `.floor` first, and is synced: every later record starts above it |
+//! | a process's wall clock is wrong | no effect: the time is what the kernel gives a file that was just touched |
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -32,11 +33,11 @@ use crate::name::LockName;
 
 const MAGIC: &str = "leasehold record 1";
 
-/// What a new version is called until it is whole.
+/// The name of a new version until it is complete.
 const DRAFT: &str = ".new";
 const FLOOR: &str = ".floor";
 
-/// No record's file is longer: its head, its name and its value.
+/// The maximum size of a record's file: its header, its name and its value.
 const LONGEST: u64 = MAX_RECORD as u64 + 4096;
 
 impl FileEngine {
@@ -47,7 +48,7 @@ impl FileEngine {
         Ok(found.map_or_else(|| Record::absent(now), |(version, value)| Record { version, value, now }))
     }
 
-    /// Writes, unless whoever asked has gone while others were in the way.
+    /// Writes a record, unless the caller is gone by the time the write could start.
     pub(super) fn write_record(
         &self,
         name: &LockName,
@@ -86,7 +87,7 @@ impl FileEngine {
         }
     }
 
-    /// Lets nobody else write until it is dropped.
+    /// Excludes other writers until it is dropped.
     fn record_latch(&self, folder: &Folder) -> Result<File> {
         let latch = folder.records.again().map_err(|e| error::at(folder.records.as_path(), "open", e))?;
         let folder = folder.records.as_path();
@@ -103,7 +104,7 @@ impl FileEngine {
     }
 }
 
-/// The names of all records that begin with `prefix`, in order.
+/// The names of all records that start with `prefix`, in order.
 pub(super) fn names(folder: &Folder, prefix: &str) -> Result<Vec<LockName>> {
     let dir = &folder.records;
     let mut names = Vec::new();
@@ -115,14 +116,14 @@ pub(super) fn names(folder: &Folder, prefix: &str) -> Result<Vec<LockName>> {
     Ok(names)
 }
 
-/// Whose record a file is; `None` if it was removed meanwhile.
+/// The name of the record in a file; `None` if it was removed meanwhile.
 fn name_in(folder: &Folder, file: &str) -> Result<Option<LockName>> {
     let Some(text) = text(folder, file)? else { return Ok(None) };
     let name = text.split('\n').nth(2).and_then(|name| LockName::new(name).ok());
     name.map(Some).ok_or_else(|| damaged(&folder.records.path(file), "it does not say whose it is"))
 }
 
-/// The version and the value; `None` if there is no record.
+/// The version and the value; `None` if the record does not exist.
 fn read(folder: &Folder, name: &LockName) -> Result<Option<(u64, String)>> {
     let file = wire::file_name(name);
     let Some(text) = text(folder, &file)? else { return Ok(None) };
@@ -160,13 +161,14 @@ fn decode(text: &str, name: &LockName) -> Result<(u64, String), &'static str> {
     Ok((version, value.to_owned()))
 }
 
-/// Sixteen digits of it are enough to notice damage; nobody is kept out by it.
+/// Sixteen hexadecimal digits are enough to detect damage; they are no protection against an
+/// attacker.
 fn checksum(name: &LockName, version: u64, value: &str) -> String {
     let digest = Sha256::digest(format!("{version}\n{name}\n{value}"));
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Puts a file in place of another of this name, whole and on disk.
+/// Replaces the file of this name, as a whole and durably.
 fn put(folder: &Folder, name: &str, content: &[u8]) -> Result<()> {
     let write = || -> io::Result<()> {
         let mut file = folder.records.create_anew(DRAFT)?;
@@ -177,12 +179,13 @@ fn put(folder: &Folder, name: &str, content: &[u8]) -> Result<()> {
     write().map_err(|e| error::at(&folder.records.path(name), "write", e))
 }
 
-/// Makes what was done in the folder durable. It is done; whether it stays is not known if this fails.
+/// Makes a change of the folder durable. The change is done already; if this fails, its durability
+/// is unknown.
 fn sync(latch: &File, path: &Path) -> Result<()> {
     latch.sync_all().map_err(|e| error::at(path, "sync", e).effect_unknown())
 }
 
-/// No record that is made from now on may have a version up to this one.
+/// The version up to which no new record may start.
 fn floor(folder: &Folder) -> Result<u64> {
     let path = folder.records.path(FLOOR);
     text(folder, FLOOR)?.map_or(Ok(0), |text| text.trim().parse().map_err(|_| damaged(&path, "it is no number")))
@@ -193,7 +196,7 @@ fn raise_floor(folder: &Folder, version: u64) -> Result<()> {
         return Ok(());
     }
     put(folder, FLOOR, format!("{version}\n").as_bytes())?;
-    // Before the record goes: otherwise a loss of power could leave neither.
+    // Before the record is removed: otherwise a loss of power could leave neither.
     folder.records.sync().map_err(|e| error::at(&folder.records.path(FLOOR), "sync", e))
 }
 

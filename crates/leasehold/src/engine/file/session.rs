@@ -1,5 +1,6 @@
-//! This process in one folder: its handles, its file among the clients, the lock files it has open. If the folder is removed or
-//! replaced, the session is over, and the next one begins in what is at the folder's path then.
+//! A session: this process in one folder, with its handles, its client file, and its open lock
+//! files. If the folder is removed or replaced, the session is over, and the next one opens the
+//! folder that is at the path then.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,21 +18,22 @@ use super::store::{self, Store};
 use crate::claim::Holder;
 use crate::error::Result;
 
-/// A client of one folder, registered there until this is dropped.
+/// A client of one folder, registered there until the session is dropped.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) folder: Folder,
     pub(super) client: Client,
     pub(super) store: Store,
-    /// Tokens up to here were granted in a folder that has gone: none of them is granted again.
+    /// The highest token granted in an earlier folder that is gone. No token up to it is granted
+    /// again.
     pub(super) least: u64,
-    /// The highest token that was seen.
+    /// The highest token seen.
     highest: AtomicU64,
     attendant: OnceLock<JoinHandle<()>>,
 }
 
 impl Session {
-    /// Opens the folder and registers there.
+    /// Opens the folder and registers a client there.
     pub(super) fn open(config: &Config) -> Result<Self> {
         Self::open_above(config, 0)
     }
@@ -47,14 +49,15 @@ impl Session {
         Ok(session)
     }
 
-    /// Begins to listen to what other clients tell this one.
+    /// Starts to receive notifications from other clients.
     pub(super) fn listen(&self, bells: &Arc<Bells>) -> Result<()> {
         let bell = Bells::open(&self.folder, self.client.id)?;
         self.attendant.get_or_init(|| tokio::spawn(Arc::clone(bells).attend(bell)));
         Ok(())
     }
 
-    /// The session that follows this one, whose folder has gone. The folder itself is not made: see [`Config::create`].
+    /// The next session, after the folder of this one is gone. It does not make the folder itself:
+    /// see [`Config::create`].
     pub(super) fn next(&self, config: &Config, bells: &Arc<Bells>) -> Result<Self> {
         let next = Self::open_above(&Config { create: false, ..config.clone() }, self.highest.load(Ordering::SeqCst))?;
         next.listen(bells)?;
@@ -68,7 +71,7 @@ impl Session {
         self.highest.fetch_max(token, Ordering::SeqCst);
     }
 
-    /// The file system's present time, which the wall clock of no process can falsify.
+    /// The file system's present time, which no process's wall clock can falsify.
     pub(super) fn file_system_time(&self) -> Result<Duration> {
         self.client.touch().map_err(|e| error::at(self.client.path(), "touch", e))
     }

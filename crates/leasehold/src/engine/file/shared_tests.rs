@@ -1,4 +1,5 @@
-//! A folder that is shared with a group: what a member of the group puts into it must not reach beyond it.
+//! A folder that is shared with a group: what a member of the group puts into it must have no
+//! effect outside it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -24,7 +25,7 @@ async fn take(locks: &Locks, name: &str) -> crate::Result<()> {
     Ok(())
 }
 
-/// A file of ours outside the folder that is none of the group's business.
+/// A file of ours outside the folder that the group must not access.
 fn private_file(home: &Home) -> PathBuf {
     let path = home.dir.with_file_name("private-file");
     fs::write(&path, "private").unwrap();
@@ -129,7 +130,7 @@ async fn the_mode_of_a_folder_that_was_there_is_not_changed() {
     let locks = open(&home, "?mode=0770").await.unwrap();
     take(&locks, "a").await.unwrap();
     assert_eq!(mode(&home.dir), 0o1777);
-    // One that its group cannot use is refused, and stays as it is.
+    // A folder that its group cannot use is refused, and stays as it is.
     let other = Home::new();
     fs::create_dir(&other.dir).unwrap();
     chmod(&other.dir, 0o700);

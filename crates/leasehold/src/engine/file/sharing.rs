@@ -1,7 +1,8 @@
-//! Who may use a folder and what is in it: only us, or a group, or all users of the host.
+//! Who may use a folder and its content: this user only, a group, or all users of the host.
 //!
-//! Group and permissions are given only to what this process has just made, by its handle. What was there before keeps its own,
-//! with one exception: a folder that was private, made by us, and is now opened with `mode=` ([`Sharing::extend`]).
+//! Group and permissions are set only on what this process has just made, by its handle. Existing
+//! files keep theirs, with one exception: a private folder that we made and that is now opened with
+//! `mode=` ([`Sharing::extend`]).
 
 use std::fs::File;
 use std::io;
@@ -19,25 +20,25 @@ use crate::error::{Error, ErrorKind, Result};
 /// How a folder is shared.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sharing {
-    /// The permissions that the URL asks for; `None`: private.
+    /// The permissions in the URL; `None`: private.
     pub(super) mode: Option<u32>,
-    /// The group of what is made; `None`: as the system gives it.
+    /// The group of new files; `None`: the system's default.
     group: Option<u32>,
 }
 
 impl Sharing {
-    /// Of a folder that is about to be made.
+    /// For a folder that is about to be made.
     pub(super) fn asked_for(config: &Config) -> Self {
         Self { mode: config.mode, group: config.group }
     }
 
-    /// Of a folder that is there: all that is made in it gets its group, if we may give it.
+    /// For an existing folder: new files in it get its group, if we are allowed to set it.
     pub(super) fn of(config: &Config, root: &Stat) -> Self {
         let of_root = config.mode.filter(|_| is_member(root.st_gid)).map(|_| root.st_gid);
         Self { mode: config.mode, group: config.group.or(of_root) }
     }
 
-    /// The permissions of a folder. Its group goes on to what is made in it.
+    /// The permissions of a folder. New entries inherit its group.
     pub(super) fn folder_mode(&self) -> Option<Mode> {
         let hand_down = |mode: u32| if mode & 0o070 == 0 { mode } else { mode | 0o2000 };
         self.mode.map(|mode| Mode::from_raw_mode(hand_down(mode)))
@@ -47,7 +48,7 @@ impl Sharing {
         self.mode.map(|mode| Mode::from_raw_mode(mode & 0o666))
     }
 
-    /// The group to give to what has the group `found`.
+    /// The group to set on a file that has the group `found`.
     pub(super) fn group_to_set(&self, found: u32) -> Option<Gid> {
         self.group.filter(|group| *group != found).map(Gid::from_raw)
     }
@@ -61,7 +62,8 @@ impl Sharing {
         Ok(fchmod(file, mode)?)
     }
 
-    /// Shares a socket of ours. A handle that only names it can be changed through /proc, and nothing else can take its place there.
+    /// Shares a socket of ours. A handle that only names it can be changed through /proc, where
+    /// nothing else can take its place.
     pub(super) fn share_socket(&self, socket: &OwnedFd) -> io::Result<()> {
         if let Some(group) = self.group_to_set(fstat(socket)?.st_gid) {
             chownat(socket, "", None, Some(group), AtFlags::EMPTY_PATH)?;
@@ -70,7 +72,7 @@ impl Sharing {
         Ok(chmod(format!("/proc/self/fd/{}", socket.as_raw_fd()), mode)?)
     }
 
-    /// What is in a private folder is ours.
+    /// Checks that the content of a private folder belongs to this user.
     pub(super) fn check_owner(&self, found: &Stat, path: &Path) -> Result<()> {
         let us = geteuid().as_raw();
         if self.mode.is_some() || found.st_uid == us {
@@ -85,7 +87,7 @@ impl Sharing {
         Err(Error::new(ErrorKind::Denied, message))
     }
 
-    /// What to do about a folder that we may not enter.
+    /// Explains what to do about a folder that we may not enter.
     pub(super) fn denied(&self, path: &Path, cause: io::Error) -> Error {
         let shown = path.display();
         let Ok(found) = rustix::fs::stat(path) else { return error::at(path, "open", cause) };
@@ -108,7 +110,8 @@ impl Sharing {
         Error::new(ErrorKind::Denied, message).caused_by(cause)
     }
 
-    /// Refuses a folder that was there before and is not shared as the URL asks. Its mode is its administrator's.
+    /// Refuses an existing folder that is not shared as the URL asks. Its mode is up to its
+    /// administrator.
     pub(super) fn check_folder(config: &Config, mode: u32, found: &Stat, path: &Path) -> Result<()> {
         let (shown, has) = (path.display(), found.st_mode & 0o7777);
         if has & 0o007 == 0o007 {
@@ -134,8 +137,9 @@ impl Sharing {
         Ok(())
     }
 
-    /// Shares a folder that this engine made, and that was private so far: no other user could put anything into it. Nothing is done to
-    /// a folder that is not such a one, or that lies behind a link, which another user may have put there.
+    /// Shares a folder that this engine made as private, so that no other user could put anything
+    /// into it. It changes no other folder, and none behind a link, which another user may have put
+    /// there.
     pub(super) fn extend(&self, config: &Config, root: &OwnedFd, path: &Path) -> Result<bool> {
         let (private, shared) = (Sharing { mode: None, group: None }, *self);
         let found = fstat(root).map_err(|e| error::at(path, "look at", e))?;
@@ -183,7 +187,7 @@ impl Sharing {
     }
 }
 
-/// A user's name, where /etc/passwd has it, and number.
+/// A user's name, if /etc/passwd has it, and number.
 pub(super) fn user(number: u32) -> String {
     let all = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     let found = all.lines().find_map(|line| {
@@ -194,7 +198,7 @@ pub(super) fn user(number: u32) -> String {
     found.map_or_else(|| number.to_string(), |name| format!("{name} ({number})"))
 }
 
-/// The groups that this process is in.
+/// The groups of this process.
 fn groups() -> Vec<u32> {
     let mut groups: Vec<u32> = getgroups().unwrap_or_default().into_iter().map(Gid::as_raw).collect();
     groups.push(getegid().as_raw());

@@ -1,4 +1,4 @@
-//! One step on one lock: enter its file, apply a step of the table, write, leave, ring.
+//! One step on one lock: latch its file, apply a step of the table, write, unlatch, notify.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, TryLockError};
@@ -17,18 +17,18 @@ use crate::logic::queue::{Line, relinked};
 use crate::logic::table::{Departure, Granted, Party, Table, Verdict};
 use crate::name::LockName;
 
-/// What to do. Plain data, so that a step that could not be taken at once is taken later.
+/// What to do. Plain data, so that a step that cannot be taken immediately can be taken later.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Attempt {
         claim: Arc<Claim>,
         queue: bool,
     },
-    /// How a claim stands; one that is not there is not let in.
+    /// Reads the state of a claim; does not add a claim that is absent.
     Look(ClaimId),
     Renew(ClaimId),
     Depart(ClaimId),
-    /// Takes out what a client left that may be dead.
+    /// Removes the claims of a client that may be dead.
     Bury(u128),
     Inspect,
     Evict(ClaimId),
@@ -36,7 +36,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// The claim that asks how it stands.
+    /// The claim whose state is asked for.
     fn asker(&self) -> Option<ClaimId> {
         match self {
             Self::Attempt { claim, .. } => Some(claim.id),
@@ -46,7 +46,7 @@ impl Op {
     }
 }
 
-/// What came of it.
+/// The result of a step.
 #[derive(Debug)]
 pub(super) enum Out {
     /// The verdict, when the next lease ends, and the clients that a queued claim should watch.
@@ -57,13 +57,13 @@ pub(super) enum Out {
     View(LockView),
     Evicted(Option<PartyView>, Option<Token>),
     ReleaseRequested(Option<PartyView>),
-    /// The file was removed under us.
+    /// The file was removed during the step.
     Gone,
 }
 
 impl FileEngine {
-    /// Takes a step. With `patient` it may wait for the disk, and is not taken if whoever asked has gone meanwhile; otherwise it is a
-    /// matter of microseconds.
+    /// Takes a step. With `patient` it may wait for the disk, and does nothing if the caller is
+    /// dropped meanwhile; otherwise it takes microseconds.
     pub(super) fn step(&self, name: &LockName, op: &Op, patient: Option<&AtomicBool>) -> Result<Out, Stop> {
         let (may_block, session) = (patient.is_some(), self.session());
         loop {
@@ -88,7 +88,8 @@ impl FileEngine {
                 continue;
             }
             if patient.is_some_and(|dropped| dropped.load(Ordering::SeqCst)) {
-                // Inside the latch: what cleans up after the caller comes after this, and finds nothing left to come.
+                // Inside the latch: the clean-up after the caller runs later, and no grant can
+                // follow it.
                 return Err(Stop::Failed(Error::new(ErrorKind::Closed, "whoever asked has gone")));
             }
             let (out, rings) = self.inside(&session, name, op, &mut latch, may_block)?;
@@ -97,7 +98,8 @@ impl FileEngine {
             for (client, claim, ring) in rings {
                 self.ring(&session, client, claim, ring);
             }
-            // What was held in a folder or file that others no longer find excluded them no longer: it was lost before it was released.
+            // A lock in a folder or file that others do not find any more did not exclude them: it
+            // was lost before this release.
             return Ok(match out {
                 Out::Departed(_) if !there || !linked => Out::Departed(Departure::Absent),
                 out => out,
@@ -150,13 +152,14 @@ impl FileEngine {
             let relinked = table.waiters.iter().filter(|party| relinked.contains(&party.claim));
             rings.extend(relinked.map(|party| (party.note.client, party.claim, Ring::Look)));
         }
-        // A hand-over to a shorter lease: the next in line must look again sooner than it was told.
+        // After a hand-off to a shorter lease, the first waiter must check again sooner than its
+        // last recheck time.
         let sooner = table.next_expiry().zip(end).is_some_and(|(now, before)| now < before);
         if sooner || (!table.waiters.is_empty() && crowd != self::crowd(&table)) {
             rings.extend(table.waiters.front().map(|first| (first.note.client, first.claim, Ring::Look)));
         }
         if let (Some(claim), Out::Verdict(Verdict::Queued(_), _, ahead)) = (op.asker(), &out) {
-            // Inside the latch: nobody can ring before we listen.
+            // Inside the latch, so that no notification can come before we listen.
             self.bells.listen(claim, ahead.clone());
         }
         if parties(&table).count() as u64 > wire::MOST_SLOTS {
@@ -170,14 +173,14 @@ impl FileEngine {
     }
 }
 
-/// Whom to ring: the client, the claim, and what to say.
+/// The notifications to send: client, claim and content.
 type Rings = Vec<(u128, ClaimId, Ring)>;
 
-/// What a step did.
+/// The result of applying a step.
 struct Played {
     out: Out,
     granted: Granted,
-    /// Whom to tell, besides those who were granted.
+    /// A notification besides those for the grants.
     ring: Option<(u128, ClaimId, Ring)>,
 }
 
@@ -249,7 +252,8 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
     }
 
     fn evict(&mut self, claim: ClaimId, table: &mut Table<Note>) -> Played {
-        // What died before is no holder that stays, and what is not shown cannot be meant.
+        // A dead client is no remaining holder, and a claim that inspection does not show cannot be
+        // the target.
         self.bury_dead(table, true);
         let before = table.settle(self.now, self.token);
         let view = self.view(table);
@@ -261,7 +265,7 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         Played { out: Out::Evicted(party, evicted.advice), granted, ring: Some(ring) }
     }
 
-    /// Asks a holder to release its claim. Nothing is written down: the request is a ring.
+    /// Asks a holder to release its claim. The request is only a notification; nothing is written.
     fn request_release(&mut self, claim: ClaimId, table: &mut Table<Note>) -> Played {
         self.bury_dead(table, true);
         let granted = table.settle(self.now, self.token);
@@ -270,7 +274,8 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         Played { out: Out::ReleaseRequested(party), granted, ring }
     }
 
-    /// Tries to enter; if somebody is in the way, looks whether they live, and only then joins the queue.
+    /// Tries to acquire; if other claims are in the way, first checks that their clients are alive,
+    /// and only then queues.
     fn attempt(&mut self, table: &mut Table<Note>, claim: &Arc<Claim>, queue: bool) -> (Verdict, Granted) {
         let terms = &claim.terms;
         let party = || Party {
@@ -298,7 +303,7 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         (verdict, granted)
     }
 
-    /// How a queued claim stands, after a look whether those in its way live.
+    /// The state of a queued claim, after checking that the clients in its way are alive.
     fn look(&mut self, table: &mut Table<Note>, claim: ClaimId) -> (Verdict, Granted) {
         let (verdict, mut granted) = table.look(claim, self.now, self.token);
         if !matches!(verdict, Verdict::Queued(_)) || !self.bury_dead(table, false) {
@@ -309,7 +314,8 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         (verdict, granted)
     }
 
-    /// Takes out the claims of dead clients, of the holders or of all. `true` if there were any.
+    /// Removes the claims of dead clients, of the holders or of all parties. `true` if there were
+    /// any.
     fn bury_dead(&self, table: &mut Table<Note>, all: bool) -> bool {
         let waiters = table.waiters.iter().filter(|_| all);
         let mut clients: Vec<u128> = table.holders.iter().chain(waiters).map(|party| party.note.client).collect();
@@ -322,7 +328,8 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         !clients.is_empty()
     }
 
-    /// A claim of a session that is over is lost, though it may still stand there: others take its client for dead.
+    /// Removes a claim of a session that is over. It is lost even if it is still in the file,
+    /// because others consider its client dead.
     fn end_of_an_earlier_session(&self, op: &Op, table: &mut Table<Note>) {
         let claim = match op {
             Op::Renew(claim) => Some(*claim),
@@ -334,7 +341,8 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
         }
     }
 
-    /// The lock is not handed to the dead.
+    /// Removes dead clients from the front of the queue, so that the lock is not handed off to
+    /// them.
     fn skip_dead_waiters(&self, table: &mut Table<Note>) {
         while let Some(first) = table.waiters.front() {
             if self.session.is_alive(first.note.client) {
@@ -346,14 +354,15 @@ impl<T: FnMut() -> Token> Stage<'_, '_, T> {
     }
 }
 
-/// A dead client's claims are over, wherever they stand.
+/// Removes all claims of a dead client.
 fn remove_client(table: &mut Table<Note>, client: u128) {
     table.holders.retain(|party| party.note.client != client);
     table.waiters.retain(|party| party.note.client != client);
 }
 
-/// Whose death would concern a queued claim: that of the one party ahead which it watches; but if it is next in line for
-/// permits, that of any holder, since each may leave enough of them.
+/// The clients whose death concerns a queued claim: that of the one party ahead which it watches.
+/// The first waiter for permits watches all holders of permits, because each may free enough of
+/// them.
 fn watched_clients(table: &Table<Note>, claim: ClaimId, verdict: Verdict) -> Vec<u128> {
     if !matches!(verdict, Verdict::Queued(_)) {
         return Vec::new();
@@ -369,7 +378,7 @@ fn watched_clients(table: &Table<Note>, claim: ClaimId, verdict: Verdict) -> Vec
     parties(table).filter(|party| Some(party.claim) == ahead).map(|party| party.note.client).collect()
 }
 
-/// The clients of those who hold permits, all of whom the next in line watches.
+/// The clients of the holders of permits, all of which the first waiter watches.
 fn crowd(table: &Table<Note>) -> Vec<u128> {
     let permits = table.holders.iter().filter(|holder| matches!(holder.mode, Mode::Permits { .. }));
     permits.map(|holder| holder.note.client).collect()

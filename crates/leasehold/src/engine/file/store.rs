@@ -18,19 +18,20 @@ use crate::error::{Error, Result};
 use crate::logic::table::Table;
 use crate::name::LockName;
 
-/// How many lock files are kept open while nobody uses them.
+/// How many unused lock files are kept open.
 const KEPT_OPEN: usize = 256;
 
 /// Why a step was not taken; nothing was changed.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// Somebody else is in the file right now.
+    /// Another process is in the file right now.
     Busy,
     /// Tokens must be put on disk first, which blocks.
     NeedsSync,
-    /// The folder is not the one any more that others see at its path: it must be opened again, which blocks.
+    /// Other processes do not see this folder at its path any more: it must be opened again, which
+    /// blocks.
     FolderGone,
-    /// It failed.
+    /// The step failed.
     Failed(Error),
 }
 
@@ -40,7 +41,7 @@ impl From<Error> for Stop {
     }
 }
 
-/// The lock files that are open.
+/// The open lock files.
 #[derive(Debug, Default)]
 pub(super) struct Store {
     open: Mutex<HashMap<LockName, Arc<Mutex<LockFile>>>>,
@@ -49,7 +50,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// The file of a lock; if there is none it is made, which needs the disk.
+    /// The file of a lock; makes it if it does not exist, which needs the disk.
     pub(super) fn file(&self, folder: &Folder, name: &LockName, may_block: bool) -> Result<Arc<Mutex<LockFile>>, Stop> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(file) = open.get(name) {
@@ -65,30 +66,30 @@ impl Store {
         Ok(file)
     }
 
-    /// Whether so many files were made that it is time to sweep; once for so many.
+    /// Whether enough files were made for a sweep; resets the count if so.
     pub(super) fn sweep_is_due(&self) -> bool {
         let due = |made: usize| (made >= MADE).then_some(0);
         self.made.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
     }
 
-    /// Forgets a file that is gone from the folder.
+    /// Drops a file that was removed from the folder.
     pub(super) fn forget(&self, name: &LockName) {
         self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 }
 
-/// One lock's file, with what was last read from it.
+/// One lock's file, and what was last read from it.
 #[derive(Debug)]
 pub(super) struct LockFile {
     file: File,
     path: PathBuf,
-    /// What is in the file, as far as its slots are in use; what lies beyond means nothing.
+    /// The file's content, as far as its slots are in use; the rest is meaningless.
     pub(super) image: Vec<u8>,
     pub(super) counters: Counters,
 }
 
 impl LockFile {
-    /// Opens a lock's file, and says whether it was made.
+    /// Opens a lock's file; `true` if it was made.
     fn open(folder: &Folder, name: &LockName, may_block: bool) -> Result<(Self, bool), Stop> {
         let file = wire::file_name(name);
         match Self::existing(folder, &file) {
@@ -97,7 +98,7 @@ impl LockFile {
             Ok(None) => {
                 make(folder, name, &file)?;
                 let made = Self::existing(folder, &file)?;
-                // Another process may sweep it away before we use it: then all over again.
+                // Another process may remove it in a sweep before we use it: then start over.
                 made.map(|made| (made, true)).ok_or(Stop::Busy)
             }
             Err(error) => Err(error.into()),
@@ -113,7 +114,7 @@ impl LockFile {
         }
     }
 
-    /// Enters the file if nobody else is in it. Left when the latch is dropped.
+    /// Latches the file unless it is latched already. Dropping the latch unlocks it.
     pub(super) fn latch(&mut self) -> Result<Latch<'_>, Stop> {
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Latch(self)),
@@ -128,28 +129,30 @@ impl LockFile {
     }
 }
 
-/// After so many new files a process sweeps.
+/// After making this many files, a process sweeps.
 const MADE: usize = 128;
 
-/// So many files of free locks stay, because making one waits for the disk. Above that the oldest go.
+/// This many files of free locks stay, because making one waits for the disk. Above that, the
+/// oldest are removed.
 const KEPT: usize = 256;
 
-/// For how long a file must have been idle to go in any case.
+/// A file that was idle for this long is removed in any case.
 const IDLE: Duration = Duration::from_secs(24 * 3600);
 
-/// After this time nobody is about to take away the second name of a file that was just made.
+/// After this time no process is about to remove the second name of a new file.
 const NAMED: Duration = Duration::from_secs(60);
 
-/// How many files one sweep looks at.
+/// How many files one sweep checks.
 const LOOKED_AT: usize = 512;
 
-/// How many files a sweep takes away at most: when a client starts, and while it runs.
+/// The maximum number of files that a sweep removes: when a client starts, and while it runs.
 pub(super) const AT_START: usize = 32;
 pub(super) const RUNNING: usize = 256;
 
-/// Takes away files of locks that are free, so that the folder does not grow with every name ever used: those that were not used for a
-/// day and, where there are many, those that were not used for longest; at most `most`. Their tokens are not forgotten: the folder's
-/// floor is raised above them first. `now` is the file system's.
+/// Removes files of free locks, so that the folder does not grow with every name ever used. It
+/// removes files that were unused for a day and, if there are many, those that were unused for the
+/// longest time; at most `most`. To keep tokens rising, it first raises the folder's floor above
+/// theirs. `now` is the file system's time.
 pub(super) fn sweep(folder: &Folder, now: Duration, most: usize) {
     let (names, all) = folder::some_of(&folder.locks, LOOKED_AT);
     let mut aged: Vec<(Duration, String)> =
@@ -159,7 +162,8 @@ pub(super) fn sweep(folder: &Folder, now: Duration, most: usize) {
     let mut idle = Vec::new();
     for (age, name) in aged {
         if name.starts_with('.') {
-            // A draft whose maker died; if it is a lock's second name, nobody can use that lock. Another process may be quicker.
+            // A draft whose maker died. If it is a lock's second name, that lock cannot be used.
+            // Another process may be faster.
             let named = folder.locks.stat(&name).is_ok_and(|found| found.st_nlink > 1);
             if age >= IDLE || (named && age >= NAMED) {
                 let _ = folder.locks.remove(&name);
@@ -188,15 +192,16 @@ fn age(folder: &Folder, name: &str, now: Duration) -> Option<Duration> {
     Some(now.saturating_sub(Duration::from_secs(then)))
 }
 
-/// Which tokens a lock's file may have used up, if the lock is free.
+/// The highest token that a lock's file may have used, if the lock is free.
 fn idle_intent(folder: &Folder, file: &str) -> Result<Option<u64>> {
     let Some(mut file) = LockFile::existing(folder, file)? else { return Ok(None) };
     let Ok(mut latch) = file.latch() else { return Ok(None) };
     Ok(latch.is_idle(folder)?.then_some(latch.0.counters.intent))
 }
 
-/// Takes away the files of locks that are still free. One raise of the floor, which waits for the disk, is enough for all, and no lock is
-/// kept busy meanwhile. Who has a file open finds it unlinked on entering it, and opens the new one.
+/// Removes the files of locks that are still free. Raising the floor waits for the disk, so it is
+/// raised once for all, with no lock kept busy meanwhile. A process that has a file open finds it
+/// unlinked when it enters it, and opens the new one.
 fn retire(folder: &Folder, idle: &[(String, u64)]) -> Result<()> {
     let Some(floor) = idle.iter().map(|(_, intent)| *intent).max() else { return Ok(()) };
     folder.raise_floor(floor)?;
@@ -210,7 +215,7 @@ fn retire(folder: &Folder, idle: &[(String, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Makes a lock's file: whole before it has its name, so that no half-made one is ever seen.
+/// Makes a lock's file. It is complete before it has its name, so no process sees a half-made one.
 fn make(folder: &Folder, name: &LockName, file: &str) -> Result<()> {
     let draft = format!(".new-{:032x}", crate::random::bits());
     let page = wire::first_page(name, folder.floor()?);
@@ -220,23 +225,23 @@ fn make(folder: &Folder, name: &LockName, file: &str) -> Result<()> {
         // A name without its content would be a damaged file after a loss of power.
         made.sync_all()?;
         match folder.locks.rename_new(&draft, file) {
-            // Somebody else was quicker: theirs it is.
+            // Another process was faster: use its file.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             other => other,
         }
     };
     let made = write().map_err(|e| error::at(&folder.locks.path(file), "make", e));
-    // It has its name now, or was not even made, or is in the way.
+    // The draft was renamed, was never made, or is in the way.
     let _ = folder.locks.remove(&draft);
     made
 }
 
-/// The right to change a lock's file.
+/// The exclusive right to change a lock's file.
 pub(super) struct Latch<'a>(pub(super) &'a mut LockFile);
 
 impl Drop for Latch<'_> {
     fn drop(&mut self) {
-        // Fails for no descriptor that could be locked.
+        // Cannot fail for a descriptor that could be locked.
         let _ = flock(&self.0.file, FlockOperation::Unlock);
     }
 }
@@ -251,14 +256,14 @@ impl Latch<'_> {
         }
     }
 
-    /// Reads the file of whatever lock it is.
+    /// Reads the file of whichever lock it belongs to.
     fn read_any(&mut self, boot: u128) -> Result<LockName> {
         self.load(boot)?;
         let name = wire::name_of(&self.0.image).ok().and_then(|name| LockName::new(name).ok());
         name.ok_or_else(|| error::damaged(&self.0.path, "its name is no lock name"))
     }
 
-    /// Whether nobody holds or waits for the lock, and the file is the one that others open.
+    /// Whether the lock has no holders and waiters, and the file is the one that others open.
     fn is_idle(&mut self, folder: &Folder) -> Result<bool> {
         let name = self.read_any(folder.boot)?;
         let slots = self.0.counters.slots as usize;
@@ -266,7 +271,7 @@ impl Latch<'_> {
         Ok(idle && self.0.is_linked() && folder.lock_path(&name) == self.0.path)
     }
 
-    /// Reads the file into `image`. Whatever an earlier boot left is void.
+    /// Reads the file into `image`. The data of an earlier boot is void.
     fn load(&mut self, boot: u128) -> Result<()> {
         let file = &mut *self.0;
         let damaged = |why: &str| error::damaged(&file.path, why);
@@ -291,12 +296,13 @@ impl Latch<'_> {
         Ok(())
     }
 
-    /// Puts further tokens on disk, before any of them is granted.
+    /// Puts further tokens on disk before any of them is granted.
     pub(super) fn reserve(&mut self, folder: &Folder, beyond: u64) -> Result<()> {
         let file = &mut *self.0;
         let made = file.counters.reserved == 0 || file.counters.last == file.counters.reserved;
         if made {
-            // Somebody may have made, used and removed a file of this name since ours was begun.
+            // Another process may have made, used and removed a file of this name since ours was
+            // started.
             let floor = folder.floor()?;
             file.counters.last = file.counters.last.max(floor);
         }
@@ -309,12 +315,12 @@ impl Latch<'_> {
             if made { folder.locks.sync() } else { Ok(()) }
         };
         sync().map_err(|e| error::at(&file.path, "write", e))?;
-        // Only now may anybody rely on it; it is written with the step that is under way.
+        // Only now may a process rely on it; it is written with the present step.
         file.counters.reserved = file.counters.intent;
         Ok(())
     }
 
-    /// What the holder of a slot said to `describe`.
+    /// The description of the holder in a slot.
     pub(super) fn text(&self, index: usize) -> String {
         let (at, length) = wire::text_at(&self.0.image, index);
         let mut text = vec![0; length];
@@ -325,8 +331,8 @@ impl Latch<'_> {
         }
     }
 
-    /// Writes a table that differs from the file's: with one call where the difference lies in one page; otherwise freed
-    /// slots, counters, taken slots, in this order.
+    /// Writes a table that differs from the file's. If all differences are in one page, it uses one
+    /// call; otherwise it writes freed slots, counters and taken slots, in this order.
     pub(super) fn write(&mut self, table: &Table<Note>) -> Result<()> {
         let file = &mut *self.0;
         let put = wire::put_table(&mut file.image, file.counters.slots as usize, table);
@@ -364,7 +370,7 @@ fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     Ok(read)
 }
 
-/// What to write, in which order.
+/// What to write, and in which order.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
     freed: Vec<(usize, usize)>,
@@ -380,7 +386,7 @@ impl Plan {
         Self { freed: spans(&put.freed), counters, taken: spans(&put.taken) }.merged()
     }
 
-    /// One span, if all lies in one page.
+    /// A single span, if everything is in one page.
     fn merged(self) -> Self {
         let all = || self.spans();
         let Some(from) = all().map(|(from, _)| from).min() else { return self };

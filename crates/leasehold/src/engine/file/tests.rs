@@ -1,4 +1,4 @@
-//! What only the file engine promises, with a look at its files.
+//! Behaviour that only the file engine has, checked in its files.
 
 use std::fs::{self, File, FileTimes};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -55,7 +55,7 @@ pub(super) async fn take(locks: &Locks, name: &str) -> Token {
     token
 }
 
-/// Writes the counters as if the machine had been started anew since.
+/// Writes the counters as if the machine had rebooted since.
 fn reboot(file: &Path) {
     let mut page = fs::read(file).unwrap();
     let counters = wire::counters(&page).unwrap();
@@ -87,7 +87,7 @@ async fn a_folder_is_shared_with_a_group_when_that_is_asked_for() {
     let _guard = locks.mutex("a").lock().await.unwrap();
     assert_eq!(fs::metadata(&home.dir).unwrap().permissions().mode() & 0o777, 0o770);
     assert_eq!(fs::metadata(home.file("a")).unwrap().permissions().mode() & 0o777, 0o660);
-    // Whoever may not write to a bell cannot ring it.
+    // A process that may not write to a socket cannot notify its client.
     for client in fs::read_dir(home.dir.join("clients")).unwrap() {
         assert_eq!(client.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o660);
     }
@@ -135,7 +135,7 @@ async fn a_folder_used_under_another_clock_is_refused() {
     fs::write(&clock, format!("{boot} 1\n")).unwrap();
     let error = Locks::open(&home.url()).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-    // After a reboot nobody uses it yet.
+    // After a reboot no process uses it yet.
     fs::write(&clock, "0 1\n").unwrap();
     drop(home.open().await);
     assert_eq!(fs::read_to_string(&clock).unwrap(), used);
@@ -198,7 +198,7 @@ async fn a_loss_of_power_repeats_no_token() {
     let home = Home::new();
     let locks = home.open().await;
     let first = take(&locks, "a").await;
-    // All that is sure to be on disk is what was there when tokens were last reserved.
+    // Only what was there at the last reservation of tokens is sure to be on disk.
     let on_disk = fs::read(home.file("a")).unwrap();
     let mut last = first;
     for _ in 0..100 {
@@ -226,7 +226,7 @@ async fn a_reservation_that_may_not_be_on_disk_is_not_relied_on() {
     let token = take(&locks, "a").await;
     let now = home.counters("a");
     assert!(token.0 > counters.reserved && now.reserved == now.intent && now.intent != intent, "{now:?}");
-    // After a reboot even the intended ones count as used.
+    // After a reboot even the intended tokens count as used.
     let mut page = fs::read(home.file("a")).unwrap();
     wire::put_counters(&mut page, Counters { intent: now.intent + 4096, ..now });
     fs::write(home.file("a"), page).unwrap();
@@ -354,7 +354,8 @@ async fn a_hand_off_rings_one_bell_however_many_wait() {
     assert_eq!(rung(&holder) - before, 1);
 }
 
-/// Whoever gave the lock back stood still before it told the next in line, which was evicted meanwhile and waits again: what is told then is old.
+/// A client that released the lock was stopped before it notified the next waiter. That waiter was
+/// evicted meanwhile and waits again: the late notification is outdated.
 #[tokio::test]
 async fn a_late_word_of_an_old_grant_is_not_believed() {
     let home = Home::new();
@@ -363,7 +364,7 @@ async fn a_late_word_of_an_old_grant_is_not_believed() {
     let answer = Arc::clone(&holder).attempt(Arc::clone(&held), true).await.unwrap();
     let Answer::Granted(grant) = answer else { panic!("{answer:?}") };
     Arc::clone(&waiter).attempt(Arc::clone(&waits), true).await.unwrap();
-    // As versions before this one told it: the claim, its token and its end.
+    // As earlier versions sent it: the claim, its token and its end.
     let mut late = vec![2];
     late.extend(waits.id.bits().to_le_bytes());
     late.extend(grant.token.0.to_le_bytes());
@@ -373,7 +374,7 @@ async fn a_late_word_of_an_old_grant_is_not_believed() {
     std::os::unix::net::UnixDatagram::unbound().unwrap().send_to(&late, bell).unwrap();
     let answer = Arc::clone(&waiter).wait(Arc::clone(&waits), Duration::from_secs(120)).await.unwrap();
     assert!(matches!(answer, Answer::Queued { ahead: 0, .. }), "{answer:?}");
-    // What is true is believed.
+    // A true notification takes effect.
     Arc::clone(&holder).release(held).await.unwrap();
     let answer = Arc::clone(&waiter).wait(waits, Duration::from_secs(120)).await.unwrap();
     assert!(matches!(answer, Answer::Granted(_)), "{answer:?}");
@@ -402,7 +403,8 @@ async fn an_occupied_file_costs_no_other_lease() {
     let before = others.each_ref().map(crate::Guard::deadline);
     let occupier = File::open(home.file("a-stuck")).unwrap();
     rustix::fs::flock(&occupier, rustix::fs::FlockOperation::LockExclusive).unwrap();
-    // All are renewed together; the folder has what became of the others while the first is waited for.
+    // All are renewed together; while the first is waited for, the folder has the results of the
+    // others.
     hand.advance(ttl / 3);
     for name in ["b", "c"] {
         until(async || locks.inspect(name).await.unwrap().holders[0].left == ttl).await;
@@ -410,7 +412,7 @@ async fn an_occupied_file_costs_no_other_lease() {
     // The wait for the first ends, and with it the renewal of the others.
     hand.advance(Duration::from_secs(3));
     until(async || others.iter().zip(&before).all(|(guard, before)| guard.deadline() > *before)).await;
-    // The one that cannot be renewed is lost in the end, and no other.
+    // Only the lease that cannot be renewed is lost in the end.
     hand.advance(stuck.deadline().since(locks.clock().now()));
     assert_eq!(stuck.lost().await, LostReason::Expired);
     assert!(others.iter().all(crate::Guard::is_held));
@@ -434,7 +436,8 @@ async fn whoever_is_taken_for_dead_is_told_so() {
 
 #[tokio::test]
 async fn half_a_slot_is_never_seen() {
-    // A write that ends inside the file's first page is one call: see the plan's tests. Here: slots past the first page.
+    // A write that ends in the file's first page is one call: see the tests of the plan. Here:
+    // slots past the first page.
     let home = Home::new();
     let locks = home.open().await;
     let mut guards = Vec::new();

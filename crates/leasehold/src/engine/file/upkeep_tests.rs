@@ -1,4 +1,5 @@
-//! A folder over a long time: files that are not needed any more go, and a folder that was removed is used again once it is back.
+//! A folder over a long time: unused files are removed, and a removed folder is used again once it
+//! is put back.
 
 use std::fs;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use super::tests::{Home, take, until};
 use crate::{ErrorKind, Locks, LostReason, Outcome};
 
-/// The tokens of a name that was swept, and of one that is new, are above all that were granted before.
+/// The tokens of a swept name, and of a new name, are above all that were granted before.
 #[tokio::test]
 async fn many_names_leave_few_files_in_a_process_that_goes_on() {
     let home = Home::new();
@@ -33,7 +34,7 @@ async fn sweeping_beside_those_who_lock_repeats_no_token_and_lets_no_two_in() {
         tokio::spawn(async move {
             let mut tokens = Vec::new();
             for round in 0..400 {
-                // One name for all, which is free between two turns, and many that make the sweep begin.
+                // One name for all, free between two turns, and many names that trigger the sweep.
                 let guard = locks.mutex("common").lock().await.unwrap();
                 tokens.push(guard.token());
                 assert!(guard.is_held());
@@ -66,7 +67,7 @@ async fn a_folder_that_was_removed_and_put_back_is_used_again() {
     assert_eq!(guard.lost().await, LostReason::Taken);
     assert_eq!(locks.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.recall("r").await.unwrap_err().kind(), ErrorKind::Unavailable);
-    // Another process puts it back; what it locks, we find locked.
+    // Another process puts it back; we find its locks held.
     let other = home.open().await;
     let held = other.mutex("a").lock().await.unwrap();
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
@@ -91,7 +92,8 @@ async fn a_folder_that_was_moved_away_is_not_used_beside_the_new_one() {
     assert!(locks.mutex("a").try_lock().await.unwrap().is_none());
 }
 
-/// A holder whose folder was replaced has excluded no other since: its release says so, also before the next renewal.
+/// A holder whose folder was replaced has excluded no other client since: its release reports that,
+/// also before the next renewal.
 #[tokio::test]
 async fn a_lock_in_a_folder_that_was_moved_away_was_lost_when_it_is_released() {
     let home = Home::new();

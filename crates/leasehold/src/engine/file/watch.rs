@@ -1,4 +1,5 @@
-//! Watching files: a client's, for its death; a lock's, for a change. One inotify instance for all.
+//! Watches files with one inotify instance: a client's file for its death, a lock's file for
+//! changes.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,7 +13,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-/// What is watched.
+/// All watched files.
 #[derive(Debug)]
 pub(super) struct Watches {
     inotify: AsyncFd<OwnedFd>,
@@ -54,7 +55,7 @@ impl Watches {
         Ok(Watch { watches: Arc::clone(self), wd, event })
     }
 
-    /// Passes on what the kernel reports, until it is dropped.
+    /// Forwards the kernel's events until it is dropped.
     pub(super) async fn attend(self: Arc<Self>) {
         loop {
             let Ok(mut ready) = self.inotify.readable().await else { return };
@@ -86,11 +87,12 @@ impl Watches {
 
 #[allow(unsafe_code, reason = "tokio has no safe way to wait for a descriptor of ours")]
 fn readable(inotify: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd is open and the same until it is dropped, and `Watches` only ever lends it.
+    // SAFETY: an OwnedFd is open and the same until it is dropped, and `Watches` only ever lends
+    // it.
     unsafe { AsyncFd::register_with_interest(inotify, Interest::READABLE) }.map_err(Into::into)
 }
 
-/// One who watches a file, until dropped.
+/// A watch on a file, until dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     watches: Arc<Watches>,
@@ -114,7 +116,7 @@ impl Drop for Watch {
         watched.watchers -= 1;
         if watched.watchers == 0 {
             by_wd.remove(&self.wd);
-            // The file may be gone already, and its watch with it.
+            // The file, and its watch, may be gone already.
             let _ = inotify::remove_watch(self.watches.inotify.get_ref(), self.wd);
         }
     }

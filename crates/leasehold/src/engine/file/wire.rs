@@ -1,10 +1,10 @@
-//! What is in a lock file, and what it is called.
+//! The layout of a lock file, and its name.
 //!
 //! ```text
 //! 0     magic, name                                   written once
 //! 960   last, reserved and intended token, boot, slots the counters
 //! 1024  slot 0 (128 bytes), slot 1, …                 32 to a page, none across a page's end; each with its checksum
-//! 2 Mi  text 0 (256 bytes), text 1, …                 what the holder of each slot said to `describe`
+//! 2 Mi  text 0 (256 bytes), text 1, …                 the description of each slot's party
 //! ```
 
 use std::collections::VecDeque;
@@ -23,16 +23,16 @@ pub(super) const PAGE: usize = 4096;
 pub(super) const COUNTERS: usize = 960;
 pub(super) const SLOTS: usize = 1024;
 pub(super) const SLOT: usize = 128;
-/// Where a slot's checksum is, which covers all before it.
+/// The position of a slot's checksum, which covers all bytes before it.
 const SUM: usize = 112;
 const TEXTS: u64 = 1 << 21;
-/// As many slots as fit before the texts.
+/// The number of slots that fit before the texts.
 pub(super) const MOST_SLOTS: u64 = 16_000;
 
 /// How many tokens are put on disk at a time.
 pub(super) const RESERVE: u64 = 4096;
 
-/// Who a party belongs to, and where its record is.
+/// The client of a party, and where the party's record is.
 #[derive(Clone, Debug)]
 pub(super) struct Note {
     pub(super) client: u128,
@@ -44,7 +44,7 @@ pub(super) struct Note {
 #[derive(Clone, Debug)]
 pub(super) enum Record {
     Slot(usize),
-    /// With what the claim says to `describe`.
+    /// With the description of the claim.
     New(Arc<Claim>),
 }
 
@@ -55,9 +55,9 @@ pub(super) struct Counters {
     pub(super) last: u64,
     /// Tokens up to here are on disk as used.
     pub(super) reserved: u64,
-    /// Tokens up to here may be on disk as used: written, but perhaps not there yet.
+    /// Tokens up to here may be on disk as used: written, but perhaps not synced yet.
     pub(super) intent: u64,
-    /// Under which boot the slots were written.
+    /// The boot in which the slots were written.
     pub(super) boot: u128,
     /// How many slots may be in use.
     pub(super) slots: u64,
@@ -79,7 +79,7 @@ pub(super) fn first_page(name: &LockName, floor: u64) -> Vec<u8> {
     page
 }
 
-/// The name in a file's first page.
+/// The lock name in a file's first page.
 pub(super) fn name_of(page: &[u8]) -> Result<&str, &'static str> {
     if page.get(..8) != Some(MAGIC.as_slice()) {
         return Err("it does not begin like a lock file");
@@ -107,13 +107,13 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(value)
 }
 
-/// Each word times an odd number of its own: whichever word changes, and however, the sum changes.
+/// Each word times an odd number of its own, so that any change of one word changes the sum.
 fn checksum(bytes: &[u8]) -> u64 {
     let word = |at: usize| u64_at(bytes, at).wrapping_mul(0x9E37_79B9_7F4A_7C15 + 2 * at as u64);
     (0..bytes.len()).step_by(8).fold(0x6C65_6173_6568_6F6C, |sum, at| sum.wrapping_add(word(at)))
 }
 
-/// Reads the counters, and refuses those that were not written by us.
+/// Reads the counters, and refuses damaged ones.
 pub(super) fn counters(page: &[u8]) -> Result<Counters, &'static str> {
     let area = &page[COUNTERS..SLOTS];
     if u64_at(area, 48) != checksum(&area[..48]) {
@@ -153,7 +153,7 @@ pub(super) fn in_use(image: &[u8], index: usize) -> bool {
     image[slot_at(index)] != FREE
 }
 
-/// Where the text of a slot is, and how long it is.
+/// The position and length of a slot's text.
 pub(super) fn text_at(image: &[u8], index: usize) -> (u64, usize) {
     let slot = &image[slot_at(index)..slot_at(index) + SLOT];
     let length = usize::from(u16::from_le_bytes([slot[104], slot[105]])).min(MAX_DESCRIPTION);
@@ -162,7 +162,7 @@ pub(super) fn text_at(image: &[u8], index: usize) -> (u64, usize) {
 
 /// Reads all slots into a table.
 pub(super) fn table(image: &[u8], slots: usize) -> Result<Table<Note>, &'static str> {
-    // Records are large: their places are sorted, not they themselves.
+    // Sorts the slots' indices, because the records are large.
     let mut order: Vec<(u64, usize)> = Vec::with_capacity(slots);
     let mut holders = 0;
     for index in 0..slots {
@@ -221,11 +221,12 @@ pub(super) struct Put {
     pub(super) freed: Vec<usize>,
     /// Slots that were taken, or whose party changed.
     pub(super) taken: Vec<usize>,
-    /// Those of them that come with a text.
+    /// The taken slots that have a text.
     pub(super) texts: Vec<usize>,
 }
 
-/// Writes a table over `image`, each party where it was and the new ones in free slots. `slots` were in use so far.
+/// Writes a table over `image`: each known party in its slot, new ones in free slots. `slots` were
+/// in use before.
 pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) -> Put {
     let parties = || table.holders.iter().map(|p| (HELD, p)).chain(table.waiters.iter().map(|p| (WAITING, p)));
     let mut put = Put::default();
@@ -271,7 +272,8 @@ pub(super) fn put_table(image: &mut Vec<u8>, slots: usize, table: &Table<Note>) 
     put
 }
 
-/// Whether a party's record stands as it is: of one that has a slot, nothing else ever changes.
+/// Whether a party's record is up to date. These are the only fields that change while a party has
+/// a slot.
 fn stands(slot: &[u8], state: u8, party: &Party<Note>) -> bool {
     slot[0] == state
         && u64_at(slot, 64) == party.token.0
@@ -280,7 +282,7 @@ fn stands(slot: &[u8], state: u8, party: &Party<Note>) -> bool {
         && u64_at(slot, 96) == party.note.since.as_nanos()
 }
 
-/// Writes a party's record, beside its text's length, which is there already.
+/// Writes a party's record; its text's length is there already.
 fn put_party(slot: &mut [u8], state: u8, party: &Party<Note>) {
     let (mode, n, limit) = match party.mode {
         Mode::Exclusive => (0, 0, 0),
@@ -304,8 +306,9 @@ fn put_party(slot: &mut [u8], state: u8, party: &Party<Note>) {
     slot[SUM..SUM + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// The file name of a lock: plain characters as they are, all others as `%XX`; a name too long for a file is shortened and
-/// told apart by its SHA-256. No two names have the same, and none leaves the folder.
+/// The file name of a lock: plain characters unchanged, all others as `%XX`. A name that is too
+/// long for a file is shortened and made unique by its SHA-256. No two locks have the same file
+/// name, and none points outside the folder.
 pub(super) fn file_name(name: &LockName) -> String {
     const LONGEST: usize = 200;
     const HEAD: usize = 100;
@@ -322,7 +325,7 @@ pub(super) fn file_name(name: &LockName) -> String {
         return encoded;
     }
     encoded.truncate(HEAD);
-    // `~` stands in no short name, so a long name's file is never a short name's.
+    // `~` is in no short name, so the files of long and short names never collide.
     encoded.push('~');
     for byte in Sha256::digest(name.as_str().as_bytes()) {
         encoded.push_str(&format!("{byte:02x}"));
@@ -330,7 +333,7 @@ pub(super) fn file_name(name: &LockName) -> String {
     encoded
 }
 
-/// The name that a file's name stands for; of a long one only its beginning is known.
+/// The lock name for a file name; for a long name only its beginning is known.
 pub(super) fn from_file_name(file: &str) -> String {
     let mut bytes = Vec::with_capacity(file.len());
     let mut rest = file.as_bytes();

@@ -1,4 +1,4 @@
-//! The trait, on tables in memory.
+//! The engine trait, on tables in memory.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -21,13 +21,13 @@ use crate::logic::lease::Validity;
 use crate::logic::table::{self, Granted, Party, Table};
 use crate::name::LockName;
 
-/// How many locks the map of names is split into, so that cores do not queue for it.
+/// The number of shards that the map of names has, so that cores do not contend for one mutex.
 const SHARDS: usize = 16;
 
 /// The engines that were opened by name.
 static NAMED: LazyLock<Mutex<HashMap<String, Weak<MemoryEngine>>>> = LazyLock::new(Mutex::default);
 
-/// What a party's record carries besides its place in the table.
+/// What the engine stores about a party besides its entry in the table.
 #[derive(Clone, Debug)]
 struct Note {
     claim: Arc<Claim>,
@@ -41,13 +41,14 @@ struct Room {
     changed: Option<Arc<Notify>>,
 }
 
-/// A step on a table: what came of it, and who was granted.
+/// A step on a table: returns its result and the claims that it granted.
 trait Act<T>: FnOnce(&mut Table<Note>, Moment, &mut dyn FnMut() -> Token) -> (T, Granted) {}
 
 impl<T, F: FnOnce(&mut Table<Note>, Moment, &mut dyn FnMut() -> Token) -> (T, Granted)> Act<T> for F {}
 
 impl Room {
-    /// Takes a step and tells all whom it concerns. `empty` counts the rooms that nobody is in.
+    /// Takes a step and notifies the claims that it affects. `empty` counts the rooms without
+    /// holders and waiters.
     fn step<T>(&mut self, empty: &mut usize, now: Moment, token: &mut dyn FnMut() -> Token, act: impl Act<T>) -> T {
         *empty -= usize::from(self.table.is_empty());
         let before = self.changed.is_some().then(|| who_holds(&self.table));
@@ -56,7 +57,8 @@ impl Room {
         if !granted.is_empty() {
             ring(&mut self.table, &granted, now);
         }
-        // A hand-over to a shorter lease: the next in line must look again sooner than it was told.
+        // After a hand-off to a shorter lease, the first waiter must check again sooner than its
+        // last recheck time.
         if self.table.next_expiry().zip(end).is_some_and(|(now, before)| now < before)
             && let Some(bell) = self.table.waiters.front().and_then(|first| first.note.bell.as_ref())
         {
@@ -71,19 +73,19 @@ impl Room {
         result
     }
 
-    /// Whether somebody waits for a change.
+    /// Whether a task waits for a change.
     fn is_watched(&self) -> bool {
         self.changed.as_ref().is_some_and(|changed| Arc::strong_count(changed) > 1)
     }
 }
 
-/// A part of all rooms. A few that nobody is in are kept, so that a lock that is taken again and again does not build its
-/// room anew each time.
+/// One shard of the rooms. It keeps a few empty rooms, so that a lock that is acquired repeatedly
+/// does not rebuild its room each time.
 #[derive(Debug, Default)]
 struct Shard {
     rooms: HashMap<LockName, Room, BuildHasherDefault<Hashed>>,
     empty: usize,
-    /// How many of the empty ones stayed at the last tidying, because somebody watches them.
+    /// The number of empty rooms that the last clean-up kept because tasks watch them.
     watched: usize,
 }
 
@@ -91,7 +93,7 @@ struct Shard {
 const SPARE: usize = 8;
 
 impl Shard {
-    /// Takes the empty rooms away, but for those that somebody watches.
+    /// Removes the empty rooms, except those that tasks watch.
     fn tidy(&mut self) {
         self.rooms.retain(|_, room| !room.table.is_empty() || room.is_watched());
         self.empty = self.rooms.values().filter(|room| room.table.is_empty()).count();
@@ -99,7 +101,7 @@ impl Shard {
     }
 }
 
-/// A name brings its hash along.
+/// Takes the hash from the name, which stores its own.
 #[derive(Debug, Default)]
 struct Hashed(u64);
 
@@ -117,18 +119,19 @@ impl Hasher for Hashed {
     }
 }
 
-/// Locks in memory.
+/// The engine that keeps locks in memory.
 #[derive(Debug)]
 pub struct MemoryEngine {
     clock: Clock,
     url: String,
     shards: [Mutex<Shard>; SHARDS],
-    /// One counter for all names: each name's tokens rise, and an empty room can be forgotten.
+    /// One counter for all names: the tokens of each name rise, and empty rooms can be dropped.
     last_token: AtomicU64,
     evicted: LossBoard,
-    /// Claims that were evicted, until they are given back or asked for anew: one that waits is told so.
+    /// Evicted claims, until they are released or requested again. A waiter reads its eviction from
+    /// here.
     put_out: Mutex<HashSet<ClaimId>>,
-    /// How many these are.
+    /// The size of `put_out`.
     any_put_out: AtomicUsize,
     records: Mutex<Shelf>,
     calendar: Calendar,
@@ -169,7 +172,7 @@ impl MemoryEngine {
     }
 
     fn shard(&self, name: &LockName) -> MutexGuard<'_, Shard> {
-        // The map inside uses other bits of the same hash.
+        // The map inside the shard uses other bits of the same hash.
         let hash = BuildHasherDefault::<Hashed>::default().hash_one(name);
         lock(&self.shards[(hash >> 32) as usize % SHARDS])
     }
@@ -178,7 +181,8 @@ impl MemoryEngine {
         Token(self.last_token.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Takes one step on a lock's table, tells whom it granted, and forgets empty rooms now and then.
+    /// Takes one step on a lock's table, notifies the claims that it granted, and drops empty rooms
+    /// from time to time.
     fn step<T>(&self, name: &LockName, act: impl Act<T>) -> T {
         let now = self.clock.now();
         let mut token = || self.next_token();
@@ -197,7 +201,7 @@ impl MemoryEngine {
         result
     }
 
-    /// Whether a claim was evicted; that is forgotten then.
+    /// Whether a claim was evicted; also clears that mark.
     fn take_put_out(&self, claim: ClaimId) -> bool {
         if self.any_put_out.load(Ordering::Acquire) == 0 {
             return false;
@@ -233,7 +237,7 @@ impl MemoryEngine {
         })
     }
 
-    /// The bell of a queued claim; `None` if it does not wait any more.
+    /// The wakeup of a queued claim; `None` if it does not wait any more.
     fn bell(&self, claim: &Claim) -> Option<Arc<Notify>> {
         let mut shard = self.shard(claim.name());
         let table = &mut shard.rooms.get_mut(claim.name())?.table;
@@ -253,12 +257,12 @@ impl MemoryEngine {
     }
 }
 
-/// A party, as others may see it.
+/// A party, for inspection.
 fn show(party: &Party<Note>, now: Moment) -> PartyView {
     PartyView::of(party, (*party.note.claim.terms.holder).clone(), party.note.since, now)
 }
 
-/// Tells those who were granted.
+/// Wakes the claims that were granted.
 fn ring(table: &mut Table<Note>, granted: &Granted, now: Moment) {
     for holder in table.holders.iter_mut().filter(|party| granted.contains(&party.claim)) {
         holder.note.since = now;
@@ -269,11 +273,11 @@ fn ring(table: &mut Table<Note>, granted: &Granted, now: Moment) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic while a table was changed leaves it in one of its consistent states.
+    // A panic while a table is changed leaves it in one of its consistent states.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Changes with every grant, which comes last, and with every departure.
+/// Changes with every grant, because a grant is appended, and with every departure.
 fn who_holds<N>(table: &Table<N>) -> (usize, Option<ClaimId>) {
     (table.holders.len(), table.holders.last().map(|party| party.claim))
 }
@@ -344,7 +348,7 @@ impl Engine for MemoryEngine {
             });
             Arc::clone(room.changed.get_or_insert_default())
         };
-        // Listening begins here, not at the first poll.
+        // Starts to listen now, not at the first poll.
         let heard = Arc::clone(&changed).notified_owned();
         Step::ready(Ok(Step::new(async move {
             let until = self.clock.now().after(patience);
@@ -387,7 +391,7 @@ impl Engine for MemoryEngine {
             let Some(table::Evicted { party, advice }) = evicted else {
                 return ((Evicted::new(None, None), None), granted);
             };
-            // Before the table is let go: whoever looks after that finds it.
+            // Before the table is unlocked, so that every later check finds it.
             self.note_put_out(claim);
             let view = show(&party, now);
             ((Evicted::new(Some(view), advice), party.note.bell), granted)

@@ -1,16 +1,18 @@
-//! `memory:` — locks between the tasks of one process, and the reference that every other engine is compared with.
+//! `memory:` — locks between the tasks of one process, and the reference for every other engine.
 //!
-//! It is [`Table`](crate::logic::table::Table) behind a mutex: each lock name has a table, each step of the trait is one step of the table, and
-//! whoever the step granted is woken. `memory:` is a new engine; `memory:NAME` is one engine for all who say that name in
-//! this process.
+//! The engine is a [`Table`](crate::logic::table::Table) behind a mutex. Each lock name has a
+//! table, each step of the trait is one step of the table, and the engine wakes the claims that a
+//! step granted. `memory:` opens a new engine; within a process, all users of `memory:NAME` share
+//! one engine.
 //!
-//! [Records](crate::engine::Record) are a map beside the tables. Their clock is the wall clock as it was when the engine was opened, carried on by the
-//! injected one; all of them share one counter of versions, so that a removed one can be forgotten.
+//! [Records](crate::engine::Record) are a map beside the tables. Their clock starts at the wall
+//! clock when the engine is opened, and the injected clock advances it. All records share one
+//! counter of versions, so that the engine can drop removed ones.
 //!
-//! | failure | answer |
+//! | event | consequence |
 //! |---|---|
-//! | a holder stops renewing | its lease ends on the injected clock; the next step on that name serves the queue |
-//! | a waiter is dropped | its place is given up by the acquire loop; failing that, it lapses after a TTL |
+//! | a holder stops renewing | its lease expires on the injected clock; the next step on that name serves the queue |
+//! | a waiter is dropped | the acquire loop gives up its position; failing that, the position expires after a TTL |
 //! | the process dies | nothing is left |
 
 mod engine;

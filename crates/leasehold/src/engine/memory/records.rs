@@ -1,4 +1,4 @@
-//! Records, in memory.
+//! Records in memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! A process is killed on entering each system call that changes something, one run for each. No token may come twice, and
-//! the lock must be free again.
+//! Kills a process on entry to each system call that changes something, one run for each. No token
+//! may repeat, and the lock must be free again.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -11,7 +11,7 @@ use leasehold::Locks;
 use crate::BOUND;
 use crate::file::{TASK, URL, again, lines, started_again_name};
 
-/// Takes and gives back three times, and says each token as soon as it has it.
+/// Acquires and releases three times, and prints each token at once.
 pub(crate) async fn cycle(url: &str) {
     let locks = Locks::open(url).await.unwrap();
     for _ in 0..3 {
@@ -19,11 +19,11 @@ pub(crate) async fn cycle(url: &str) {
         say(guard.token().0);
         let _ = guard.release().await.unwrap();
     }
-    // No tidying up: the next one finds things as they are.
+    // No clean-up: the next process finds the state as it is.
     std::process::exit(0);
 }
 
-/// Holds while others wait, then hands over.
+/// Holds while another client waits, then hands off.
 pub(crate) async fn hand_over(url: &str) {
     let (one, two) = (Locks::open(url).await.unwrap(), Locks::open(url).await.unwrap());
     let first = one.mutex("a").wait(BOUND).lock().await.unwrap();
@@ -46,7 +46,7 @@ fn say(token: u64) {
     out.flush().unwrap();
 }
 
-/// Runs a task and kills it on entering the `nth` call of `syscall`.
+/// Runs a task and kills it on entry to the `nth` call of `syscall`.
 fn killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
     let exe = std::env::current_exe().unwrap();
     let mut strace = Command::new("strace");
@@ -56,7 +56,8 @@ fn killed_at(task: &str, url: &str, syscall: &str, nth: u32) -> Output {
     strace.output().expect("strace is not installed; it is in the Debian package `strace`: apt-get install strace")
 }
 
-/// Every run, killed or not, must get tokens above all before, which shows that it got the lock at all.
+/// Every run, killed or not, must get tokens above all earlier ones, which also shows that it
+/// acquired the lock.
 fn survives_every_kill(task: &str) {
     let home = tempfile::tempdir().unwrap();
     let url = format!("file://{}", home.path().join("locks").display());

@@ -1,6 +1,8 @@
-//! The file engine where it hurts: killed between two system calls, on a full disk, in folders that are not ours.
+//! The file engine under bad conditions: killed between two system calls, on a full disk, in
+//! folders of other users.
 //!
-//! The scenarios run in a process of their own: this test binary, started again with a task in its environment.
+//! Each scenario runs in its own process: this test binary, started again with a task in its
+//! environment.
 
 #![cfg(feature = "file")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, reason = "a test")]
@@ -12,16 +14,16 @@ mod waiting;
 
 use std::process::Command;
 
-/// Where a started process finds what it is to do.
+/// The environment variables that tell a started process what to do.
 const TASK: &str = "LEASEHOLD_TEST_TASK";
 const URL: &str = "LEASEHOLD_TEST_URL";
 
-/// The test that does what a started process is to do.
+/// The test that runs the task of a started process.
 fn started_again_name() -> &'static str {
     crate::test_name(concat!(module_path!(), "::started_again"))
 }
 
-/// Waits until the condition finds something.
+/// Waits until the condition returns a value.
 async fn until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
     let waiting = async {
         loop {
@@ -43,7 +45,7 @@ fn again(task: &str, url: &str) -> Command {
     command
 }
 
-/// What a started process does; nothing in an ordinary run.
+/// The task of a started process; does nothing in an ordinary run.
 #[test]
 fn started_again() {
     let (Ok(task), Ok(url)) = (std::env::var(TASK), std::env::var(URL)) else { return };
@@ -59,7 +61,7 @@ fn started_again() {
     }
 }
 
-/// The lines of a started process that begin with `key`.
+/// The lines of a started process that start with `key`.
 fn lines(output: &[u8], key: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(output);
     text.lines().filter_map(|line| line.trim().strip_prefix(key)).map(|rest| rest.trim().to_owned()).collect()

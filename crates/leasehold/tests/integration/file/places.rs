@@ -1,4 +1,4 @@
-//! Folders that are not ours, not writable, or full.
+//! Folders of other users, and folders that are not writable or full.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -11,7 +11,7 @@ use leasehold::{ErrorKind, Locks};
 use crate::LASTING;
 use crate::file::{TASK, URL, again, lines, started_again_name};
 
-/// Opens and takes a lock, and says how that went.
+/// Opens the folder, acquires a lock, and prints the result.
 pub(crate) async fn open(url: &str) {
     let result = async { Locks::open(url).await?.mutex("a").try_lock().await };
     match result.await {
@@ -20,7 +20,7 @@ pub(crate) async fn open(url: &str) {
     }
 }
 
-/// On a small disk: holds a lock, fills the disk, and sees what still works.
+/// On a small disk: holds a lock, fills the disk, and checks what still works.
 pub(crate) async fn fill(url: &str) {
     let dir = Path::new(url.strip_prefix("file://").unwrap());
     fs::write(dir.join("ballast"), vec![1; 64 * 1024]).unwrap();
@@ -37,7 +37,7 @@ pub(crate) async fn fill(url: &str) {
     };
     assert_eq!(error.kind(), ErrorKind::Full, "{error}");
     println!("\nresult {error}");
-    // What is held stays held, can be given back and taken again, and nothing half-made is left.
+    // A held lock stays held and can be released and acquired again, and no draft is left.
     assert!(guard.is_held());
     let token = guard.token();
     let _ = guard.release().await.unwrap();
@@ -47,7 +47,7 @@ pub(crate) async fn fill(url: &str) {
         .unwrap()
         .filter(|entry| entry.as_ref().unwrap().file_name().as_encoded_bytes().starts_with(b"."));
     assert_eq!(drafts.count(), 0);
-    // With room again, the same name works.
+    // With space again, the same name works.
     fs::remove_file(dir.join("ballast")).unwrap();
     let _ = locks.mutex(format!("name-{names}")).lock().await.unwrap();
     println!("\nresult done");
@@ -62,7 +62,7 @@ fn a_folder_of_somebody_else_is_refused() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("theirs");
     fs::create_dir(&dir).unwrap();
-    // Root gives it away; anybody else looks at root's.
+    // Root gives it away; any other user checks root's.
     let dir = if is_root() {
         chown(&dir, Some(65_534), None).unwrap();
         dir
@@ -82,10 +82,11 @@ fn a_folder_that_cannot_be_written_is_refused() {
     fs::create_dir(&dir).unwrap();
     let mut open = again("open", &format!("file://{}", dir.display()));
     if is_root() {
-        // Root may write anywhere, so somebody else tries, with the program where they can read it.
+        // Root may write anywhere, so another user tries, with a copy of the program that it can
+        // read.
         chown(&dir, Some(65_534), Some(65_534)).unwrap();
         let exe = home.path().join("program");
-        // By another process: a file that we have open for writing cannot be started by us.
+        // Another process copies it: we cannot start a file that we have open for writing.
         assert!(Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&exe).status().unwrap().success());
         open = Command::new(exe);
         open.args(["--exact", started_again_name(), "--nocapture"]).uid(65_534).gid(65_534);
@@ -116,7 +117,7 @@ fn a_full_disk_is_said_and_loses_nothing() {
     let home = tempfile::tempdir().unwrap();
     let small = home.path().join("small");
     fs::create_dir(&small).unwrap();
-    // A file system of 256 KiB in a mount namespace of its own: nothing is left when the process ends.
+    // A file system of 256 KiB in its own mount namespace: nothing is left when the process ends.
     let mut unshare = Command::new("unshare");
     if !is_root() {
         unshare.arg("--map-root-user");

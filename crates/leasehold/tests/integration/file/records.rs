@@ -1,4 +1,4 @@
-//! Records in a folder: damaged, left half-made, or while somebody stands in the way.
+//! Records in a folder: damaged, half-written, or while another writer is in the way.
 
 use std::fs::{self, File};
 
@@ -9,7 +9,7 @@ async fn records(dir: &tempfile::TempDir) -> Records {
     Locks::open(&format!("file://{}", dir.path().display())).await.unwrap().records().unwrap()
 }
 
-/// What cannot be read is refused with the file's name, and not written over; others are not concerned.
+/// A damaged record is refused with the file's name, and not overwritten; other records still work.
 #[tokio::test]
 async fn a_damaged_record_is_refused_and_kept() {
     let dir = tempfile::tempdir().unwrap();
@@ -37,7 +37,7 @@ async fn a_damaged_record_is_refused_and_kept() {
     assert_eq!(records.recall("a").await.unwrap().value, "every minute");
 }
 
-/// What a killed writer left beside the records is in nobody's way, and is none.
+/// A killed writer's draft is no record, and does not hinder later writers.
 #[tokio::test]
 async fn a_draft_that_was_left_is_no_record() {
     let dir = tempfile::tempdir().unwrap();
@@ -50,7 +50,7 @@ async fn a_draft_that_was_left_is_no_record() {
     assert!(!dir.path().join("records/.new").exists());
 }
 
-/// The clock may have been set back since a record was removed: its versions are not used again.
+/// Even if the clock was set back since a record was removed, its versions do not repeat.
 #[tokio::test]
 async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     let dir = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     before.record("a", made.version, "").await.unwrap().unwrap();
     let floor = dir.path().join("records/.floor");
     assert_eq!(fs::read_to_string(&floor).unwrap().trim(), made.version.to_string());
-    // As if it had been removed in an hour from now.
+    // As if it was removed an hour from now.
     fs::write(&floor, future.to_string()).unwrap();
     let again = records(&dir).await.record("a", 0, "second").await.unwrap().unwrap();
     assert_eq!(again.version, future + 1);
@@ -68,7 +68,8 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     assert_eq!(before.record("b", 0, "x").await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
-/// Somebody who is stopped in the middle of a write keeps others from writing, who are told so, and nobody from reading.
+/// A writer that is stopped in the middle of a write blocks other writers, which get an error with
+/// that reason, but no readers.
 #[tokio::test]
 async fn a_writer_that_stands_still_is_said() {
     let dir = tempfile::tempdir().unwrap();

@@ -16,7 +16,7 @@ pub(crate) async fn wait(url: &str) {
     std::process::exit(0);
 }
 
-/// Takes one of two permits, and keeps it until it is killed.
+/// Acquires one of two permits, and keeps it until it is killed.
 pub(crate) async fn permit(url: &str) {
     let locks = Locks::open(url).await.unwrap();
     let _guard = locks.semaphore("s", 2).ttl(LASTING).acquire(1).await.unwrap();
@@ -35,7 +35,8 @@ async fn the_death_of_any_holder_of_permits_is_noticed_at_once() {
             let held = async || (locks.inspect("s").await.unwrap().holders.len() == count).then_some(());
             until("a holder", held).await;
         }
-        // Neither a lease nor the waiter's own heartbeat, a third of its TTL, ends within the bound.
+        // Neither a lease nor the waiter's own heartbeat (a third of its TTL) ends within the
+        // bound.
         let waiting = locks.semaphore("s", 2).ttl(LASTING).wait(BOUND);
         let (granted, ()) = tokio::join!(waiting.acquire(1), async {
             let waits = async || locks.inspect("s").await.unwrap().waiters.first().map(drop);
@@ -50,7 +51,7 @@ async fn the_death_of_any_holder_of_permits_is_noticed_at_once() {
     }
 }
 
-/// How often the threads of a process gave up the processor to wait for something.
+/// How often the threads of a process gave up the processor to wait.
 fn waits(child: &Child) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     tasks
@@ -70,7 +71,8 @@ async fn a_waiter_sleeps_until_it_is_woken() {
     let guard = locks.mutex("a").lock().await.unwrap();
     let mut waiters: Vec<Child> = (0..2).map(|_| again("wait", &url).stdout(Stdio::null()).spawn().unwrap()).collect();
     until("two waiters", async || (locks.inspect("a").await.unwrap().waiters.len() == 2).then_some(())).await;
-    // Once all is quiet, nothing wakes them: a poll every 100 ms would show as ten waits each in a second, and as more if it takes longer.
+    // Once the waiters are asleep, nothing wakes them. A poll every 100 ms would show as ten waits
+    // each per second, or more if it takes longer.
     let all = || waiters.iter().map(waits).collect::<Vec<u64>>();
     let second = Duration::from_secs(1);
     until("a second in which nobody wakes more than now and then", async || {

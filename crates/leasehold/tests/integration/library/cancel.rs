@@ -1,4 +1,4 @@
-//! Dropping a request at any point leaves neither a held lock nor a place in the queue behind.
+//! Dropping a request at any point leaves neither a held lock nor a position in the queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -105,7 +105,7 @@ async fn a_request_dropped_in_the_moment_of_its_grant_passes_the_lock_on() {
     });
     quiet().await;
     give_back(guard).await;
-    // The engine has granted the second by now, but it was not polled since.
+    // The engine has granted the lock to the second request by now, but it was not polled since.
     drop(second);
     quiet().await;
     assert!(third.is_finished());

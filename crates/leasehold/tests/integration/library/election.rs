@@ -1,4 +1,4 @@
-//! One leader at a time, whom all can see.
+//! One leader at a time, visible to all clients.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ async fn an_observer_sees_each_leader() {
 #[tokio::test]
 async fn an_observer_sees_a_leader_whose_lease_ends_without_a_word() {
     let (hand, spy, locks) = spied().await;
-    // As if its process had died: nothing is renewed and nothing given back.
+    // As if its process had died: no renewal and no release.
     spy.always(Call::Renew, Play::Silence);
     spy.always(Call::Release, Play::Silence);
     let _leadership = locks.election("boss").campaign().await.unwrap();
@@ -96,7 +96,7 @@ async fn an_observer_rests_while_nothing_changes() {
     soon("leader", observer.next()).await.unwrap();
     let before = spy.count(Call::Inspect);
     let mut next = Box::pin(observer.next());
-    // As many polls as it likes: an observer that spins asks the engine in each.
+    // With this many polls, an observer that spins would call the engine each time.
     for _ in 0..100 {
         assert!(pending(&mut next).await);
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Settling, closing, and what is left behind: nothing.
+//! Settling and closing leave nothing behind.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ async fn whatever_is_dropped_together_with_the_last_locks_is_given_back() {
         let locks = lasting("memory:ending-rs").await;
         let guard = locks.mutex("a").try_lock().await.unwrap();
         let guard = guard.unwrap_or_else(|| panic!("round {round}: left behind"));
-        // The keeper of these locks is being woken by the new lease at this very moment, on another thread.
+        // On another thread, the new lease is just waking the keeper of these locks.
         drop(guard);
         drop(locks);
         let next = watcher.mutex("a").wait(BOUND).lock().await;

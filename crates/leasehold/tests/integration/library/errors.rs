@@ -1,4 +1,4 @@
-//! Errors say what, where, whether to try again, and whether the effect is known.
+//! Errors state what happened and where, whether to retry, and whether the effect is known.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::library::renewal::spied;
 use crate::library::spy::{Call, Play};
 use crate::library::time::{TTL, quiet, still, walk};
 
-/// What a program may ask of an error.
+/// What a program can query of an error.
 fn facts(error: &Error) -> (ErrorKind, bool, Effect, Option<&'static str>, Option<&str>) {
     (error.kind(), error.is_retryable(), error.effect(), error.engine(), error.name().map(|name| name.as_str()))
 }
@@ -108,7 +108,7 @@ async fn a_failed_inspection_names_engine_and_lock() {
     assert_eq!(facts(&error), (ErrorKind::Unavailable, true, Effect::None, Some("memory"), Some("a")));
 }
 
-/// Whatever call it comes from, an error names the engine's URL, and the lock where there is one.
+/// Whichever call an error comes from, it names the engine's URL, and the lock if there is one.
 #[tokio::test]
 async fn every_call_names_engine_and_lock() {
     let (hand, spy, locks) = spied().await;
@@ -149,7 +149,7 @@ async fn an_error_reads_as_a_sentence_with_its_place_and_its_cause() {
             "db1:6379 cannot be reached",
             "redis+cluster://db1,db2: db1:6379 cannot be reached",
         ),
-        // A host's name may be a part of a word, and is not named by it.
+        // A host's name may be part of a longer word, which does not count as the address.
         ("postgres://a/shop", "has no room", "postgres://a/shop: has no room"),
         ("postgres://db/shop", "a db-like name", "postgres://db/shop: a db-like name"),
         ("postgres://db/shop", "nothing came from db.", "postgres: nothing came from db."),

@@ -1,4 +1,4 @@
-//! What `tracing` hears.
+//! The events and spans for `tracing`.
 
 use std::fmt::Write;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use crate::library::renewal::spied;
 use crate::library::spy::{Call, Play};
 use crate::library::time::{TTL, quiet, still, walk};
 
-/// Writes down spans and events as lines.
+/// Stores spans and events as lines.
 #[derive(Clone, Default)]
 struct Ear(Arc<Mutex<Vec<String>>>);
 
@@ -55,8 +55,8 @@ impl Subscriber for Ear {
     }
 }
 
-/// Whether this is a process in which nothing but the test at `path` runs; if not, one is started, and must succeed. Beside other tests,
-/// which do not listen, `tracing` may decide for all threads that nobody does.
+/// Whether only the test at `path` runs in this process. If not, starts such a process, which must
+/// succeed. Beside tests without a subscriber, `tracing` may disable events for all threads.
 fn alone(path: &'static str) -> bool {
     const ALONE: &str = "LEASEHOLD_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

@@ -1,4 +1,4 @@
-//! The guard says "held" only while it is, and gives back whatever becomes of it.
+//! A guard reports "held" only while it is, and releases its lock in every case.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ async fn a_starved_runtime_does_not_make_a_guard_say_held() {
     let locks = Locks::builder().ttl(ttl).open("memory:").await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     let watch = guard.watch();
-    // Nothing else runs on this thread meanwhile: neither the keeper nor any timer.
+    // Meanwhile nothing else runs on this thread: neither the keeper nor any timer.
     std::thread::sleep(ttl * 2);
     assert!(!guard.is_held(), "before any await");
     assert!(!watch.is_held());
@@ -57,7 +57,7 @@ async fn on_the_real_clock_a_guard_outlives_its_ttl_by_renewals() {
     .await;
 }
 
-/// Is set when it is dropped.
+/// Set on drop.
 struct Flag(Arc<AtomicBool>);
 
 impl Drop for Flag {
@@ -96,7 +96,7 @@ async fn protect_hands_the_output_over_unless_the_lock_was_lost_meanwhile() {
     let (hand, locks) = still().await;
     let guard = locks.mutex("a").lock().await.unwrap();
     assert_eq!(guard.protect(async { 7 }).await.unwrap(), 7);
-    // The work never yields, so nobody could have dropped it: its result must not pass all the same.
+    // The work never yields, so it could not be dropped: its result must still be refused.
     let starved = guard.protect(async { hand.advance(TTL) }).await;
     assert_eq!(starved.unwrap_err().kind(), ErrorKind::Lost);
     let mut begun = false;
@@ -122,7 +122,7 @@ async fn release_says_what_happened() {
     let guard = locks.mutex("a").lock().await.unwrap();
     let claim = locks.inspect("a").await.unwrap().holders[0].claim;
     locks.evict("a", claim).await.unwrap();
-    // The keeper has not run since: only the engine knows.
+    // The keeper has not run since: only the engine knows of the eviction.
     assert_eq!(guard.release().now_or_never().unwrap().unwrap(), Outcome::WasLost(LostReason::Taken));
 }
 

@@ -1,4 +1,5 @@
-//! What else the keeper does: ends a hold at its maximum, listens to the engine, and is one task.
+//! Other duties of the keeper: it ends a hold at its maximum, listens to the engine, and is a
+//! single task.
 
 use std::time::Duration;
 
@@ -92,7 +93,7 @@ async fn an_engine_without_a_queue_is_asked_less_and_less_often() {
     });
     walk(&hand, Duration::from_secs(10), Duration::from_millis(5)).await;
     let asked = spy.count(Call::Attempt);
-    // Each pause is between an eighth and a quarter of a second before long.
+    // The pauses soon grow to between an eighth and a quarter of a second.
     assert!((40..=120).contains(&asked), "asked {asked} times in ten seconds");
     waiter.abort();
 }

@@ -1,4 +1,4 @@
-//! Every figure that the table promises is reported, and none besides.
+//! Every metric in the table is reported, and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -12,7 +12,7 @@ use leasehold::{Locks, Token};
 use crate::library::spy::{Call, Play, Spy};
 use crate::library::time::{TTL, on, pass, quiet, walk};
 
-/// Remembers every figure.
+/// Stores every metric.
 #[derive(Default)]
 struct Book(Mutex<Pages>);
 
@@ -20,7 +20,7 @@ struct Book(Mutex<Pages>);
 struct Pages {
     /// The kind of each name seen.
     kinds: BTreeMap<&'static str, &'static str>,
-    /// How often each counter with each label's value was counted.
+    /// The count of each counter with each label value.
     counts: BTreeMap<(&'static str, &'static str), u32>,
     gauges: BTreeMap<&'static str, f64>,
     observed: BTreeMap<&'static str, Vec<f64>>,
@@ -60,7 +60,8 @@ impl Book {
     }
 }
 
-/// The rows of the table in the module's documentation: name, kind, and the values that its label may have.
+/// The rows of the table in the module's documentation: name, kind, and the possible values of its
+/// label.
 fn table() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let text = include_str!("../../../src/meter.rs");
     let rows = text.lines().filter_map(|line| line.strip_prefix("//! | `"));
@@ -79,7 +80,7 @@ async fn metered() -> (leasehold::clock::ManualClock, Arc<Spy>, Arc<Book>, Locks
     (hand, spy, book, locks)
 }
 
-/// One of everything that is counted.
+/// Triggers every metric once.
 async fn a_full_day() -> Arc<Book> {
     let (hand, spy, book, locks) = metered().await;
     let fence = Fence::with_meter(book.clone());
@@ -121,7 +122,7 @@ async fn a_full_day() -> Arc<Book> {
     book
 }
 
-/// Whether a figure is counted by `cache` or `schedule`, beside the locks' own.
+/// Whether `cache` or `schedule` reports a metric, not the locks.
 fn is_a_modules(name: &str) -> bool {
     name.starts_with("leasehold_cache_") || name.starts_with("leasehold_schedule_")
 }

@@ -1,5 +1,5 @@
-//! The library on the memory engine: on a clock that is moved by hand where time matters, on the real one where the system
-//! does.
+//! The library on the memory engine: on a manual clock if time matters, on the real one if the
+//! system does.
 #![cfg(feature = "memory")]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 

@@ -1,4 +1,4 @@
-//! Opening: what a URL names, and what is said about one that names nothing.
+//! Opening: which engine a URL opens, and the errors of other URLs.
 
 use leasehold::{ErrorKind, Locks};
 

@@ -1,11 +1,11 @@
-//! Records, where the clock is moved by hand.
+//! Records, on a manual clock.
 
 use std::time::Duration;
 
 use leasehold::clock::ManualClock;
 use leasehold::{ErrorKind, Locks};
 
-/// The clock of `memory:` is the one that was handed in, and starts at the time of day.
+/// The clock of `memory:` is the injected one, and starts at the time of day.
 #[tokio::test]
 async fn the_time_goes_as_the_clock_does() {
     let hand = ManualClock::new();
@@ -21,7 +21,7 @@ async fn the_time_goes_as_the_clock_does() {
     assert_eq!(records.recall("a").await.unwrap().now, start + 2 * hour);
 }
 
-/// Written faster than the clock goes, versions rise all the same, over removals, too.
+/// Versions rise even if records are written faster than the clock runs, also across removals.
 #[tokio::test]
 async fn versions_rise_while_the_clock_stands_still() {
     let hand = ManualClock::new();

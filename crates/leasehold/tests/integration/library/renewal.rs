@@ -1,4 +1,4 @@
-//! The keeper renews in time, in batches, and knows four answers.
+//! The keeper renews in time and in batches, and handles four answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) async fn spied() -> (ManualClock, Arc<Spy>, Locks) {
     (hand, spy, locks)
 }
 
-/// Says what came of a lease whose renewals are all answered like this: the moves of its deadline and its end.
+/// Observes a lease whose renewals all get this answer: the moves of its deadline, and its end.
 async fn answered(play: Play) -> (ManualClock, Arc<Spy>, Locks, Guard) {
     let (hand, spy, locks) = spied().await;
     spy.always(Call::Renew, play);
@@ -79,7 +79,8 @@ async fn an_unknown_answer_runs_the_deadline_down_and_is_retried_sooner() {
         assert!(notes.len() >= 4, "several tries fit: {}", notes.len());
         for pair in notes.windows(2) {
             let gap = pair[1].at.since(pair[0].at);
-            // A silent engine is waited for, a third of the TTL at most but never over five seconds.
+            // The keeper waits for an unresponsive engine: a third of the TTL, but at most five
+            // seconds.
             assert!(gap <= TTL / 10 + Duration::from_secs(5) + Duration::from_millis(40), "{gap:?}");
         }
         pass(&hand, tick).await;
@@ -162,7 +163,7 @@ async fn a_reply_that_comes_after_the_deadline_does_not_revive() {
     assert_eq!(spy.count(Call::Renew), 1, "the first renewal, late because nobody ran");
     let first = guard.deadline();
     assert!(first > locks.clock().now().after(TTL / 2));
-    // The next one is done by the engine in time, but nobody runs until the deadline has passed.
+    // The engine does the next renewal in time, but no task runs until the deadline has passed.
     spy.always(Call::Renew, Play::Late(Arc::clone(&gate)));
     walk(&hand, TTL / 3, Duration::from_millis(500)).await;
     assert!(spy.count(Call::Renew) > 1);

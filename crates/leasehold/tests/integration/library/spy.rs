@@ -1,4 +1,4 @@
-//! An engine around the memory engine that writes down every call and answers as it is told to.
+//! A wrapper of the memory engine that records every call and answers as the test orders.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use leasehold::engine::{
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 use tokio::sync::Semaphore;
 
-/// Which method was called.
+/// The method that was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Attempt,
@@ -21,18 +21,18 @@ pub(crate) enum Call {
     Inspect,
 }
 
-/// What becomes of one call.
+/// The outcome of one call.
 #[derive(Clone)]
 pub(crate) enum Play {
     /// The real engine's answer.
     Pass,
-    /// Said of every lease of the renewal, without asking the engine.
+    /// This answer for every lease of the renewal, without calling the engine.
     Say(Renewal),
-    /// An answer to a renewal that speaks of none of its leases.
+    /// An answer to a renewal that covers none of its leases.
     Short,
-    /// Not free, without asking the engine.
+    /// Not free, without calling the engine.
     Busy,
-    /// Refused without effect; `true`: worth trying again.
+    /// Refused without effect; `true`: retryable.
     Fail(bool),
     /// Done by the engine, but the reply is lost.
     LoseReply,
@@ -42,7 +42,7 @@ pub(crate) enum Play {
     Silence,
 }
 
-/// One call, as it was made.
+/// One recorded call.
 #[derive(Clone, Debug)]
 pub(crate) struct Note {
     pub(crate) call: Call,
@@ -78,12 +78,12 @@ impl Spy {
         Arc::new(Self { inner, clock: clock.clone(), notes: Mutex::default(), plays: Mutex::default() })
     }
 
-    /// What becomes of the next call of this kind.
+    /// Sets the outcome of the next call of this kind.
     pub(crate) fn next(&self, call: Call, play: Play) {
         self.plays.lock().unwrap().next.push_back((call, play));
     }
 
-    /// What becomes of all calls of this kind from now on.
+    /// Sets the outcome of all calls of this kind from now on.
     pub(crate) fn always(&self, call: Call, play: Play) {
         let mut plays = self.plays.lock().unwrap();
         plays.always.retain(|(known, _)| *known != call);
@@ -143,7 +143,7 @@ impl Spy {
     }
 }
 
-/// What a spy says when it is told to fail.
+/// The error of a spy that has to fail.
 fn refused(again: bool) -> Error {
     let error = Error::new(ErrorKind::Unavailable, "the spy was told to fail");
     if again { error.retryable() } else { error }

@@ -1,4 +1,4 @@
-//! A process that was stopped past its TTL knows at its very first question that its lock is gone.
+//! A process that was stopped past its TTL sees at its very first check that its lock is lost.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +14,7 @@ use crate::BOUND;
 const TTL: Duration = Duration::from_secs(1);
 const ROLE: &str = "LEASEHOLD_TEST_STOPPED";
 
-/// The process that is stopped. Does nothing when it runs as a test.
+/// The process to stop. Does nothing when it runs as a test.
 #[test]
 fn the_holder() {
     if std::env::var_os(ROLE).is_none() {
@@ -23,7 +23,7 @@ fn the_holder() {
     let locks = Locks::builder().ttl(TTL).open("memory:").unwrap();
     let guard = locks.mutex("a").lock().unwrap();
     say("running");
-    // What is written there while this process is stopped is the first that it finds when it goes on.
+    // The line is written while this process is stopped, so it continues here when it resumes.
     std::io::stdin().read_line(&mut String::new()).unwrap();
     let held = guard.is_held();
     say(&format!("resumed held={held} reason={:?}", guard.lost_reason()));
@@ -35,7 +35,7 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
-/// Ends its process, whatever becomes of the test.
+/// Kills its process, whatever the outcome of the test.
 struct Holder(Child);
 
 impl Drop for Holder {

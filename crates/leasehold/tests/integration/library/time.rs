@@ -1,4 +1,5 @@
-//! Waiting in tests: on a clock moved by hand nothing happens by itself, on the real one everything has a bound.
+//! Waiting in tests: on a manual clock nothing happens without the test, on the real one every wait
+//! has a bound.
 
 use std::time::Duration;
 
@@ -10,10 +11,10 @@ use crate::{BOUND, LASTING};
 /// The TTL of most tests.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// What the memory engine takes off every lease.
+/// What the memory engine deducts from every lease.
 pub(crate) const DRIFT: Duration = Duration::from_millis(5);
 
-/// `url` on the real clock, with leases that outlast the test.
+/// Opens `url` on the real clock, with leases that outlast the test.
 pub(crate) async fn lasting(url: &str) -> Locks {
     Locks::builder().ttl(LASTING).open(url).await.unwrap()
 }
@@ -30,21 +31,21 @@ pub(crate) async fn still() -> (ManualClock, Locks) {
     (hand, locks)
 }
 
-/// Lets every task of this (current-thread) runtime run until none has anything left to do.
+/// Lets every task of this (current-thread) runtime run until all are idle.
 pub(crate) async fn quiet() {
     for _ in 0..60 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Moves the time and lets everybody act on it.
+/// Advances time and lets all tasks react.
 pub(crate) async fn pass(hand: &ManualClock, by: Duration) {
     quiet().await;
     hand.advance(by);
     quiet().await;
 }
 
-/// Moves the time in steps, as it would pass.
+/// Advances time in steps, as real time passes.
 pub(crate) async fn walk(hand: &ManualClock, by: Duration, step: Duration) {
     let mut left = by;
     while !left.is_zero() {
@@ -65,7 +66,7 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
     assert!(tokio::time::timeout(BOUND, waiting).await.is_ok(), "not within {BOUND:?}: {what}");
 }
 
-/// Awaits what must come, on the real clock.
+/// Awaits an event that must happen, on the real clock.
 pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     match tokio::time::timeout(BOUND, future).await {
         Ok(output) => output,
@@ -73,12 +74,12 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
     }
 }
 
-/// Polls once and says whether it is still pending.
+/// Polls once; `true` if the future is still pending.
 pub(crate) async fn pending<F: Future>(future: &mut std::pin::Pin<Box<F>>) -> bool {
     std::future::poll_fn(|cx| std::task::Poll::Ready(future.as_mut().poll(cx).is_pending())).await
 }
 
-/// Releases what must still be ours.
+/// Releases a lock that must still be held.
 pub(crate) async fn give_back(guard: Guard) {
     assert_eq!(guard.release().await.unwrap(), Outcome::Released);
 }

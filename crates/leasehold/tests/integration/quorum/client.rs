@@ -1,4 +1,4 @@
-//! A claim as the engine drives it, step by step: what it sends, and what it makes of the answers.
+//! A claim as the engine drives it, step by step: its messages, and its reactions to the answers.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use leasehold::logic::lease::Drift;
 use leasehold::logic::quorum::{Move, Outcome, Quorum, Taking, Tally, Vote, Written, validity};
 use leasehold::{ClaimId, Owner, Token};
 
-/// What a node is asked to do.
+/// A request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Order {
     Take(Token),
@@ -25,7 +25,7 @@ pub(crate) struct Request {
     pub(crate) order: Order,
 }
 
-/// A node's answer. Releases and withdrawals are not answered: nobody waits for them.
+/// A node's answer. Releases and withdrawals have none, because no client waits for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Answer {
     Vote(Vote),
@@ -33,7 +33,7 @@ pub(crate) enum Answer {
     Renewed(Option<bool>),
 }
 
-/// What a node does with a message.
+/// Lets a node handle a message.
 pub(crate) fn serve(node: &mut Ballots, now: u64, request: &Request) -> Option<Answer> {
     let ask = request.ask;
     match request.order {
@@ -51,7 +51,7 @@ pub(crate) fn serve(node: &mut Ballots, now: u64, request: &Request) -> Option<A
     }
 }
 
-/// What became of a claim.
+/// The outcome of a step for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
     Granted(Token),
@@ -60,14 +60,14 @@ pub(crate) enum Event {
     Lost,
 }
 
-/// What a step of a client brings about.
+/// The effects of a client's step.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Effects {
     pub(crate) sends: Vec<(usize, Request)>,
     pub(crate) event: Option<Event>,
 }
 
-/// A renewal that is under way.
+/// A renewal in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Renewal {
     attempt: u64,
@@ -89,11 +89,11 @@ pub(crate) struct Client {
     pub(crate) owner: Option<Owner>,
     pub(crate) quorum: Quorum,
     pub(crate) phase: Phase,
-    /// What each node was asked and has not answered.
+    /// For each node, the request that it has not answered yet.
     pub(crate) open: Vec<Option<Order>>,
 }
 
-/// How long leases are; one node's tick is this many nanoseconds of the client's.
+/// The duration of leases; one node's tick is this many nanoseconds of the client's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) ttl: Duration,
@@ -107,7 +107,7 @@ impl Client {
         Self { claim, owner, quorum: Quorum::of(nodes), phase: Phase::Idle, open: vec![None; nodes] }
     }
 
-    /// Until when the lock is held, by the client's own clock, and with which token.
+    /// The token of the held lock, and until when it is held, on the client's own clock.
     pub(crate) fn held(&self) -> Option<(Token, Moment)> {
         match &self.phase {
             Phase::Held { token, until, .. } => Some((*token, *until)),
@@ -123,7 +123,7 @@ impl Client {
         Request { ask: Ask { claim: self.claim, attempt, owner: self.owner, ttl: terms.node_ttl }, order }
     }
 
-    /// Sends, and remembers what is to be answered.
+    /// Sends requests, and records which answers are open.
     fn sends(&mut self, sends: Vec<(usize, Request)>, event: Option<Event>) -> Effects {
         for (node, request) in &sends {
             self.open[*node] = Some(request.order).filter(|order| !matches!(order, Order::Release | Order::Withdraw));
@@ -131,7 +131,7 @@ impl Client {
         Effects { sends, event }
     }
 
-    /// Whether it waits for this answer.
+    /// Whether the client waits for this answer.
     pub(crate) fn expects(&self, node: usize, attempt: u64, answer: Answer) -> bool {
         self.waiting() == Some(attempt)
             && match (self.open[node], answer) {
@@ -157,13 +157,13 @@ impl Client {
         self.sends(self.to_all(terms, attempt, order), None)
     }
 
-    /// Gives the lock back, or gives it up.
+    /// Releases the lock, or gives up the attempt.
     pub(crate) fn release(&mut self, terms: &Terms) -> Effects {
         self.phase = Phase::Idle;
         self.sends(self.to_all(terms, u64::MAX, Order::Release), None)
     }
 
-    /// Notices that the time is over.
+    /// Handles the end of the lease.
     pub(crate) fn expire(&mut self, terms: &Terms, now: Moment) -> Effects {
         match self.held() {
             Some((_, until)) if until <= now => Effects { event: Some(Event::Lost), ..self.release(terms) },
@@ -180,7 +180,7 @@ impl Client {
         }
     }
 
-    /// A node answered something that was asked in this attempt or renewal.
+    /// Handles a node's answer to this attempt or renewal.
     pub(crate) fn hear(&mut self, terms: &Terms, now: Moment, node: usize, attempt: u64, answer: Answer) -> Effects {
         if !self.expects(node, attempt, answer) {
             return Effects::default();

@@ -1,5 +1,6 @@
-//! Every order of events within small bounds: three nodes, two or three clients, messages that arrive in any order or never,
-//! nodes that restart. What the clients and nodes decide is the real thing; time goes in ticks, the same for all.
+//! Every order of events within small bounds: three nodes, two or three clients, messages that
+//! arrive in any order or never, and nodes that restart. The decisions of clients and nodes are the
+//! real code; time passes in ticks, the same for all.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,26 +15,27 @@ use stateright::{Checker, Model, Property};
 use crate::quorum::client::{Answer, Client, Effects, Event, Order, Phase, Request, Terms, serve};
 
 const NODES: usize = 3;
-/// One tick of everybody's clock. Tokens are counted in the same unit, as in earnest: there is room for some in a tick.
+/// One tick of the common clock. Tokens use the same unit, as in production: a tick has space for
+/// several.
 const TICK: u64 = 10;
-/// How long a lease lasts.
+/// The duration of a lease.
 const TTL: u64 = TICK;
 
-/// What is wrong on purpose.
+/// A deliberate error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// A node that restarts has forgotten everything, and goes on.
+    /// A node that restarts has lost all data, and continues.
     Forgets,
-    /// A node says that it stored a token that is not higher than all others.
+    /// A node claims that it stored a token that is not higher than all others.
     StoresAny,
-    /// A node forgets the token of what is given back.
+    /// A node forgets the token of a released claim.
     ForgetsTokens,
-    /// A client is content with a majority of yeses, and does not write the token.
+    /// A client accepts a majority of votes, and does not write the token.
     OneRound,
 }
 
-/// How far everything goes.
+/// The bounds of the search.
 #[derive(Clone, Debug)]
 struct Bounds {
     owners: Vec<Option<u128>>,
@@ -41,15 +43,15 @@ struct Bounds {
     attempts: Vec<u64>,
     renewals: usize,
     restarts: usize,
-    /// Whether clients wait no longer for an answer. (Messages are late or lost without that, too.)
+    /// Whether clients may time out. (Messages are late or lost without that, too.)
     time_outs: bool,
-    /// Whether clients give back; leases end without that, too.
+    /// Whether clients release; leases end without that, too.
     releases: bool,
     ticks: u64,
     guesses: bool,
-    /// Whether an answer is heard as soon as it is given.
+    /// Whether an answer arrives at once.
     prompt: bool,
-    /// The clients have the same bounds.
+    /// All clients have the same bounds.
     alike: bool,
     flaw: Flaw,
 }
@@ -66,13 +68,13 @@ struct State {
     nodes: Vec<Ballots>,
     clients: Vec<Client>,
     attempts: Vec<u64>,
-    /// In the order of sending; each may arrive next, or never.
+    /// In the order of sending; any message may arrive next, or never.
     wire: Vec<Message>,
     renewals: usize,
     restarts: usize,
-    /// Whom the lock was granted, in this order.
+    /// The clients that were granted the lock, in this order.
     grants: Vec<(usize, Token)>,
-    /// Whether a grant was the result of a second round, and whether one was renewed.
+    /// Whether a grant resulted from a second round, and whether a lease was renewed.
     wrote: bool,
     extended: bool,
 }
@@ -80,9 +82,9 @@ struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Action {
     Start(usize),
-    /// The message at this place of the wire arrives.
+    /// The message at this position of the wire arrives.
     Arrives(usize),
-    /// A client waits no longer for a node.
+    /// A client stops waiting for a node.
     TimesOut(usize, usize),
     Renew(usize),
     Release(usize),
@@ -95,7 +97,7 @@ fn terms() -> Terms {
     Terms { ttl: Duration::from_nanos(TTL), node_ttl: TTL, drift }
 }
 
-/// What a node does with a message, with this flaw.
+/// Lets a node with this flaw handle a message.
 fn serve_with(flaw: Flaw, node: &mut Ballots, now: u64, request: &Request) -> Option<Answer> {
     let order = match request.order {
         Order::Release if flaw == Flaw::ForgetsTokens => Order::Withdraw,
@@ -128,7 +130,7 @@ impl State {
         }
         self.wire.extend(effects.sends.into_iter().map(|(node, request)| Message::Ask { client, node, request }));
         let clients = &self.clients;
-        // What nobody waits for any more might as well have been lost.
+        // An answer that no client waits for might as well be lost.
         self.wire.retain(|message| match message {
             Message::Tell { client, node, attempt, answer } => clients[*client].expects(*node, *attempt, *answer),
             Message::Ask { .. } => true,
@@ -187,7 +189,7 @@ impl State {
         }
     }
 
-    /// The order on the wire says nothing: states that differ only in it are one.
+    /// The order on the wire does not matter: states that differ only in it are the same.
     fn settle(&mut self) {
         self.wire.sort_by_key(|message| match message {
             Message::Ask { client, node, request } => (0, *client, *node, request.ask.attempt, request.order),
@@ -225,7 +227,7 @@ impl Model for Bounds {
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         for (id, client) in state.clients.iter().enumerate() {
-            // Clients that are alike begin in their order.
+            // Identical clients start in their order.
             let first = id == 0 || !self.alike || state.attempts[id - 1] > 0;
             match &client.phase {
                 Phase::Idle if first && state.attempts[id] < self.attempts[id] => actions.push(Action::Start(id)),
@@ -246,7 +248,7 @@ impl Model for Bounds {
         }
         actions.extend((0..state.wire.len()).map(Action::Arrives));
         if state.restarts < self.restarts {
-            // The nodes are alike: it might as well be the first.
+            // The nodes are identical: it might as well be the first.
             actions.push(Action::Restart(0));
         }
         if state.now < self.ticks * TICK {
@@ -330,12 +332,12 @@ const RESTARTED: &str = "held after a restart";
 const NO_HANG: &str = "whoever waits, waits for something";
 
 impl Bounds {
-    /// Whether two clients are one owner.
+    /// Whether two clients have the same owner.
     fn same(&self, a: usize, b: usize) -> bool {
         a == b || self.owners[a].is_some() && self.owners[a] == self.owners[b]
     }
 
-    /// Every two clients that hold the lock now, with their tokens.
+    /// All pairs of clients that hold the lock now, with their tokens.
     fn pairs(&self, state: &State) -> impl Iterator<Item = (usize, usize, Token, Token)> {
         let held: Vec<_> = (0..state.clients.len()).filter_map(|id| Some((id, state.holds(id)?))).collect();
         let pair = |(i, (a, t)): (usize, &(usize, Token))| {
@@ -344,7 +346,7 @@ impl Bounds {
         held.iter().enumerate().flat_map(pair).collect::<Vec<_>>().into_iter()
     }
 
-    /// The shortest way to break a promise, as a text.
+    /// The shortest sequence that violates a property, as a text.
     fn trace(&self, name: &'static str) -> String {
         let checker = self.clone().checker().threads(1).finish_when(stateright::HasDiscoveries::AnyOf([name].into()));
         let checker = checker.spawn_bfs().join();
@@ -358,7 +360,7 @@ impl Bounds {
         lines.join("\n")
     }
 
-    /// Goes through everything, and finds nothing. Says how many states there were.
+    /// Searches all states and requires that no property fails. Returns the number of states.
     fn exhaust(&self, sights: &[&'static str]) -> usize {
         let checker = self.clone().checker().threads(2).spawn_bfs().join();
         println!("{} states, {} steps deep: {self:?}", checker.unique_state_count(), checker.max_depth());
@@ -374,7 +376,7 @@ impl Bounds {
     }
 }
 
-/// A step for people.
+/// A step as people read it.
 struct Told<'a>(&'a State, Action);
 
 impl fmt::Display for Told<'_> {
@@ -416,7 +418,7 @@ fn two() -> Bounds {
     }
 }
 
-/// Three clients: one that fails leaves something behind for the others to meet.
+/// Three clients: one that fails leaves state behind that the others run into.
 fn three() -> Bounds {
     Bounds { owners: vec![None; 3], attempts: vec![1; 3], prompt: true, ..two() }
 }
@@ -430,7 +432,7 @@ fn a_node_that_forgets_lets_two_in() {
     }
 }
 
-/// The narrowest bounds in which each promise can be broken; the wider ones take minutes.
+/// The smallest bounds in which each property can be violated; the larger ones take minutes.
 #[test]
 fn within_narrow_bounds_every_promise_holds() {
     let restarts = Bounds { restarts: 1, prompt: true, ..two() }.exhaust(&[RESTARTED]);

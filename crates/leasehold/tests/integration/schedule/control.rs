@@ -1,4 +1,4 @@
-//! Pause, resume, run now, reset, forget, and how a job stands.
+//! Pause, resume, run now, reset, forget, and the status of a job.
 
 use std::time::Duration;
 
@@ -80,7 +80,8 @@ async fn a_watermark_in_the_future_fires_nothing_until_it_is_reset() {
     world.to_next_minute().await;
     node.stop().await;
     let records = world.locks.records().unwrap();
-    // As a clock that was ahead leaves it after a run: both what was decided and the end of the run are in the future.
+    // As after a run by a clock that was ahead: both the last decision and the end of the run are
+    // in the future.
     let watermark = format!("\"watermark\":{}", world.status().await.decided.unix());
     let ended = format!("\"busy_until\":{}", world.status().await.history[0].at);
     let ahead = |value: &str| {
@@ -115,7 +116,7 @@ async fn a_record_that_is_lost_or_falls_back_fires_no_old_tick_again() {
         } else {
             records.update("cron:job", |_, _| Some(old.clone())).await.unwrap();
         }
-        // The tick is within its grace.
+        // The tick is within its grace period.
         world.pass(30).await;
         assert_eq!(world.ticks(), [tick], "wiped: {wiped}");
         world.to_next_minute().await;

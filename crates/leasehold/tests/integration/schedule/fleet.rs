@@ -1,4 +1,4 @@
-//! A small fleet on the real clock, in one folder: each with an engine of its own.
+//! A small fleet on the real clock, in one folder: each member has its own engine.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold::Locks;
 use leasehold::schedule::{self, Job, Overlap, Scheduler, Stop};
 
-/// Against hanging.
+/// A bound against hanging.
 const BOUND: Duration = Duration::from_secs(120);
 /// No lease ends during a test, and no tick is too late.
 const LASTING: Duration = Duration::from_secs(600);
@@ -23,7 +23,8 @@ async fn every_second_runs_once_among_five_engines_in_one_folder() {
         let locks = Locks::builder().ttl(LASTING).open(&url).await.unwrap();
         let (runs, stop) = (Arc::clone(&runs), stop.clone());
         nodes.push(tokio::spawn(async move {
-            // What comes due during a run is run after it: on a machine that stands still for a second, too.
+            // Ticks that come due during a run are run after it, even if the machine pauses for a
+            // second.
             let job = Job::new("each-second", "* * * * * *").unwrap().overlap(Overlap::Queue).grace(LASTING);
             schedule::run_until(&locks, job, &stop, |run| {
                 runs.lock().unwrap().entry(run.tick().unix()).or_default().push(run.token().0);

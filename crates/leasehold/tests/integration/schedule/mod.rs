@@ -1,4 +1,5 @@
-//! Jobs by a timetable, on the engines that need no server: `memory:` on a clock that is moved by hand, `file:` on the real one.
+//! Scheduled jobs on the engines without a server: `memory:` on a manual clock, `file:` on the real
+//! one.
 #![cfg(all(feature = "schedule", feature = "memory", feature = "file"))]
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 

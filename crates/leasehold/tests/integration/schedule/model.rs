@@ -1,5 +1,6 @@
-//! Every order of the protocol's steps within small bounds: two nodes, two ticks, a kill, a stall, a lost reply. What the nodes decide is
-//! the real thing. Beside it stand protocols that are wrong on purpose, and are found out.
+//! Every order of the protocol's steps within small bounds: two nodes, two ticks, a kill, a stall,
+//! a lost reply. The nodes' decisions are the real code. The same search finds the errors of
+//! protocols that are wrong on purpose.
 
 use leasehold::logic::schedule::{
     Action, Crash, Missed, Outcome, Overlap, Policy, Running, Scene, State, Ticks, Work, decide, look,
@@ -18,17 +19,17 @@ impl Ticks for EverySecond {
     }
 }
 
-/// What is wrong on purpose.
+/// A deliberate error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flaw {
     None,
-    /// Writes whatever the version.
+    /// Writes regardless of the version.
     Blind,
     /// Runs before it has written.
     RunsFirst,
     /// Decides from what it read before it had the lock.
     Stale,
-    /// Takes what a server says in a new run for all that there is.
+    /// In a new run of a server, trusts that its data is complete.
     Trusts,
 }
 
@@ -40,11 +41,11 @@ struct Small {
     kills: u8,
     stalls: u8,
     losses: u8,
-    /// How often the server begins a new run without its last write.
+    /// How often the server starts a new run without its last write.
     forgets: u8,
 }
 
-/// Where a node stands.
+/// The next step of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Step {
     Look,
@@ -63,14 +64,14 @@ struct World {
     now: i64,
     version: u64,
     record: State,
-    /// As it was before the last write.
+    /// The record before the last write.
     before: State,
     /// The server's run, and when it began.
     run: (u8, i64),
     holder: Option<(usize, u64)>,
     token: u64,
     nodes: Vec<Step>,
-    /// Every begin: tick, token.
+    /// Every start of a run: tick, token.
     begun: Vec<(i64, u64)>,
     fell: bool,
     kills: u8,
@@ -82,13 +83,14 @@ struct World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Move {
     Step(usize),
-    /// As a step, but the reply to the write is lost.
+    /// A step whose reply to the write is lost.
     Lost(usize),
     Kill(usize),
     /// The lease ends, and the node does not know.
     Stall(usize),
     Tick,
-    /// A new run, without the last write. Whoever holds the lock keeps it for its time, and nobody else is let in.
+    /// A new run, without the last write. The holder keeps the lock for its time, and no other node
+    /// acquires it.
     Forget,
 }
 
@@ -118,7 +120,7 @@ impl Small {
                     world.keep(*state);
                 }
                 match run {
-                    // It began before it wrote, and goes on whatever came of that.
+                    // It started before it wrote, and continues whatever the result was.
                     _ if self.flaw == Flaw::RunsFirst => Step::Run { token },
                     Some(run) if fits && !lost => Step::Begin { token, run },
                     None if fits && !lost => Step::Release { token },
@@ -281,7 +283,7 @@ fn small(crash: Crash, flaw: Flaw) -> Small {
     Small { policy, flaw, ticks: 2, kills: 1, stalls: 1, losses: 1, forgets: 0 }
 }
 
-/// One whose server forgets its last write.
+/// A model whose server loses its last write.
 fn forgetful(flaw: Flaw) -> Small {
     Small { kills: 0, losses: 0, forgets: 1, ..small(Crash::AtMostOnce, flaw) }
 }

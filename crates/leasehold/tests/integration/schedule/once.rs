@@ -1,4 +1,4 @@
-//! For whoever is started by the system's cron, on time, too early or too late.
+//! Calls that the system's cron starts: on time, too early or too late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tokio::task::JoinHandle;
 
 use crate::schedule::world::{World, quiet};
 
-/// What the system's cron starts.
+/// Makes the call that the system's cron starts.
 fn start(world: &World, job: Job, takes: u64) -> JoinHandle<leasehold::Result<Vec<Ended>>> {
     start_waiting(world, job, takes, None)
 }
 
-/// One that waits no longer than this for the lock.
+/// A call that waits no longer than this for the lock.
 fn start_waiting(
     world: &World,
     job: Job,
@@ -43,7 +43,8 @@ fn job() -> Job {
     Job::new("job", "*/5 * * * *").unwrap()
 }
 
-/// Lets time pass until `offset` seconds from the next tick, which is given; one that has that much time before it.
+/// Advances time to `offset` seconds from the next tick that has that much time before it; returns
+/// the tick.
 async fn near_next(world: &World, offset: i64) -> i64 {
     let now = world.now().await;
     let next = ((now + 150) / 300 + 1) * 300;
@@ -71,7 +72,8 @@ async fn eight_hosts_minutes_apart_run_each_tick_once() {
     assert_eq!(world.ticks(), ticks);
 }
 
-/// Whoever was granted the lock a moment ago has not entered its run yet: that is no reason to fail.
+/// A holder that acquired the lock a moment ago has not entered its run yet: that is no reason to
+/// fail.
 #[tokio::test]
 async fn a_call_that_does_not_wait_leaves_the_tick_to_whoever_enters_it_a_moment_later() {
     let world = World::new().await;
@@ -85,12 +87,12 @@ async fn a_call_that_does_not_wait_leaves_the_tick_to_whoever_enters_it_a_moment
     world.locks.records().unwrap().update("cron:job", |value, _| Some(value.replace(&old, &new))).await.unwrap();
     world.pass(1).await;
     assert_eq!(call.await.unwrap().unwrap(), []);
-    // A lock whose holder enters nothing is another matter: the next tick was not run.
+    // A lock whose holder enters no run is another matter: the next tick was not run.
     world.pass(300).await;
     let call = start_waiting(&world, job(), 1, Some(Duration::ZERO));
     world.pass(3).await;
     assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
-    // And whoever would take over does not look whether there is something to take over.
+    // A call that would take over does not check first whether it can.
     let call = start_waiting(&world, job().crash(Crash::Retry { attempts: 2 }), 1, Some(Duration::ZERO));
     quiet().await;
     assert_eq!(call.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
@@ -108,7 +110,7 @@ async fn the_only_host_fires_every_tick_however_wrong_its_clock_is() {
             world.pass(300).await;
             call.await.unwrap().unwrap();
         }
-        // It may have been late for the one before the first.
+        // The first call may have been late for the tick before the first.
         let expected: Vec<_> = (0..4).map(|n| first + n * 300).collect();
         assert_eq!(world.ticks(), expected, "{offset}");
     }
@@ -117,7 +119,7 @@ async fn the_only_host_fires_every_tick_however_wrong_its_clock_is() {
 #[tokio::test]
 async fn a_host_that_drifts_over_the_middle_between_two_ticks_loses_none() {
     let world = World::new().await;
-    // Half a period away from both: a little on this side, a little on that.
+    // Half a period away from both ticks, sometimes closer to one, sometimes to the other.
     let first = near_next(&world, 149).await;
     let mut at = 149;
     for next in [152, 149, 151, 148] {
@@ -146,7 +148,7 @@ async fn a_second_call_finds_nothing_to_do() {
 #[tokio::test]
 async fn a_call_long_after_a_tick_finds_it_missed_and_a_late_one_is_for_it() {
     let world = World::new().await;
-    // Hourly ticks at a minute that is so long ago, and as far from the next.
+    // Hourly ticks, the last one this many minutes ago.
     let hourly = |name: &str, ago: i64, now: i64| {
         Job::new(name, &format!("{} * * * *", (now / 60 - ago).rem_euclid(60))).unwrap()
     };
@@ -191,7 +193,7 @@ async fn calls_do_not_pile_up_behind_a_run_that_goes_on() {
         let says = |event: &Event| matches!(event, Event::GoesOn { run } if run.tick == tick);
         assert!(events.lock().unwrap().iter().any(says));
     }
-    // One that would take over waits, and so does one whose tick is to run afterwards.
+    // A call that would take over waits, and so does one whose tick must run afterwards.
     let waiting = start(&world, job().crash(Crash::Retry { attempts: 2 }), 1);
     let queued = start(&world, job().overlap(Overlap::Queue), 1);
     quiet().await;

@@ -1,4 +1,4 @@
-//! What becomes of ticks: missed ones, those of a run that goes on, those whose node died.
+//! The outcomes of ticks: missed ones, those during a long run, those whose node died.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ async fn a_restart_runs_what_was_not_run_if_it_is_not_too_late() {
     let node = world.node(world.job(), SHORT);
     let tick = world.to_next_minute().await;
     node.stop().await;
-    // Nobody is there for the next two ticks; the second is 20 s ago when somebody is.
+    // No node is there for the next two ticks; when one is back, the second is 20 s old.
     world.pass(140).await;
     let node = world.node(world.job(), SHORT);
     world.pass(10).await;
@@ -108,7 +108,7 @@ async fn a_dead_run_is_not_run_again_unless_the_policy_says_so() {
         let (one, two, three) = (world.node(job(), long), world.node(job(), long), world.node(job(), long));
         let tick = world.to_next_minute().await;
         assert_eq!(world.ticks(), [tick]);
-        // Nobody knows which of them runs it: as long as one is left, the tick is in good hands.
+        // It is unknown which of them runs it: as long as one is left, the tick can be run.
         one.kill().await;
         world.pass(1).await;
         two.kill().await;
@@ -140,7 +140,8 @@ async fn a_run_that_is_taken_over_has_the_next_attempt_and_a_higher_token() {
     second.stop().await;
 }
 
-/// Work that stops for its lock's sake is not done, and did not fail: it is begun again, though the lock was not lost after all.
+/// Work that stops because its lock seems lost is not done, and did not fail: it is started again,
+/// even if the lock was not lost after all.
 #[tokio::test]
 async fn a_run_that_stopped_for_its_locks_sake_is_begun_again() {
     for (crash, begins) in [(Crash::Retry { attempts: 3 }, 2), (Crash::AtMostOnce, 1)] {
@@ -227,7 +228,7 @@ async fn a_changed_timetable_begins_with_its_next_tick() {
     let daily = |text| Job::new("job", text).unwrap();
     let node = world.node(daily("@yearly"), SHORT);
     world.pass(300).await;
-    // Just after a tick, so that none comes due before the next look.
+    // Just after a tick, so that none comes due before the next check.
     world.to_next_minute().await;
     node.stop().await;
     let events = std::sync::Arc::clone(&world.events);
@@ -296,7 +297,7 @@ async fn a_record_that_is_not_understood_fires_nothing_and_is_told() {
 #[tokio::test]
 async fn a_run_that_takes_too_long_is_not_run_again_by_whoever_stands_in_line() {
     let world = World::new().await;
-    // Its holder needs its time to stop what it began: the lock is free by then.
+    // Its holder needs time to stop its work: the lock is free by then.
     let job = || world.job().max_hold(Duration::from_secs(40)).crash(Crash::Retry { attempts: 3 }).minds_loss();
     let first = world.node(job(), Duration::from_secs(50));
     let tick = world.to_next_minute().await;
@@ -332,7 +333,7 @@ async fn runs_go_on_while_the_engine_is_in_trouble() {
     while !trouble() {
         world.pass(1).await;
     }
-    // The clock stands still now, and so the pause after the error does not end.
+    // The clock stands still now, so the pause after the error does not end.
     go.notify_one();
     quiet().await;
     assert!(ended.load(Ordering::SeqCst));
@@ -346,7 +347,8 @@ async fn a_run_whose_entry_was_not_confirmed_is_entered_again_before_it_begins()
     let tick = world.to_next_minute().await;
     world.pass(2).await;
     node.stop().await;
-    // As a write leaves it whose reply never came: the entry stands under the token that the next guard will have.
+    // As after a write whose reply never came: the entry has the token that the next guard will
+    // have.
     let token = world.ran()[0].token + 1;
     let records = world.locks.records().unwrap();
     let running = format!(

@@ -1,4 +1,4 @@
-//! A clock that is moved by hand, nodes that run a job on it, and a book of what was run.
+//! A manual clock, nodes that run a job on it, and a list of what they ran.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 pub(crate) const TTL: Duration = Duration::from_secs(30);
 
-/// One that was run: tick, token, attempt.
+/// A run: tick, token, attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ran {
     pub(crate) tick: i64,
@@ -18,7 +18,7 @@ pub(crate) struct Ran {
     pub(crate) attempt: u32,
 }
 
-/// What was run, by everybody.
+/// The runs of all nodes.
 pub(crate) type Book = Arc<Mutex<Vec<Ran>>>;
 
 pub(crate) struct World {
@@ -35,7 +35,7 @@ impl World {
         Self { hand, locks, book: Book::default(), events: Arc::default() }
     }
 
-    /// A job every minute, whose events are kept.
+    /// A job every minute, whose events are stored.
     pub(crate) fn job(&self) -> Job {
         let events = Arc::clone(&self.events);
         let job = Job::new("job", "* * * * *").unwrap();
@@ -70,7 +70,7 @@ impl World {
         Node { task, stop }
     }
 
-    /// Lets time pass, in small steps.
+    /// Advances time in small steps.
     pub(crate) async fn pass(&self, seconds: u64) {
         for _ in 0..seconds {
             quiet().await;
@@ -79,7 +79,8 @@ impl World {
         quiet().await;
     }
 
-    /// Lets time pass until just after the next full minute of the engine's clock. That minute.
+    /// Advances time until just after the next full minute of the engine's clock, and returns that
+    /// minute.
     pub(crate) async fn to_next_minute(&self) -> i64 {
         let now = self.now().await;
         let next = (now / 60 + 1) * 60;
@@ -111,21 +112,21 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// As if killed: in memory the lock is given back at once.
+    /// Ends the node as a kill would, except that `memory:` releases the lock at once.
     pub(crate) async fn kill(self) {
         self.task.abort();
         assert!(self.task.await.unwrap_err().is_cancelled());
         quiet().await;
     }
 
-    /// Lets it end what it does.
+    /// Stops the node after its present work.
     pub(crate) async fn stop(self) {
         self.stop.stop();
         self.task.await.unwrap().unwrap();
     }
 }
 
-/// Lets every task of this (current-thread) runtime run until none has anything left to do.
+/// Lets every task of this (current-thread) runtime run until all are idle.
 pub(crate) async fn quiet() {
     for _ in 0..80 {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Somebody who wants the lock again and again.
+//! A client that acquires the lock again and again.
 
 use leasehold::clock::Moment;
 use leasehold::logic::ballots::Ask;
@@ -17,16 +17,16 @@ pub(super) struct Actor {
     client: Client,
     terms: Terms,
     clock: Skewed,
-    /// The largest distance ever seen from our clock to a node's, or to a token.
+    /// The largest distance seen from our clock to a node's, or to a token.
     ahead: Option<i64>,
     guessed: u64,
     claims: u128,
-    /// Changes with every grant and every end of one: what was planned before does not count any more.
+    /// Changes with every grant and every end of one: actions planned before are void.
     turn: u64,
     began: u64,
     grant: Option<usize>,
     pub(super) paused_until: u64,
-    /// It takes no new claims.
+    /// The actor makes no new claims.
     pub(super) retired: bool,
 }
 
@@ -61,7 +61,7 @@ impl Actor {
         self.grant.is_some()
     }
 
-    /// A request of a claim that nobody knows.
+    /// A request of a claim that no node knows.
     pub(super) fn probe(&self, claim: ClaimId) -> Request {
         Request { ask: Ask { claim, attempt: 1, owner: None, ttl: self.terms.node_ttl }, order: Order::Release }
     }
@@ -180,7 +180,7 @@ impl Actor {
         }
     }
 
-    /// Each node's answer is waited for only so long.
+    /// Limits the wait for each node's answer.
     fn await_answers(&self, world: &mut World, sends: &[(usize, Request)]) {
         let patience = node_timeout(self.terms.ttl, Duration::from_secs(1)).as_micros() as u64;
         for (node, request) in sends {
@@ -225,7 +225,7 @@ impl Actor {
         self.plan(world, wait, Act::Expire);
     }
 
-    /// After a release or a loss: the next claim is another one.
+    /// After a release or a loss, the actor makes a new claim.
     fn end(&mut self, world: &mut World) {
         self.turn += 1;
         if let Some(grant) = self.grant.take() {

@@ -1,6 +1,6 @@
-//! Chance that can be repeated, and clocks that are not quite right.
+//! Reproducible randomness, and clocks that are slightly wrong.
 
-/// Numbers that follow from a seed.
+/// Numbers determined by a seed.
 #[derive(Clone, Debug)]
 pub(super) struct Dice(u64);
 
@@ -16,22 +16,22 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// From `low` to below `high`.
+    /// From `low` up to, but excluding, `high`.
     pub(super) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low).max(1)
     }
 
-    /// True so many times in a thousand.
+    /// True with this probability, in thousandths.
     pub(super) fn happens(&mut self, per_mille: u64) -> bool {
         self.between(0, 1000) < per_mille
     }
 }
 
-/// A clock in microseconds that runs a little fast or slow, as a function of the true time.
+/// A clock in microseconds that runs slightly fast or slow, as a function of true time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Skewed {
     pub(super) base: u64,
-    /// How many microseconds it counts in a true second.
+    /// How many microseconds it counts per true second.
     pub(super) rate: u64,
 }
 
@@ -40,7 +40,7 @@ impl Skewed {
         self.base + (u128::from(true_time) * u128::from(self.rate) / 1_000_000) as u64
     }
 
-    /// The first true time at which it shows this.
+    /// The first true time at which the clock shows this.
     pub(super) fn when(self, shows: u64) -> u64 {
         (u128::from(shows.saturating_sub(self.base)) * 1_000_000).div_ceil(u128::from(self.rate)) as u64
     }

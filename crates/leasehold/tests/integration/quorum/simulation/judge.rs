@@ -1,20 +1,21 @@
-//! What must hold, whatever happens: judged with the true time, which nobody in the simulation knows.
+//! The properties that must always hold, judged by true time, which no participant of the
+//! simulation knows.
 
 use std::fmt;
 
 use leasehold::logic::fence::{Seen, admits};
 use leasehold::{Owner, Token};
 
-/// A lock that somebody got.
+/// A grant of the lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) actor: usize,
     pub(super) owner: u128,
     pub(super) token: Token,
-    /// When its attempt began, and when it was granted.
+    /// When its attempt started, and when it was granted.
     pub(super) began: u64,
     pub(super) at: u64,
-    /// Until when it is valid, if it is not given back.
+    /// Until when it is valid, unless it is released.
     pub(super) until: u64,
     pub(super) open: bool,
 }
@@ -26,7 +27,7 @@ impl fmt::Display for Grant {
     }
 }
 
-/// A promise that was broken.
+/// A violated property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Breach {
     TwoHolders,
@@ -39,7 +40,8 @@ pub(super) enum Breach {
 
 #[derive(Debug, Default)]
 pub(super) struct Judge {
-    /// Node clocks keep to the drift: otherwise only what needs no clock is judged.
+    /// The clocks of the nodes keep to the drift. Otherwise the judge checks only what needs no
+    /// clock.
     clocks_hold: bool,
     pub(super) grants: Vec<Grant>,
     seen: Seen,
@@ -59,7 +61,7 @@ impl Judge {
         self.breaches.push((breach, what));
     }
 
-    /// Somebody got the lock. Says under which number.
+    /// An actor acquired the lock. Returns the index of the grant.
     pub(super) fn granted(&mut self, grant: Grant) -> usize {
         let mut blames = Vec::new();
         for other in &self.grants {
@@ -74,7 +76,8 @@ impl Judge {
             if beside && self.clocks_hold {
                 blames.push((Breach::TwoHolders, format!("{grant}; beside {other}")));
             }
-            // Where clocks jump, the order of two attempts that overlap is open; their tokens differ all the same.
+            // If clocks jump, two overlapping attempts may have any order; their tokens differ all
+            // the same.
             let later = self.clocks_hold || grant.began > other.at;
             if grant.token == other.token || later && grant.token < other.token {
                 blames.push((Breach::TokenOrder, format!("{grant}; after {other}")));
@@ -93,7 +96,7 @@ impl Judge {
         self.grants[grant].open = false;
     }
 
-    /// Somebody writes to the resource, perhaps long after its grant ended.
+    /// An actor writes to the resource, perhaps long after its grant ended.
     pub(super) fn writes(&mut self, grant: usize) -> bool {
         let Grant { token, owner, .. } = self.grants[grant];
         let owner = Some(Owner::from_bits(owner));

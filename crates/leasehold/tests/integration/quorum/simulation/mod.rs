@@ -1,5 +1,6 @@
-//! Long random runs, each of which follows from its seed. `LEASEHOLD_SEED=7 cargo test -p leasehold --test integration
-//! quorum::simulation::every_promise_holds -- --nocapture` does one run and no other, and shows it event by event.
+//! Long random runs, each determined by its seed. `LEASEHOLD_SEED=7 cargo test -p leasehold --test
+//! integration quorum::simulation::every_promise_holds -- --nocapture` does only this run, and
+//! shows it event by event.
 
 mod actor;
 mod chance;
@@ -17,10 +18,10 @@ use self::plan::{Plan, Restart};
 use self::world::{Happening, World};
 use leasehold::logic::lease::Drift;
 
-/// The gate does one run in so many; `--features nightly` does all.
+/// The ordinary tests do one in this many runs; `--features nightly` does all.
 const ONE_IN: u64 = if cfg!(feature = "nightly") { 1 } else { 25 };
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Default)]
 struct Report {
     grants: usize,
@@ -38,7 +39,7 @@ fn step(world: &mut World, actors: &mut [Actor], what: Happening) {
         }
         _ => None,
     };
-    // Who is paused finds everything that came meanwhile when it goes on.
+    // A paused actor receives everything that came meanwhile when it resumes.
     if let Some(until) = of.map(|actor| actors[actor].paused_until).filter(|until| *until > world.now) {
         return world.at(until, what);
     }
@@ -79,13 +80,14 @@ fn run(seed: u64, logs: bool, adjust: fn(&mut Plan)) -> Report {
     Report { grants, shared, fenced_off, events: world.events, breaches: judge.breaches, log }
 }
 
-/// When the faults are over, somebody gets the lock soon, and nothing is left in the end.
+/// After the faults end, an actor acquires the lock soon, and nothing is left in the end.
 fn afterwards(world: &mut World, actors: &mut [Actor]) {
     world.say(|| "all faults are over".into());
     world.calm = true;
     let ttl = world.plan.ttl;
-    // What is late or stopped comes back within two TTLs, a node that restarted then is back after one more, and what late
-    // messages left there ends after another one. A clock that jumped may keep what is left for longer.
+    // Late and stopped participants are back within two TTLs. A node that restarted at that time is
+    // back after one more, and what late messages left there expires after another one. A clock
+    // that jumped may keep such data for longer.
     let end = world.now + ttl * (6 + world.plan.jumps * 2);
     let before = world.judge.grants.len();
     while let Some(what) = world.next(end) {
@@ -112,20 +114,20 @@ fn afterwards(world: &mut World, actors: &mut [Actor]) {
     }
 }
 
-/// The one run that is asked for, if any.
+/// The one run that is requested, if any.
 fn wanted() -> Option<u64> {
     std::env::var("LEASEHOLD_SEED").ok().map(|seed| seed.parse().expect("LEASEHOLD_SEED is a number"))
 }
 
-/// What came of many runs.
+/// The result of many runs.
 struct Many {
     total: Report,
     bad: BTreeMap<u64, Vec<(Breach, String)>>,
-    /// Only one was wanted, and shown: how many there were says nothing.
+    /// Only one run was requested, and shown: its counts are not checked.
     one: bool,
 }
 
-/// Runs many seeds on two threads, or the one that is wanted, and adds up what came of them.
+/// Runs many seeds on two threads, or the requested one, and adds up the results.
 fn many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> Many {
     let (wanted, seeds) = (wanted(), seeds.div_ceil(ONE_IN));
     let reports: Vec<(u64, Report)> = match wanted {
@@ -164,7 +166,7 @@ fn many(test: &str, seeds: u64, adjust: fn(&mut Plan)) -> Many {
     many
 }
 
-/// Nothing may be broken in any run; and so much must have happened that it would show.
+/// No run may have a breach; and enough must have happened that a breach would show.
 fn all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan), enough: fn(&Report) -> bool) {
     let Many { total, bad, one } = many(test, seeds, adjust);
     let kinds = bad.values().flatten().fold(BTreeMap::<String, usize>::new(), |mut kinds, (breach, _)| {
@@ -182,7 +184,7 @@ fn all_hold(test: &str, seeds: u64, adjust: fn(&mut Plan), enough: fn(&Report) -
     assert!(one || enough(&total), "it would show: {total:?}");
 }
 
-/// Some run must break this promise: otherwise nobody would notice if it were broken.
+/// Some run must have this breach: otherwise the simulation could not detect it.
 fn some_break(test: &str, seeds: u64, adjust: fn(&mut Plan), breach: Breach) {
     let Many { bad, one, .. } = many(test, seeds, adjust);
     let broken = bad.values().flatten().filter(|(kind, _)| *kind == breach);
@@ -199,7 +201,7 @@ fn one_seed_is_one_run() {
         assert!(one.log.len() > 50, "{} events", one.log.len());
         assert_eq!((&one.log, one.events), (&again.log, again.events), "seed {seed}");
         assert_ne!(one.log, other.log, "seed {seed}");
-        // To look on changes nothing.
+        // Logging does not change a run.
         assert_eq!(run(seed, false, |_| {}).events, one.events, "seed {seed}");
     }
 }

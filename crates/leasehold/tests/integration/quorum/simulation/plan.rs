@@ -1,4 +1,4 @@
-//! What a run is like: how many take part, and what goes wrong.
+//! The plan of a run: the number of participants, and the faults.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use crate::quorum::client::Terms;
 pub(super) enum Restart {
     /// Everything that it had acknowledged.
     Durable,
-    /// Nothing: it abstains.
+    /// Nothing: it cools down.
     Abstaining,
-    /// Nothing, and it goes on as if nothing had been.
+    /// Nothing, and it continues without a cool-down.
     Forgetful,
 }
 
@@ -22,14 +22,14 @@ pub(super) enum Restart {
 pub(super) struct Plan {
     pub(super) nodes: usize,
     pub(super) actors: usize,
-    /// So many of the first actors are one owner.
+    /// How many of the first actors have the same owner.
     pub(super) together: usize,
     pub(super) ttl: u64,
     pub(super) drift: Drift,
-    /// How far a clock may be from true, in parts per million, either way.
+    /// How far a clock may deviate from true time, in parts per million, either way.
     pub(super) ppm: u64,
     pub(super) restart: Restart,
-    /// How many restarts, pauses and jumps of clocks there are in so many TTLs.
+    /// How many restarts, pauses and jumps of clocks happen while faults last.
     pub(super) restarts: u64,
     pub(super) pauses: u64,
     pub(super) jumps: u64,
@@ -39,9 +39,9 @@ pub(super) struct Plan {
     pub(super) late: u64,
     /// Messages take up to a TTL divided by this.
     pub(super) pace: u64,
-    /// Holders keep the lock to the last moment, do not renew, and others try again all the time.
+    /// Holders keep the lock until the last moment and do not renew, and others retry all the time.
     pub(super) greedy: bool,
-    /// How long faults go on.
+    /// How long faults happen.
     pub(super) lasts: u64,
 }
 
@@ -69,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// Nothing goes wrong but the clocks, and every lease is used to its end.
+    /// The only faults are those of the clocks, and every lease is used to its end.
     pub(super) fn only_clocks(&mut self) {
         (self.together, self.restarts, self.pauses, self.lost, self.late) = (0, 0, 0, 0, 0);
         (self.pace, self.greedy) = (1000, true);

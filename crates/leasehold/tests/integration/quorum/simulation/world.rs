@@ -12,7 +12,7 @@ use super::judge::Judge;
 use super::plan::{Plan, Restart};
 use crate::quorum::client::{Answer, Request, serve};
 
-/// What happens at some time.
+/// An event at some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Happening {
     Arrives {
@@ -27,14 +27,14 @@ pub(super) enum Happening {
         answer: Answer,
         clock: u64,
     },
-    /// An actor waits no longer for a node.
+    /// An actor stops waiting for a node.
     GivesUp {
         actor: usize,
         node: usize,
         attempt: u64,
         answer: Answer,
     },
-    /// An actor does something that it had planned in this turn of its own.
+    /// An actor does something that it planned in this turn.
     Acts {
         actor: usize,
         turn: u64,
@@ -83,7 +83,7 @@ pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) dice: Dice,
     pub(super) now: u64,
-    /// When, in which order, and where it is kept.
+    /// Time and number of each event; `kept` has the events by number.
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     kept: std::collections::HashMap<u64, Happening>,
     count: u64,
@@ -156,7 +156,7 @@ impl World {
         self.at(self.now + time, what);
     }
 
-    /// The next thing that happens before `end`.
+    /// The next event before `end`.
     pub(super) fn next(&mut self, end: u64) -> Option<Happening> {
         if self.queue.peek().is_none_or(|Reverse((time, _))| *time >= end) {
             self.now = end;
@@ -168,7 +168,7 @@ impl World {
         self.kept.remove(&number)
     }
 
-    /// How long a message takes; nothing if it is lost.
+    /// The delay of a message; `None` if it is lost.
     fn delay(&mut self) -> Option<u64> {
         let usual = self.dice.between(50, self.plan.ttl / self.plan.pace);
         if self.calm {
@@ -181,7 +181,7 @@ impl World {
         Some(usual + long.unwrap_or_default())
     }
 
-    /// Sends something, which arrives never, once or twice.
+    /// Sends a message, which arrives never, once or twice.
     fn post(&mut self, what: Happening) {
         let copies = 1 + u64::from(!self.calm && self.dice.happens(self.plan.doubled));
         for _ in 0..copies {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// What happens to the nodes.
+    /// Handles the events of the nodes.
     pub(super) fn node_step(&mut self, what: Happening) {
         match what {
             Happening::Arrives { node, from, request } if self.nodes[node].up => {
@@ -236,14 +236,14 @@ impl World {
         }
     }
 
-    /// A resource is written to, some time after its writer looked whether it holds the lock.
+    /// Writes to the resource, some time after the writer checked that it holds the lock.
     pub(super) fn touch(&mut self, actor: usize, grant: usize) {
         if let Some(delay) = self.delay() {
             self.after(delay, Happening::Writes { actor, grant });
         }
     }
 
-    /// Whether a node would let somebody in who was never here.
+    /// Whether a node would grant to a new client.
     pub(super) fn lets_in(&self, node: usize, stranger: &Actor) -> bool {
         let mut copy = self.nodes[node].ballots.clone();
         let request = stranger.probe(ClaimId::from_bits(u128::MAX));
@@ -254,7 +254,7 @@ impl World {
     }
 }
 
-/// The rate of a clock that is wrong by up to so much.
+/// The rate of a clock that deviates by up to `ppm`.
 pub(super) fn rate(dice: &mut Dice, ppm: u64) -> u64 {
     1_000_000 - ppm + dice.between(0, 2 * ppm + 1)
 }
