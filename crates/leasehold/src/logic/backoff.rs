@@ -11,8 +11,8 @@ pub fn pause(attempt: u32, first: Duration, most: Duration, dice: u32) -> Durati
     full - (full / 2).mul_f64(f64::from(dice) / f64::from(u32::MAX))
 }
 
-/// The pause may take at most this fraction of the TTL of a lease that waits for it. The keeper
-/// retries as often.
+/// A pause is at most the TTL divided by this, for a lease that waits for the end of the pause. The
+/// keeper retries as often.
 pub const SHARE: u32 = 10;
 
 /// Limits the pause between two connection attempts. A lease cannot be renewed without a
