@@ -8,7 +8,7 @@ use crate::claim::Token;
 use crate::guard::Guard;
 use crate::logic::schedule::Running;
 
-/// One run of a job. It holds the job's lock until it is dropped.
+/// One run of a job. Keeping it keeps the job's lock.
 #[derive(Debug)]
 pub struct Run {
     pub(super) job: Arc<str>,
