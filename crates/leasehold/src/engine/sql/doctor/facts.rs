@@ -177,7 +177,7 @@ impl Seen {
             let marked = self.is_on("default_transaction_read_only") == Ok(true);
             return Ok(marked.then(|| "default_transaction_read_only is on".into()));
         }
-        // No server has all of these variables.
+        // Not every kind of server has all of these variables.
         let mut on = Vec::new();
         for key in ["read_only", "super_read_only", "innodb_read_only", "transaction_read_only", "tx_read_only"] {
             if self.is_on(key) == Ok(true) || self.setting(key).is_ok_and(|value| value.starts_with("READ_ONLY")) {

@@ -83,7 +83,7 @@ pub(super) async fn table(asker: &mut Asker, name: &str, made: &str) -> Known<Fo
         }
         _ => None,
     };
-    // A key on that whole column, and no other.
+    // A unique key on this column alone, and on its whole value.
     let sql = "SELECT COUNT(*) FROM (SELECT index_name FROM information_schema.statistics \
         WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0 GROUP BY index_name \
         HAVING COUNT(*) = 1 AND MAX(column_name) = 'name' AND MAX(sub_part) IS NULL) AS keys_of_name";

@@ -104,7 +104,7 @@ fn names(at: &str, table: &Table, shape: &Shape, aim: &Aim) -> Finding {
     ok(check, at, format!("the column name of {name} is {shown}, and a key")).means("names are compared byte by byte")
 }
 
-/// Whether a commit to this table is durable.
+/// Whether the table's engine supports durable transactions.
 fn engine(at: &str, table: &Table, shape: &Shape) -> Finding {
     let (check, name, engine) = ("table-engine", &table.name, &shape.engine);
     match engine.as_str() {

@@ -44,8 +44,7 @@ pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &Plan, able: usize
     };
     let means = without(plan, able);
     let (at, said) = (voter.address.to_string(), error.said());
-    // Servers that are unreachable in the same way get the same text, so that their findings can be
-    // merged.
+    // Servers that are unreachable for the same reason get the same text.
     let found = said.strip_prefix(&at).map_or_else(|| said.clone(), |rest| format!("it{rest}"));
     Finding::new(level, check, &at, found).means(means).fix(fix)
 }
