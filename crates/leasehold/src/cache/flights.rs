@@ -81,7 +81,7 @@ impl Flights {
         loop {
             let (mut boarding, ours) = {
                 let mut open = lane.boarding();
-                // A load whose leader went away will never send a result.
+                // A load whose leader was cancelled will never send a result.
                 match open.as_ref().filter(|open| open.has_changed().is_ok()) {
                     Some(theirs) => (theirs.clone(), None),
                     None => {

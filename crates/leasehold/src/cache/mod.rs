@@ -54,9 +54,9 @@
 //! |---|---|
 //! | a loader is slower than an invalidation | its value is rejected; strong reads load again |
 //! | a loader is slower than its lease | another reader takes over; if one did, the first loader's value is rejected, but its own caller still gets it: nothing was invalidated |
-//! | a loader dies, or its caller goes away | another reader takes over: at once if the notification still goes out, else at the end of the lease |
+//! | a loader dies, or its caller is cancelled | another reader takes over: at once if the notification is still sent, else at the end of the lease |
 //! | a loader fails | all waiting readers are notified; stale values are served where allowed |
-//! | the reply with a lease is lost, or its caller goes away before it comes | the lease is given up in the background; if that fails, it expires |
+//! | the reply with a lease is lost, or its caller is cancelled before it arrives | the lease is given up in the background; if that fails, it expires |
 //! | the reply to a set is lost | the caller has its value; it is in the cache or not. The lease is given up, so that no reader waits for it |
 //! | the reply to an invalidation is lost | sent again, which is harmless |
 //! | a process dies between commit and `invalidate` | stale until the TTL ends. With `write_through`: nothing is stale; the mark expires |

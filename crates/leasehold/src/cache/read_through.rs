@@ -183,8 +183,8 @@ impl ReadThrough {
     /// The state of the key, and the lease, which counts if it was granted.
     async fn ask<'a>(&'a self, key: &'a str, lease: u128) -> Result<(Found, Leased<'a>), CacheError> {
         let options = &self.shared.options;
-        // Created before the request: a caller that goes away or gives up before the reply may have
-        // been granted the lease.
+        // Created before the request: a caller that is cancelled or times out before the reply may
+        // have been granted the lease.
         let mut leased = Leased { shared: &self.shared, key, lease, open: true };
         let ask = Ask {
             lease,
@@ -250,7 +250,7 @@ impl ReadThrough {
         };
         let step = Step::Set(shared.load(lease, generation, row.clone(), shared.clock.now().since(start)));
         let answer = shared.store.step(key, step).await;
-        // Whatever the result: if the lease still stands, no reader must wait for it.
+        // Whatever the result: if the lease is still held, no reader must wait for it.
         leased.open = answer.is_err();
         let data = row.map(|row| row.value);
         Ok(match answer {

@@ -246,7 +246,7 @@ async fn a_writer_that_dies_leaves_nothing_stale() {
 /// The reply to its COMMIT is lost, and the database applies it later.
 #[tokio::test]
 async fn a_commit_that_is_done_after_it_failed_leaves_nothing_stale() {
-    // The mark still stands when the commit fails, or it is gone and a reader has stored the old
+    // The mark is still set when the commit fails, or it is gone and a reader has stored the old
     // value.
     for gone in [false, true] {
         let (cache, slow) = (quiet().longest_write(LONG).open("memory:").await.unwrap(), Slow::new());

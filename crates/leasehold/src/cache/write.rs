@@ -22,7 +22,7 @@ struct Mark<'a> {
     key: &'a str,
     id: u128,
     generation: u64,
-    /// The mark stands at least until then: counted from before the request.
+    /// The mark is set at least until then: counted from before the request.
     until: Moment,
 }
 
@@ -119,7 +119,7 @@ impl ReadThrough {
         let ended = self.shared.clock.now();
         match self.finish(&mark, now, ended.since(start)).await {
             Ok(()) => Ok(()),
-            // The mark stood at the commit, and no value is accepted while it stands. When it
+            // The mark was set at the commit, and no value is accepted while it is. When it
             // expires, the cached value goes with it: reads stay correct, and are only slower until
             // then.
             Err(error) if ended < mark.until => {
@@ -148,8 +148,8 @@ impl ReadThrough {
     async fn begin<'a>(&self, key: &'a str, token: Token) -> Result<Mark<'a>, CacheError> {
         let (shared, id) = (&self.shared, random::unique());
         let sent = shared.clock.now();
-        // Created before the request, as for a lease: a caller that goes away or gives up before
-        // the reply may have marked the key.
+        // Created before the request, as for a lease: a caller that is cancelled or times out
+        // before the reply may have marked the key.
         let mut asked = Asked { shared, key, mark: id, open: true };
         let answer = shared.store.step(key, Step::Begin(self.announced(id, token))).await;
         asked.open = answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);

@@ -374,7 +374,7 @@ impl Entry {
         Ok(self.generation)
     }
 
-    /// Extends the mark of a writer. Returns whether the mark still stands.
+    /// Extends the mark of a writer. Returns whether the mark is still set.
     pub fn extend(&mut self, now: u64, mark: u128, mark_for: u64, keep_for: u64) -> bool {
         self.settle(now);
         let ours = self.mark.is_some_and(|held| held.id == mark);

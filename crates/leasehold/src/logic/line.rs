@@ -5,8 +5,8 @@
 //! list reaches the same result:
 //! 1. The longest prefix of compatible claims holds. New claims join at the end, and departures
 //!    only shorten the list, so a holder stays a holder.
-//! 2. A re-entrant claim stands with its owner's first claim, as a *rider*, whatever waits behind
-//!    that claim.
+//! 2. A re-entrant claim shares the position of its owner's first claim, as a *rider*, whatever
+//!    waits behind that claim.
 //! 3. A waiter watches one claim ahead of it. When that claim leaves, the waiter knows without a
 //!    request whether it is next: the list ahead of it can only have become shorter.
 
@@ -48,7 +48,7 @@ impl Stand {
         (self.claim, self.seq)
     }
 
-    /// Its position: its own, or that of the claim it stands with.
+    /// Its position: its own, or that of the claim it rides on.
     pub fn place(&self) -> i32 {
         self.ride.map_or(self.seq, |ride| ride.under)
     }
@@ -118,7 +118,7 @@ impl Line {
         self.0.retain(|stand| stand.id() != id);
     }
 
-    /// Whether another claim stands behind this one.
+    /// Whether there is a claim behind this one.
     pub fn has_behind(&self, id: Id) -> bool {
         self.0.last().is_some_and(|last| last.id() != id)
     }

@@ -35,7 +35,7 @@ mod tests {
             }
         }
 
-        /// Versions still rise after the engine forgot a record, unless it wrote faster than one
+        /// Versions still rise after the engine lost a record, unless it wrote faster than one
         /// version per microsecond.
         #[test]
         fn versions_rise_over_what_was_forgotten(clock in 1u64..1 << 53, later in 1u64..1 << 20) {

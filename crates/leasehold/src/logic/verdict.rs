@@ -1,6 +1,6 @@
 //! What a database error means for the client that sent the statement.
 
-/// What an error tells about the statement.
+/// The meaning of an error for the statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Another transaction conflicted: the statement changed nothing, and a retry may succeed.

@@ -17,11 +17,14 @@ use crate::logic::schedule::Ticks;
 
 /// A schedule in a time zone; UTC by default.
 ///
-/// Five fields (`minute hour day-of-month month day-of-week`) or six (with seconds first), a nickname (`@hourly`, `@daily` or
-/// `@midnight`, `@weekly`, `@monthly`, `@yearly` or `@annually`), or `@every 90s`, which counts from 1970 so that all hosts agree.
-/// In the fields: `*`, lists, ranges, steps (`*/5`, `10-50/20`), names (`MON`, `JAN`), `L` (last day), `15W` (the weekday nearest to
-/// the 15th), `5#2` (the second Friday), `5#L` (the last one). If both day fields are restricted, either suffices, as in cron;
-/// with `+` before the day of the week both must fit.
+/// Five fields (`minute hour day-of-month month day-of-week`) or six (with seconds first), a
+/// nickname (`@hourly`, `@daily` or `@midnight`, `@weekly`, `@monthly`, `@yearly` or `@annually`),
+/// or `@every 90s`, which counts from 1970 so that all hosts agree.
+///
+/// The fields accept `*`, lists, ranges, steps (`*/5`, `10-50/20`), names (`MON`, `JAN`), `L` (last
+/// day), `15W` (the weekday nearest to the 15th), `5#2` (the second Friday) and `5#L` (the last
+/// one). If both day fields are restricted, either suffices, as in cron; with `+` before the day of
+/// the week both must match.
 ///
 /// Where clocks are changed, an expression whose hour field begins with `*` follows elapsed time:
 /// the skipped hour has no ticks, and the repeated hour has its ticks twice. All others mean an

@@ -55,7 +55,7 @@ where
 /// use leasehold::{Locks, schedule::{self, Job}};
 ///
 /// let locks = Locks::open("memory:").await?;
-/// let job = Job::new("messages", "* * * * * *")?;                // every second; on eight hosts still once a second
+/// let job = Job::new("messages", "* * * * * *")?;                // every second, also on eight hosts
 /// let running = schedule::run(&locks, job, |run| async move {
 ///     println!("{} with token {}", run.tick(), run.token());      // the token fences what the run writes
 ///     Ok::<(), std::io::Error>(())

@@ -83,7 +83,7 @@
 //! | that node had recorded a run, and begins it in the new server run | it holds the lock by its own clock, and no other node gets it before that is over |
 //! | two nodes decide at once in a new server run | one gets the lock; the other reads that the record is in this server run |
 //! | a second failover during the cool-down | nothing began meanwhile; the next server run began later, and the doubt is higher |
-//! | the record survived, but is older | its watermark stands, and ticks from it to the doubt are unknown |
+//! | the record survived, but is older | its watermark remains valid, and ticks from it to the doubt are unknown |
 //! | the record survived completely (a restart with all data) | the same, because the two cases look alike. The ticks of the server's downtime are unknown, and not late |
 //! | the record is gone, and a node had seen it | ticks due since that node looked are unknown, with every policy |
 //! | the record is gone, and no node had seen it (`run --once-per`) | the job looks new, but a tick before the beginning of the server run is unknown: it may have been lost |

@@ -29,7 +29,7 @@ type Running = Pin<Box<dyn Future<Output = (Arc<str>, Result<()>)> + Send>>;
 /// scheduler.add(Job::new("mail", "@every 5m")?, |_| async { Ok::<(), std::io::Error>(()) })?;
 /// let stop = scheduler.stop();
 /// # stop.stop();
-/// scheduler.run(|job, error| eprintln!("{job}: {error}")).await;     // until stop.stop(); what runs then goes on to its end
+/// scheduler.run(|job, error| eprintln!("{job}: {error}")).await;     // until stop.stop(); runs in progress then complete
 /// # Ok::<(), leasehold::Error>(()) }).unwrap();
 /// ```
 pub struct Scheduler {
@@ -72,7 +72,7 @@ impl Scheduler {
     }
 
     /// Runs the jobs until the scheduler is stopped, and then completes the runs in progress. If a
-    /// job cannot continue, `failed` gets its error, and the other jobs go on.
+    /// job cannot continue, `failed` gets its error, and the other jobs continue.
     ///
     /// # Cancellation safety
     /// As [`run_until`].

@@ -238,7 +238,7 @@ impl Worker {
         Ok(Turn::Again)
     }
 
-    /// Sleeps until the engine's clock shows `next`, as far as our clock can tell.
+    /// Sleeps until the engine's clock shows `next`, as measured by our clock.
     async fn sleep(&self, loaded: &Loaded, next: Option<i64>, most: Duration) {
         let until = next.and_then(|next| u64::try_from(next).ok()).map(Duration::from_secs);
         let left = until.map_or(most, |until| until.saturating_sub(loaded.now)).min(most);
