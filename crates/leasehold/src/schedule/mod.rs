@@ -49,13 +49,13 @@
 //! Some engines answer before the answer is durable: Redis replicates asynchronously. Such an
 //! engine can report its *server run* with every record that it reads, in one step
 //! ([`Engine::recall_in_run`](crate::engine::Engine::recall_in_run)). A server run has a name,
-//! which changes with a start, a promotion or an election, and the time on the engine's clock at
-//! which a client first saw it. Redis reports it with `strict`. A job's record has the server run
-//! in which it was last *decided*. Other writes (a pause, an outcome) leave that unchanged, because
-//! they judge nothing.
+//! which changes with a start, a promotion or an election. It also has the time on the engine's
+//! clock at which a client first saw it. Redis reports it with `strict`. A job's record has the
+//! server run in which it was last *decided*. Other writes (a pause, an outcome) leave that
+//! unchanged, because they judge nothing.
 //!
-//! The rule: a node that decides in another server run than the record's sets the record's *doubt*
-//! to the beginning of the present server run, and the record's server run to the present one.
+//! The rule: a node that decides in another server run than the record's puts the present server
+//! run into the record. It also sets the record's *doubt* to the beginning of that run.
 //!
 //! - Any tick up to the doubt that the record does not mention may have begun, with all entries
 //!   about it lost.
@@ -66,13 +66,13 @@
 //!
 //! The policies then mean:
 //!
-//! - [`Crash::AtMostOnce`] (or one attempt): ticks up to the doubt, those that waited in the
+//! - [`Crash::AtMostOnce`] (or one attempt): up to the doubt, due ticks, ticks that waited in the
 //!   record, and manual runs are recorded as [`Outcome::Unknown`] and do not begin.
 //! - [`Crash::Retry`] prefers a second start to none: such ticks are judged as usual (grace,
-//!   [`Missed`]), and begin with attempt 2. It is unknown how often they had begun before, so lost
-//!   starts may exceed the limit. The token is higher in any case. With [`Overlap::Allow`] these
-//!   ticks are unknown, too: a node that was granted the lock before the lost run would begin them
-//!   with a lower token.
+//!   [`Missed`]), and begin with attempt 2. It is unknown how often they had begun before, so the
+//!   number of starts may exceed the limit by those that were lost. The token is higher in any
+//!   case. With [`Overlap::Allow`] these ticks are unknown, too: a node that was granted the lock
+//!   before the lost run would begin them with a lower token.
 //! - [`Missed`] and the grace apply only to ticks above the doubt, except with `Retry`.
 //!
 //! | event | consequence |
