@@ -1,4 +1,5 @@
-//! Examines a deployment: what is set so that locks could be lost, blocked or granted twice, and what to set instead.
+//! Examines a deployment: which settings could lose locks, block them or grant them twice, and what
+//! to set instead.
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -9,8 +10,8 @@
 //! # Ok::<(), leasehold::Error>(()) }).unwrap();
 //! ```
 //!
-//! Nothing is assumed: what a server does not tell is [`Level::Unknown`], never [`Level::Ok`]. Each [`Finding`] says what was
-//! seen, what that means for locks, and what to set.
+//! Nothing is assumed: a fact that a server does not reveal is [`Level::Unknown`], never
+//! [`Level::Ok`]. Each [`Finding`] names what was seen, its effect on locks, and what to set.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,16 +22,16 @@ use crate::engine::{self, EngineUrl};
 use crate::error::Result;
 use crate::locks::DEFAULT_TTL;
 
-/// How bad a finding is; the worse, the greater.
+/// The severity of a finding, in ascending order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// As it should be.
     Ok,
-    /// The deployment does not tell; it may be either.
+    /// The deployment does not reveal it; it may be either.
     Unknown,
-    /// Locks work, and are lost or late when something else goes wrong.
+    /// Locks work, but are lost or late when something else fails.
     Warn,
-    /// Locks do not work, or two may hold one.
+    /// Locks do not work, or two clients may hold one.
     Fail,
 }
 
@@ -52,32 +53,32 @@ impl fmt::Display for Level {
     }
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was checked: a stable word such as `eviction-policy`.
+    /// The check: a stable word such as `eviction-policy`.
     pub check: &'static str,
-    /// Which server or folder; empty if it is about all of them.
+    /// The server or folder; empty if the finding is about all of them.
     pub subject: String,
-    /// How bad it is.
+    /// The severity.
     pub level: Level,
     /// What was seen.
     pub found: String,
-    /// What it means for locks.
+    /// The effect on locks.
     pub means: String,
-    /// What to set; empty if there is nothing to be done.
+    /// What to set; empty if there is nothing to do.
     pub fix: String,
 }
 
 impl Finding {
-    /// A finding that says only what was seen so far.
+    /// A finding with no more than what was seen.
     pub fn new(level: Level, check: &'static str, subject: &str, found: impl Into<String>) -> Self {
         let (means, fix) = (String::new(), String::new());
         Self { check, subject: subject.to_owned(), level, found: found.into(), means, fix }
     }
 
-    /// The same finding, with what it means for locks.
+    /// The same finding, with the effect on locks.
     #[must_use]
     pub fn means(mut self, text: impl Into<String>) -> Self {
         self.means = text.into();
@@ -92,22 +93,22 @@ impl Finding {
     }
 }
 
-/// All that was found.
+/// All findings of an examination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
     /// The engine's URL, without secrets.
     pub engine: String,
-    /// The TTL that it was examined for.
+    /// The TTL for which the deployment was examined.
     pub ttl: Duration,
     /// The findings, the worst first.
     pub findings: Vec<Finding>,
 }
 
 impl Report {
-    /// A report about these findings.
+    /// A report with these findings.
     pub fn new(engine: &EngineUrl, options: &Options, mut findings: Vec<Finding>) -> Self {
-        // Stable: of two that are as bad, the one that was checked first stays first.
+        // The sort is stable: among findings of one level, the order of the checks remains.
         findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
         Self { engine: engine.to_string(), ttl: options.ttl, findings }
     }
@@ -123,25 +124,25 @@ impl Report {
     }
 }
 
-/// All is well.
+/// A finding of [`Level::Ok`].
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn ok(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Ok, check, subject, found)
 }
 
-/// It works, and may not always.
+/// A finding of [`Level::Warn`].
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn warn(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Warn, check, subject, found)
 }
 
-/// It does not work, or not safely.
+/// A finding of [`Level::Fail`].
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn fail(check: &'static str, subject: &str, found: impl Into<String>) -> Finding {
     Finding::new(Level::Fail, check, subject, found)
 }
 
-/// A duration as people read it.
+/// A duration in a readable form.
 #[cfg(any(feature = "redis", feature = "zookeeper", feature = "mysql", feature = "postgres"))]
 pub(crate) fn short(duration: Duration) -> String {
     let micros = duration.as_micros();
@@ -156,7 +157,7 @@ pub(crate) fn short(duration: Duration) -> String {
     }
 }
 
-/// What the deployment is examined for.
+/// Options of an examination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
@@ -179,10 +180,11 @@ impl Options {
     }
 }
 
-/// Examines the deployment that a URL names. A deployment that cannot be reached is a finding, too, and no error.
+/// Examines the deployment that a URL names. A deployment that is unreachable is a finding, not an
+/// error.
 ///
 /// # Errors
-/// Only where there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
+/// Only if there is nothing to examine: `InvalidUrl`, `UnknownScheme` or `FeatureDisabled`.
 pub fn examine<'a>(url: &'a str, options: &'a Options) -> BoxFuture<'a, Result<Report>> {
     Box::pin(async move {
         let url = EngineUrl::parse(url)?;
@@ -220,7 +222,7 @@ async fn findings(url: &EngineUrl, options: &Options) -> Result<Vec<Finding>> {
     }
 }
 
-/// There is nothing to set; only its reach may surprise.
+/// There is nothing to set; only the reach of the locks may surprise.
 #[cfg(feature = "memory")]
 fn memory(url: &EngineUrl) -> Result<Vec<Finding>> {
     engine::memory::MemoryEngine::open(url, &crate::clock::Clock::system())?;

@@ -1,25 +1,26 @@
-//! Who waits for whose load, in this process.
+//! Readers of this process that wait for another reader's load.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// What was last heard of a key: which lease ended, and why if its load failed.
+/// The last notification of a key: which lease ended, and the error if its load failed.
 #[derive(Clone, Debug, Default)]
 struct News {
     lease: u128,
     failure: Option<Arc<str>>,
 }
 
-/// Rung when somebody's load of a key ended.
+/// Notifies waiting readers when a load of their key ended.
 #[derive(Debug, Default)]
 pub(crate) struct Bells(Mutex<HashMap<String, Bell>>);
 
 #[derive(Debug, Default)]
 struct Bell {
     news: watch::Sender<News>,
-    /// How many listen: counted under the mutex, so that the last one surely knows that it is.
+    /// The number of listeners, counted under the mutex, so that the last one knows that it is the
+    /// last.
     ears: usize,
 }
 
@@ -28,7 +29,7 @@ impl Bells {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hears whatever comes after this moment.
+    /// Subscribes to notifications from now on.
     pub(crate) fn listen(self: &Arc<Self>, key: String) -> Ear {
         let news = {
             let mut all = self.all();
@@ -45,7 +46,7 @@ impl Bells {
         }
     }
 
-    /// Messages may have been missed: everybody looks.
+    /// Notifications may have been lost: all readers look again.
     pub(crate) fn ring_all(&self) {
         for bell in self.all().values() {
             bell.news.send_replace(News::default());
@@ -53,7 +54,7 @@ impl Bells {
     }
 }
 
-/// One who waits.
+/// One waiting reader.
 #[derive(Debug)]
 pub(crate) struct Ear {
     bells: Arc<Bells>,
@@ -62,9 +63,9 @@ pub(crate) struct Ear {
 }
 
 impl Ear {
-    /// Waits for news; says why, if the load under this lease has failed.
+    /// Waits for a notification. Returns the error if the load under this lease failed.
     pub(crate) async fn hear(&mut self, lease: u128) -> Option<Arc<str>> {
-        // The sender stays as long as somebody listens.
+        // The sender lives as long as there is a listener.
         let _ = self.news.changed().await;
         let news = self.news.borrow_and_update();
         news.failure.clone().filter(|_| news.lease == lease)

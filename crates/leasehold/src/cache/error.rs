@@ -1,4 +1,4 @@
-//! Why there is no value, or a write was not done.
+//! Why a read has no value, or a write was not done.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -7,38 +7,43 @@ use std::sync::Arc;
 use crate::claim::Token;
 use crate::error::Error;
 
-/// What a caller's own function said: shared, since one load may have many callers.
+/// The error of a caller's own function; shared, since one load may have many callers.
 pub type Cause = Arc<dyn StdError + Send + Sync>;
 
-/// Why there is no value, or a write was not done. Cheap to clone: one load may have many callers.
+/// Why a read has no value, or a write was not done. Cheap to clone: one load may have many
+/// callers.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CacheError {
-    /// What the loader said.
+    /// The loader failed with this error.
     Loader(Cause),
-    /// The load that this read waited for, of another task or process, failed; this is what its loader said.
+    /// This read waited for a load by another task or process, which failed with this message.
     LoaderElsewhere(String),
-    /// The loader goes on giving a row that is older than one that is known: does it read from a replica that lags behind?
+    /// The loader keeps returning a row that is older than a known one: does it read from a replica
+    /// that lags behind?
     Behind,
-    /// The store does not answer. After an invalidation: what is cached may be stale until its TTL ends.
+    /// The store does not respond. After an invalidation: cached values may be stale until their
+    /// TTL ends.
     Unavailable(Arc<Error>),
-    /// What the writer's function said. Nobody knows whether it was, or still will be, written: what was cached is invalidated, and the key
-    /// stays marked for [`longest_write`](super::Builder::longest_write), so that reads go to the loader. If the store did not answer, either, and
-    /// the write took longer than its mark lasted, what is cached may be stale until its TTL ends: invalidate it.
+    /// The writer's function failed with this error. It is unknown whether the write took, or will
+    /// take, effect. The cached value is invalidated, and the key stays marked for
+    /// [`longest_write`](super::Builder::longest_write), so that reads go to the loader. If the
+    /// store did not respond, either, and the write took longer than its mark lasted, the cached
+    /// value may be stale until its TTL ends: invalidate it.
     Commit(Cause),
-    /// A writer with a newer token has been here. Nothing was written.
+    /// A writer with a newer token came first. Nothing was written.
     Superseded {
-        /// Ours.
+        /// This writer's token.
         token: Token,
-        /// Theirs.
+        /// The newer token.
         seen: Token,
     },
     /// The lock was lost before anything was written.
     Lost(Arc<Error>),
-    /// It was written, but later than the mark that announced it lasted, and the store does not answer: what is cached may be stale until
-    /// its TTL ends. Invalidate it.
+    /// It was written, but after its mark had expired, and the store does not respond: the cached
+    /// value may be stale until its TTL ends. Invalidate it.
     Unsettled(Arc<Error>),
-    /// The key or an option cannot be used. Nothing was sent.
+    /// The key or an option is invalid. Nothing was sent.
     Invalid(Arc<Error>),
 }
 

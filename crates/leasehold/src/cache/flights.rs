@@ -1,7 +1,8 @@
-//! Loads that go past the store, one at a time for each key.
+//! Loads that bypass the store, one at a time per key.
 //!
-//! A load may be shared only by those who came before it began: one that is under way may have read what has been changed
-//! since. So whoever comes during a load waits for the next, with everybody else who came meanwhile.
+//! Only reads that came before a load began may share it: a load in progress may have read a value
+//! that has been changed since. A read that comes during a load waits for the next one, with all
+//! others that came meanwhile.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +15,15 @@ use crate::logic::cache::Data;
 type Outcome = Result<Data, CacheError>;
 type Boarding = watch::Receiver<Option<Outcome>>;
 
-/// All keys that are loaded past the store at present.
+/// All keys that are now loaded past the store.
 #[derive(Debug, Default)]
 pub(crate) struct Flights(Mutex<HashMap<String, Open>>);
 
 #[derive(Debug, Default)]
 struct Open {
     lane: Arc<Lane>,
-    /// How many use it: counted under the mutex, so that the last one surely knows that it is.
+    /// The number of users, counted under the mutex, so that the last one knows that it is the
+    /// last.
     users: usize,
 }
 
@@ -38,7 +40,7 @@ impl Lane {
     }
 }
 
-/// Keeps a lane while it is used.
+/// Keeps a lane while it is in use.
 struct Using<'a> {
     flights: &'a Flights,
     key: &'a str,
@@ -68,7 +70,8 @@ impl Flights {
         (Arc::clone(&open.lane), Using { flights: self, key })
     }
 
-    /// What a load that begins after this moment finds: ours, or that of another who came before it began.
+    /// The result of a load that begins after now: our own load, or one of another reader that came
+    /// before the load began.
     pub(crate) async fn join<F, Fut>(&self, key: &str, load: F) -> Outcome
     where
         F: Fn() -> Fut + Send + Sync,
@@ -78,7 +81,7 @@ impl Flights {
         loop {
             let (mut boarding, ours) = {
                 let mut open = lane.boarding();
-                // One whose leader went away has nobody to send the result.
+                // A load whose leader was cancelled will never send a result.
                 match open.as_ref().filter(|open| open.has_changed().is_ok()) {
                     Some(theirs) => (theirs.clone(), None),
                     None => {

@@ -8,7 +8,7 @@ use super::bells::Bells;
 use crate::clock::Clock;
 use crate::logic::cache::{Entry, Said, Step};
 
-/// After how many steps what has ended is cleared away.
+/// Expired entries are removed after this many operations.
 const SWEEP: u32 = 1024;
 
 /// The keys of one process.
@@ -22,7 +22,7 @@ pub(crate) struct Memory {
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<String, Entry>,
-    /// What the textbook strategies keep, and until when.
+    /// The values of the textbook strategies, and when they expire.
     plain: HashMap<String, (Vec<u8>, u64)>,
     steps: u32,
 }
@@ -42,7 +42,7 @@ impl Memory {
 
     pub(crate) fn step(&self, key: &str, step: Step) -> Said {
         let mut state = self.state();
-        // Read inside, so that no two steps see the time run backwards.
+        // Read under the mutex, so that time never runs backwards between two operations.
         let now = self.now();
         state.sweep(now);
         let entry = state.entries.entry(key.to_owned()).or_default();
@@ -77,7 +77,7 @@ impl Memory {
         self.state().plain.remove(key);
     }
 
-    /// Forgets a key, as a server that needs room does.
+    /// Evicts a key, as a server does that runs out of memory.
     #[cfg(test)]
     pub(crate) fn evict(&self, key: &str) {
         self.state().entries.remove(key);

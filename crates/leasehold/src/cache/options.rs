@@ -1,4 +1,4 @@
-//! How a cache behaves.
+//! Options of a cache.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,18 +14,20 @@ use crate::meter::{Gauges, Meter};
 /// How fresh a read must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// A read that begins after an invalidation has returned never gets an older value. Whoever comes while another loads waits.
+    /// A read that begins after an invalidation has returned never gets an older value. A read
+    /// waits while another one loads.
     #[default]
     Strong,
-    /// Whoever comes while another loads gets the old value, for at most [`Builder::stale_for`] after it was invalidated or its
-    /// TTL ended; and so does the one who loads, if its load fails.
+    /// While another read loads, reads get the old value, for at most [`Builder::stale_for`] after
+    /// its invalidation or the end of its TTL. The loading read gets it, too, if its load fails.
     ServeStale,
 }
 
-/// What a read does when the store does not answer.
+/// What a read does when the store does not respond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Outage {
-    /// It goes to the loader: one load at a time for each key in each process. What it gets is never stale.
+    /// It goes to the loader: one load at a time per key and process. The loaded value is never
+    /// stale.
     #[default]
     Open,
     /// It fails.
@@ -48,7 +50,7 @@ pub(crate) struct Options {
     pub(crate) reloads: u32,
 }
 
-/// A cache to be opened.
+/// Options to open a cache with.
 #[derive(Clone)]
 #[must_use]
 pub struct Builder {
@@ -78,25 +80,26 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// How fresh a read must be; [`Mode::Strong`] if you do not say.
+    /// How fresh a read must be; [`Mode::Strong`] by default.
     pub fn mode(mut self, mode: Mode) -> Self {
         self.options.mode = mode;
         self
     }
 
-    /// What a read does when the store does not answer; [`Outage::Open`] if you do not say.
+    /// What a read does when the store does not respond; [`Outage::Open`] by default.
     pub fn outage(mut self, outage: Outage) -> Self {
         self.options.outage = outage;
         self
     }
 
-    /// How long a value is fresh if nobody invalidates it: the bound for everything that goes wrong. 60 s.
+    /// How long a value is fresh without an invalidation: this limits how long any failure can
+    /// leave a stale value. 60 s.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// The same for "there is nothing". 5 s.
+    /// The same for "not found". 5 s.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.options.negative_ttl = ttl;
         self
@@ -108,59 +111,66 @@ impl Builder {
         self
     }
 
-    /// Which part of a TTL is left to chance, so that what was loaded together does not end together. 0.1.
+    /// Which part of a TTL is random, so that values that were loaded together do not expire
+    /// together. 0.1.
     pub fn jitter(mut self, part: f64) -> Self {
         self.options.jitter = part;
         self
     }
 
-    /// How eagerly one reader loads a value anew before it ends (XFetch): when `-beta * (what the load took) * ln(random)` is more than what is left. 1; 0 is never.
+    /// How early one reader reloads a value before it expires (XFetch): when `-beta * (duration of
+    /// the load) * ln(random)` exceeds the time left. 1; 0 means never.
     pub fn early(mut self, beta: f64) -> Self {
         self.options.beta = beta;
         self
     }
 
-    /// How long others leave a load to one reader before one of them takes over: longer than loads usually take. 5 s.
+    /// How long readers leave a load to one of them before another takes over: longer than loads
+    /// usually take. 5 s.
     pub fn lease(mut self, time: Duration) -> Self {
         self.options.lease = time;
         self
     }
 
-    /// How long the longest load takes; what comes later is never let in. So long is also the life of the tombstone that an
-    /// invalidation leaves. 60 s.
+    /// How long the longest load takes; later values are never accepted. The tombstone of an
+    /// invalidation is kept for this long, too. 60 s.
     pub fn longest_load(mut self, time: Duration) -> Self {
         self.options.longest_load = time;
         self
     }
 
-    /// How long a key stays marked as being written when its writer is not heard of any more, or its commit failed: while it is, reads go to the loader. 10 s.
+    /// How long a key stays marked after its writer stops renewing the mark, or its commit failed.
+    /// Meanwhile reads go to the loader. 10 s.
     pub fn longest_write(mut self, time: Duration) -> Self {
         self.options.longest_write = time;
         self
     }
 
-    /// How long one step of the store may take. 1 s.
+    /// Timeout of one operation of the store. 1 s.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.options.timeout = time;
         self
     }
 
-    /// With [`Mode::Strong`], how often a read loads again when its load was overtaken by an invalidation. 3.
+    /// With [`Mode::Strong`], how often a read loads again when an invalidation overtook its load.
+    /// 3.
     pub fn reloads(mut self, times: u32) -> Self {
         self.options.reloads = times;
         self
     }
 
-    /// Where figures go: see [`meter`](crate::meter).
+    /// The meter for the cache's figures: see [`meter`](crate::meter).
     pub fn meter(mut self, meter: Arc<dyn Meter>) -> Self {
         self.gauges = Gauges::new(meter);
         self
     }
 
-    /// Opens the cache in `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, or `memory:` for one process alone.
+    /// Opens the cache in `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, or `memory:`
+    /// for one process only.
     ///
     /// # Errors
-    /// If the URL or an option cannot be used. With [`Outage::Closed`], and for a cluster, also if no server answers.
+    /// If the URL or an option is invalid. With [`Outage::Closed`], and for a cluster, also if no
+    /// server responds.
     pub async fn open(self, url: &str) -> Result<ReadThrough> {
         let Self { options, clock, gauges } = self;
         options.check()?;
@@ -176,7 +186,7 @@ impl std::fmt::Debug for Builder {
     }
 }
 
-/// The longest of all times.
+/// The upper limit of all times.
 const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
 
 impl Options {

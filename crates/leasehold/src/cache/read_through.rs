@@ -17,16 +17,17 @@ use crate::logic::backoff;
 use crate::logic::cache::{Ask, Data, Found, Load, Refused, Said, Step, early_factor, jittered};
 use crate::random;
 
-/// How long one waits for news before it looks again, should they have been lost.
+/// How long a reader waits for a notification before it looks again, in case the notification was
+/// lost.
 const LOOK: Duration = Duration::from_secs(1);
-/// How much of what a loader said others are told.
+/// How many bytes of a loader's error other readers get.
 const WHY: usize = 200;
 /// The longest key, in bytes.
 pub const MAX_KEY: usize = 512;
-/// How often an invalidation, or the end of a write, is sent when its answer does not come.
+/// How often an invalidation, or the end of a write, is sent while there is no reply.
 const TRIES: u32 = 3;
 
-/// A cache in front of your own loader. Cheap to clone; all clones are one.
+/// A cache in front of your own loader. Cheap to clone; all clones share one cache.
 #[derive(Clone, Debug)]
 pub struct ReadThrough {
     pub(crate) shared: Arc<Shared>,
@@ -43,17 +44,18 @@ pub(crate) struct Shared {
 
 /// How a load under a lease ended.
 enum Brought {
-    /// The value counts.
+    /// The value is valid.
     Value(Data),
-    /// It was overtaken by an invalidation: it counts only if there is no time for another one.
+    /// An invalidation overtook it: it is valid only if there is no time for another load.
     Overtaken(Data),
-    /// The row is older than one that is known.
+    /// The row is older than a known one.
     Behind(Data),
-    /// There is nothing, where a row was known: it is deleted, or the loader has not heard of it yet.
+    /// No row was found where one was known: it is deleted, or the loader does not see it yet.
     Absent,
 }
 
-/// A lease, from before it is asked for: it is given back when this is dropped while it may be ours, and has brought no value.
+/// A lease, from before its request is sent. If it may be ours when this is dropped, and no value
+/// was stored, it is given up.
 struct Leased<'a> {
     shared: &'a Arc<Shared>,
     key: &'a str,
@@ -68,8 +70,8 @@ impl Drop for Leased<'_> {
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             let (shared, key, lease) = (Arc::clone(self.shared), self.key.to_owned(), self.lease);
-            // Nobody hears how it ended: a lease that could not be given back ends by itself. What was asked for before this on the same
-            // connection is done before it.
+            // The result is ignored: a lease that could not be given up expires. Earlier requests
+            // on the same connection are done before this one.
             drop(runtime.spawn(async move { shared.insist(&key, Step::GiveUp(lease, String::new())).await }));
         }
     }
@@ -84,12 +86,12 @@ pub(crate) fn dice() -> u32 {
 }
 
 impl ReadThrough {
-    /// A cache to be opened.
+    /// Options for a cache to open.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Opens a strong cache with the defaults: see [`Builder::open`].
+    /// Opens a cache with [`Mode::Strong`] and the defaults: see [`Builder::open`].
     ///
     /// # Errors
     /// As [`Builder::open`].
@@ -97,25 +99,28 @@ impl ReadThrough {
         Self::builder().open(url).await
     }
 
-    /// What it has done so far, in this process.
+    /// Counters of this cache, in this process.
     pub fn stats(&self) -> Stats {
         self.shared.counts.stats()
     }
 
-    /// The value of `key`, out of the cache or by `load`, which one of all who ask calls. `load` gives a row, or none.
+    /// The value of `key`, from the cache or from `load`, which only one of all readers calls.
+    /// `load` returns a row, or none.
     ///
-    /// # Promise
-    /// With [`Mode::Strong`]: if an invalidation or a write of this key returned before this call began, what it gives is not from
-    /// before that. If an invalidation overtakes its own load, it loads again, up to [`Builder::reloads`] times; then it gives
-    /// what the last load found, which began after this call did.
+    /// # Guarantee
+    /// With [`Mode::Strong`]: if an invalidation or a write of this key returned before this call
+    /// began, the result is not older than that. If an invalidation overtakes its own load, it
+    /// loads again, up to [`Builder::reloads`] times. Then it returns the result of the last load,
+    /// which began after this call did.
     ///
-    /// With [`Mode::ServeStale`] it may be older, by at most [`Builder::stale_for`].
+    /// With [`Mode::ServeStale`] the result may be older, by at most [`Builder::stale_for`].
     ///
     /// # Errors
-    /// What the loader said, here or elsewhere; with [`Outage::Closed`], if the store does not answer.
+    /// The error of the loader, here or elsewhere; with [`Outage::Closed`], if the store does not
+    /// respond.
     ///
     /// # Cancellation safety
-    /// May be dropped at any time. If it was the one that loaded, another takes over at once.
+    /// May be dropped at any time. If this call was loading, another reader takes over at once.
     pub async fn get_or_load<F, Fut, R, E>(&self, key: &str, load: F) -> Result<Data, CacheError>
     where
         F: Fn() -> Fut + Send + Sync,
@@ -145,7 +150,7 @@ impl ReadThrough {
                     continue;
                 }
                 Found::Written => return self.past_store(key, &load).await,
-                // If it cannot be loaded anew, what there is serves.
+                // If the reload fails, the old value is served.
                 Found::Early(data, generation) => match self.bring(leased, generation, &load).await {
                     Err(CacheError::Loader(_)) => return Ok(data),
                     brought => brought?,
@@ -168,17 +173,18 @@ impl ReadThrough {
                 }
                 Brought::Behind(_) if strong => return Err(CacheError::Behind),
                 Brought::Value(data) | Brought::Overtaken(data) | Brought::Behind(data) => return Ok(data),
-                // One that was deleted looks the same, and must not be an error for ever.
+                // A deleted row looks the same, and must not be an error forever.
                 Brought::Absent => return Ok(None),
             }
             (lease, round) = (random::unique(), round + 1);
         }
     }
 
-    /// What there is; and the lease, which counts if it was given.
+    /// The state of the key, and the lease, which counts if it was granted.
     async fn ask<'a>(&'a self, key: &'a str, lease: u128) -> Result<(Found, Leased<'a>), CacheError> {
         let options = &self.shared.options;
-        // Made before it asks: whoever goes away, or gives up, before the answer comes may have been given it.
+        // Created before the request: a caller that is cancelled or times out before the reply may
+        // have been granted the lease.
         let mut leased = Leased { shared: &self.shared, key, lease, open: true };
         let ask = Ask {
             lease,
@@ -200,7 +206,7 @@ impl ReadThrough {
         }
     }
 
-    /// Waits for another's load; the first time it only begins to listen.
+    /// Waits for another reader's load; the first call only subscribes.
     async fn wait(&self, key: &str, ear: &mut Option<Ear>, theirs: u128, left: u64) -> Result<(), CacheError> {
         let Some(ear) = ear else {
             self.shared.counts.count(What::Wait);
@@ -226,7 +232,7 @@ impl ReadThrough {
         Ok(loaded.map(Into::into))
     }
 
-    /// Loads under a lease, and brings the value to the store.
+    /// Loads under a lease, and sends the value to the store.
     async fn bring<F, Fut>(&self, mut leased: Leased<'_>, generation: u64, load: &F) -> Result<Brought, CacheError>
     where
         F: Fn() -> Fut,
@@ -244,7 +250,7 @@ impl ReadThrough {
         };
         let step = Step::Set(shared.load(lease, generation, row.clone(), shared.clock.now().since(start)));
         let answer = shared.store.step(key, step).await;
-        // Whatever became of it: if the lease is still there, nobody shall wait for it.
+        // Whatever the result: if the lease is still held, no reader must wait for it.
         leased.open = answer.is_err();
         let data = row.map(|row| row.value);
         Ok(match answer {
@@ -291,23 +297,28 @@ impl ReadThrough {
         self.shared.flights.join(key, load).await
     }
 
-    /// Whatever was read of this key before is not given to anybody who asks after this has returned. Call it after you have
-    /// committed.
+    /// Invalidates a key: reads that begin after this has returned get no older value. Call it
+    /// after your commit.
     ///
     /// # Errors
-    /// If the store does not answer: what is cached may be stale until its TTL ends. Call it again.
+    /// If the store does not respond: the cached value may be stale until its TTL ends. Call it
+    /// again.
     pub async fn invalidate(&self, key: &str) -> Result<(), CacheError> {
         self.invalidate_below(key, 0).await
     }
 
-    /// The same, and rows of a lower version than this are not let in: for loaders that read from replicas, which may lag behind.
-    /// The loader must say the version of its rows. The version is known for as long as the key has a record: at least
-    /// [`longest_load`](Builder::longest_load), and as long as it is read, unless the server evicts it. Versions must not begin anew when a
-    /// row is deleted and made again.
+    /// The same, and rows with a lower version than this are rejected: for loaders that read from
+    /// replicas, which may lag behind. The loader must report the version of its rows.
     ///
-    /// "There is nothing" has no version. For [`longest_load`](Builder::longest_load) it is not let in, and a strong read asks again, up to
-    /// [`reloads`](Builder::reloads) times; then it gives that there is nothing, for a row that was deleted looks just so. To delete, write
-    /// [`Nothing`](super::Now::Nothing) through, which is in the cache at once; or name a version above that of the deleted row here.
+    /// The version is known as long as the key has a record: at least
+    /// [`longest_load`](Builder::longest_load), and as long as it is read, unless the server evicts
+    /// it. Versions must not start over when a row is deleted and created again.
+    ///
+    /// "Not found" has no version. It is rejected for [`longest_load`](Builder::longest_load), and
+    /// a strong read loads again, up to [`reloads`](Builder::reloads) times. Then it returns "not
+    /// found", because a deleted row looks the same. To delete, write
+    /// [`Nothing`](super::Now::Nothing) through, which is in the cache at once; or pass a version
+    /// above that of the deleted row here.
     ///
     /// # Errors
     /// As [`invalidate`](Self::invalidate).
@@ -324,7 +335,7 @@ impl Shared {
         Step::Invalidate(version, self.options.stale(), micros(self.options.longest_load))
     }
 
-    /// Takes a step that does no harm if it is taken twice, a few times if no answer comes.
+    /// Sends an operation that may safely be repeated, a few times if there is no reply.
     pub(crate) async fn insist(&self, key: &str, step: Step) -> CrateResult<Said> {
         let mut tries = 0;
         loop {
@@ -339,7 +350,7 @@ impl Shared {
         }
     }
 
-    /// A value to be let in, with its TTL.
+    /// A value to be stored, with its TTL.
     pub(crate) fn load(&self, lease: u128, generation: u64, row: Option<Row>, cost: Duration) -> Load {
         let ttl = if row.is_some() { self.options.ttl } else { self.options.negative_ttl };
         let (data, version) = row.map_or((None, None), |row| (Some(row.value), row.version));
@@ -348,7 +359,7 @@ impl Shared {
     }
 }
 
-/// Whether a key can be used.
+/// Checks a key.
 pub(crate) fn check(key: &str) -> Result<(), CacheError> {
     if (1..=MAX_KEY).contains(&key.len()) {
         return Ok(());

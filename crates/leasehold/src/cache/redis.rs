@@ -1,4 +1,4 @@
-//! The store in Redis: each step one script, on the locks' own kind of connection.
+//! The store in Redis: each operation is one script, on the same kind of connection as the locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Connects; if `lazy`, one server need not answer yet.
+    /// Connects; with `lazy`, a single server need not respond yet.
     pub(crate) async fn open(url: &EngineUrl, lazy: bool) -> Result<Self> {
         let mut config = Config::read(url)?;
         if config.strict.is_some() || config.replicas > 0 || config.protocol != Protocol::Full {
@@ -99,7 +99,7 @@ impl Redis {
     }
 }
 
-/// Hears for everybody who waits in this process.
+/// Receives notifications for all waiting readers of this process.
 #[derive(Debug)]
 struct Ears {
     channel: String,

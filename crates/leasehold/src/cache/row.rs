@@ -1,11 +1,11 @@
-//! What a loader gives, and what a writer leaves.
+//! What a loader returns, and what a writer leaves.
 
-/// A value out of the database, with the version of its row if it has one.
+/// A value from the database, with the version of its row if it has one.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Row {
-    /// The value, as it will be read back.
+    /// The value, as reads return it.
     pub value: Vec<u8>,
-    /// The row's version: a value of a lower one than is known is not let in.
+    /// The row's version: a value with a lower version than a known one is rejected.
     pub version: Option<u64>,
 }
 
@@ -33,14 +33,14 @@ impl<V: Into<Vec<u8>>> From<(V, u64)> for Row {
     }
 }
 
-/// What there is after a write.
+/// The state of a row after a write.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Now {
-    /// This row: it is put into the cache.
+    /// This row; it is stored in the cache.
     Is(Row),
-    /// No row: that is put into the cache.
+    /// No row; that is stored in the cache.
     Nothing,
-    /// The next reader shall load it.
+    /// Unknown: the next reader loads it.
     #[default]
     Unknown,
 }

@@ -1,24 +1,24 @@
-//! What a cache has done so far.
+//! Counters of a cache.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::meter::Gauges;
 
-/// What a cache has done so far, in this process.
+/// Counters of a cache in this process, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Reads that found a fresh value.
     pub hits: u64,
-    /// Reads that were given a stale one.
+    /// Reads that got a stale value.
     pub stale: u64,
     /// Calls of a loader.
     pub loads: u64,
-    /// Reads that waited for another's load.
+    /// Reads that waited for another reader's load.
     pub waits: u64,
-    /// Reads that went past the store: during a write, or because it did not answer.
+    /// Reads that bypassed the store: during a write, or because it did not respond.
     pub bypasses: u64,
-    /// Values that were not let in: too late.
+    /// Values that were rejected because they came too late.
     pub refused: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Where the keys are: in Redis, or in this process.
+//! Where the keys are stored: in Redis, or in this process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,9 @@ use crate::engine::EngineUrl;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::cache::{Said, Step};
 
-/// What keeps the keys of a cache. [`ReadThrough`](super::ReadThrough) and the textbook [strategies](super::strategy) stand on
-/// it; by itself it takes the bare [steps](Step) that [`Entry`](crate::logic::cache::Entry) specifies.
+/// The store of a cache's keys. [`ReadThrough`](super::ReadThrough) and the textbook
+/// [strategies](super::strategy) are built on it. On its own it performs the bare [steps](Step)
+/// that [`Entry`](crate::logic::cache::Entry) specifies.
 #[derive(Clone, Debug)]
 pub struct Store {
     kind: Arc<Kind>,
@@ -27,10 +28,11 @@ enum Kind {
 }
 
 impl Store {
-    /// Opens `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, or `memory:` for one process alone. Each step is given up after `timeout`.
+    /// Opens `redis:`, `rediss:`, `redis+sentinel:`, `redis+cluster:`, or `memory:` for one process
+    /// only. Each operation times out after `timeout`.
     ///
     /// # Errors
-    /// If the URL cannot be read, or the server does not answer.
+    /// If the URL is invalid, or the server does not respond.
     pub async fn open(url: &str, timeout: Duration) -> Result<Self> {
         Self::connect(url, timeout, false).await
     }
@@ -53,10 +55,10 @@ impl Store {
         Ok(Self { kind: Arc::new(kind), timeout, clock })
     }
 
-    /// Takes one step.
+    /// Performs one operation.
     ///
     /// # Errors
-    /// If the server did not answer in time. It may have taken the step.
+    /// If the server did not respond in time. It may have performed the operation.
     pub async fn step(&self, key: &str, step: Step) -> Result<Said> {
         match &*self.kind {
             Kind::Memory(memory) => Ok(memory.step(key, step)),
@@ -72,7 +74,7 @@ impl Store {
         done.map_err(|error| error.at_engine("redis").at_url(&redis.shown))
     }
 
-    /// Hears of loads of this key that end from now on.
+    /// Subscribes to the ends of loads of this key, from now on.
     pub(crate) fn listen(&self, key: &str) -> Ear {
         match &*self.kind {
             Kind::Memory(memory) => memory.bells.listen(key.to_owned()),
@@ -107,7 +109,7 @@ impl Store {
         }
     }
 
-    /// Forgets a key of `memory:`, as a server that needs room does. Does nothing elsewhere.
+    /// Evicts a key of `memory:`, as a server does that runs out of memory. Does nothing elsewhere.
     #[cfg(test)]
     pub(crate) fn evict(&self, key: &str) {
         if let Kind::Memory(memory) = &*self.kind {

@@ -1,17 +1,19 @@
-//! The textbook's ways to keep a cache beside a database, by name, and ours behind the same face: to be compared.
+//! The textbook strategies to keep a cache beside a database, by name, and ours behind the same
+//! trait, for comparison.
 //!
-//! | | on a read | on a write | what it leaves |
+//! | strategy | on a read | on a write | what can go wrong |
 //! |---|---|---|---|
-//! | [`TtlOnly`] | load if it is not there | commit | stale until the TTL ends, always |
-//! | [`DeleteFirst`] | load if it is not there | delete, commit | whoever reads in between puts the old value back, until the TTL ends |
-//! | [`DeleteAfter`] | load if it is not there | commit, delete | whoever read before the commit, and stores after the delete; a crash in between |
-//! | [`DelayedDoubleDelete`] | load if it is not there | delete, commit, wait, delete | the same until the second delete, and after it whoever is slower than the wait; a crash before it; twice the loads |
-//! | [`LockProtected`] | load under a lock if it is not there | commit and delete under the lock | a lock that is lost (a pause, a cut) stops nobody: a late value is stored; a crash between commit and delete |
+//! | [`TtlOnly`] | load on a miss | commit | always stale until the TTL ends |
+//! | [`DeleteFirst`] | load on a miss | delete, commit | a read in between stores the old value, until the TTL ends |
+//! | [`DeleteAfter`] | load on a miss | commit, delete | a read before the commit that stores after the delete; a crash in between |
+//! | [`DelayedDoubleDelete`] | load on a miss | delete, commit, wait, delete | the same until the second delete, and afterwards a reader slower than the wait; a crash before the second delete; twice the loads |
+//! | [`LockProtected`] | load under a lock on a miss | commit and delete under the lock | a lost lock (a pause, a partition) stops no client: a late value is stored; a crash between commit and delete |
 //! | [`Invalidating`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | commit, [`invalidate`](ReadThrough::invalidate) | a crash between commit and invalidation, until the TTL ends |
-//! | [`WritingThrough`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that stands still for longer than its mark, commits then, and dies |
+//! | [`WritingThrough`] (ours) | [`get_or_load`](ReadThrough::get_or_load) | [`write_through`](ReadThrough::write_through) under a lock | a writer that is suspended for longer than its mark, then commits and dies |
 //!
-//! Where several write one key, [`DeleteFirst`] and [`DeleteAfter`] also need luck; that the writes themselves come in order is for the
-//! database to see to (a [fence](crate::fence), a [version](crate::logic::versioned)), with each of them.
+//! With several writers of one key, [`DeleteFirst`] and [`DeleteAfter`] also depend on luck. With
+//! every strategy, the database itself must order the writes (a [fence](crate::fence), a
+//! [version](crate::logic::versioned)).
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -24,28 +26,29 @@ use crate::claim::Token;
 use crate::locks::Locks;
 use crate::logic::cache::Data;
 
-/// What a source or a strategy answers in the end.
+/// The result of a source or a strategy.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, CacheError>> + Send + 'a>>;
 
 /// The database, as a strategy sees it.
 pub trait Source: Send + Sync {
     /// Reads the row.
     fn load<'a>(&'a self, key: &'a str) -> Answer<'a, Option<Row>>;
-    /// Writes the row and commits. The token is that of the writer's lock, if it has one: refuse lower ones than you have seen.
+    /// Writes the row and commits. The token is that of the writer's lock, if it has one: reject
+    /// tokens lower than one seen before.
     fn store<'a>(&'a self, key: &'a str, value: Vec<u8>, token: Option<Token>) -> Answer<'a, Now>;
 }
 
-/// A way to keep a cache beside a database.
+/// A strategy to keep a cache beside a database.
 pub trait Strategy: Send + Sync {
-    /// What it is called.
+    /// The name of the strategy.
     fn name(&self) -> &'static str;
     /// Reads through the cache.
     fn read<'a>(&'a self, source: &'a dyn Source, key: &'a str) -> Answer<'a, Data>;
-    /// Writes to the database, and does to the cache what the strategy does.
+    /// Writes to the database, and updates the cache as the strategy requires.
     fn write<'a>(&'a self, source: &'a dyn Source, key: &'a str, value: Vec<u8>) -> Answer<'a, ()>;
 }
 
-/// What all textbook strategies have: the store, and how long values live.
+/// Common to all textbook strategies: the store, and the TTL of values.
 #[derive(Clone, Debug)]
 pub struct Aside {
     store: Store,
@@ -53,7 +56,7 @@ pub struct Aside {
 }
 
 impl Aside {
-    /// Values in this store, which live for so long.
+    /// Values in this store, with this TTL.
     pub fn new(store: &Store, ttl: Duration) -> Self {
         Self { store: store.clone(), ttl }
     }
@@ -80,7 +83,7 @@ impl Aside {
     }
 }
 
-/// Values end by themselves, and in no other way.
+/// Values only expire.
 #[derive(Clone, Debug)]
 pub struct TtlOnly(pub Aside);
 
@@ -140,12 +143,12 @@ impl Strategy for DeleteAfter {
     }
 }
 
-/// Delete, commit, and after a while, in the background, delete again.
+/// Delete, commit, and delete again in the background after a delay.
 #[derive(Clone, Debug)]
 pub struct DelayedDoubleDelete {
-    /// Where values are.
+    /// The cached values.
     pub aside: Aside,
-    /// After how long the second delete comes.
+    /// The delay of the second delete.
     pub delay: Duration,
 }
 
@@ -163,7 +166,7 @@ impl Strategy for DelayedDoubleDelete {
             self.aside.delete(key).await?;
             source.store(key, value, None).await?;
             let (aside, delay, key) = (self.aside.clone(), self.delay, key.to_owned());
-            // As in the textbook: nobody hears whether it was done.
+            // As in the textbook: the result is ignored.
             drop(tokio::spawn(async move {
                 aside.store.clock.sleep(delay).await;
                 aside.delete(&key).await
@@ -173,12 +176,13 @@ impl Strategy for DelayedDoubleDelete {
     }
 }
 
-/// Loads and writes take turns under a lock of the key's name. Nobody checks its token.
+/// Loads and writes exclude each other by a lock with the key's name. The database does not check
+/// its token.
 #[derive(Clone, Debug)]
 pub struct LockProtected {
-    /// Where values are.
+    /// The cached values.
     pub aside: Aside,
-    /// Where locks are.
+    /// The locks.
     pub locks: Locks,
 }
 
@@ -239,12 +243,13 @@ impl Strategy for Invalidating {
     }
 }
 
-/// Ours: announced, committed and put into the cache under a lock of the key's name, whose token the database can check.
+/// Ours: announced, committed and stored in the cache under a lock with the key's name, whose token
+/// the database can check.
 #[derive(Clone, Debug)]
 pub struct WritingThrough {
-    /// Where values are.
+    /// The cache.
     pub cache: ReadThrough,
-    /// Where locks are.
+    /// The locks.
     pub locks: Locks,
 }
 

@@ -1,4 +1,4 @@
-//! Reads and writes on `memory:`, in orders that gates decide.
+//! Reads and writes on `memory:`, in orders that gates determine.
 
 use std::io::Error as Io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn quiet() -> Builder {
     ReadThrough::builder().ttl(LONG).lease(LONG).longest_load(LONG).early(0.0)
 }
 
-/// A database of one number, whose reads a gate lets end.
+/// A database with one number, whose reads end when a gate permits.
 #[derive(Clone)]
 struct Slow {
     value: Arc<AtomicU64>,
@@ -103,7 +103,7 @@ async fn a_stale_value_serves_while_one_loads() {
     slow.gate.add_permits(1);
     assert_eq!(text(loads.await.unwrap()), "2");
     assert_eq!(text(slow.read(&cache).await.unwrap()), "2");
-    // And if it cannot be loaded.
+    // The same if it cannot be loaded.
     cache.invalidate("k").await.unwrap();
     let failed = cache.get_or_load("k", || async { Err::<Option<Row>, _>(Io::other("down")) }).await;
     assert_eq!(text(failed), "2");
@@ -120,7 +120,7 @@ async fn nothing_is_a_value_too() {
 
 #[tokio::test]
 async fn a_value_is_loaded_anew_before_it_ends_by_one() {
-    // A load that took long, beside what is left: surely early.
+    // The load took long compared with the time left: it is certainly early.
     let cache = quiet().early(100.0).ttl(Duration::from_millis(200)).jitter(0.0).open("memory:").await.unwrap();
     let loads = AtomicU32::new(0);
     let load = || async {
@@ -235,7 +235,7 @@ async fn a_writer_that_dies_leaves_nothing_stale() {
     });
     committed.acquire().await.unwrap().forget();
     writer.abort();
-    // Until the mark ends, and ever after.
+    // Until the mark expires, and afterwards.
     let mut hits = 0;
     while hits == 0 {
         assert_eq!(text(slow.read(&cache).await.unwrap()), "2");
@@ -243,10 +243,11 @@ async fn a_writer_that_dies_leaves_nothing_stale() {
     }
 }
 
-/// The answer to its COMMIT does not come, and the database does it later.
+/// The reply to its COMMIT is lost, and the database applies it later.
 #[tokio::test]
 async fn a_commit_that_is_done_after_it_failed_leaves_nothing_stale() {
-    // Whether the mark stands when it fails, or is gone, and a reader has let the old value in.
+    // The mark is still set when the commit fails, or it is gone and a reader has stored the old
+    // value.
     for gone in [false, true] {
         let (cache, slow) = (quiet().longest_write(LONG).open("memory:").await.unwrap(), Slow::new());
         slow.gate.add_permits(1 << 40);
@@ -266,7 +267,8 @@ async fn a_commit_that_is_done_after_it_failed_leaves_nothing_stale() {
     }
 }
 
-/// A newer writer is not disturbed by one that fails late; what it left is not trusted.
+/// A writer that fails late does not disturb a newer one, but the newer one's value is no longer
+/// trusted.
 #[tokio::test]
 async fn a_commit_that_fails_after_a_newer_one_was_done_marks_nothing() {
     let (cache, slow) = (quiet().open("memory:").await.unwrap(), Slow::new());
@@ -301,11 +303,11 @@ async fn a_row_that_is_older_than_a_known_one_is_not_let_in() {
 async fn that_there_is_nothing_is_not_let_in_where_a_row_was_announced() {
     let cache = quiet().open("memory:").await.unwrap();
     cache.invalidate_below("k", 1).await.unwrap();
-    // The replica hears of the row between the first load and the second.
+    // The replica gets the row between the first load and the second.
     let loads = AtomicU64::new(0);
     let load = || async { Ok::<_, Io>((loads.fetch_add(1, Ordering::SeqCst) > 0).then_some(("row", 1))) };
     assert_eq!(text(cache.get_or_load("k", load).await), "row");
-    // One that is deleted is not an error, and is not in the cache.
+    // A deleted row is not an error, and is not in the cache.
     cache.invalidate_below("k", 2).await.unwrap();
     for _ in 0..2 {
         assert_eq!(cache.get_or_load("k", || async { Ok::<Option<Row>, Io>(None) }).await.unwrap(), None);

@@ -1,10 +1,10 @@
-//! Every key, script, argument, answer and message.
+//! All keys, scripts, arguments, answers and messages.
 //!
-//! | key | type | what |
+//! | key | type | content |
 //! |---|---|---|
-//! | `<prefix>c{key}` | hash | one key of the cache: `scripts/entry.lua` says what is in it |
-//! | `<prefix>t{key}` | string | what a textbook [strategy](super::strategy) keeps |
-//! | `<prefix>i<number>` | channel | a client's inbox: whoever waits for another's load is told there |
+//! | `<prefix>c{key}` | hash | one key of the cache, as documented in `scripts/entry.lua` |
+//! | `<prefix>t{key}` | string | a value of a textbook [strategy](super::strategy) |
+//! | `<prefix>i<number>` | channel | a client's inbox, with the ends of loads that its readers wait for |
 
 use std::sync::Arc;
 
@@ -13,7 +13,8 @@ use redis::{Cmd, Value};
 use crate::engine::redis::wire::{Reader, Stored, bytes, integer, named_key};
 use crate::logic::cache::{Ask, Begin, Data, Finished, Found, Load, Refused, Said, Step};
 
-/// What our keys begin with, unless the URL says otherwise. Not what the locks' begin with: a cache may be evicted, and they may not.
+/// The default prefix of our keys. It differs from the locks' prefix: a cache may be evicted, and
+/// locks may not.
 pub(crate) const PREFIX: &str = "leasehold-cache:";
 
 pub(crate) fn entry_key(prefix: &str, key: &str) -> String {
@@ -89,7 +90,7 @@ fn number(number: u64) -> String {
     format!("{number:020}")
 }
 
-/// The step's own arguments.
+/// The operation's own arguments.
 pub(crate) fn arguments(command: &mut Cmd, step: &Step) {
     match step {
         Step::Ask(Ask { lease, lease_for, keep_for, stale_for, early }) => {
@@ -130,7 +131,7 @@ fn loaded(command: &mut Cmd, load: &Load) {
     command.arg(time(load.cost)).arg(load.fresh_for).arg(load.stale_for);
 }
 
-/// The answer to a step; `None` if no script of ours gives it.
+/// The answer to an operation; `None` if it comes from none of our scripts.
 pub(crate) fn answer(step: &Step, value: Value) -> Option<Said> {
     match step {
         Step::Ask(_) => found(value).map(Said::Found),
@@ -185,7 +186,8 @@ fn found(value: Value) -> Option<Found> {
     })
 }
 
-/// What a client finds in its inbox: nobody has this lease of this key any more. With a text, its load has failed.
+/// A message in a client's inbox: the lease of this key has ended. With a text, its load has
+/// failed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Message {
     pub(crate) lease: u128,

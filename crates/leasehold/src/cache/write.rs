@@ -22,11 +22,12 @@ struct Mark<'a> {
     key: &'a str,
     id: u128,
     generation: u64,
-    /// Until when it surely stands: counted from before it was asked for.
+    /// The mark is set at least until then: counted from before the request.
     until: Moment,
 }
 
-/// A mark that was asked for, and of which nobody knows whether it stands: it is taken away when this is dropped, since nothing will be written under it.
+/// A requested mark whose state is unknown. It is removed when this is dropped, since nothing will
+/// be written under it.
 struct Asked<'a> {
     shared: &'a Arc<Shared>,
     key: &'a str,
@@ -41,30 +42,36 @@ impl Drop for Asked<'_> {
         {
             let (shared, key) = (Arc::clone(self.shared), self.key.to_owned());
             let step = Step::Finish(self.mark, None, micros(shared.options.longest_load));
-            // Nobody hears how it ended: a mark that could not be taken away ends by itself.
+            // The result is ignored: a mark that could not be removed expires.
             drop(runtime.spawn(async move { shared.insist(&key, step).await }));
         }
     }
 }
 
 impl ReadThrough {
-    /// Writes under a lock: `commit` is called with the token of `guard`, and says what there is [now](Now), which is then in the cache.
+    /// Writes under a lock: calls `commit` with the token of `guard`. `commit` returns the state of
+    /// the row [now](Now), which is then in the cache.
     ///
-    /// The key is marked *before* the commit: until it is over, reads go to the loader, and nothing is let in. So a writer that
-    /// dies after its commit leaves nothing stale: its mark ends by itself, and with it whatever was known. A writer with an older
-    /// token than one that was here may not even begin.
+    /// The key is marked *before* the commit: until the write is over, reads go to the loader, and
+    /// no value is accepted. So a writer that dies after its commit leaves nothing stale: its mark
+    /// expires, and the cached value with it. A writer with an older token than an earlier writer
+    /// may not even begin.
     ///
-    /// An error of `commit` does not say that nothing was written: a COMMIT whose answer does not come may be done by the database later. So the
-    /// key stays marked for [`longest_write`](super::Builder::longest_write) after it, or until the next writer is done. If you know that nothing
-    /// was or will be written, have `commit` say `Ok(Now::Unknown)`, and keep your error beside it: reads come out of the cache again at once.
+    /// An error of `commit` does not mean that nothing was written: the database may still apply a
+    /// COMMIT whose reply is lost. The key therefore stays marked for
+    /// [`longest_write`](super::Builder::longest_write), or until the next writer is done. If you
+    /// know that nothing was or will be written, let `commit` return `Ok(Now::Unknown)` and keep
+    /// your error elsewhere: reads use the cache again at once.
     ///
     /// # Errors
-    /// [`CacheError::Superseded`], [`CacheError::Lost`] and [`CacheError::Unavailable`]: nothing was written, whatever
-    /// [`Outage`](super::Outage) says: a write that cannot be announced is not made. [`CacheError::Commit`]: what `commit` said.
+    /// [`CacheError::Superseded`], [`CacheError::Lost`] and [`CacheError::Unavailable`]: nothing
+    /// was written. This holds for every [`Outage`](super::Outage) option: a write that cannot be
+    /// announced is not made. [`CacheError::Commit`]: the error of `commit`.
     /// [`CacheError::Unsettled`]: it was written.
     ///
     /// # Cancellation safety
-    /// If dropped, `commit` is dropped, and nobody knows how far it came: the mark stays until it ends by itself.
+    /// If this is dropped, `commit` is dropped, too, and it is unknown how far it came: the mark
+    /// stays until it expires.
     pub async fn write_through<F, Fut, N, E>(&self, key: &str, guard: &Guard, commit: F) -> Result<(), CacheError>
     where
         F: FnOnce(Token) -> Fut,
@@ -79,7 +86,8 @@ impl ReadThrough {
         self.write_with(key, guard.token(), commit).await
     }
 
-    /// The same with a token from elsewhere: whatever numbers the writers of this key, each higher than all before.
+    /// The same with a token from another source, which must number the writers of this key in
+    /// rising order.
     ///
     /// # Errors
     /// As [`write_through`](Self::write_through).
@@ -111,8 +119,9 @@ impl ReadThrough {
         let ended = self.shared.clock.now();
         match self.finish(&mark, now, ended.since(start)).await {
             Ok(()) => Ok(()),
-            // The mark stood when it was committed, and nothing is let in while it does. When it ends, whatever was known of the
-            // key goes with it: no read is the worse for it, only slower until then.
+            // The mark was set at the commit, and no value is accepted while it is. When it
+            // expires, the cached value goes with it: reads stay correct, and are only slower until
+            // then.
             Err(error) if ended < mark.until => {
                 tracing::debug!(%error, key, "the cache could not be told of a write: the mark ends by itself");
                 Ok(())
@@ -139,7 +148,8 @@ impl ReadThrough {
     async fn begin<'a>(&self, key: &'a str, token: Token) -> Result<Mark<'a>, CacheError> {
         let (shared, id) = (&self.shared, random::unique());
         let sent = shared.clock.now();
-        // Made before it asks, as for a lease: whoever goes away, or gives up, before the answer comes may have marked the key.
+        // Created before the request, as for a lease: a caller that is cancelled or times out
+        // before the reply may have marked the key.
         let mut asked = Asked { shared, key, mark: id, open: true };
         let answer = shared.store.step(key, Step::Begin(self.announced(id, token))).await;
         asked.open = answer.as_ref().is_err_and(|error| error.effect() == Effect::Unknown);
@@ -153,12 +163,12 @@ impl ReadThrough {
         }
     }
 
-    /// Nobody knows whether it was, or will be, written. The mark begins anew, and is left to end by itself: should it have ended, what a
-    /// reader let in since goes, too.
+    /// It is unknown whether the write took, or will take, effect. The mark is set again and left
+    /// to expire. If it had expired, a value that a reader stored since is dropped, too.
     async fn doubt(&self, mark: &Mark<'_>, token: Token) {
         let shared = &self.shared;
         let again = shared.insist(mark.key, Step::Begin(self.announced(mark.id, token))).await;
-        // A newer writer was here. What it left may not be what there is when the database is done.
+        // A newer writer came first. Its value may be outdated once the database is done.
         let told = match again {
             Ok(Said::Begun(Err(_))) => shared.insist(mark.key, shared.forget(0)).await,
             other => other,
@@ -168,7 +178,7 @@ impl ReadThrough {
         }
     }
 
-    /// Says again and again that the writer is still at it.
+    /// Renews the mark while the writer is at work.
     async fn renew(&self, mark: &mut Mark<'_>) -> Infallible {
         loop {
             self.shared.clock.sleep(self.longest_write() / 3).await;
@@ -193,7 +203,7 @@ impl ReadThrough {
         };
         let load = row.map(|row| shared.load(mark.id, mark.generation, row, cost));
         let step = Step::Finish(mark.id, load, micros(shared.options.longest_load));
-        // Twice is as good as once: only the value is then not in the cache.
+        // Sending it twice is harmless: only the value is then not in the cache.
         shared.insist(mark.key, step).await.map(drop)
     }
 }

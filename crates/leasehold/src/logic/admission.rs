@@ -1,4 +1,4 @@
-//! Who may hold a lock beside whom.
+//! Which modes may hold a lock together.
 //!
 //! | held \ wanted | exclusive | shared | permits |
 //! |---|---|---|---|
@@ -6,11 +6,12 @@
 //! | shared | no | yes | no |
 //! | permits | no | no | while the sum stays within the limit |
 //!
-//! So an exclusive claim on a semaphore's name waits until all permits are back, and keeps them out meanwhile.
+//! An exclusive claim on a semaphore's name therefore waits until all permits are released. It
+//! blocks new permits meanwhile.
 
 use crate::claim::Mode;
 
-/// Whether `wanted` fits beside those who hold.
+/// Whether `wanted` fits beside the holders.
 pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {
     let mut used: u64 = 0;
     for held in holders {
@@ -26,14 +27,15 @@ pub fn fits(wanted: Mode, holders: impl IntoIterator<Item = Mode>) -> bool {
     }
 }
 
-/// Whether `wanted` fits beside those who hold, each with its owner: the permits of an owner's nested claims count once.
+/// Whether `wanted` fits beside the holders, each given with its owner. Nested permits of one owner
+/// count once.
 pub fn fits_owned<O: PartialEq>(wanted: Mode, held: impl Iterator<Item = (Option<O>, Mode)> + Clone) -> bool {
     if !matches!(wanted, Mode::Permits { .. }) {
         return fits(wanted, held.map(|(_, mode)| mode));
     }
     let size = |mode: Mode| if let Mode::Permits { n, .. } = mode { n } else { u32::MAX };
     let counts = |(index, (owner, mode)): &(usize, (Option<O>, Mode))| {
-        // The largest of an owner's; of equal ones the first.
+        // The owner's largest; among equal ones the first.
         let larger = |(at, (other, wide)): (usize, (Option<O>, Mode))| {
             at != *index && other == *owner && (size(wide), *index) > (size(*mode), at)
         };
@@ -42,7 +44,8 @@ pub fn fits_owned<O: PartialEq>(wanted: Mode, held: impl Iterator<Item = (Option
     fits(wanted, held.clone().enumerate().filter(counts).map(|(_, (_, mode))| mode))
 }
 
-/// Whether somebody who holds `held` already has what `wanted` asks for: then the same owner re-enters.
+/// Whether a holder in mode `held` already has what `wanted` requests: the same owner then
+/// re-enters.
 pub fn covers(held: Mode, wanted: Mode) -> bool {
     match (held, wanted) {
         (Mode::Exclusive, _) | (Mode::Shared, Mode::Shared) => true,
@@ -51,7 +54,7 @@ pub fn covers(held: Mode, wanted: Mode) -> bool {
     }
 }
 
-/// The limit that stands against `wanted`'s, if these two semaphores disagree.
+/// The limit that conflicts with `wanted`'s, if the two semaphores have different limits.
 pub fn other_limit(wanted: Mode, present: Mode) -> Option<u32> {
     match (wanted, present) {
         (Mode::Permits { limit: asked, .. }, Mode::Permits { limit, .. }) if asked != limit => Some(limit),

@@ -1,21 +1,23 @@
-//! How long to wait before another try.
+//! How long to wait before a retry.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// The pause before try number `attempt` (from 0): doubling from `first` up to `most`, of which a random half is taken
-/// off by `dice` (any number), so that contenders do not collide for ever.
+/// The pause before attempt number `attempt` (from 0). It doubles from `first` up to `most`. `dice`
+/// (any number) takes off a random half, so that contenders do not keep colliding.
 pub fn pause(attempt: u32, first: Duration, most: Duration, dice: u32) -> Duration {
     let full = first.saturating_mul(1u32.checked_shl(attempt.min(20)).unwrap_or(u32::MAX)).min(most);
     full - (full / 2).mul_f64(f64::from(dice) / f64::from(u32::MAX))
 }
 
-/// What part of a lease's TTL a pause may take while the lease waits for it: the keeper retries as often.
+/// A pause is at most the TTL divided by this, for a lease that waits for the end of the pause. The
+/// keeper retries as often.
 pub const SHARE: u32 = 10;
 
-/// How long the pauses between two connections may get: no pause is long beside the TTL of a lease that cannot be renewed without a connection. Such
-/// a lease ends, so short pauses end with it, and connections stay bounded.
+/// Limits the pause between two connection attempts. A lease cannot be renewed without a
+/// connection, so the pause stays short relative to its TTL. Short pauses end with the lease, so
+/// the number of connection attempts stays bounded.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Urgency {
     ttl: Duration,
@@ -23,8 +25,8 @@ pub struct Urgency {
 }
 
 impl Urgency {
-    /// A lease with this TTL is due for renewal, and ends at `deadline`. The shortest TTL counts: the keeper retries its renewals, so a longer one is
-    /// heard of again.
+    /// A lease with this TTL is due for renewal and ends at `deadline`. The shortest TTL counts:
+    /// the keeper retries renewals, so it reports a longer one again.
     pub fn renews(&mut self, now: Moment, ttl: Duration, deadline: Moment) {
         if now >= self.until || ttl < self.ttl {
             *self = Self { ttl, until: deadline };
@@ -33,7 +35,7 @@ impl Urgency {
         }
     }
 
-    /// The longest pause at present: `most`, or less while a lease waits.
+    /// The longest pause now: `most`, or less while a lease waits for renewal.
     pub fn longest(&self, now: Moment, most: Duration) -> Duration {
         if now >= self.until { most } else { most.min(self.ttl / SHARE) }
     }
@@ -45,7 +47,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Leases that are renewed in any order, each with its TTL and what is left of it.
+        /// Leases are renewed in any order, each with its TTL and its remaining time.
         #[test]
         fn no_pause_is_long_beside_a_lease_that_waits_and_short_ones_end_with_it(
             renewals in prop::collection::vec((0u64..500, 100u64..60_000, 1u64..=1000), 1..30),
@@ -87,7 +89,7 @@ mod tests {
             }
         }
 
-        /// Two who failed together come again together only if they have thrown the same.
+        /// Two clients that failed together retry together only if their random numbers are equal.
         #[test]
         fn is_as_random_as_the_dice(attempt in 0u32..40, a: u32, b: u32) {
             let (first, most) = (Duration::from_millis(5), Duration::from_millis(250));

@@ -1,33 +1,34 @@
-//! What one node of several keeps of one lock, and every step on it: the specification of the scripts that the `redlock:`
-//! engine runs on each of its servers.
+//! The state of one lock on one of several nodes, and every operation on it. This is the
+//! specification of the scripts that the `redlock:` engine runs on each of its servers.
 //!
-//! A node lets in one owner at a time, by its own clock, and stores tokens that only rise, one at a time for all claims of an
-//! owner. It knows nothing of the others.
+//! A node admits one owner at a time, by its own clock. It stores tokens that only rise, one at a
+//! time for all claims of an owner. It knows nothing of the other nodes.
 
 use std::collections::BTreeMap;
 
 use crate::claim::{ClaimId, Owner, Token};
 use crate::logic::quorum::{Vote, Written};
 
-/// A claim as it asks a node.
+/// A claim's request to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ask {
-    /// Who asks.
+    /// The claim.
     pub claim: ClaimId,
-    /// Which attempt of the claim this is: what an earlier one withdraws late does not touch a later one.
+    /// The attempt number of the claim: a late withdrawal of an earlier attempt does not affect a
+    /// later one.
     pub attempt: u64,
-    /// Whose claims may hold beside it.
+    /// The owner; its claims may hold together.
     pub owner: Option<Owner>,
-    /// How long it lasts, in the node's time.
+    /// The TTL, on the node's clock.
     pub ttl: u64,
 }
 
-/// What a node keeps of a claim.
+/// What a node stores for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Record {
     attempt: u64,
     owner: Option<Owner>,
-    /// Zero until one is stored.
+    /// Zero until a token is stored.
     token: Token,
     since: u64,
     ttl: u64,
@@ -42,49 +43,49 @@ impl Record {
 /// One lock on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ballots {
-    /// The highest token of all claims that are not here any more.
+    /// The highest token of all claims that are gone.
     last: Token,
-    /// The highest token that was given back: what still asks for it comes late.
+    /// The highest token that was released: a request that still carries it is late.
     released: Token,
-    /// The last claim that gave it back; others of its owner may hold with it.
+    /// The last claim that released it; other claims of its owner may still hold with it.
     gone: Option<ClaimId>,
     records: BTreeMap<ClaimId, Record>,
-    /// Until when the node says nothing.
+    /// The end of the node's cool-down.
     abstains_until: u64,
 }
 
-/// What a node did about a claim that is evicted.
+/// The result of a force release on one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted {
     /// Whether the claim was there.
     pub there: bool,
-    /// Whether the token was stored, and is above all before.
+    /// Whether the token was stored and is above all earlier ones.
     pub stored: bool,
-    /// Whether other claims stay.
+    /// Whether other claims remain.
     pub others: bool,
 }
 
-/// What a node sees when it looks at a lock for somebody.
+/// The lock from the point of view of one claim.
 struct Sight {
-    /// The highest token that is known, and a new one must be above.
+    /// The highest token known; a new token must be above it.
     last: Token,
-    /// The highest token that was stored here and is remembered.
+    /// The highest token that was stored here and is still known.
     stored: Token,
     mine: Option<Record>,
-    /// The token of the live claims of the same owner.
+    /// The token of the other live claims of the same owner.
     same: Token,
-    /// Whether somebody else is there.
+    /// Whether a claim of another owner is here.
     taken: bool,
 }
 
 impl Ballots {
-    /// A node that has restarted empty, and abstains until then. No token that it stores later is lower than this: what it
-    /// has forgotten was not higher, if its clock is right.
+    /// A node that restarted empty and is in its cool-down until then. It stores no token below
+    /// this time. If its clock is right, the tokens that it lost were not higher.
     pub fn abstaining(until: u64) -> Self {
         Self { abstains_until: until, ..Self::default() }
     }
 
-    /// The highest token that the node knows, or must take for granted.
+    /// The highest token that the node knows, or must assume.
     pub fn last(&self) -> Token {
         self.stored().max(Token(self.abstains_until))
     }
@@ -94,19 +95,19 @@ impl Ballots {
         self.records.values().map(|record| record.token).fold(self.last, Token::max)
     }
 
-    /// Until when the claim lasts here.
+    /// When the claim expires on this node.
     pub fn ends(&self, claim: ClaimId) -> Option<u64> {
         self.records.get(&claim).map(Record::ends)
     }
 
-    /// Whether nobody is here, nor was.
+    /// Whether there is no claim here, and never was.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.last == Token::default()
     }
 
     fn see(&mut self, now: u64, claim: ClaimId, owner: Option<Owner>) -> Sight {
         let (last, stored) = (self.last(), self.stored());
-        // The clock was set back: a time to come counts as now.
+        // The clock was set back: treat a time in the future as now.
         for record in self.records.values_mut() {
             record.since = record.since.min(now);
         }
@@ -127,7 +128,8 @@ impl Ballots {
         sight
     }
 
-    /// Takes the lock here, if nobody else has it, with this token if no higher one is known; zero is no token.
+    /// Takes the lock on this node, if no other owner has it. Stores the token `guess` if no higher
+    /// one is known; zero means no token.
     pub fn take(&mut self, now: u64, ask: Ask, guess: Token) -> Vote {
         let sight = self.see(now, ask.claim, ask.owner);
         let late = guess > Token::default() && guess == self.released && self.gone == Some(ask.claim);
@@ -152,7 +154,7 @@ impl Ballots {
         Vote::Yes { last: sight.last.max(own), own, bound: sight.same }
     }
 
-    /// Stores a token under a claim that is here, whose time begins anew.
+    /// Stores a token under a claim that is here. A new token restarts the claim's TTL.
     pub fn write(&mut self, now: u64, ask: Ask, token: Token) -> Written {
         let sight = self.see(now, ask.claim, ask.owner);
         if now < self.abstains_until {
@@ -170,8 +172,9 @@ impl Ballots {
         }
     }
 
-    /// Extends a claim that holds with this token, and takes the lock for it where the node has forgotten it, unless it was
-    /// given back or a higher one stored meanwhile. After a yes the token is stored here. `None`: the node abstains.
+    /// Extends a claim that holds with this token. If the node has lost the claim, it is stored
+    /// again, unless the token was released or a higher one was stored meanwhile. After
+    /// `Some(true)` the token is stored here. `None`: the node is in its cool-down.
     pub fn renew(&mut self, now: u64, ask: Ask, token: Token) -> Option<bool> {
         let sight = self.see(now, ask.claim, ask.owner);
         if now < self.abstains_until {
@@ -179,7 +182,7 @@ impl Ballots {
         }
         let here = sight.mine.is_some_and(|mine| mine.token == token);
         let fits = sight.same == token || sight.same == Token::default() && token >= sight.stored;
-        // Another claim of its owner may have given the same token back.
+        // Another claim of its owner may have released the same token.
         let given_back = token < self.released || token == self.released && self.gone == Some(ask.claim);
         let late = sight.mine.is_none() && given_back;
         if !here && (sight.taken || !fits || late) {
@@ -190,7 +193,8 @@ impl Ballots {
         Some(true)
     }
 
-    /// Ends what this attempt of a claim, or an earlier one, has left here. Says whether there was something.
+    /// Removes a claim that this attempt or an earlier one left here. Returns whether there was
+    /// one.
     pub fn release(&mut self, claim: ClaimId, attempt: u64) -> bool {
         let token = self.records.get(&claim).map_or(Token::default(), |record| record.token);
         let there = self.withdraw(claim, attempt);
@@ -203,7 +207,8 @@ impl Ballots {
         there
     }
 
-    /// The same for an attempt that failed: its token was never granted, and is forgotten.
+    /// The same for an attempt that failed: its token was never granted, so the node need not keep
+    /// it.
     pub fn withdraw(&mut self, claim: ClaimId, attempt: u64) -> bool {
         if self.records.get(&claim).is_none_or(|record| record.attempt > attempt) {
             return false;
@@ -211,7 +216,8 @@ impl Ballots {
         self.records.remove(&claim).is_some()
     }
 
-    /// Evicts a claim, and stores a token above all that were granted, if it is; `always`: also where the claim is not.
+    /// Force-releases a claim and stores a token above all that were granted. With `always`, it
+    /// stores the token even where the claim is absent.
     pub fn evict(&mut self, now: u64, claim: ClaimId, token: Token, always: bool) -> Evicted {
         let sight = self.see(now, claim, None);
         let there = sight.mine.is_some();

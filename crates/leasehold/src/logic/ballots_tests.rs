@@ -32,7 +32,8 @@ fn after_a_release_and_after_the_end_of_a_lease_the_token_is_remembered() {
     );
 }
 
-/// Without renewal the claim of a dead client is over a TTL after the node's clock was set back, not when that clock is where it was.
+/// Without renewal, a dead client's claim expires one TTL after the node's clock was set back, not
+/// when that clock reaches its old value.
 #[test]
 fn a_time_to_come_counts_as_now() {
     let mut node = Ballots::default();
@@ -83,7 +84,7 @@ enum Op {
     Withdraw,
 }
 
-/// A step of one of six claims: the first three are one owner's.
+/// A step of one of six claims: the first three belong to one owner.
 fn step() -> impl Strategy<Value = (u128, u64, Op, u64)> {
     let op = prop_oneof![
         4 => (0u64..12).prop_map(|guess| Op::Take { guess }),

@@ -1,91 +1,99 @@
-//! One key of a cache, and every step on it: the specification of the store.
+//! One key of a cache, and every operation on it: the specification of the store.
 //!
-//! A record has a **generation**, which rises with each invalidation and each write; a **value** and the generation that it is
-//! of; a **lease**, which one reader at a time has to load the value; and a **mark** while somebody writes. Whatever raises the
-//! generation drops the lease, and a value is only let in with the lease that is on record: so a value that was read before an
-//! invalidation is refused after it, and also if the record was lost meanwhile, since its lease was lost with it.
+//! A record has
+//! - a **generation**, which rises with each invalidation and each write;
+//! - a **value**, and the generation that the value belongs to;
+//! - a **lease**, which one reader at a time has to load the value;
+//! - a **mark** while a client writes.
+//!
+//! Every step that raises the generation drops the lease, and a value is accepted only with the
+//! lease on record. A value that was read before an invalidation is therefore rejected after it. It
+//! is also rejected if the record was lost meanwhile, because its lease was lost, too.
 //!
 //! All times are microseconds on the store's own clock.
 
 use std::time::Duration;
 
-/// A lease or a mark: whose it is, and until when others respect it.
+/// A lease or a mark: its id, and until when others respect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Held {
-    /// Made by whoever asks, before it asks: a repeated request is the same one.
+    /// Chosen by the client before it sends the request: a repeated request is the same one.
     pub id: u128,
     /// The end, on the store's clock.
     pub until: u64,
 }
 
-/// What a loader found; `None`: that there is nothing.
+/// What a loader found; `None`: the row does not exist.
 pub type Data = Option<Vec<u8>>;
 
-/// A value that was let in.
+/// A value that was accepted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kept {
-    /// What it is.
+    /// The value itself.
     pub data: Data,
-    /// The generation that it is of. It is stale if the record has another.
+    /// The generation that it belongs to. The value is stale if the record has another.
     pub of: u64,
-    /// From when on it is stale in any case.
+    /// From this time on it is stale in any case.
     pub fresh_until: u64,
     /// How long the load took.
     pub cost: u64,
 }
 
-/// One key's record. The default is that there is none.
+/// One key's record. The default means that there is no record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Entry {
     /// Rises with each invalidation and write; 0 if there is no record.
     pub generation: u64,
     /// The value, fresh or stale.
     pub value: Option<Kept>,
-    /// Who loads.
+    /// The reader that loads.
     pub lease: Option<Held>,
-    /// Who writes.
+    /// The client that writes.
     pub mark: Option<Held>,
     /// The highest token that a writer had.
     pub token: u64,
-    /// The lowest version of the row that may be let in.
+    /// The lowest version of the row that is accepted.
     pub version: u64,
-    /// Until when it is not believed that there is nothing: somebody said that there is a row of a version, which a replica may not have yet.
+    /// Until this time, "not found" is not accepted: a client reported a version of the row, which
+    /// a replica may not have yet.
     pub row_until: u64,
-    /// When the record may be forgotten.
+    /// When the record may be dropped.
     pub keep_until: u64,
-    /// When it was last written. If that is to come, the clock was set back, or a server took over whose clock is behind.
+    /// When it was last written. A time in the future means that the clock was set back, or that a
+    /// server with a slower clock took over.
     pub written: u64,
 }
 
 /// A reader's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The id of the lease, should there be one to get.
+    /// The id of the lease, if one can be granted.
     pub lease: u128,
-    /// How long others leave the load to whoever has the lease.
+    /// How long other readers leave the load to the one that has the lease.
     pub lease_for: u64,
-    /// How long after a lease was given its value may still be let in.
+    /// How long after the grant of a lease its value may still be accepted.
     pub keep_for: u64,
     /// How long a stale value may be served; 0 for never.
     pub stale_for: u64,
-    /// What [`early_factor`] said.
+    /// The result of [`early_factor`].
     pub early: u64,
 }
 
-/// What a reader found.
+/// The answer to a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// A fresh value.
     Hit(Data),
-    /// A fresh value, and the lease: load it anew before it ends.
+    /// A fresh value, and the lease: reload it before it expires.
     Early(Data, u64),
-    /// A stale value, which may be served while another loads or writes.
+    /// A stale value, which may be served while another client loads or writes.
     Stale(Data),
-    /// The lease: load, with the generation that the value will be of, and what may be served if the load fails.
+    /// The lease: load. With the generation that the value will belong to, and a value that may be
+    /// served if the load fails.
     Load(u64, Option<Data>),
-    /// Another has the lease: wait for it, at most so long.
+    /// Another reader has the lease: wait for it, at most this long.
     Wait(u128, u64),
-    /// It is being written: load; nothing will be let in.
+    /// A client is writing: load; the value will not be accepted.
     Written,
 }
 
@@ -96,7 +104,7 @@ pub struct Begin {
     pub mark: u128,
     /// The token of the writer's lock.
     pub token: u64,
-    /// How long the mark stands if the writer is not heard of again.
+    /// How long the mark lasts if the writer does not extend it.
     pub mark_for: u64,
     /// How long the old value may be served; 0 for never.
     pub stale_for: u64,
@@ -104,10 +112,10 @@ pub struct Begin {
     pub keep_for: u64,
 }
 
-/// What is to be let in.
+/// A value to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// The lease that it was loaded under.
+    /// The lease under which it was loaded.
     pub lease: u128,
     /// The generation that came with the lease.
     pub generation: u64,
@@ -123,39 +131,41 @@ pub struct Load {
     pub stale_for: u64,
 }
 
-/// Why a value was not let in.
+/// Why a value was not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There was an invalidation or a write since the lease was given, or the record was lost.
+    /// There was an invalidation or a write since the lease was granted, or the record was lost.
     Invalidated,
-    /// The lease ended, and another has it: nothing was invalidated.
+    /// The lease expired, and another reader has it: nothing was invalidated.
     Overtaken,
     /// The row is older than one that is known.
     Older,
-    /// There is said to be nothing where a row is known to have been a short while ago: it may be deleted, or not there yet.
+    /// The loader found no row where one was known a short while ago: it may be deleted, or not
+    /// replicated yet.
     Absent,
 }
 
-/// One step.
+/// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// [`Entry::ask`].
     Ask(Ask),
     /// [`Entry::set`].
     Set(Load),
-    /// [`Entry::give_up`] of a lease; those who wait are told why, if there is something to tell.
+    /// [`Entry::give_up`] of a lease; waiting readers get the reason, if there is one.
     GiveUp(u128, String),
-    /// [`Entry::invalidate`]: the least version, for how long the old value and for how long the record is kept.
+    /// [`Entry::invalidate`]: the lowest version, how long the old value is kept, and how long the
+    /// record is kept.
     Invalidate(u64, u64, u64),
     /// [`Entry::begin`].
     Begin(Begin),
-    /// [`Entry::extend`]: the mark, and for how long it and then the record is kept.
+    /// [`Entry::extend`]: the mark, how long it lasts, and how long the record is kept after that.
     Extend(u128, u64, u64),
-    /// [`Entry::finish`]: the mark, the value, and for how long the record is kept.
+    /// [`Entry::finish`]: the mark, the value, and how long the record is kept.
     Finish(u128, Option<Load>, u64),
 }
 
-/// The answer to a step.
+/// The answer to an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
     /// To [`Step::Ask`].
@@ -175,14 +185,15 @@ pub enum Said {
 /// How a write ended for the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finished {
-    /// The mark was there to the end; the new value is in the cache, if there was one to put there.
+    /// The mark lasted to the end; the new value is in the cache, if there was one.
     Kept,
-    /// The mark had ended, or is a newer writer's: what was written is not in the cache, and nothing older is.
+    /// The mark had expired, or belongs to a newer writer: the cache has neither the written value
+    /// nor an older one.
     Overtaken,
 }
 
 impl Entry {
-    /// Takes one step.
+    /// Performs one operation.
     pub fn step(&mut self, now: u64, step: Step) -> Said {
         match step {
             Step::Ask(ask) => Said::Found(self.ask(now, &ask)),
@@ -201,14 +212,15 @@ impl Entry {
         }
     }
 
-    /// Everything that was read before this moment is refused from now on.
+    /// Rejects every value that was read before now.
     fn bump(&mut self, now: u64) {
         self.generation = now.max(self.generation + 1);
         self.lease = None;
         self.written = now;
     }
 
-    /// Times that a clock wrote which was ahead count from now on: what was left when the record was written is left now. Generations do not fall.
+    /// Corrects times that were written by a clock that was ahead: the time that remained when the
+    /// record was written remains now. Generations do not fall.
     fn rewind(&mut self, now: u64) {
         let ahead = self.written.saturating_sub(now);
         if ahead == 0 {
@@ -222,7 +234,7 @@ impl Entry {
         self.written = now;
     }
 
-    /// A writer that has not been heard of is gone; nobody knows what it has done.
+    /// A writer that did not extend its mark is gone; it is unknown what it has written.
     fn settle(&mut self, now: u64) {
         self.rewind(now);
         if self.mark.is_some_and(|mark| mark.until <= now) {
@@ -236,13 +248,13 @@ impl Entry {
         self.keep_until = self.keep_until.max(until);
     }
 
-    /// The value, if it may be served `stale_for` after its end.
+    /// The value, if it may be served for `stale_for` after its end.
     fn old(&self, now: u64, stale_for: u64) -> Option<Data> {
         let usable = |kept: &&Kept| stale_for > 0 && now < kept.fresh_until + stale_for;
         self.value.as_ref().filter(usable).map(|kept| kept.data.clone())
     }
 
-    /// A reader comes.
+    /// Handles a reader's request.
     pub fn ask(&mut self, now: u64, ask: &Ask) -> Found {
         self.settle(now);
         if self.generation == 0 {
@@ -279,10 +291,11 @@ impl Entry {
         self.keep(now, now + ask.keep_for);
     }
 
-    /// A loader brings a value. Whoever has the lease on record may, also after its time, as long as nobody else took it.
+    /// Stores a loader's value. The lease on record is accepted even after its time, as long as no
+    /// other reader took it.
     ///
     /// # Errors
-    /// Why it was not let in.
+    /// Why the value was not accepted.
     pub fn set(&mut self, now: u64, load: Load) -> Result<(), Refused> {
         self.settle(now);
         if self.lease.is_none_or(|lease| lease.id != load.lease) {
@@ -306,15 +319,16 @@ impl Entry {
         self.keep(now, now + fresh_for + stale_for);
     }
 
-    /// A loader goes without a value.
+    /// A loader gives up without a value.
     pub fn give_up(&mut self, lease: u128) {
         if self.lease.is_some_and(|held| held.id == lease) {
             self.lease = None;
         }
     }
 
-    /// The row has changed, and has at least this version, if it is not 0. Until loads that began before are over, nobody is believed that there
-    /// is none: "nothing" has no version that could be compared. The tombstone that this leaves is kept for `keep_for`; the old value is, too, if it may be
+    /// Records that the row has changed, and has at least this version if it is not 0. Until loads
+    /// that began before are over, "not found" is not accepted, because it has no version to
+    /// compare. The record stays as a tombstone for `keep_for`; so does the old value, if it may be
     /// served stale.
     pub fn invalidate(&mut self, now: u64, version: u64, stale_for: u64, keep_for: u64) {
         self.settle(now);
@@ -327,7 +341,7 @@ impl Entry {
         self.keep(now, now + keep_for);
     }
 
-    /// The value is old from now on, or gone.
+    /// Ages the value, or drops it if it may not be served stale.
     fn age(&mut self, now: u64, stale_for: u64) {
         self.outdate(now);
         if stale_for == 0 {
@@ -335,17 +349,18 @@ impl Entry {
         }
     }
 
-    /// The value is old from now on: what it may be served for is counted from here.
+    /// Ages the value: the time for which it may be served counts from now.
     fn outdate(&mut self, now: u64) {
         if let Some(kept) = &mut self.value {
             kept.fresh_until = kept.fresh_until.min(now);
         }
     }
 
-    /// A writer is about to write, with the token of its lock. The generation comes back with the load of [`finish`](Self::finish).
+    /// Announces a write, with the token of the writer's lock. Returns the generation, which the
+    /// load of [`finish`](Self::finish) must carry.
     ///
     /// # Errors
-    /// The token of a newer writer that was here: this one must not write.
+    /// The token of a newer writer: this one must not write.
     pub fn begin(&mut self, now: u64, begin: &Begin) -> Result<u64, u64> {
         self.settle(now);
         if begin.token < self.token {
@@ -359,7 +374,7 @@ impl Entry {
         Ok(self.generation)
     }
 
-    /// A writer is still at it. Whether its mark still stands.
+    /// Extends the mark of a writer. Returns whether the mark is still set.
     pub fn extend(&mut self, now: u64, mark: u128, mark_for: u64, keep_for: u64) -> bool {
         self.settle(now);
         let ours = self.mark.is_some_and(|held| held.id == mark);
@@ -370,14 +385,15 @@ impl Entry {
         ours
     }
 
-    /// A writer is done, and says what there is now, if it knows. `load` has its mark for a lease. If others have invalidated
-    /// meanwhile, nobody knows who wrote last: nothing is put into the cache.
+    /// Ends a write. `load` is the new value, if the writer knows it, with the mark as its lease.
+    /// If another client invalidated meanwhile, it is unknown which write came last, so no value is
+    /// stored.
     pub fn finish(&mut self, now: u64, mark: u128, load: Option<Load>, keep_for: u64) -> Finished {
         self.settle(now);
         let undisturbed = load.as_ref().is_none_or(|load| load.generation == self.generation);
         self.bump(now);
         self.keep(now, now + keep_for);
-        // If the mark had ended, a reader may have let in what was there before the commit.
+        // If the mark had expired, a reader may have stored a value from before the commit.
         self.outdate(now);
         if self.mark.is_none_or(|held| held.id != mark) {
             return Finished::Overtaken;
@@ -388,7 +404,7 @@ impl Entry {
         }
         if let Some(load) = load.filter(|load| load.version.is_none_or(|version| version >= self.version)) {
             self.version = self.version.max(load.version.unwrap_or_default());
-            // Whoever wrote last knows that it is deleted.
+            // The last writer knows that the row is deleted.
             if load.data.is_none() {
                 self.row_until = 0;
             }
@@ -398,8 +414,8 @@ impl Entry {
     }
 }
 
-/// How early a value is loaded anew (XFetch): by `-beta * ln(dice)` times what its load costs, in thousandths. 0 for `beta` is
-/// never.
+/// How early a value is reloaded (XFetch): by `-beta * ln(dice)` times the cost of its load, in
+/// thousandths. With 0 for `beta` it never is.
 pub fn early_factor(beta: f64, dice: u32) -> u64 {
     if beta <= 0.0 {
         return 0;
@@ -408,7 +424,8 @@ pub fn early_factor(beta: f64, dice: u32) -> u64 {
     (-beta * dice.ln() * 1000.0).min(1e6) as u64
 }
 
-/// A TTL of which a random part, at most `jitter` of it, is taken off, so that what was loaded together does not end together.
+/// A TTL minus a random part of at most `jitter` of it, so that values that were loaded together do
+/// not expire together.
 pub fn jittered(ttl: Duration, jitter: f64, dice: u32) -> Duration {
     ttl.mul_f64(1.0 - jitter.clamp(0.0, 1.0) * f64::from(dice) / f64::from(u32::MAX))
 }

@@ -18,15 +18,15 @@ fn begin(mark: u128, token: u64) -> Begin {
     Begin { mark, token, mark_for: 5, stale_for: 0, keep_for: 50 }
 }
 
-/// What is wrong on purpose, so that it is seen that the check finds it.
+/// Deliberate mistakes, to show that the check finds them.
 #[derive(Clone, Copy, PartialEq)]
 enum Rule {
     Ours,
-    /// A value is let in whoever brings it.
+    /// Every value is accepted, whatever its lease.
     AnySet,
-    /// A writer's value is put into the cache whatever others did meanwhile.
+    /// A writer's value is always stored, whatever other clients did meanwhile.
     AnyFinish,
-    /// A mark is not respected: the writer only invalidates at its end, and that may not come.
+    /// Marks are ignored: the writer only invalidates at its end, which may never come.
     NoMark,
 }
 
@@ -48,7 +48,7 @@ enum Writer {
     Done,
 }
 
-/// Everything, at one moment.
+/// The state of everything at one time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct World {
     entry: Entry,
@@ -58,13 +58,14 @@ struct World {
     readers: [(Reader, u8); 2],
     /// The first marks and commits, the second commits and invalidates.
     writers: [Writer; 2],
-    /// Leases that end, marks that end, evictions that may still come.
+    /// How many leases and marks may still expire, and how many evictions may still come.
     faults: [u8; 3],
 }
 
 struct Check {
     rule: Rule,
-    /// No mark ends or is lost: a write counts as soon as it is committed, since its writer may die then.
+    /// No mark expires or is lost: a write counts as soon as it is committed, since its writer may
+    /// die then.
     marks_stand: bool,
     seen: HashSet<World>,
     wrong: Option<String>,
@@ -196,7 +197,7 @@ impl Check {
 
 #[test]
 fn no_read_gets_less_than_what_had_been_written_before_it_began() {
-    // Every fault once, together; in the gate one with each other.
+    // Every fault once, together; in the gate, in pairs.
     let all: &[_] = if cfg!(feature = "nightly") { &[[1, 1, 1]] } else { &[[1, 1, 0], [0, 1, 1]] };
     for faults in all {
         let check = Check::run(Rule::Ours, *faults);
@@ -233,7 +234,7 @@ fn a_lease_that_ended_is_anothers_and_a_value_of_the_first_is_refused() {
     assert_eq!(entry.ask(NOW + 5, &ask(2)), Found::Load(NOW, None));
     assert_eq!(entry.set(NOW + 6, load(1, NOW, 1)), Err(Refused::Overtaken));
     assert_eq!(entry.set(NOW + 6, load(2, NOW, 2)), Ok(()));
-    // One that nobody took is as good after its time.
+    // A lease that no other reader took is valid after its time.
     entry.invalidate(NOW + 7, 0, 0, 50);
     let Found::Load(generation, _) = entry.ask(NOW + 8, &ask(3)) else { panic!("{entry:?}") };
     assert_eq!(entry.set(NOW + 40, load(3, generation, 3)), Ok(()));
@@ -262,7 +263,7 @@ fn nothing_is_not_believed_where_a_row_was_announced_unless_its_writer_says_so()
     let generation = entry.begin(NOW, &begin(7, 1)).unwrap();
     assert_eq!(entry.finish(NOW, 7, Some(nothing(7, generation)), 50), Finished::Kept);
     assert!(matches!(entry.ask(NOW, &ask(2)), Found::Hit(None)));
-    // One that only a loader told of may have been deleted.
+    // A row that only a loader reported may have been deleted.
     let mut entry = Entry::default();
     let Found::Load(generation, _) = entry.ask(NOW, &ask(1)) else { panic!("{entry:?}") };
     entry.set(NOW, Load { version: Some(9), ..load(1, generation, 1) }).unwrap();
@@ -284,7 +285,8 @@ fn stale_values_are_served_while_one_loads_and_not_for_ever() {
     assert!(matches!(entry.ask(NOW + 21, &stale(5)), Found::Load(_, None)));
 }
 
-/// What was left of it when it was written is left when the clock is set back, and no more: of a value, a dead loader's lease, a dead writer's mark.
+/// After the clock is set back, everything lasts as long as it had left when it was written, and no
+/// longer: a value, a dead loader's lease, a dead writer's mark.
 #[test]
 fn a_clock_that_is_set_back_makes_nothing_last_longer() {
     const BEFORE: u64 = 1_000_000;
@@ -304,7 +306,7 @@ fn a_clock_that_is_set_back_makes_nothing_last_longer() {
     assert!(matches!(mark.ask(NOW + 5, &ask(2)), Found::Load(of, _) if of > BEFORE));
 }
 
-/// Its mark had ended, and a reader let in what it had read before the commit.
+/// Its mark had expired, and a reader stored a value that it had read before the commit.
 #[test]
 fn what_an_overtaken_writer_finds_in_the_cache_is_old_from_then_on() {
     let stale = |lease| Ask { stale_for: 20, ..ask(lease) };
@@ -321,7 +323,8 @@ fn what_an_overtaken_writer_finds_in_the_cache_is_old_from_then_on() {
 }
 
 proptest! {
-    /// The generation never falls while there is a record, and a value that is served as fresh is of the present one.
+    /// The generation never falls while there is a record, and a value that is served as fresh
+    /// belongs to the present generation.
     #[test]
     fn generations_rise(steps in prop::collection::vec((0u8..7, 1u128..4, 0u64..8, prop::bool::weighted(0.05)), 1..60)) {
         let (mut entry, mut now, mut last) = (Entry::default(), 10 * NOW, 0);

@@ -1,10 +1,15 @@
-//! Cohorts: claims of one process that hold a lock one after the other, without a message to the engine in between.
+//! Cohorts: claims of one process that hold a lock one after the other, without a request to the
+//! engine in between.
 //!
-//! The engine has written down that the first of them holds, until when, who waits behind it in which order, and that some tokens above
-//! its own are taken. Then, as long as nobody else may come in between, the lock goes from hand to hand inside the process, each with the
-//! next token, and what was written down is brought up to date meanwhile. Nobody else can be let in: in the engine's eyes the first still
-//! holds. Nobody is passed over: only those follow who are next in line. A token is used once: whoever comes after the cohort, or puts one of it out,
-//! begins above all that were taken.
+//! The engine has recorded that the first claim holds and until when, which claims wait behind it,
+//! and that some tokens above its own are reserved. As long as the next waiters belong to the same
+//! process, the process hands the lock off locally, each time with the next token. It updates the
+//! engine's record in the background.
+//!
+//! - No other client can acquire the lock: for the engine, the first claim still holds.
+//! - No waiter is skipped: only the claims that are next in the queue follow.
+//! - No token is used twice: the next grant after the cohort starts above all reserved tokens, and
+//!   so does the fence of a force release.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,13 +18,14 @@ use super::table::{Party, Table};
 use crate::claim::{ClaimId, Mode, Token};
 use crate::clock::Moment;
 
-/// How many follow without a write.
+/// How many claims may follow without a write.
 pub const MOST: usize = 64;
 
-/// Who of one process has the lock, and who may have it next.
+/// Which claim of this process has the lock, and which ones may have it next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cohort {
-    /// Who had it since it was last written down, with its token; the first is who stands there, the last has it now.
+    /// The claims that had the lock since the last recorded state, each with its token. The first
+    /// is the recorded holder, the last has the lock now.
     passed: Vec<(ClaimId, Token)>,
     followers: VecDeque<ClaimId>,
     tokens: Tokens,
@@ -28,28 +34,28 @@ pub struct Cohort {
     frozen: bool,
 }
 
-/// The tokens that were taken in advance; none if `from` is above `to`.
+/// The tokens that were reserved; none if `from` is above `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokens {
     from: u64,
     to: u64,
 }
 
-/// What became of a cohort, by what was found.
+/// What happened to a cohort, according to the engine's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It still has the lock.
     Stands,
-    /// Who has the lock was put out, or one who waited was: its token may be refused, and it must be told. It is written down as long as it
-    /// does not give back.
+    /// A force release removed the current holder or a waiter of the cohort. The current token may
+    /// be rejected, so the holder must be notified. It stays recorded until it releases.
     Refused,
-    /// What it had is not its own any more: the first of it was put out, or the lease ended.
+    /// The lock is no longer its own: its first claim was force-released, or the lease expired.
     Broken,
 }
 
 impl Tokens {
-    /// Takes as many as there are followers above `last`, which becomes the highest taken. What `cohort` has left is used first, if nobody
-    /// has taken any since.
+    /// Reserves one token per follower above `last`, and raises `last` to the highest. The tokens
+    /// that `cohort` has left are used first, if no other client has taken tokens since.
     pub fn reserve<N>(
         cohort: Option<&Cohort>,
         table: &Table<N>,
@@ -63,7 +69,7 @@ impl Tokens {
         Self { from, to: *last }
     }
 
-    /// Those that are left, if what was read has not changed since they were taken.
+    /// The reserved tokens that are left, if the state that was read has not changed since.
     pub fn left(cohort: Option<&Cohort>, last: u64) -> Self {
         let none = Self { from: last + 1, to: last };
         cohort.map(|cohort| cohort.tokens).filter(|tokens| tokens.to == last).unwrap_or(none)
@@ -71,8 +77,9 @@ impl Tokens {
 }
 
 impl Cohort {
-    /// The cohort after a write or a look, if there is one: `table` is what stands there now, and `until` how long its holder may be relied on
-    /// here. `before` may have passed the lock on meanwhile.
+    /// The cohort after a write or a read, if there is one. `table` is the engine's state, and
+    /// `until` maps the end of a lease to the time until which this process may rely on it.
+    /// `before` may have handed the lock off meanwhile.
     pub fn after<N>(
         before: Option<Self>,
         table: &Table<N>,
@@ -103,7 +110,8 @@ impl Cohort {
         })
     }
 
-    /// `from` gives the lock back: the next in line has it, if it is ours and `ready`, with this token until then.
+    /// `from` releases the lock. If the next waiter belongs to this process and is `ready`, it gets
+    /// the lock with this token until this time.
     pub fn pass(
         &mut self,
         from: ClaimId,
@@ -111,7 +119,7 @@ impl Cohort {
         ready: impl Fn(ClaimId) -> bool,
     ) -> Option<(ClaimId, Token, Moment)> {
         let is_current = self.passed.last().is_some_and(|(claim, _)| *claim == from);
-        // What is left of the lease must be enough to renew it in.
+        // The rest of the lease must leave enough time to renew it.
         let enough = self.until.since(now) >= self.ttl / 3 * 2;
         if !is_current || self.frozen || !enough || self.tokens.from > self.tokens.to {
             return None;
@@ -124,38 +132,39 @@ impl Cohort {
         Some((next, token, self.until))
     }
 
-    /// Nothing is passed on until what stands there is known again.
+    /// Stops local hand-offs until the engine's state is known again.
     pub fn freeze(&mut self) {
         self.frozen = true;
     }
 
-    /// Whether another has the lock than who stands there.
+    /// Whether the lock has been handed off since the engine's recorded state.
     pub fn is_behind(&self) -> bool {
         self.passed.len() > 1
     }
 
-    /// Whether this claim got the lock by being passed on, and perhaps gave it back since.
+    /// Whether this claim got the lock by a local hand-off; it may have released it since.
     pub fn has_passed(&self, claim: ClaimId) -> bool {
         self.passed.iter().skip(1).any(|(had, _)| *had == claim)
     }
 
-    /// Who has the lock.
+    /// The claim that has the lock.
     pub fn current(&self) -> Option<ClaimId> {
         self.passed.last().map(|(claim, _)| *claim)
     }
 
-    /// How long a lease lasts.
+    /// The TTL of a lease.
     pub fn ttl(&self) -> Duration {
         self.ttl
     }
 
-    /// The highest token that was taken in advance.
+    /// The highest reserved token.
     pub fn highest(&self) -> u64 {
         self.tokens.to
     }
 
-    /// Brings what was found up to date: those who gave back are gone, and who has it now holds it from `now`. `last` is the highest token
-    /// there, and `sent` the highest that we ever asked to be written.
+    /// Updates the engine's state `table` with the local hand-offs: removes the claims that
+    /// released, and makes the current one the holder from `now`. `last` is the highest token
+    /// there, and `sent` the highest that this process ever sent in a write.
     pub fn catch_up<N: Clone>(&self, table: &mut Table<N>, last: u64, sent: u64, now: Moment) -> Fate {
         let Some((&(current, token), had)) = self.passed.split_last() else { return Fate::Broken };
         let stands = |party: &Party<N>| self.passed.contains(&(party.claim, party.token)) && party.until > now;
@@ -168,14 +177,15 @@ impl Cohort {
         }
         let fate = if last > sent.max(self.tokens.to) { Fate::Refused } else { Fate::Stands };
         if head == Some(current) {
-            // It was written after all; only those before it may be left in the queue.
+            // The write succeeded after all; only claims before it may be left in the queue.
             table.waiters.retain(|party| !had.iter().any(|(claim, _)| *claim == party.claim));
             return fate;
         }
         let party = table.waiters.iter().find(|party| party.claim == current).cloned();
         let place = table.next_place();
         let passed = |party: &Party<N>| self.passed.iter().any(|(claim, _)| *claim == party.claim);
-        // Who was let in by somebody else meanwhile holds by that, until it gives back: nobody is let in beside it.
+        // A claim that another client granted meanwhile holds by that grant until it releases: no
+        // claim is granted beside it.
         table.holders.retain(|party| !passed(party) || (party.claim == current && party.token != token));
         table.waiters.retain(|party| !passed(party));
         match (head, party) {
@@ -189,19 +199,20 @@ impl Cohort {
     }
 }
 
-/// Whether a claim may have others follow it, or follow: alone, and not to be re-entered.
+/// Whether a claim may lead or follow in a cohort: it must be exclusive and not re-entrant.
 fn may_lead<N>(party: &Party<N>) -> bool {
     party.mode == Mode::Exclusive && party.owner.is_none()
 }
 
-/// Who may follow the holder, in line.
+/// The claims that may follow the holder, in queue order.
 fn followers<N>(table: &Table<N>, ours: impl Fn(&Party<N>) -> bool) -> impl Iterator<Item = ClaimId> {
     let holder = match table.holders.as_slice() {
         [holder] if may_lead(holder) && ours(holder) => Some(holder),
         _ => None,
     };
     let terms = holder.map(|holder| (holder.ttl, holder.until));
-    // Its place in the queue must last as long as the lease that it would live on: then, if it is not there any more, it was put out.
+    // The queue position must last as long as the lease. If the position is gone before that, the
+    // claim was force-released.
     let lasts = move |party: &Party<N>| terms.is_some_and(|(ttl, until)| party.ttl == ttl && party.until >= until);
     let like = move |party: &&Party<N>| may_lead(party) && ours(party) && lasts(party);
     table.waiters.iter().take_while(like).take(MOST).map(|party| party.claim)

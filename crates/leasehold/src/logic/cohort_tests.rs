@@ -26,7 +26,7 @@ fn at(seconds: u64) -> Moment {
     Moment::default().after(Duration::from_secs(seconds))
 }
 
-/// A lock that 1 holds, with `behind` waiting: ours up to 9, others' above.
+/// A lock that claim 1 holds, with `behind` waiting: ids up to 9 are ours, those above are others'.
 fn written(behind: &[u128]) -> (Table<u8>, u64) {
     let (mut table, mut last) = (Table::default(), 0);
     for id in [&[1], behind].concat() {
@@ -98,7 +98,7 @@ fn a_shared_or_re_entrant_holder_leads_nobody() {
     assert_eq!(cohort.pass(ClaimId::from_bits(1), at(1), |_| true), None, "another TTL");
 }
 
-/// The store, our process with its cohort, and another that works on the store directly.
+/// The store, our process with its cohort, and another process that works on the store directly.
 #[derive(Debug, Default)]
 struct World {
     now: u64,
@@ -107,16 +107,16 @@ struct World {
     version: u64,
     next_claim: u128,
     cohort: Option<Cohort>,
-    /// What we have asked, and not written yet.
+    /// Our requests that are not written yet.
     asked: Vec<Ask>,
     flight: Option<Flight>,
-    /// Ours that wait or hold, as they themselves know: until when, and with which token.
+    /// Our claims that hold or wait, as they know it themselves: with their token, and until when.
     holding: Option<(ClaimId, Token, Moment)>,
     waiting: BTreeSet<ClaimId>,
-    /// All tokens that were given, in the order of the grants.
+    /// All granted tokens, in the order of the grants.
     given: Vec<u64>,
     known: BTreeSet<(ClaimId, Token)>,
-    /// The highest token that we asked to be written.
+    /// The highest token that we sent in a write.
     sent: u64,
 }
 
@@ -141,7 +141,7 @@ enum Act {
     Come,
     Leave,
     Send,
-    /// It is written or not, and we hear of it or not.
+    /// The write succeeds or fails, and its reply arrives or is lost.
     Arrive {
         told: bool,
     },
@@ -172,10 +172,11 @@ impl World {
         ClaimId::from_bits(self.next_claim)
     }
 
-    /// Whoever is granted now comes after all before, and nobody who may rely on the lock is there.
+    /// A new grant must have a higher token than all before, and no other claim may rely on the
+    /// lock.
     fn given(&mut self, claim: ClaimId, token: Token) {
         if !self.known.insert((claim, token)) {
-            // The same grant, asked for again.
+            // The same grant, requested again.
             return;
         }
         assert!(self.given.iter().all(|before| *before < token.0), "{token:?} after {:?}", self.given);
@@ -185,7 +186,7 @@ impl World {
         }
     }
 
-    /// A write that was made: tells of those whom it let in.
+    /// A write succeeded: records the claims that it granted.
     fn made(&mut self, table: Table<u8>, granted: &[ClaimId]) {
         self.table = table;
         self.version += 1;
@@ -198,7 +199,7 @@ impl World {
 
     fn act(&mut self, act: Act) {
         let now = at(self.now);
-        // A guard never says that it is held after its time.
+        // A guard never reports the lock as held after its deadline.
         self.holding.take_if(|(_, _, until)| *until <= now);
         match act {
             Act::Pass(seconds) => self.now += seconds,
@@ -239,7 +240,8 @@ impl World {
             Act::TheyEvict { waiter } => {
                 let of = if waiter { self.table.waiters.front() } else { self.table.holders.first() };
                 let Some(claim) = of.map(|party| party.claim) else { return };
-                // Whoever has it by then is told, sooner or later, and refused by its token at once: it counts as gone.
+                // The current holder is notified sooner or later, and its token is rejected at
+                // once: it counts as gone.
                 self.holding = None;
                 if let Some(cohort) = &mut self.cohort {
                     cohort.freeze();
@@ -317,7 +319,7 @@ impl World {
             self.made(flight.table.clone(), &flight.granted);
         }
         if !wins || !told {
-            // Asked again, on what stands there then; until a write has been made, nothing is passed on.
+            // Repeat the requests on the present state; until a write succeeds, no local hand-offs.
             if let Some(cohort) = &mut self.cohort {
                 cohort.freeze();
             }

@@ -1,30 +1,33 @@
-//! How a client of a database waits when the server is short of connections: whether it keeps one to listen on, or gives its own up and polls.
+//! How a database client waits when the server runs short of connections: it keeps a connection to
+//! listen on, or closes it and polls.
 //!
-//! A client gives its connection up when more than half of the server's are used, or when one is refused. It listens again when less than a quarter is
-//! used. Between the two nothing changes, so clients that look one after the other settle and do not flap. A holder keeps its connection: it needs
-//! it to renew.
+//! A client closes its connection when more than half of the server's connections are used, or when
+//! the server refuses one. It listens again when less than a quarter is used. In between nothing
+//! changes, so clients that look one after the other settle and do not oscillate. A holder keeps
+//! its connection, because it needs it to renew.
 
 use std::time::Duration;
 
-/// How many of the server's connections are used.
+/// How many of the server's connections are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Those in use, our own included.
+    /// The connections in use, including our own.
     pub used: u64,
-    /// How many the server allows.
+    /// The server's limit.
     pub most: u64,
 }
 
 /// How a client learns of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
-    /// A connection listens for messages.
+    /// It listens for notifications on a connection.
     Listen,
-    /// It polls, and keeps no connection in between.
+    /// It polls and keeps no connection in between.
     Poll,
 }
 
-/// How a client goes on that does `now`, where the server has this load; `None`: it refused a connection.
+/// How a client that does `now` continues, given the server's load; `None`: the server refused a
+/// connection.
 pub fn wake(now: Wake, load: Option<Load>, holds: bool) -> Wake {
     match (load, now) {
         (None, _) => Wake::Poll,
@@ -35,10 +38,11 @@ pub fn wake(now: Wake, load: Option<Load>, holds: bool) -> Wake {
     }
 }
 
-/// The longest pause between two looks of a client that polls for want of a connection.
+/// The longest pause between two polls of a client that lacks a connection.
 pub const SLOWEST_LOOK: Duration = Duration::from_secs(1);
 
-/// The pause before the next look: up to a second, of which a random half is taken off by `dice` (any number), so that clients do not come together.
+/// The pause before the next poll: up to a second. `dice` (any number) takes off a random half, so
+/// that clients do not poll at the same time.
 pub fn look_pause(dice: u32) -> Duration {
     super::backoff::pause(0, SLOWEST_LOOK, SLOWEST_LOOK, dice)
 }
@@ -48,14 +52,15 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Clients that look one after the other, in any order; each that listens has two connections, and the holder, the first, keeps its own.
+    /// Clients look one after the other, in any order. A listening client uses two connections; the
+    /// first client is the holder and keeps its own.
     fn settle(most: u64, others: u64, clients: usize, looks: &[usize]) -> (Vec<Wake>, usize) {
         let mut all = vec![Wake::Listen; clients];
         let mut changes = 0;
         for look in looks {
             let at = look % clients;
             let wanted = others + 2 * all.iter().filter(|wake| **wake == Wake::Listen).count() as u64;
-            // Who polls comes with one for the look itself.
+            // A polling client opens one connection for the look itself.
             let used = wanted + u64::from(all[at] == Wake::Poll);
             let load = (used <= most || all[at] == Wake::Listen).then_some(Load { used: used.min(most), most });
             let next = wake(all[at], load, at == 0);

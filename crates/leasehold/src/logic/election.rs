@@ -1,43 +1,45 @@
-//! Which master to follow, of those that several Sentinels name.
+//! Which master to follow when several Sentinels name different ones.
 //!
-//! Each election has an epoch, which only rises. One Sentinel may know of an election before the others do, and it is right:
-//! a majority has voted for it. So the newest election counts, whoever names it, and a client that has followed it does not
-//! go back to an older one because Sentinels that have not heard of it answer faster.
+//! Each election has an epoch, which only rises. One Sentinel may know of an election before the
+//! others do, and it is right: a majority has voted for it. So the newest election counts,
+//! whichever Sentinel names it. A client that follows it does not return to an older election
+//! because Sentinels that do not know it yet answer faster.
 //!
-//! | what if | then |
+//! | event | consequence |
 //! |---|---|
-//! | a client that follows no election yet hears of several | it waits for every Sentinel, for as long as a connection may take, and follows the newest. A Sentinel that does not answer by then may be the only one that knows of a newer one: the client follows what it has heard, until that Sentinel answers |
-//! | one Sentinel alone names a newer election | followed at once: the old master may go on, but its writes will be lost |
-//! | that Sentinel then dies, or hangs | the client stays; the others learn of the election within seconds, or hold a newer one |
-//! | the others never learn of it, and undo it | a majority names the same older election for [`VOID`]: followed, as a new one |
-//! | epochs begin anew (Sentinels deployed again, `SENTINEL REMOVE` and `MONITOR`) | the same |
-//! | a Sentinel names a wrong epoch, far too high | followed; the server there must say that it is a master. When that Sentinel is mended, the same. Until then the client may go to and fro: `leasehold doctor` fails on Sentinels that disagree |
-//! | no Sentinel tells epochs (`SENTINEL MASTER` is not permitted) | what a majority names counts |
+//! | a client that follows no election yet finds several | it waits for every Sentinel, up to the connection timeout, and follows the newest. A Sentinel that has not answered by then may be the only one that knows a newer election: the client follows the newest that it knows until that Sentinel answers |
+//! | only one Sentinel names a newer election | followed at once: the old master may continue, but its writes will be lost |
+//! | that Sentinel then dies or hangs | the client stays; the other Sentinels learn of the election within seconds, or hold a newer one |
+//! | the others never learn of it, and undo it | a majority names the same older election for [`VOID`]: followed as a new one |
+//! | epochs start over (Sentinels redeployed, `SENTINEL REMOVE` and `MONITOR`) | the same |
+//! | a Sentinel names a wrong epoch, far too high | followed; the server there must report that it is a master. Once that Sentinel is repaired, the same. Until then the client may switch back and forth: `leasehold doctor` fails on Sentinels that disagree |
+//! | no Sentinel reports epochs (`SENTINEL MASTER` is not permitted) | the master that a majority names counts |
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// For how long a majority must name the same older election before it counts. Sentinels tell each other every two seconds.
+/// How long a majority must name the same older election before it counts. Sentinels exchange state
+/// every two seconds.
 pub const VOID: Duration = Duration::from_secs(10);
 
-/// What one Sentinel names.
+/// What one Sentinel reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<M> {
     /// The master.
     pub master: M,
-    /// The election that made it the master; `None` if the Sentinel does not tell.
+    /// The election that made it the master; `None` if the Sentinel does not report it.
     pub epoch: Option<u64>,
 }
 
-/// What to do about what the Sentinels name.
+/// What to do with the Sentinels' answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// There is another master, or the same one by a newer election: leave the present connection.
     Follow,
     /// The present election is the newest.
     Keep,
-    /// All who answer name an older election, which does not count (yet).
+    /// All Sentinels that answered name an older election, which does not count (yet).
     Older,
 }
 
@@ -46,31 +48,32 @@ pub enum Choice {
 pub struct Followed<M> {
     sentinels: usize,
     current: Option<Named<M>>,
-    /// Rises with each election that was followed, also with one that was gone back to.
+    /// Rises with each election that the client follows, including a return to an older one.
     number: u64,
     /// An older election that a majority names, and since when.
     older: Option<(Named<M>, Moment)>,
 }
 
 impl<M: Clone + PartialEq> Followed<M> {
-    /// None so far, of so many Sentinels.
+    /// None so far, with this many Sentinels.
     pub fn new(sentinels: usize) -> Self {
         Self { sentinels, current: None, number: 0, older: None }
     }
 
-    /// The election that is followed.
+    /// The election that the client follows.
     pub fn current(&self) -> Option<&Named<M>> {
         self.current.as_ref()
     }
 
-    /// Counts elections: at least the epoch, and more after going back. A server that is the master again by a higher number has missed
-    /// what came between.
+    /// Counts elections: at least the epoch, and more after a return to an older one. A server that
+    /// is the master again under a higher number has missed the writes in between.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Whether what was named so far is enough to go on: most have answered, and the present election is among it, or a newer one. A client that follows
-    /// none waits for all: most may know an old election only, and nothing would tell the client so.
+    /// Whether the answers so far are enough to decide: most Sentinels have answered, and name the
+    /// present election or a newer one. A client that follows no election waits for all Sentinels:
+    /// most of them may know only an old election, and nothing would reveal that.
     pub fn is_enough(&self, named: &[Named<M>]) -> bool {
         match &self.current {
             Some(current) => {
@@ -80,7 +83,7 @@ impl<M: Clone + PartialEq> Followed<M> {
         }
     }
 
-    /// Decides by what the Sentinels name that have answered.
+    /// Decides from the answers of the Sentinels so far.
     pub fn hear(&mut self, now: Moment, named: &[Named<M>]) -> Choice {
         let Some(newest) = newest(named) else {
             self.older = None;
@@ -91,7 +94,7 @@ impl<M: Clone + PartialEq> Followed<M> {
             return Choice::Follow;
         };
         if newest.epoch > current.epoch && newest.master == current.master && current.epoch.is_none() {
-            // Nothing was known of its epoch so far.
+            // Its epoch was not known so far.
             current.epoch = newest.epoch;
             self.number = self.number.max(newest.epoch.unwrap_or_default());
             return Choice::Keep;
@@ -112,7 +115,7 @@ impl<M: Clone + PartialEq> Followed<M> {
                     return self.go_back(most.clone());
                 }
             }
-            // Without epochs there is no older or newer.
+            // Without epochs no election is older or newer.
             (Some(most), _) if most.epoch.is_none() && current.epoch.is_none() => return self.go_back(most.clone()),
             (Some(most), _) => self.older = Some((most.clone(), now)),
         }
@@ -136,7 +139,7 @@ fn count<M: PartialEq>(named: &[Named<M>], one: &Named<M>) -> usize {
     named.iter().filter(|other| *other == one).count()
 }
 
-/// The newest election; of several with one epoch, the one that most name.
+/// The newest election; among several with one epoch, the one that most Sentinels name.
 fn newest<M: PartialEq>(named: &[Named<M>]) -> Option<&Named<M>> {
     named.iter().max_by_key(|one| (one.epoch, count(named, one)))
 }
@@ -155,7 +158,7 @@ mod tests {
         Moment::from_nanos(seconds * 1_000_000_000)
     }
 
-    /// One who follows election 5, which made B the master.
+    /// A client that follows election 5, which made B the master.
     fn on_b() -> Followed<char> {
         let mut followed = Followed::new(3);
         assert_eq!(followed.hear(at(0), &[named('A', 4), named('B', 5)]), Choice::Follow);
@@ -186,7 +189,7 @@ mod tests {
         let mut followed = on_b();
         let reset = [named('A', 0), named('A', 0)];
         assert_eq!(followed.hear(at(1), &reset), Choice::Older);
-        // Not a majority, or another one: it begins anew.
+        // Without the majority, or with another election, the time starts over.
         assert_eq!(followed.hear(at(5), &reset[..1]), Choice::Older);
         assert_eq!(followed.hear(at(6), &reset), Choice::Older);
         assert_eq!(followed.hear(at(15), &reset), Choice::Older);

@@ -1,28 +1,36 @@
-//! Which token a resource accepts.
+//! Which tokens a resource accepts.
 
 use crate::claim::{Owner, Token};
 
-/// The highest token that a resource has seen, and whose it was.
+/// The highest token that a resource has seen, and its owner.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// The highest token.
     pub token: Token,
-    /// Who brought it, where owners are told apart.
+    /// The owner that presented it, where owners are distinguished.
     pub owner: Option<Owner>,
 }
 
-/// Whether a write with `token` of `owner` may pass after `seen`: a higher token may; the same one again only from the same
-/// owner. Two owners with one token mean that the engine lost its counter: the first to write wins.
+/// Whether a resource that has `seen` accepts a write with `token` of `owner`. It accepts a higher
+/// token, and the same token from the same owner only. Two owners with the same token mean that the
+/// engine lost its counter: the first to write wins.
 pub fn admits(seen: Seen, token: Token, owner: Option<Owner>) -> bool {
     token > seen.token || (token == seen.token && owner == seen.owner)
 }
 
-/// The token to write to the resource after a holder was evicted: the evicted holder's writes are refused then, and those of no other.
+/// The token to write to the resource after a force release: the resource then rejects the evicted
+/// holder's writes and no others.
 ///
-/// It lies strictly between the evicted holder's token and every other one that is, or may still be, used: `others` are the tokens of the holders that
-/// stay, and of the waiters that have theirs already. `fresh` is a number above all tokens so far and below all to come. Strictly, because [`admits`] refuses
-/// a token that it has seen from another owner, and admits the same one from the same. `None`: nothing needs to be refused (a waiter has no token), or
-/// no number lies between: then whatever is written would refuse a holder that stays.
+/// It lies strictly between the evicted holder's token and every other token that is in use or may
+/// still be used:
+/// - `others` are the tokens of the holders that stay, and of waiters that already have one.
+/// - `fresh` is above all tokens so far and below all future ones.
+///
+/// Strictly, because [`admits`] rejects a seen token from another owner and accepts it from the
+/// same one.
+///
+/// `None` means one of two things: there is nothing to reject (a waiter has no token), or no number
+/// lies between. In the second case any token would reject a holder that stays.
 pub fn advice(evicted: Option<Token>, others: impl IntoIterator<Item = Token>, fresh: Token) -> Option<Token> {
     let evicted = evicted?;
     let advised = match others.into_iter().min() {
@@ -46,7 +54,7 @@ mod tests {
             let whose = |at: usize| owners[at].map(Owner::from_bits);
             let advised = advice((evicted > 0).then_some(Token(evicted)), others.iter().copied().map(Token), fresh);
             let Some(advised) = advised else {
-                // Only where there is nothing to refuse, or no number lies between.
+                // Only if there is nothing to reject, or no number lies between.
                 prop_assert!(evicted == 0 || others.iter().any(|other| *other <= evicted + 1));
                 return Ok(());
             };

@@ -1,12 +1,12 @@
-//! Names of tables and columns, as they stand in a statement.
+//! Names of tables and columns in SQL statements.
 
-/// The longest name that every database takes, in bytes.
+/// The longest name that every database accepts, in bytes.
 pub const LONGEST: usize = 63;
 
 /// Checks the name of a column, or of a table with or without its schema (`shop.stock`).
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that describes what is wrong with the name.
 pub fn check(name: &str) -> Result<(), String> {
     for part in name.split('.') {
         if part.is_empty() {
@@ -28,7 +28,8 @@ pub fn check(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The name between these quotation marks, part by part. A mark inside is doubled, so that it ends nothing.
+/// The name, part by part, between these quotation marks. A mark inside the name is doubled, so
+/// that it cannot end the quotation.
 pub fn quoted(name: &str, mark: char) -> String {
     let parts = name.split('.').map(|part| {
         let inside: String = part.chars().flat_map(|c| std::iter::repeat_n(c, if c == mark { 2 } else { 1 })).collect();
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a database reads: the parts between marks, and what stands after them.
+    /// What a database reads: the parts between the marks, and the text after them.
     fn read(text: &str, mark: char) -> (Vec<String>, String) {
         let mut parts = Vec::new();
         let mut letters = text.chars().peekable();

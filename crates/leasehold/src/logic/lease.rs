@@ -1,25 +1,26 @@
-//! Until when a grant may be relied on, and when to renew it.
+//! How long a grant is valid, and when to renew it.
 
 use std::time::Duration;
 
 use crate::clock::{Moment, nanos};
 
-/// How far two clocks may run apart, and how much time a signal needs: taken off every lease.
+/// The safety margin that is subtracted from every lease: the drift between two clocks, and the
+/// time a loss signal needs to arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Drift {
     /// Parts per million of the TTL.
     pub ppm: u32,
-    /// And this much in any case.
+    /// A fixed amount, in addition.
     pub fixed: Duration,
 }
 
 impl Drift {
-    /// For engines with a clock of their own: 1 % and 2 ms.
+    /// For engines with their own clock: 1 % and 2 ms.
     pub const REMOTE: Self = Self { ppm: 10_000, fixed: Duration::from_millis(2) };
-    /// For engines that read our own clock: only the time that a signal needs to arrive.
+    /// For engines that read our clock: only the time a signal needs to arrive.
     pub const SAME_CLOCK: Self = Self { ppm: 0, fixed: Duration::from_millis(5) };
 
-    /// What is taken off a lease of `ttl`.
+    /// The margin for a lease of `ttl`.
     pub fn of(self, ttl: Duration) -> Duration {
         if self.ppm == 0 {
             return self.fixed;
@@ -28,16 +29,18 @@ impl Drift {
     }
 }
 
-/// What an engine says about the length of its grant.
+/// The length of a grant, as the engine reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Validity {
-    /// So long, from some moment after the request was sent: only the send time is known to be early enough.
+    /// This long, from some time after the request was sent. Only the send time is known to be
+    /// early enough.
     FromSend(Duration),
-    /// Until this moment of our own clock: the engine reads the same one.
+    /// Until this time of our own clock, which the engine reads, too.
     Until(Moment),
 }
 
-/// The moment from which the holder must not rely on the grant any more: `sent + ttl - drift`, never later than `cap`.
+/// From this time on, the holder must not rely on the grant: `sent + ttl - drift`, never later than
+/// `cap`.
 pub fn deadline(sent: Moment, validity: Validity, drift: Drift, ttl: Duration, cap: Moment) -> Moment {
     let end = match validity {
         Validity::FromSend(lasts) => sent.after(lasts),
@@ -46,12 +49,14 @@ pub fn deadline(sent: Moment, validity: Validity, drift: Drift, ttl: Duration, c
     end.before(drift.of(ttl)).min(cap)
 }
 
-/// When to renew a lease of `ttl` that was last confirmed by a request sent at `sent`: after a third, a little less by
-/// `jitter` (any number), so that many leases do not renew at once; on a grid, so that those due together go together.
+/// When to renew a lease of `ttl` that was last confirmed by a request sent at `sent`: after a
+/// third of the TTL. `jitter` (any number) moves it earlier by up to a tenth of that third, so that
+/// many leases do not renew at once. The result lies on a grid, so that leases due at about the
+/// same time are renewed in one batch.
 pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
     let ttl = nanos(ttl);
     let third = ttl / 3;
-    // A tenth of it times a number below one.
+    // A tenth of it, times a number below one.
     let tenth = third / 10;
     let less = (tenth >> 32) * u64::from(jitter) + (((tenth & 0xFFFF_FFFF) * u64::from(jitter)) >> 32);
     let due = sent.as_nanos().saturating_add(third - less);
@@ -60,31 +65,33 @@ pub fn renew_at(sent: Moment, ttl: Duration, jitter: u32) -> Moment {
     Moment::from_nanos(due & !(grid - 1)).max(sent)
 }
 
-/// Not later than half of what a shorter grant has left.
+/// Limits `due` to half of the time left, for a grant that is shorter than its TTL.
 pub fn renew_in_time(due: Moment, sent: Moment, deadline: Moment) -> Moment {
     due.min(sent.after(deadline.since(sent) / 2))
 }
 
-/// When to ask again after an answer that did not extend the lease: a quarter of what is left, so that several tries
-/// fit before the deadline, and never a storm.
+/// When to retry a renewal that did not extend the lease: after a quarter of the time left. Several
+/// retries fit before the deadline, and the pause never gets so short that they flood the engine.
 pub fn retry_at(now: Moment, deadline: Moment, ttl: Duration) -> Moment {
     let left = deadline.since(now);
     let pause = (left / 4).clamp(Duration::from_millis(5), (ttl / 10).max(Duration::from_millis(5)));
     now.after(pause)
 }
 
-/// How long one call to an engine may take: short enough that a renewal can be tried again before the lease ends.
+/// Timeout of one call to an engine: short enough that a renewal can be retried before the lease
+/// ends.
 pub fn call_timeout(ttl: Duration) -> Duration {
     (ttl / 3).clamp(Duration::from_millis(50), Duration::from_secs(5))
 }
 
-/// How long an engine waits for what it hears of each lease of a batch, where they are renewed one by one: less than the keeper waits for the
-/// whole, so that one without an answer costs the others nothing.
+/// How long an engine that renews a batch one lease at a time waits for each answer. This is
+/// shorter than the keeper's timeout for the whole batch, so that one lease without an answer does
+/// not delay the others.
 pub fn renewal_timeout(ttls: impl Iterator<Item = Duration>) -> Duration {
     ttls.map(call_timeout).min().unwrap_or_default() * 3 / 4
 }
 
-/// How often a waiter shows that it is alive, so that its place in the queue outlives one lost heartbeat.
+/// How often a waiter sends a heartbeat, so that its queue position survives one lost heartbeat.
 pub fn heartbeat(ttl: Duration) -> Duration {
     (ttl / 3).max(Duration::from_millis(1))
 }
@@ -107,7 +114,8 @@ mod tests {
         fn the_holder_stops_before_the_engine_lets_another_in(
             sent in moment(), delay in 0u64..1 << 40, ttl in ttl(), rate_ppm in 0u32..10_000,
         ) {
-            // The engine starts counting `delay` after we sent, on a clock that runs up to 1 % fast.
+            // The engine starts counting `delay` after we sent the request, on a clock that runs up
+            // to 1 % fast.
             let fast = Duration::from_nanos((ttl.as_nanos() * 1_000_000 / u128::from(1_000_000 + rate_ppm)) as u64);
             let granted_to_another = sent.after(Duration::from_nanos(delay)).after(fast);
             let ours = deadline(sent, Validity::FromSend(ttl), Drift::REMOTE, ttl, Moment::NEVER);

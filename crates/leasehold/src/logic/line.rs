@@ -1,11 +1,14 @@
-//! The line before a lock, as every client reads it from the same list: who holds, who waits, and whom each watches.
+//! The queue of a lock, computed by every client from the same list: which claims hold, which wait,
+//! and which claim each waiter watches.
 //!
-//! For engines that keep one ordered list of claims and nothing else. Everybody who has the list comes to the same conclusion:
-//! 1. The longest start of the list that fits together holds. Whoever comes later stands at the end, and whoever leaves only
-//!    shortens it: who holds once goes on holding.
-//! 2. An owner that re-enters stands with its first claim, as a *rider*, whoever waits behind that.
-//! 3. A waiter watches one party ahead of it. When that one leaves, it knows without asking whether it is next: the list
-//!    ahead of it can only have become shorter.
+//! For engines that keep one ordered list of claims and nothing else. Every client that reads the
+//! list reaches the same result:
+//! 1. The longest prefix of compatible claims holds. New claims join at the end, and departures
+//!    only shorten the list, so a holder stays a holder.
+//! 2. A re-entrant claim shares the position of its owner's first claim, as a *rider*, whatever
+//!    waits behind that claim.
+//! 3. A waiter watches one claim ahead of it. When that claim leaves, the waiter knows without a
+//!    request whether it is next: the list ahead of it can only have become shorter.
 
 use super::admission::{covers, fits_owned, other_limit};
 use super::table::Refusal;
@@ -14,79 +17,80 @@ use crate::claim::{ClaimId, Mode};
 /// One claim in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stand {
-    /// Which claim.
+    /// The claim's id.
     pub claim: ClaimId,
-    /// How it holds, or wants to.
+    /// The mode it holds, or requests.
     pub mode: Mode,
-    /// Who may re-enter, as a number that only they have.
+    /// The owner that may re-enter, as a number unique to that owner.
     pub owner: Option<u64>,
-    /// With whom it stands, if it re-entered.
+    /// The first claim of its owner, if this one re-entered.
     pub ride: Option<Ride>,
     /// The order of arrival; wraps around.
     pub seq: i32,
 }
 
-/// Where a re-entered claim stands.
+/// The position of a re-entrant claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ride {
-    /// The place of the owner's first claim.
+    /// The position of the owner's first claim.
     pub under: i32,
     /// The owner's token.
     pub token: u64,
 }
 
-/// Which node: a claim, and its number. Neither alone is enough: a claim may have two nodes for a while, and where a server's numbers
-/// are used up, many nodes have the same.
+/// Identifies a node: a claim and its sequence number. Neither is unique: a claim may have two
+/// nodes for a while, and many nodes share a number once a server has used up its numbers.
 pub type Id = (ClaimId, i32);
 
 impl Stand {
-    /// Which node it is.
+    /// The node's id.
     pub fn id(&self) -> Id {
         (self.claim, self.seq)
     }
 
-    /// Its place: its own, or that of the claim with which it stands.
+    /// Its position: its own, or that of the claim it rides on.
     pub fn place(&self) -> i32 {
         self.ride.map_or(self.seq, |ride| ride.under)
     }
 }
 
-/// How a claim stands.
+/// The state of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// It holds.
     Holds,
-    /// Its owner holds by this one: it may stand with it.
+    /// Its owner holds through this claim: the new one may ride on it.
     MayRide(Id),
-    /// It waits behind so many other waiters.
+    /// It waits behind this many other waiters.
     Waits {
-        /// How many of them.
+        /// The number of waiters ahead.
         ahead: usize,
-        /// Whom it watches.
+        /// The claim that it watches.
         watch: Watch,
     },
-    /// It can never hold beside what is there.
+    /// It can never be granted beside the claims in the list.
     Refused(Refusal),
     /// It is not in the list.
     Absent,
 }
 
-/// Whom a waiter watches.
+/// What a waiter watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watch {
-    /// This one.
+    /// One claim.
     One(Id),
-    /// All of them: the next in line for permits, who may be freed by any holder.
+    /// All holders: any of them may free permits for the first waiter for permits.
     All,
 }
 
-/// The list, in order. A claim may stand there twice, while a session that its client has given up
-/// is not over yet, and the first of the two is not its own any more.
+/// The list, in order. A claim may appear twice while a session that its client has given up is not
+/// over yet. The first of the two then no longer belongs to the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line(Vec<Stand>);
 
 impl Line {
-    /// Puts claims in order. Their places lie less than half of all numbers apart, so that the order holds where they wrap around.
+    /// Sorts claims. Their positions must lie less than half of the number range apart, so that the
+    /// order holds across the wrap-around.
     pub fn new(mut stands: Vec<Stand>) -> Self {
         let base = stands.first().map_or(0, Stand::place);
         let after = |place: i32| place.wrapping_sub(base);
@@ -94,32 +98,32 @@ impl Line {
         Self(stands)
     }
 
-    /// Takes claims that are in order already.
+    /// Takes claims that are already in order.
     pub fn in_order(stands: Vec<Stand>) -> Self {
         Self(stands)
     }
 
-    /// Everybody, in order.
+    /// All claims, in order.
     pub fn stands(&self) -> &[Stand] {
         &self.0
     }
 
-    /// One of them.
+    /// One claim.
     pub fn find(&self, id: Id) -> Option<&Stand> {
         self.0.iter().find(|stand| stand.id() == id)
     }
 
-    /// One has left.
+    /// Removes a claim that left.
     pub fn remove(&mut self, id: Id) {
         self.0.retain(|stand| stand.id() != id);
     }
 
-    /// Whether somebody stands behind this one.
+    /// Whether there is a claim behind this one.
     pub fn has_behind(&self, id: Id) -> bool {
         self.0.last().is_some_and(|last| last.id() != id)
     }
 
-    /// How many of them hold, from the first on.
+    /// How many claims hold, counted from the first.
     pub fn holders(&self) -> usize {
         let mut count = 0;
         for stand in &self.0 {
@@ -135,7 +139,7 @@ impl Line {
         count
     }
 
-    /// Whether a claim holds as soon as the one that it watches has left.
+    /// Whether a claim holds as soon as the claim that it watches has left.
     pub fn is_next_after(&self, id: Id, watch: Watch) -> bool {
         let Watch::One(other) = watch else { return false };
         let mut without = self.clone();
@@ -143,7 +147,7 @@ impl Line {
         without.standing(id, false) == Standing::Holds
     }
 
-    /// How a claim stands; `new` if it has just come.
+    /// The state of a claim; `new` if it has just joined.
     pub fn standing(&self, id: Id, new: bool) -> Standing {
         let Some(at) = self.0.iter().position(|stand| stand.id() == id) else { return Standing::Absent };
         let (me, ahead) = (&self.0[at], &self.0[..at]);
@@ -154,7 +158,8 @@ impl Line {
         let own = || self.0[..holders.min(at)].iter().filter(|held| me.owner.is_some() && held.owner == me.owner);
         let host = own().find(|held| covers(held.mode, me.mode));
         if new {
-            // The first says what the limit is: whoever has another is about to be refused, too.
+            // The first claim defines the limit: a claim with another limit is about to be refused,
+            // too.
             let first = ahead.iter().find(|other| matches!(other.mode, Mode::Permits { .. }));
             if let Some(limit) = first.and_then(|first| other_limit(me.mode, first.mode)) {
                 return Standing::Refused(Refusal::OtherLimit(limit));
@@ -173,7 +178,8 @@ impl Line {
     }
 }
 
-/// Whom one in this mode watches, of those ahead, of whom the first ones hold.
+/// What a claim in this mode watches, given the claims ahead of it, the first `holders` of which
+/// hold.
 fn watch(mode: Mode, ahead: &[Stand], holders: usize) -> Watch {
     let last = |stands: &[Stand]| stands.last().map_or(Watch::All, |stand| Watch::One(stand.id()));
     let kin = |stand: &&Stand| match mode {
@@ -183,7 +189,8 @@ fn watch(mode: Mode, ahead: &[Stand], holders: usize) -> Watch {
     };
     match ahead.iter().rev().find(|stand| !kin(stand)) {
         Some(stranger) => Watch::One(stranger.id()),
-        // Permits only: the one just ahead tells when it is let in, or any holder lets the first waiter in.
+        // Permits only: wait for the grant of the waiter just ahead, or, as the first waiter, for
+        // any holder.
         None if ahead.len() > holders => last(ahead),
         None => Watch::All,
     }

@@ -1,4 +1,5 @@
-//! Many clients that know only what they have listed and what they are told, late, against the true list.
+//! Many clients that know only what they have listed and been notified of, late, compared with the
+//! true list.
 
 use std::collections::VecDeque;
 
@@ -10,17 +11,17 @@ use super::*;
 use crate::claim::{Owner, Token};
 use crate::clock::Moment;
 
-/// Rules that can be left out, to see that the simulation finds what they are for.
+/// Rules that can be left out, to show that the simulation finds what they are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// A watched node that was changed since it was made: the list is read again.
+    /// If a watched node was changed since it was created, the list is read again.
     ListingAgain,
-    /// Places are compared by their wrapped difference.
+    /// Positions are compared by their wrapped difference.
     Wrapping,
-    /// Whoever was let in after others may have seen it wait says so.
+    /// A claim that is granted after others may have seen it wait notifies them.
     News,
-    /// Also if it found that by its first list.
+    /// The same if it found its grant in its first list.
     NewsOfTheFirstList,
 }
 
@@ -31,23 +32,24 @@ enum Happening {
     Children,
 }
 
-/// What a server says to one client, in this order.
+/// A server's messages to one client, in order.
 #[derive(Clone, Debug)]
 enum Word {
     List(Vec<Stand>),
-    /// The version of the node that was to be watched; `None`: it is gone, or the own one is.
+    /// The version of the node that was to be watched; `None`: that node is gone, or the client's
+    /// own.
     Armed(Option<u32>),
-    /// The version and token of the one to ride on.
+    /// The version and token of the host to ride on.
     Host(Option<(u32, u64)>),
-    /// The rider's number.
+    /// The rider's sequence number.
     Rides(Option<i32>),
     /// A watch has fired.
     Event(u32, Happening),
-    /// The own node is gone.
+    /// The client's own node is gone.
     PutOut,
 }
 
-/// What a client is about.
+/// The state of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Lists { all: bool },
@@ -63,7 +65,7 @@ enum State {
 struct Client {
     stand: Stand,
     queue: bool,
-    /// Whether it has not found a place yet.
+    /// Whether it has no position yet.
     new: bool,
     state: State,
     line: Line,
@@ -83,7 +85,7 @@ struct Node {
     client: usize,
 }
 
-/// The one true list, and everybody.
+/// The true list, and all clients.
 struct World {
     without: Without,
     nodes: Vec<Node>,
@@ -124,7 +126,7 @@ impl World {
         Line::new(stands)
     }
 
-    /// The truth, by the order in which the nodes were made.
+    /// The true state, by the order in which the nodes were created.
     fn truth(&self) -> Line {
         let mut nodes: Vec<&Node> = self.nodes.iter().collect();
         nodes.sort_by_key(|node| {
@@ -252,7 +254,7 @@ impl World {
         }
     }
 
-    /// A client takes in what came first, and does what follows from it. `false`: nothing came.
+    /// A client handles its oldest message. `false`: there was none.
     fn step(&mut self, client: usize) -> bool {
         let me = &mut self.clients[client];
         let Some(word) = me.inbox.pop_front() else { return false };
@@ -347,7 +349,7 @@ impl World {
         let me = &mut self.clients[client];
         let next = me.armed.is_some_and(|(watch, ..)| me.line.is_next_after(me.stand.id(), watch));
         if next && !me.own_watched {
-            // Its answer brings nothing else.
+            // The reply carries no other information.
             let seq = me.stand.seq;
             if self.node(seq).is_none() {
                 return self.leave(client);
@@ -372,7 +374,7 @@ impl World {
         }
     }
 
-    /// Who believes to hold, and was not put out.
+    /// The clients that believe to hold and were not force-released.
     fn believers(&self) -> Vec<&Client> {
         let there = |client: &&Client| client.state == State::Holds && self.node(client.stand.seq).is_some();
         self.clients.iter().filter(there).collect()
@@ -407,7 +409,7 @@ impl World {
         Ok(())
     }
 
-    /// Everything is delivered, and told.
+    /// Delivers and handles all messages.
     fn drain(&mut self) -> Result<(), TestCaseError> {
         let mut busy = true;
         for _ in 0..10_000 {
@@ -483,7 +485,7 @@ fn simulate(without: Without, first: i32, ops: &[Op]) -> Result<(), TestCaseErro
             Op::Tell(at) => pick(*at).into_iter().for_each(|client| world.tell(client)),
             Op::Leave(at) => pick(*at).into_iter().for_each(|client| world.leave(client)),
             Op::Evict(at) => {
-                // Who holds hears of it otherwise; who waits, by its own watch or its next list.
+                // A holder learns of it by other means; a waiter by its own watch or its next list.
                 if let Some(client) = pick(*at).filter(|client| world.clients[*client].state == State::Holds) {
                     world.leave(client);
                 } else if let Some(client) = pick(*at).filter(|client| world.clients[*client].own_watched) {
@@ -495,7 +497,7 @@ fn simulate(without: Without, first: i32, ops: &[Op]) -> Result<(), TestCaseErro
         world.check()?;
     }
     world.drain()?;
-    // Everybody has its turn, in the end.
+    // Every claim is granted in the end.
     while let Some(first) = world.truth().stands().first().map(|stand| stand.seq) {
         let client = world.node(first).map_or(0, |node| node.client);
         world.leave(client);
@@ -507,7 +509,8 @@ fn simulate(without: Without, first: i32, ops: &[Op]) -> Result<(), TestCaseErro
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 3_000 } else { 500 }))]
 
-    /// Whatever is late: nobody believes to hold beside another, and once all is told, everybody who holds knows.
+    /// However late messages are: no client believes to hold beside another, and once all messages
+    /// are delivered, every holder knows that it holds.
     #[test]
     fn clients_that_are_told_late_agree_with_the_list(first in first(), ops in prop::collection::vec(op(), 0..120)) {
         simulate(Without::Nothing, first, &ops)?;
@@ -573,7 +576,7 @@ fn one_that_will_be_refused_does_not_have_others_refused() {
     assert!(matches!(line.standing((ClaimId::from_bits(3), 9), true), Standing::Waits { .. }));
 }
 
-/// The list, where everybody knows at once.
+/// The list, with all clients informed at once.
 #[derive(Default)]
 struct Prompt(Vec<Stand>);
 
@@ -598,7 +601,7 @@ impl Prompt {
             .for_each(|stand| stand.ride = Some(Ride { under, token: 0 }));
     }
 
-    /// What it says to one that has just come.
+    /// The answer to a claim that has just joined.
     fn attempt(&mut self, stand: Stand, queue: bool) -> &'static str {
         let (seq, id) = (stand.seq, stand.id());
         self.0.push(stand);
@@ -625,7 +628,7 @@ impl Prompt {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 2_000 } else { 400 }))]
 
-    /// Where nothing is late and nothing expires, the list does what the specification says.
+    /// Where no message is late and nothing expires, the list behaves as the specification.
     #[test]
     fn the_list_holds_whom_the_table_holds(
         first in first(),

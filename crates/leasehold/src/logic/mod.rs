@@ -1,22 +1,26 @@
-//! Pure decisions: no sockets, no clock, no runtime, no randomness. What time it is and what the dice say is handed in.
+//! Pure decisions: no sockets, clock, runtime or randomness. Callers pass in the time and the
+//! random numbers.
 //!
-//! - [`lease`]: until when a grant may be relied on, when to renew, when to try again.
-//! - [`admission`]: who may hold beside whom.
-//! - [`table`]: one lock's holders and queue, and every step on them: the specification of an engine.
-//! - [`cohort`]: claims of one process that have a lock one after the other, in one breath.
-//! - [`queue`]: whom a waiter watches.
-//! - [`mod@line`]: who holds and who waits, read from one ordered list by everybody alike.
-//! - [`session`]: how long a session surely lives; [`sharing`]: which session serves claims of which TTL.
-//! - [`connections`]: how a client waits where a server is short of connections.
-//! - [`fence`]: which token a resource accepts.
-//! - [`election`]: which of several Sentinels' masters to follow.
-//! - [`quorum`]: what a majority of independent nodes says; [`ballots`]: what each of them does.
-//! - [`identifier`]: names of tables and columns in a statement; [`verdict`]: what a database's error means;
-//!   [`versioned`]: what to do after each try of an update by version.
-//! - `schedule`: which tick of a job is run, skipped, queued or tried again.
-//! - [`record`]: which version a record has next.
-//! - [`cache`]: one key of a cache, and every step on it.
-//! - [`backoff`]: how long to wait before another try.
+//! - [`lease`]: how long a grant is valid, when to renew it, when to retry.
+//! - [`admission`]: which modes may hold a lock together.
+//! - [`table`]: the holders and the queue of one lock, and every operation on them. This is the
+//!   specification of an engine.
+//! - [`cohort`]: local hand-offs of a lock between claims of one process.
+//! - [`queue`]: which claim a waiter watches.
+//! - [`mod@line`]: holders and waiters, computed by every client from the same ordered list.
+//! - [`session`]: a lower bound on how long a session lives; [`sharing`]: which session serves
+//!   which TTL.
+//! - [`connections`]: how a client waits when a server runs short of connections.
+//! - [`fence`]: which tokens a resource accepts.
+//! - [`election`]: which master to follow when several Sentinels disagree.
+//! - [`quorum`]: decisions by a majority of independent nodes; [`ballots`]: the state of one such
+//!   node.
+//! - [`identifier`]: table and column names in a statement; [`verdict`]: what a database error
+//!   means; [`versioned`]: what to do after each attempt of an update by version.
+//! - `schedule`: which ticks of a job run, are skipped, are queued or are retried.
+//! - [`record`]: the next version of a record.
+//! - [`cache`]: one key of a cache, and every operation on it.
+//! - [`backoff`]: how long to wait before a retry.
 
 pub mod admission;
 pub mod backoff;

@@ -1,19 +1,20 @@
-//! Whom a waiter watches: exactly one party ahead of it, so that one departure wakes one waiter.
+//! Which claim a waiter watches: exactly one ahead of it, so that one departure wakes one waiter.
 
 use crate::claim::ClaimId;
 
-/// Who stands where.
+/// The claims of one lock and their positions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Line {
-    /// Whoever was granted last of those who hold.
+    /// The most recently granted of the holders.
     pub last_granted: Option<ClaimId>,
-    /// Who waits, in order.
+    /// The waiters, in order.
     pub waiters: Vec<ClaimId>,
 }
 
 impl Line {
-    /// The one party whose departure concerns a waiter: the waiter just ahead of it, or, for the first, whoever was granted
-    /// last. When a waiter is granted it becomes the last grant, so the one behind it need not look again.
+    /// The one claim whose departure concerns a waiter: the waiter just ahead of it or, for the
+    /// first waiter, the most recent grant. A waiter that is granted becomes the most recent grant,
+    /// so the one behind it keeps its watch.
     pub fn watched_by(&self, waiter: ClaimId) -> Option<ClaimId> {
         match self.waiters.iter().position(|claim| *claim == waiter)? {
             0 => self.last_granted,
@@ -22,8 +23,9 @@ impl Line {
     }
 }
 
-/// The waiters that watch somebody else than before, though they waited before: they must look again. Nobody overtakes, so
-/// both lines have those who stayed in the same order, and newcomers come last.
+/// The waiters that were already queued and now watch another claim than before: they must look
+/// again. No waiter overtakes another. Those that stayed therefore have the same order in both
+/// lines, and newcomers come last.
 pub fn relinked(before: &Line, after: &Line) -> Vec<ClaimId> {
     let mut relinked = Vec::new();
     let (mut was_ahead, mut ahead) = (before.last_granted, after.last_granted);
@@ -60,7 +62,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_hand_off_concerns_nobody_but_the_granted(waiting in 1u128..20) {
-            // Claim 0 holds, 1..=waiting wait; 0 leaves and 1 is granted.
+            // Claim 0 holds and 1..=waiting wait; 0 leaves and 1 is granted.
             prop_assert_eq!(relinked(&line(0, 1..=waiting), &line(1, 2..=waiting)), []);
         }
 

@@ -1,20 +1,26 @@
-//! Majorities of independent nodes: when a lock that is kept on several of them is taken, extended, given back or lost, and
-//! which token it carries. [`Ballots`](crate::logic::ballots::Ballots) is what each node does.
+//! Majorities of independent nodes: when a lock that is kept on several of them is acquired,
+//! extended, released or lost, and which token it carries.
+//! [`Ballots`](crate::logic::ballots::Ballots) is the state of one node.
 //!
 //! # Why the tokens rise
-//! A node stores a token only if it is higher than any that it stored before, and only under a live claim. A lock counts as
-//! held when a majority has stored *its* token. Two majorities share a node, and there the later token was stored after the
-//! earlier one: it is higher. That needs no clock; it needs nodes that keep what they acknowledged. After a restart with
-//! nothing, a node stores no new token below the end of its abstaining, on its own clock: that is above all that it forgot,
-//! as long as no token was ahead of this clock by more than the longest TTL.
+//! A node stores a token only if it is higher than any that it stored before, and only under a live
+//! claim. A lock counts as held when a majority has stored *its* token. Two majorities share a
+//! node, and that node stored the later token after the earlier one: it is higher. This needs no
+//! clock, but it needs nodes that keep what they acknowledged.
+//!
+//! A node that restarted without data stores no new token below the end of its cool-down, on its
+//! own clock. That is above all tokens that it lost, as long as no token was ahead of this clock by
+//! more than the longest TTL.
 //!
 //! # Why the claims of one owner have one token
-//! A node stores one token at a time for all claims of an owner, and answers with it whoever asks for another. Two claims
-//! that are held share a node, so their tokens are equal. In one attempt the tokens only rise, so that a late message of
-//! this attempt does not replace the one that was granted; and while one is written, no other counts.
+//! A node stores one token at a time for all claims of an owner, and returns it to each further
+//! claim of that owner. Two claims that are held share a node, so their tokens are equal. Within
+//! one attempt the tokens only rise, so that a late message of this attempt does not replace the
+//! granted token. While one token is written, no other counts.
 //!
-//! The first round carries a guess of the token. Where a majority can store the guess, the lock is held after one round; only
-//! otherwise a second round stores a token above the highest that was seen.
+//! # Rounds
+//! The first round carries a guess of the token. If a majority can store the guess, the lock is
+//! held after one round. Otherwise a second round stores a token above the highest that was seen.
 
 use std::time::Duration;
 
@@ -22,36 +28,37 @@ use crate::claim::Token;
 use crate::clock::Moment;
 use crate::logic::lease::Drift;
 
-/// How often a token that turned out too low is replaced by a higher one in one attempt.
+/// How often one attempt replaces a token that turned out too low by a higher one.
 const WRITES: u32 = 3;
 
-/// How many nodes there are, and how many are a majority of them.
+/// The number of nodes, and how many are a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Quorum {
-    /// All of them.
+    /// All nodes.
     pub nodes: usize,
     /// More than half.
     pub needed: usize,
 }
 
 impl Quorum {
-    /// The majority of so many nodes.
+    /// The majority of this many nodes.
     pub const fn of(nodes: usize) -> Self {
         Self { nodes, needed: nodes / 2 + 1 }
     }
 
-    /// How many may fail.
+    /// How many nodes may fail.
     pub const fn spare(self) -> usize {
         self.nodes - self.needed
     }
 }
 
-/// How long a node's answer is waited for: never longer than `most`, nor than a tenth of the TTL.
+/// Timeout of one node's answer: at most `most`, and at most a tenth of the TTL.
 pub fn node_timeout(ttl: Duration, most: Duration) -> Duration {
     most.min(ttl / 10).max(Duration::from_millis(1))
 }
 
-/// What is left of a lease whose first request was sent at `sent`: `ttl - elapsed - drift`. `None`: nothing.
+/// The rest of a lease whose first request was sent at `sent`: `ttl - elapsed - drift`. `None`:
+/// nothing is left.
 pub fn validity(sent: Moment, now: Moment, ttl: Duration, drift: Drift) -> Option<Duration> {
     let left = ttl.checked_sub(now.since(sent))?.checked_sub(drift.of(ttl))?;
     (!left.is_zero()).then_some(left)
@@ -64,17 +71,18 @@ pub enum Vote {
     Yes {
         /// The highest token that the node knows.
         last: Token,
-        /// The token that is stored under this claim; zero if none is.
+        /// The token stored under this claim; zero if there is none.
         own: Token,
-        /// The token of a live claim of the same owner, which must be shared; zero if there is none.
+        /// The token of a live claim of the same owner, which must be shared; zero if there is
+        /// none.
         bound: Token,
     },
-    /// Somebody else is there.
+    /// Another owner has the lock on this node.
     No {
         /// The highest token that the node knows.
         last: Token,
     },
-    /// The node has restarted, and says nothing until the longest lease is over.
+    /// The node has restarted and is in its cool-down until the longest lease is over.
     Abstains,
     /// There was no answer, or none that counts.
     Silent,
@@ -89,20 +97,20 @@ pub enum Written {
     Behind(Token),
     /// A live claim of the same owner has this token, which must be shared.
     Bound(Token),
-    /// The claim is not there any more.
+    /// The claim is no longer there.
     Gone,
     /// There was no answer, or none that counts.
     Silent,
 }
 
-/// Why a lock was not taken.
+/// Why an attempt to acquire a lock failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// Others have it, or some of the nodes each.
+    /// Others hold it, or each of several contenders has some of the nodes.
     Busy,
     /// Too few nodes answered.
     Unreachable,
-    /// Too many nodes have restarted, and abstain.
+    /// Too many nodes have restarted and are in their cool-down.
     Abstaining,
 }
 
@@ -111,30 +119,30 @@ pub enum Failure {
 pub enum Move {
     /// Wait for more answers.
     Wait,
-    /// Have every node that said yes store this token; also those that say yes later.
+    /// Have every node that answered yes store this token, including those that answer yes later.
     Write(Token),
     /// It is held, if its time is not over.
     Held(Token),
-    /// It cannot be had now: withdraw the claim from all nodes.
+    /// It cannot be acquired now: withdraw the claim from all nodes.
     Failed(Failure),
 }
 
-/// One attempt to take a lock, answer by answer.
+/// One attempt to acquire a lock, answer by answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Taking {
     quorum: Quorum,
-    /// What is known of each node: its vote, and what it said since.
+    /// What is known of each node: its vote, updated by its later answers.
     votes: Vec<Option<Vote>>,
-    /// What the nodes said to the token that is being written.
+    /// The nodes' answers to the token that is being written.
     written: Vec<Option<Written>>,
-    /// The token of the second round, and how many there were before it.
+    /// The token of the second round, and how many such rounds there were before.
     token: Option<(Token, u32)>,
-    /// The highest token or clock that any node told of.
+    /// The highest token or clock that any node reported.
     highest: Token,
 }
 
 impl Taking {
-    /// Nobody has answered yet.
+    /// No node has answered yet.
     pub fn new(quorum: Quorum) -> Self {
         Self {
             quorum,
@@ -145,7 +153,8 @@ impl Taking {
         }
     }
 
-    /// A token that is chosen is higher than this: a node's clock, which goes on where a token was forgotten.
+    /// A chosen token must be higher than this node clock: the clock has moved on even where a
+    /// token was lost.
     pub fn at_least(&mut self, clock: Token) {
         self.highest = self.highest.max(clock);
     }
@@ -155,17 +164,17 @@ impl Taking {
         self.token.map(|(token, _)| token)
     }
 
-    /// Whether a node said yes.
+    /// Whether a node answered yes.
     pub fn said_yes(&self, node: usize) -> bool {
         matches!(self.votes.get(node), Some(Some(Vote::Yes { .. })))
     }
 
-    /// The highest token or clock that any node told of.
+    /// The highest token or clock that any node reported.
     pub fn highest(&self) -> Token {
         self.highest
     }
 
-    /// A node answered the claim. The first answer of a node counts.
+    /// Records a node's answer to the claim. Only the first answer of a node counts.
     pub fn vote(&mut self, node: usize, vote: Vote) -> Move {
         if let Some(place @ None) = self.votes.get_mut(node) {
             *place = Some(vote);
@@ -178,7 +187,8 @@ impl Taking {
         self.next()
     }
 
-    /// A node answered the second round for `token`. Answers to an earlier one do not count.
+    /// Records a node's answer to the second round for `token`. Answers to an earlier round do not
+    /// count.
     pub fn wrote(&mut self, node: usize, token: Token, written: Written) -> Move {
         if self.writing() != Some(token) {
             return Move::Wait;
@@ -213,7 +223,7 @@ impl Taking {
         let open = self.votes.iter().filter(|vote| vote.is_none()).count();
         let yes = self.count(|_, vote| matches!(vote, Vote::Yes { .. }));
         if yes + open < needed {
-            // Those who have not answered may tell whether it is taken or too few are left.
+            // The remaining nodes may show whether the lock is taken or too few nodes are left.
             return if open == 0 || self.is_plain() { Move::Failed(self.why()) } else { Move::Wait };
         }
         match self.token {
@@ -232,7 +242,8 @@ impl Taking {
         }
     }
 
-    /// A token that a majority has stored under this claim. While one is written, which replaces any other, only that counts.
+    /// A token that a majority has stored under this claim. While a token is being written, only
+    /// that one counts, because it replaces any other.
     fn stored_by_majority(&self) -> Option<Token> {
         let counts = |token: Token| {
             token > Token::default()
@@ -254,7 +265,8 @@ impl Taking {
         })
     }
 
-    /// The token of the same owner's other claims, if a majority could have it; otherwise one above all others.
+    /// The token of the same owner's other claims, if a majority could have it; otherwise one above
+    /// all others.
     fn choose(&self, open: usize) -> Token {
         let bounds = self.votes.iter().filter_map(|vote| match vote {
             Some(Vote::Yes { bound, .. }) if *bound > Token::default() => Some(*bound),
@@ -266,8 +278,8 @@ impl Taking {
             .unwrap_or(Token(self.highest.0.saturating_add(1)))
     }
 
-    /// Begins a second round, or another one. A lower token than before needs another attempt: late messages of this one
-    /// would replace it.
+    /// Begins a second round, or another one. A lower token than before needs another attempt: late
+    /// messages of this one would replace it.
     fn write(&mut self, open: usize, before: u32) -> Move {
         let token = self.choose(open);
         let could = self.could(token);
@@ -282,7 +294,7 @@ impl Taking {
         Move::Write(token)
     }
 
-    /// Whether it is known why there is no majority, whatever the others say.
+    /// Whether the reason why there is no majority is known, whatever the others answer.
     fn is_plain(&self) -> bool {
         let spare = self.quorum.spare();
         let refused = self.count(|_, vote| matches!(vote, Vote::No { .. }));
@@ -301,33 +313,34 @@ impl Taking {
     }
 }
 
-/// What is known of something that all nodes were asked for, which each may have done, refused, or not answered.
+/// The result of a request to all nodes: each may have done it, refused it, or not answered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tally {
     quorum: Quorum,
     answers: Vec<Option<Option<bool>>>,
 }
 
-/// What a majority says.
+/// The decision of a majority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Not known yet.
     Open,
     /// A majority did it.
     Done,
-    /// So many refused that there is no majority any more.
+    /// Too many nodes refused: a majority is no longer possible.
     Refused,
-    /// All have answered or will not, and neither is the case.
+    /// All nodes have answered or will not, and there is no majority for either.
     Unknown,
 }
 
 impl Tally {
-    /// Nobody has answered yet.
+    /// No node has answered yet.
     pub fn new(quorum: Quorum) -> Self {
         Self { quorum, answers: vec![None; quorum.nodes] }
     }
 
-    /// A node did it, refused, or did not answer. The first answer of a node counts.
+    /// Records that a node did it, refused, or did not answer. Only the first answer of a node
+    /// counts.
     pub fn hear(&mut self, node: usize, answer: Option<bool>) -> Outcome {
         if let Some(place @ None) = self.answers.get_mut(node) {
             *place = Some(answer);
@@ -335,7 +348,7 @@ impl Tally {
         self.outcome()
     }
 
-    /// How it stands.
+    /// The decision so far.
     pub fn outcome(&self) -> Outcome {
         let count = |wanted: Option<Option<bool>>| self.answers.iter().filter(|answer| **answer == wanted).count();
         if count(Some(Some(true))) >= self.quorum.needed {
@@ -349,7 +362,7 @@ impl Tally {
         }
     }
 
-    /// How many have answered.
+    /// How many nodes have answered.
     pub fn heard(&self) -> usize {
         self.answers.iter().filter(|answer| matches!(answer, Some(Some(_)))).count()
     }

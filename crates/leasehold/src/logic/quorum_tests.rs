@@ -90,8 +90,8 @@ fn written() -> impl Strategy<Value = Written> {
     ]
 }
 
-/// Plays an attempt to its end: every node votes, and answers every write, in any order. Says what came out, what each node has
-/// stored, and which tokens were written.
+/// Plays an attempt to its end: every node votes and answers every write, in any order. Returns the
+/// result, the token that each node stored, and the tokens that were written.
 fn play(votes: &[Vote], order: &[u16], answers: &[Written]) -> (Move, Vec<Token>, Vec<Token>) {
     let mut taking = Taking::new(Quorum::of(votes.len()));
     let mut stored = vec![NONE; votes.len()];
@@ -110,7 +110,7 @@ fn play(votes: &[Vote], order: &[u16], answers: &[Written]) -> (Move, Vec<Token>
                 taking.vote(node, votes[node])
             }
             Some(token) => {
-                // A node says that it is behind only if it is.
+                // A node reports that it is behind only if it is.
                 let answer = match answer {
                     Written::Behind(last) => Written::Behind(last.max(token)),
                     // A late message of an earlier round does not replace a higher token.
@@ -224,7 +224,7 @@ proptest! {
     }
 }
 
-/// Found by the property above, which then let a late message replace a higher token.
+/// Found by the property above, when a late message could still replace a higher token.
 #[test]
 fn a_late_message_of_an_earlier_round_changes_nothing() {
     let votes = [yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), yes(0, 0, 0), Vote::No { last: NONE }];

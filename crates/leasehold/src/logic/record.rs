@@ -1,18 +1,19 @@
-//! Versions of a record: which one a write must find, and which one it leaves.
+//! Versions of a record: which version a write must find, and which version it leaves.
 //!
-//! | what if | then |
+//! | event | consequence |
 //! |---|---|
-//! | two write over the same version | the second finds another one, and writes nothing |
-//! | a writer comes late, after the record was removed and made again | the new one's version is higher than any before: it writes nothing |
-//! | the engine forgot that there ever was one (it was removed long ago) | versions start at its clock's microseconds, above all that it gave before |
-//! | its clock was set back | versions go on one by one from the highest that is remembered |
+//! | two clients write over the same version | the second write finds another version and changes nothing |
+//! | a write arrives late, after the record was removed and created again | the new version is higher than all before: the write changes nothing |
+//! | the engine no longer remembers a record that was removed long ago | versions start at the engine's clock in microseconds, above all versions it gave out before |
+//! | the engine's clock was set back | versions continue one by one from the highest that the engine remembers |
 
 use std::time::Duration;
 
 /// The longest value of a record, in bytes.
 pub const MAX_RECORD: usize = 64 * 1024;
 
-/// The version that a write leaves. `last` is the highest that the engine knows of, of this name or of all; zero if of none.
+/// The version that a write leaves. `last` is the highest version that the engine knows, of this
+/// name or of all names; zero if it knows none.
 pub fn next_version(last: u64, now: Duration) -> u64 {
     let clock = u64::try_from(now.as_micros()).unwrap_or(u64::MAX);
     last.saturating_add(1).max(clock)
@@ -34,7 +35,8 @@ mod tests {
             }
         }
 
-        /// What was forgotten does not come back, if it was not written faster than the clock goes.
+        /// Versions still rise after the engine lost a record, unless it wrote faster than one
+        /// version per microsecond.
         #[test]
         fn versions_rise_over_what_was_forgotten(clock in 1u64..1 << 53, later in 1u64..1 << 20) {
             let before = next_version(0, Duration::from_micros(clock));

@@ -1,40 +1,44 @@
-//! How long a session surely lives, for engines whose locks end with one.
+//! A lower bound on how long a session lives, for engines whose locks end with a session.
 //!
-//! The leader of an ensemble ends a session that it has not heard of for the session's timeout. A client mostly talks to a
-//! follower, which tells the leader who has been heard of only now and then; so that a request was answered does not show that
-//! the leader knows. A follower that was cut off from its leader answers reads for many seconds more.
+//! The leader of an ensemble expires a session that it has not heard from for the session's
+//! timeout. A client usually talks to a follower, which reports to the leader only now and then
+//! which sessions were active. An answered request therefore does not prove that the leader knows
+//! of it. A follower that is cut off from its leader answers reads for many more seconds.
 //!
-//! What does show it is a *write* that was answered: the leader has taken it, on the same ordered line on which the follower
-//! had reported before. Whatever was answered some time (`lag`) before that write was sent is known to the leader by then.
+//! An answered *write* does prove it: the leader has processed it, on the same ordered connection
+//! on which the follower reported before. Every request that was answered at least `lag` before
+//! that write was sent is known to the leader by then.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// What is known of a session's life, on our own clock.
+/// What is known about a session's life, on our own clock.
 #[derive(Clone, Debug)]
 pub struct Proof {
     timeout: Duration,
     lag: Duration,
-    /// Requests that were answered, and are not proven to be known to the leader: when each was sent, and when answered.
+    /// Requests that were answered but are not yet proven to be known to the leader: send time and
+    /// answer time.
     heard: VecDeque<(Moment, Moment)>,
-    /// The leader has heard of us at this moment, or later.
+    /// The leader knew of our activity at this time or later.
     proven: Moment,
 }
 
 impl Proof {
-    /// A session with this timeout, which the leader began after `asked`. A follower's reports are at most `lag` apart.
+    /// A session with this timeout, which the leader opened after `asked`. A follower's reports are
+    /// at most `lag` apart.
     pub fn new(asked: Moment, timeout: Duration, lag: Duration) -> Self {
         Self { timeout, lag, heard: VecDeque::new(), proven: asked }
     }
 
-    /// A request that was sent at `sent` was answered at `now`, by whatever server.
+    /// A server answered, at `now`, a request that was sent at `sent`.
     pub fn heard(&mut self, sent: Moment, now: Moment) {
-        // A few of them within a lag are enough.
+        // A few samples per lag are enough.
         let apart = self.heard.back().is_none_or(|(last, _)| sent.since(*last) >= self.lag / 8);
         if sent > self.proven && apart {
-            // What is older than a session proves nothing any more.
+            // A request older than the session timeout no longer proves anything.
             while self.heard.front().is_some_and(|(first, _)| now.since(*first) > self.timeout) {
                 self.heard.pop_front();
             }
@@ -42,7 +46,7 @@ impl Proof {
         }
     }
 
-    /// A write that was sent at `sent` was answered at `now`.
+    /// A server answered, at `now`, a write that was sent at `sent`.
     pub fn committed(&mut self, sent: Moment, now: Moment) {
         let known = sent.before(self.lag);
         while let Some((first, answered)) = self.heard.front().copied() {
@@ -55,7 +59,7 @@ impl Proof {
         self.heard(sent, now);
     }
 
-    /// The leader does not end the session before this moment.
+    /// The leader does not expire the session before this time.
     pub fn until(&self) -> Moment {
         self.proven.after(self.timeout)
     }
@@ -68,12 +72,12 @@ mod tests {
 
     const T: u64 = 8_000;
 
-    /// What happens, in ms after what happened before.
+    /// An event, in ms after the previous one.
     #[derive(Clone, Debug)]
     enum Event {
-        /// The client asks something, and is answered after so long. A write needs the leader.
+        /// The client sends a request and gets an answer after this time. A write needs the leader.
         Ask { write: bool, takes: u64 },
-        /// The follower is cut off from its leader, and goes on answering reads.
+        /// The follower is cut off from its leader and keeps answering reads.
         CutOff,
         /// The client pauses.
         Pause(u64),
@@ -87,7 +91,7 @@ mod tests {
         ]
     }
 
-    /// The leader's side: the follower reports every `tick`, whom it has heard of since.
+    /// The leader's side: the follower reports every `tick` which sessions were active since.
     struct Servers {
         tick: u64,
         reported: u64,
@@ -97,7 +101,7 @@ mod tests {
     }
 
     impl Servers {
-        /// Time passes until `now`; `false`: the session ended.
+        /// Advances time to `now`. `false`: the session expired.
         fn pass(&mut self, now: u64) -> bool {
             while self.reported + self.tick <= now {
                 self.reported += self.tick;
@@ -113,10 +117,10 @@ mod tests {
         }
     }
 
-    /// What the client takes for a sign that the leader knows of it.
+    /// What the client takes as proof that the leader knows of it.
     #[derive(Clone, Copy, Debug)]
     enum Believes {
-        /// A write, and what was answered so long before it.
+        /// A write, for everything answered at least `lag` before it.
         Writes { lag: u64 },
         /// Any answer.
         Reads,
@@ -139,7 +143,7 @@ mod tests {
                 }
                 Event::Ask { write, takes } => {
                     let sent = now;
-                    // It arrives half way.
+                    // The request arrives half way.
                     let arrives = servers.pass(now + takes / 2);
                     servers.heard = true;
                     now += takes;
@@ -162,7 +166,7 @@ mod tests {
         Ok(())
     }
 
-    /// Controls: the simulation shows what each mistake leads to.
+    /// Controls: each known mistake must fail in the simulation.
     fn finds_the_mistake(believes: Believes) {
         let config = ProptestConfig { cases: 20_000, failure_persistence: None, ..ProptestConfig::default() };
         let inputs = (prop::collection::vec(event(), 0..60), 1u64..T / 4, 0u64..T / 4);
@@ -199,13 +203,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(if cfg!(feature = "nightly") { 2_000 } else { 500 }))]
 
-        /// Whatever is asked and whenever the follower is cut off: the leader never ends the session before `until`.
+        /// Whatever requests are sent and whenever the follower is cut off: the leader never
+        /// expires the session before `until`.
         #[test]
         fn the_leader_never_ends_what_is_proven(events in prop::collection::vec(event(), 0..60), tick in 1u64..T / 4, offset in 0u64..T / 4) {
             simulate(Believes::Writes { lag: T / 4 }, &events, tick, offset)?;
         }
 
-        /// With a read every sixth and a write every third of the timeout, more than half of it is always left after a write.
+        /// With a read every sixth and a write every third of the timeout, more than half of the
+        /// timeout is left after each write.
         #[test]
         fn a_session_that_is_looked_after_never_runs_low(rounds in 3u64..30, jitter in 0u64..100) {
             let mut proof = Proof::new(at(0), Duration::from_millis(T), Duration::from_millis(T / 4));

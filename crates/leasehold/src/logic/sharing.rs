@@ -1,20 +1,23 @@
-//! Which session serves a claim, for engines whose locks end with a session: few sessions serve claims of many TTLs.
+//! Which session serves a claim, for engines whose locks end with a session: few sessions serve
+//! claims with many TTLs.
 //!
-//! A dead holder's lock is free when its session times out, so a claim of TTL `t` needs a session whose timeout is at most `t`. The first few TTLs have
-//! sessions of exactly that timeout. From then on a claim shares the longest session that is not too long, if that is at least half of its TTL, or a
-//! session whose timeout is a power of two seconds is opened. So their number is bounded, in whatever order TTLs come.
+//! A dead holder's lock becomes free when its session times out, so a claim with TTL `t` needs a
+//! session whose timeout is at most `t`. The first few TTLs get sessions with exactly that timeout.
+//! Every later claim shares the longest session that is short enough, if its timeout is at least
+//! half of the TTL. Otherwise a session is opened whose timeout is a power of two seconds. The
+//! number of sessions is therefore bounded, in whatever order TTLs come.
 
 use std::time::Duration;
 
-/// How many TTLs have a session of exactly their length before others share.
+/// How many TTLs get a session of exactly their length before claims share.
 pub const EXACT: usize = 3;
 
 /// A session that is open, or being opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// The timeout that was asked for: no two have the same.
+    /// The timeout that was requested: no two sessions have the same.
     pub asked: Duration,
-    /// The timeout that the server gave; `None`: not known yet.
+    /// The timeout that the server granted; `None`: not known yet.
     pub given: Option<Duration>,
 }
 
@@ -24,19 +27,19 @@ impl Open {
     }
 }
 
-/// What serves a claim.
+/// The session that serves a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The session that this timeout was asked for.
+    /// The session for which this timeout was requested.
     Share(Duration),
-    /// A new session of this timeout.
+    /// A new session with this timeout.
     Open(Duration),
 }
 
-/// Which session serves a claim of `ttl`. One whose timeout is above the TTL is chosen only where the server gives none that is shorter: the claim cannot
-/// be served then.
+/// Which session serves a claim of `ttl`. A session with a longer timeout than the TTL is chosen
+/// only where the server grants no shorter one: the claim cannot be served then.
 pub fn choose(open: &[Open], ttl: Duration) -> Choice {
-    // The server gives no longer ones, or no shorter ones.
+    // The server grants no longer timeouts, or no shorter ones.
     let at_bound = |one: &&Open| match one.given {
         Some(given) if given < one.asked => ttl >= given,
         Some(given) if given > one.asked => ttl < given,
@@ -71,7 +74,7 @@ mod tests {
         Duration::from_secs(number)
     }
 
-    /// What a server with these bounds gives.
+    /// The timeout that a server with these bounds grants.
     fn serve(open: &mut Vec<Open>, ttl: Duration, bounds: (Duration, Duration)) -> Duration {
         let asked = match choose(open, ttl) {
             Choice::Share(asked) => asked,
@@ -85,8 +88,10 @@ mod tests {
     }
 
     proptest! {
-        /// In whatever order TTLs come: no session outlives its claim's TTL unless the server gives none that is shorter, none is shorter than half of it unless
-        /// the server gives none that is longer, and there are few of them.
+        /// In whatever order TTLs come:
+        /// - no session outlives its claim's TTL, unless the server grants no shorter one;
+        /// - none is shorter than half of the TTL, unless the server grants no longer one;
+        /// - there are few sessions.
         #[test]
         fn few_sessions_serve_all_ttls(
             ttls in prop::collection::vec(2_000u64..86_400_000, 1..200), shortest in 1u64..60, longest in 60u64..100_000,
@@ -98,7 +103,7 @@ mod tests {
                 prop_assert!(timeout <= ttl || timeout == bounds.0, "{timeout:?} for {ttl:?}");
                 prop_assert!(timeout >= ttl / 2 || timeout == bounds.1, "{timeout:?} for {ttl:?}");
             }
-            // A power of two each between 2 s and 24 h.
+            // One per power of two between 2 s and 24 h.
             prop_assert!(open.len() <= EXACT + 16, "{} sessions", open.len());
         }
     }

@@ -1,14 +1,18 @@
-//! One lock: its holders, its queue, and every step on them. This is the specification that engines are compared with.
+//! One lock: its holders, its queue, and every operation on them. Engines are compared with this
+//! specification.
 //!
-//! The rules, in the order in which a step applies them:
-//! 1. A holder whose lease has ended is gone; then the queue is served.
-//! 2. The queue is served strictly in order: the first waiter that does not fit stops those behind it. Consecutive readers
-//!    therefore enter together, and readers that come after a waiting writer wait behind it (phase-fair).
-//! 3. A waiter that has not shown itself for a TTL is passed over.
-//! 4. A claim that is already there is the same request again: it gets the same answer.
-//! 5. An owner that already holds enough when it asks enters at once and gets the same token, whoever waits.
-//! 6. Each other grant has a token higher than all before.
-//! 7. A claim that is evicted leaves at once. Its fence is above its own token and refuses no other holder ([`fence::advice`]).
+//! The rules, in the order in which an operation applies them:
+//! 1. Remove the holders whose lease has expired, then serve the queue.
+//! 2. Serve the queue strictly in order: the first waiter that does not fit blocks those behind it.
+//!    Consecutive readers are therefore granted together, and readers behind a waiting writer wait
+//!    (phase-fair).
+//! 3. Skip a waiter that sent no heartbeat for its TTL.
+//! 4. A repeated claim is the same request: it gets the same answer.
+//! 5. An owner whose hold already covers the request enters at once with the same token, whatever
+//!    waits.
+//! 6. Every other grant has a higher token than all before.
+//! 7. A force-released claim leaves at once. Its fence is above its own token and rejects no other
+//!    holder ([`fence::advice`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,33 +22,33 @@ use super::fence;
 use crate::claim::{ClaimId, Mode, Owner, Token};
 use crate::clock::Moment;
 
-/// A claim that holds or waits, with a `note` of the engine's own.
+/// A claim that holds or waits, with a `note` for the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party<N> {
-    /// Which claim.
+    /// The claim's id.
     pub claim: ClaimId,
-    /// Who may re-enter.
+    /// The owner that may re-enter.
     pub owner: Option<Owner>,
-    /// How it holds, or wants to.
+    /// The mode it holds, or requests.
     pub mode: Mode,
-    /// How long a grant, or a place in the queue, lasts unless renewed.
+    /// How long a grant or a queue position lasts without renewal.
     pub ttl: Duration,
-    /// The end of the lease, or of the place in the queue.
+    /// When the lease or the queue position expires.
     pub until: Moment,
-    /// The grant's token; zero while waiting.
+    /// The token of the grant; zero while waiting.
     pub token: Token,
-    /// The order of arrival in the queue, or of grants among the holders.
+    /// The order of arrival among the waiters, or of the grants among the holders.
     pub place: u64,
-    /// What the engine wants to remember.
+    /// The engine's own data.
     pub note: N,
 }
 
 /// The state of one lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Table<N> {
-    /// Who holds, in the order of the grants.
+    /// The holders, in the order of the grants.
     pub holders: Vec<Party<N>>,
-    /// Who waits, in the order of arrival.
+    /// The waiters, in the order of arrival.
     pub waiters: VecDeque<Party<N>>,
 }
 
@@ -57,26 +61,26 @@ impl<N> Default for Table<N> {
 /// The answer to a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Held, with this token, until then.
+    /// Held with this token, until this time.
     Granted(Token, Moment),
-    /// In the queue, behind so many.
+    /// In the queue, behind this many waiters.
     Queued(usize),
-    /// Not free, and not queued, because that was not asked for.
+    /// Not free, and not queued, because the request did not ask for that.
     Busy,
-    /// It can never be granted beside what is there.
+    /// It can never be granted beside the claims that are there.
     Refused(Refusal),
 }
 
-/// Why a claim can never be granted beside what is there.
+/// Why a claim can never be granted beside the claims that are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The semaphore is in use with this other limit.
     OtherLimit(u32),
-    /// The same owner holds less than it now asks for: waiting for itself would never end.
+    /// The same owner holds less than it requests now; it would wait for itself forever.
     Upgrade(Mode),
 }
 
-/// What a departure was.
+/// What a departed claim was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
     /// It held the lock.
@@ -87,40 +91,40 @@ pub enum Departure {
     Absent,
 }
 
-/// A claim that was evicted.
+/// A claim that was force-released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted<N> {
-    /// The party as it was; its token is zero if it waited.
+    /// The claim as it was; its token is zero if it waited.
     pub party: Party<N>,
-    /// What to write to the resource, if anything: see [`fence::advice`].
+    /// The token to write to the resource, if any: see [`fence::advice`].
     pub advice: Option<Token>,
 }
 
-/// Claims that were granted by a step; whoever takes the step tells them.
+/// Claims that an operation granted; its caller notifies them.
 pub type Granted = Vec<ClaimId>;
 
 impl<N> Table<N> {
-    /// Whether nobody holds and nobody waits.
+    /// Whether there are no holders and no waiters.
     pub fn is_empty(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 
-    /// The holder of this claim.
+    /// The holder with this claim.
     pub fn holder(&self, claim: ClaimId) -> Option<&Party<N>> {
         self.holders.iter().find(|party| party.claim == claim)
     }
 
-    /// The place of this claim in the queue, from 0.
+    /// The queue position of this claim, from 0.
     pub fn position(&self, claim: ClaimId) -> Option<usize> {
         self.waiters.iter().position(|party| party.claim == claim)
     }
 
-    /// When the next lease ends: the lock may be free then without anybody's doing.
+    /// When the next lease expires: the lock may become free then without any request.
     pub fn next_expiry(&self) -> Option<Moment> {
         self.holders.iter().map(|party| party.until).min()
     }
 
-    /// Lets time pass and serves the queue: rules 1 to 3.
+    /// Applies the passage of time and serves the queue: rules 1 to 3.
     pub fn settle(&mut self, now: Moment, token: &mut impl FnMut() -> Token) -> Granted {
         self.holders.retain(|party| party.until > now);
         let mut granted = Vec::new();
@@ -141,7 +145,7 @@ impl<N> Table<N> {
         granted
     }
 
-    /// A claim arrives, or asks again. `party.token`, `until` and `place` are filled in here.
+    /// A claim arrives, or is repeated. This sets `party.token`, `until` and `place`.
     pub fn attempt(
         &mut self,
         party: Party<N>,
@@ -183,14 +187,14 @@ impl<N> Table<N> {
         Verdict::Queued(self.waiters.len() - 1)
     }
 
-    /// How a claim stands; its lease, or its place in the queue, is extended. One that is not there is not let in: whoever asked
-    /// may have given up meanwhile.
+    /// The state of a claim; extends its lease or its queue position. A claim that is absent is not
+    /// added: its client may have given up meanwhile.
     pub fn look(&mut self, claim: ClaimId, now: Moment, token: &mut impl FnMut() -> Token) -> (Verdict, Granted) {
         let granted = self.settle(now, token);
         (self.known(claim, now).unwrap_or(Verdict::Busy), granted)
     }
 
-    /// The answer to a claim that is there already.
+    /// The answer to a claim that is already there.
     fn known(&mut self, claim: ClaimId, now: Moment) -> Option<Verdict> {
         if let Some(held) = self.holders.iter_mut().find(|held| held.claim == claim) {
             held.until = held.until.max(now.after(held.ttl));
@@ -201,7 +205,7 @@ impl<N> Table<N> {
         Some(Verdict::Queued(place))
     }
 
-    /// Extends a claim's lease. `None`: it does not hold, or not any more.
+    /// Extends the lease of a claim. `None`: it does not hold, or not any more.
     pub fn renew(
         &mut self,
         claim: ClaimId,
@@ -217,7 +221,7 @@ impl<N> Table<N> {
         (until, granted)
     }
 
-    /// A claim leaves, whether it holds or waits; those who now fit are granted.
+    /// Removes a claim, whether it holds or waits, and grants those that now fit.
     pub fn depart(&mut self, claim: ClaimId, now: Moment, token: &mut impl FnMut() -> Token) -> (Departure, Granted) {
         let mut granted = self.settle(now, token);
         let departure = if let Some(index) = self.holders.iter().position(|party| party.claim == claim) {
@@ -235,8 +239,9 @@ impl<N> Table<N> {
         (departure, granted)
     }
 
-    /// A claim is evicted: it leaves, and if it held alone, the token is raised *before* the next waiter is granted, so that even that one comes
-    /// after the fence. `None`: it is not there, and nothing is raised.
+    /// Force-releases a claim. If it was the only holder, the token rises *before* the next waiter
+    /// is granted, so that the next grant is above the fence, too. `None`: the claim is absent, and
+    /// no token is used.
     pub fn evict(
         &mut self,
         claim: ClaimId,
@@ -281,19 +286,19 @@ impl<N> Table<N> {
         own.next().map(|held| held.token)
     }
 
-    /// Whether an owner holds already. What it asked for besides, and does not have, waits until it has given that back: one
-    /// owner has one token at a time.
+    /// Whether an owner already holds. If it requests more than it holds, it waits until it has
+    /// released that: an owner has one token at a time.
     fn holds(&self, owner: Option<Owner>) -> bool {
         owner.is_some() && self.holders.iter().any(|held| held.owner == owner)
     }
 
-    /// Whether a claim fits beside the holders; the permits of an owner's nested claims count once.
+    /// Whether a claim fits beside the holders. Nested permits of one owner count once.
     fn fits(&self, wanted: Mode) -> bool {
         fits_owned(wanted, self.holders.iter().map(|party| (party.owner, party.mode)))
     }
 
     fn grant(&mut self, mut party: Party<N>, token: &mut impl FnMut() -> Token) -> Token {
-        // Somebody of the same owner may have been let in while this one waited.
+        // Another claim of the same owner may have been granted while this one waited.
         party.token = self.re_entered(party.owner, party.mode).unwrap_or_else(token);
         let granted = party.token;
         self.admit(party);
@@ -302,7 +307,7 @@ impl<N> Table<N> {
 
     fn admit(&mut self, mut party: Party<N>) {
         party.place = self.next_place();
-        // Most locks have one holder: a vector grows to four at once.
+        // Most locks have one holder, and a vector would grow to four at once.
         if self.holders.capacity() == 0 {
             self.holders.reserve_exact(1);
         }

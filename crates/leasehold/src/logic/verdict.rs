@@ -1,41 +1,43 @@
-//! What a database's error means for whoever sent the statement.
+//! What a database error means for the client that sent the statement.
 
-/// What an error says about the statement.
+/// The meaning of an error for the statement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Another transaction was in the way: nothing was done, and the same transaction may pass next time.
+    /// Another transaction conflicted: the statement changed nothing, and a retry may succeed.
     Again,
-    /// There is no such table.
+    /// The table does not exist.
     NoTable,
-    /// It was refused: nothing was done, and it would be refused again.
+    /// The server rejected the statement and changed nothing; a retry would fail, too.
     Refused,
-    /// Nobody knows whether it was done.
+    /// It is unknown whether the statement took effect.
     Unknown,
 }
 
-/// The meaning of PostgreSQL's SQLSTATE.
+/// The meaning of a PostgreSQL SQLSTATE.
 pub fn postgres(state: &str) -> Verdict {
     match state {
-        // Serialization failure, deadlock, a lock that was not free in time.
+        // Serialization failure, deadlock, lock timeout.
         "40001" | "40P01" | "55P03" => Verdict::Again,
         "42P01" => Verdict::NoTable,
         // "Statement completion unknown".
         "40003" => Verdict::Unknown,
-        // The connection; the operator's shutdown (which may come between a commit and its answer); the system's and the
-        // server's own faults.
+        // Connection errors; a shutdown by the operator (which may come between a commit and its
+        // answer); system errors and internal errors of the server.
         _ if ["08", "57P", "58", "XX"].iter().any(|class| state.starts_with(class)) => Verdict::Unknown,
         _ => Verdict::Refused,
     }
 }
 
-/// The meaning of the error number of MySQL and MariaDB.
+/// The meaning of an error number of MySQL or MariaDB.
 pub fn mysql(code: u16) -> Verdict {
     match code {
-        // Deadlock, a lock that was not free in time, "record has changed since last read" (MariaDB's snapshot isolation).
+        // Deadlock, lock timeout, "record has changed since last read" (MariaDB's snapshot
+        // isolation).
         1213 | 1205 | 1020 => Verdict::Again,
         1146 => Verdict::NoTable,
-        // Shutdown, an unnamed error (proxies say so), an error during commit, a killed connection; all of 2xxx is a
-        // client's words for a lost connection, in the mouth of a proxy.
+        // Shutdown, an unnamed error (proxies return it), an error during commit, a killed
+        // connection. Clients use all of 2xxx for a lost connection, and proxies forward these
+        // numbers.
         1053 | 1105 | 1180 | 1927 | 2000..3000 => Verdict::Unknown,
         _ => Verdict::Refused,
     }

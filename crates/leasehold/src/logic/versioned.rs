@@ -1,17 +1,18 @@
-//! What to do after each try of an update by version.
+//! What to do after each attempt of an update by version.
 
 use std::time::Duration;
 
 use super::backoff::pause;
 
-/// How often and how long to try.
+/// How often and for how long to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// The most tries, the first included.
+    /// The maximum number of attempts, including the first.
     pub tries: u32,
-    /// No further try begins after this time.
+    /// No further attempt begins after this time.
     pub within: Duration,
-    /// The pause after the first conflict; each further one is twice as long, less a random half.
+    /// The pause after the first conflict. Each further pause is twice as long, minus a random
+    /// half.
     pub first: Duration,
     /// The longest pause.
     pub most: Duration,
@@ -28,23 +29,23 @@ impl Default for Limits {
     }
 }
 
-/// How one try ended.
+/// How one attempt ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tried {
     /// The row has the new values.
     Written,
-    /// Somebody else wrote first: nothing was done.
+    /// Another client wrote first: this attempt changed nothing.
     Conflict,
-    /// It failed, and nothing was done.
+    /// It failed and changed nothing.
     Failed,
-    /// It failed, and nobody knows whether it was done.
+    /// It failed, and it is unknown whether it took effect.
     Unknown,
 }
 
 /// What to do next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
-    /// It is done.
+    /// The update is done.
     Done,
     /// Read and try again after this pause.
     Again(Duration),
@@ -52,11 +53,12 @@ pub enum Next {
     TooContended,
     /// Report the failure.
     Fail,
-    /// Report that nobody knows. Another try could do the same change twice.
+    /// Report that the outcome is unknown. Another attempt could apply the same change twice.
     Unknown,
 }
 
-/// What to do after try number `tries` (from 1) ended so, `elapsed` after the first one began.
+/// What to do after attempt number `tries` (from 1) ended with `tried`, `elapsed` after the first
+/// attempt began.
 pub fn next(tried: Tried, tries: u32, elapsed: Duration, limits: &Limits, dice: u32) -> Next {
     match tried {
         Tried::Written => Next::Done,
@@ -80,7 +82,7 @@ mod tests {
     }
 
     proptest! {
-        /// A try follows nothing but a conflict: whatever may have been done is not done twice.
+        /// Only a conflict is retried: a change that may have taken effect is not applied twice.
         #[test]
         fn only_a_conflict_is_tried_again(end in any_end(), tries in 1u32..100, ms in 0u64..20_000, dice: u32) {
             let next = next(end, tries, Duration::from_millis(ms), &Limits::default(), dice);
@@ -91,7 +93,8 @@ mod tests {
             prop_assert_eq!(next == Next::Unknown, end == Tried::Unknown);
         }
 
-        /// However long each try takes: no more tries than allowed, none that begins too late, and always an end.
+        /// However long each attempt takes: never more attempts than allowed, none begins too late,
+        /// and the loop always ends.
         #[test]
         fn a_row_that_is_always_contended_is_given_up_in_time(
             tries in 0u32..30, within in 0u64..500, first in 0u64..20, most in 0u64..100,

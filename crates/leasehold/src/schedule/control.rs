@@ -1,4 +1,4 @@
-//! From outside: how jobs stand, and what an operator asks of them.
+//! The state of jobs, and an operator's requests to them.
 
 use super::job::{PREFIX, lock_name};
 use super::store::{Loaded, Store};
@@ -7,56 +7,58 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::locks::Locks;
 use crate::logic::schedule::{Entry, Running, State, Ticks, Wanted};
 
-/// The jobs that an engine knows of, seen from outside. What is asked takes effect on all nodes: a pause at once, a resumption or a run
-/// by hand within ten seconds.
+/// The jobs that an engine knows, for inspection and control. Requests take effect on all nodes: a
+/// pause at once, a resumption or a manual run within ten seconds.
 #[derive(Clone, Debug)]
 pub struct Jobs {
     locks: Locks,
 }
 
-/// How a job stands.
+/// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Status {
-    /// Its name.
+    /// The job's name.
     pub name: String,
-    /// The timetable of whoever decided last.
+    /// The schedule of the node that decided last.
     pub schedule: String,
-    /// Its zone.
+    /// Its time zone.
     pub zone: String,
-    /// From when on the job is known.
+    /// When the job became known.
     pub since: Tick,
     /// The newest tick that was decided.
     pub decided: Tick,
-    /// The next tick, if the timetable can be read and has one.
+    /// The next tick, if the schedule can be parsed and has one.
     pub next: Option<Tick>,
-    /// Since when, and by whom, it is paused.
+    /// Since when it is paused, and by which client.
     pub paused: Option<Wanted>,
-    /// Ticks that are to be run and have not begun.
+    /// Ticks that will run and have not begun.
     pub queue: Vec<Tick>,
-    /// How many runs by hand are to begin.
+    /// How many manual runs wait.
     pub wanted: usize,
-    /// Runs that have begun and not ended; of a node that died until another finds it.
+    /// Runs that have begun and not ended. The run of a dead node stays listed until another node
+    /// finds it.
     pub running: Vec<Running>,
-    /// What has become of ticks, newest last.
+    /// The outcomes of ticks, newest last.
     pub history: Vec<Entry>,
     /// The engine's time.
     pub now: Tick,
-    /// By how many seconds the last decided tick is ahead of the engine's clock, if that is too much: nothing is due so long.
+    /// By how many seconds the last decided tick is ahead of the engine's clock, if that is too
+    /// much: nothing is due for that long.
     pub ahead: Option<i64>,
-    /// The first tick about which nobody has decided, if that was due more than a minute ago, though the job is not paused, nor runs: does a node
-    /// run it?
+    /// The first tick that no node has decided, if it was due more than a minute ago and the job is
+    /// neither paused nor running: probably no node runs the job.
     pub undecided: Option<Tick>,
 }
 
-/// After so many seconds a tick should have been decided, if anybody is there.
+/// After this many seconds a tick should have been decided, if any node runs the job.
 const LATE: i64 = 60;
 
 impl Jobs {
-    /// Those of this engine.
+    /// The jobs of this engine.
     ///
     /// # Errors
-    /// `Unsupported` if it keeps no records.
+    /// `Unsupported` if the engine keeps no records.
     pub fn of(locks: &Locks) -> Result<Self> {
         locks.records()?;
         Ok(Self { locks: locks.clone() })
@@ -65,23 +67,23 @@ impl Jobs {
     /// The names of all jobs that the engine knows of.
     ///
     /// # Errors
-    /// The engine's own.
+    /// The errors of the engine.
     pub async fn names(&self) -> Result<Vec<String>> {
         let names = self.locks.records()?.list(PREFIX).await?;
         Ok(names.iter().filter_map(|name| Some(name.as_str().strip_prefix(PREFIX)?.to_owned())).collect())
     }
 
-    /// How a job stands; `None` if it is not known: nobody has begun to run it yet.
+    /// The state of a job; `None` if the job is not known: no node has joined it yet.
     ///
     /// # Errors
-    /// `InvalidName`; `Corrupt` if its record cannot be understood; the engine's own.
+    /// `InvalidName`; `Corrupt` if its record cannot be parsed; the errors of the engine.
     pub async fn status(&self, job: &str) -> Result<Option<Status>> {
         let loaded = self.store(job)?.load().await?;
         let now = loaded.seconds();
         Ok(loaded.state.map(|state| status(job, state, now)))
     }
 
-    /// Nothing of the job is begun from now on. `false` if it was paused already.
+    /// Pauses the job: none of its runs begins from now on. `false` if it was already paused.
     ///
     /// # Errors
     /// `InvalidOption` if the job is not known; as [`status`](Self::status).
@@ -90,7 +92,7 @@ impl Jobs {
         self.change(job, |state, now| Ok(state.pause(&by, now))).await
     }
 
-    /// Goes on with the next tick. `false` if it was not paused.
+    /// Resumes the job with its next tick. `false` if it was not paused.
     ///
     /// # Errors
     /// As [`pause`](Self::pause).
@@ -98,13 +100,13 @@ impl Jobs {
         self.change(job, |state, now| Ok(state.resume(now))).await
     }
 
-    /// Asks for one more run, on whichever node comes first; also in a pause.
+    /// Requests one more run, on any node; works during a pause, too.
     ///
     /// # Errors
-    /// `Full` if many are asked for already; as [`pause`](Self::pause).
+    /// `Full` if many are waiting already; as [`pause`](Self::pause).
     ///
     /// # Ambiguity
-    /// After an error whose effect is unknown it may have been asked for.
+    /// After an error whose effect is unknown, the run may have been requested.
     pub async fn run_now(&self, job: &str) -> Result<()> {
         let by = self.who();
         let full = || {
@@ -115,8 +117,8 @@ impl Jobs {
         self.change(job, |state, now| state.run_now(&by, now).ok_or_else(full).map(Some)).await.map(|_| ())
     }
 
-    /// Has the job begin anew at the engine's present time: for one whose last tick a wrong clock left in the future. Ticks between
-    /// that may have run will run again.
+    /// Restarts the job's schedule at the engine's present time, after a wrong clock left its last
+    /// tick in the future. Ticks in between that may have run will run again.
     ///
     /// # Errors
     /// As [`pause`](Self::pause).
@@ -124,7 +126,7 @@ impl Jobs {
         self.change(job, |state, now| Ok(Some(state.reset(now)))).await.map(|_| ())
     }
 
-    /// Forgets a job that is run nowhere any more. `false` if it was not known.
+    /// Removes the record of a job that no node runs any more. `false` if the job was not known.
     ///
     /// # Errors
     /// As [`status`](Self::status); `Conflict` while it runs.
@@ -153,7 +155,7 @@ impl Jobs {
         format!("{}:{}", holder.host, holder.pid)
     }
 
-    /// Changes a record; `false` if there was nothing to change.
+    /// Changes a record. `false` if there was nothing to change.
     async fn change(&self, job: &str, change: impl Fn(&State, i64) -> Result<Option<State>>) -> Result<bool> {
         let store = self.store(job)?;
         loop {
@@ -199,7 +201,7 @@ fn status(job: &str, state: State, now: i64) -> Status {
 mod tests {
     use super::*;
 
-    /// A job that nobody runs does not look like one that waits for its next tick.
+    /// A job that no node runs does not look like one that waits for its next tick.
     #[test]
     fn ticks_about_which_nobody_decides_are_told() {
         let state = State::new("*/5 * * * *", "UTC", 0);

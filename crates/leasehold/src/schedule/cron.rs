@@ -1,7 +1,7 @@
 //! When a job is due: cron expressions, nicknames and `@every`, in a time zone.
 //!
-//! The crate `croner` says which *civil* times match; what becomes of them where clocks are set is decided here, so that every
-//! tick is one instant, the same for whoever asks from whatever moment on.
+//! The crate `croner` finds the *civil* times that match. This module maps them to instants where
+//! clocks are changed, so that every tick is one instant, the same from wherever the search starts.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,17 +15,21 @@ use super::tick::Tick;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::schedule::Ticks;
 
-/// A timetable in a time zone; UTC if none is named.
+/// A schedule in a time zone; UTC by default.
 ///
-/// Five fields (`minute hour day-of-month month day-of-week`) or six (with seconds first), a nickname (`@hourly`, `@daily` or
-/// `@midnight`, `@weekly`, `@monthly`, `@yearly` or `@annually`), or `@every 90s`, which counts from 1970 so that all hosts agree.
-/// In the fields: `*`, lists, ranges, steps (`*/5`, `10-50/20`), names (`MON`, `JAN`), `L` (last day), `15W` (the weekday nearest to
-/// the 15th), `5#2` (the second Friday), `5#L` (the last one). If both day fields are restricted, either suffices, as in cron;
-/// with `+` before the day of the week both must fit.
+/// Five fields (`minute hour day-of-month month day-of-week`) or six (with seconds first), a
+/// nickname (`@hourly`, `@daily` or `@midnight`, `@weekly`, `@monthly`, `@yearly` or `@annually`),
+/// or `@every 90s`, which counts from 1970 so that all hosts agree.
 ///
-/// Where clocks are set, an expression whose hour field begins with `*` goes by the time that passes: nothing is made up for in
-/// the hour that is left out, and the repeated hour has its ticks twice. All others mean an hour of the day: what falls into the
-/// hour that is left out is due once, at the first instant after it; in the repeated hour only the first pass counts.
+/// The fields accept `*`, lists, ranges, steps (`*/5`, `10-50/20`), names (`MON`, `JAN`), `L` (last
+/// day), `15W` (the weekday nearest to the 15th), `5#2` (the second Friday) and `5#L` (the last
+/// one). If both day fields are restricted, either suffices, as in cron; with `+` before the day of
+/// the week both must match.
+///
+/// Where clocks are changed, an expression whose hour field begins with `*` follows elapsed time:
+/// the skipped hour has no ticks, and the repeated hour has its ticks twice. All others mean an
+/// hour of the day: ticks in the skipped hour are due once, at the first instant after it, and in
+/// the repeated hour only the first pass counts.
 ///
 /// ```
 /// use leasehold::schedule::{Cron, Tick};
@@ -46,13 +50,13 @@ pub struct Cron {
 
 #[derive(Clone)]
 enum Rule {
-    /// Every so many seconds since 1970.
+    /// Every this many seconds since 1970.
     Every(i64),
     /// Civil times that match.
     Civil { pattern: Box<croner::Cron>, by_elapsed: bool },
 }
 
-/// What the fields are called, from the second to the day of the week.
+/// The names of the fields, from the second to the day of the week.
 const FIELDS: [(&str, &str); 6] = [
     ("second", "0-59"),
     ("minute", "0-59"),
@@ -63,10 +67,11 @@ const FIELDS: [(&str, &str); 6] = [
 ];
 
 impl Cron {
-    /// Reads an expression.
+    /// Parses an expression.
     ///
     /// # Errors
-    /// `InvalidOption`, with the field that is wrong and what may stand there; also for one that never comes true.
+    /// `InvalidOption`, with the wrong field and its allowed values; also for an expression that
+    /// never matches.
     pub fn parse(text: &str) -> Result<Self> {
         let text = text.trim();
         let rule = match text.strip_prefix('@') {
@@ -74,14 +79,15 @@ impl Cron {
             None => civil_rule(text)?,
         };
         let cron = Self { text: text.to_owned(), rule, zone: TimeZone::UTC, zone_name: "UTC".to_owned() };
-        // The year 2000 had every date that there is but for those that never are.
+        // The year 2000 had every date that can exist.
         match cron.next_after(Tick::from_unix(946_684_799)) {
             Some(_) => Ok(cron),
             None => Err(wrong(text, "it never comes true: there is no such day")),
         }
     }
 
-    /// The same timetable in a zone of the IANA database: `Europe/Berlin`, `America/New_York`, `UTC`.
+    /// The same schedule in a zone of the IANA database: `Europe/Berlin`, `America/New_York`,
+    /// `UTC`.
     ///
     /// # Errors
     /// `InvalidOption` if there is no such zone.
@@ -95,7 +101,7 @@ impl Cron {
         Ok(self)
     }
 
-    /// As it was written.
+    /// The expression as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -105,19 +111,19 @@ impl Cron {
         &self.zone_name
     }
 
-    /// The first tick after `after`; `None` if the calendar ends.
+    /// The first tick after `after`; `None` at the end of the calendar.
     pub fn next_after(&self, after: Tick) -> Option<Tick> {
         self.next(after.unix()).map(Tick::from_unix)
     }
 
-    /// How far the next tick and the one after it are apart, seen from `after`.
+    /// The time between the next two ticks after `after`.
     pub fn period_after(&self, after: Tick) -> Option<Duration> {
         let first = self.next(after.unix())?;
         let second = self.next(first)?;
         Some(Duration::from_secs(u64::try_from(second - first).ok()?))
     }
 
-    /// A tick as a clock on the zone's wall shows it.
+    /// A tick in the zone's local time.
     pub fn local(&self, tick: Tick) -> String {
         let Ok(at) = Timestamp::from_second(tick.unix()) else { return tick.to_string() };
         at.to_zoned(self.zone.clone()).strftime("%Y-%m-%d %H:%M:%S %Z").to_string()
@@ -127,8 +133,8 @@ impl Cron {
         pattern.find_next_occurrence(&after, false).ok()
     }
 
-    /// For hours of the day. The mapping to instants never goes back, and whatever is not after `after` in civil time maps to no later
-    /// instant: so it is enough to begin there.
+    /// For hours of the day. The mapping to instants never goes back, and no civil time up to
+    /// `after` maps to a later instant: so it is enough to start there.
     fn next_by_hour(&self, pattern: &croner::Cron, after: Timestamp) -> Option<Timestamp> {
         let mut civil = self.zone.to_datetime(after);
         loop {
@@ -140,18 +146,20 @@ impl Cron {
         }
     }
 
-    /// The first instant that a clock shows `civil` or, where it never does, the first after the gap.
+    /// The first instant at which a clock shows `civil`; if none does, the first instant after the
+    /// gap.
     fn first_instant(&self, civil: civil::DateTime) -> Option<Timestamp> {
         let ambiguous = self.zone.to_ambiguous_timestamp(civil);
         if matches!(ambiguous.offset(), AmbiguousOffset::Gap { .. }) {
-            // `earlier` shows a time before the gap, and the next change of the clock is the gap.
+            // `earlier` is a time before the gap, and the next change of the clock is the gap.
             let before = ambiguous.earlier().ok()?;
             return self.zone.following(before).next().map(|change| change.timestamp());
         }
         ambiguous.earlier().ok()
     }
 
-    /// By the time that passes: from one change of the clock to the next with the offset that holds between.
+    /// For elapsed time: from one change of the clock to the next, with the offset that applies in
+    /// between.
     fn next_by_elapsed(&self, pattern: &croner::Cron, after: Timestamp) -> Option<Timestamp> {
         let mut after = after;
         loop {
@@ -164,7 +172,8 @@ impl Cron {
             if at < change {
                 return Some(at);
             }
-            // The change itself may be due: look from just before it, with what holds from then on.
+            // The change itself may be due: search from just before it, with the offset that
+            // applies from then on.
             let offset = self.zone.to_offset(change);
             let just_before = change.checked_sub(SignedDuration::from_secs(1)).ok()?;
             let civil = Self::next_civil(pattern, offset.to_datetime(just_before))?;
@@ -264,7 +273,7 @@ fn civil_rule(text: &str) -> Result<Rule> {
     }
 }
 
-/// Which field is wrong: the first that is not understood among stars.
+/// Finds the wrong field: the first that cannot be parsed when all others are stars.
 fn place(parser: &CronParser, fields: &[&str], otherwise: &str) -> String {
     let names = &FIELDS[FIELDS.len() - fields.len()..];
     for (index, (field, (name, allowed))) in fields.iter().zip(names).enumerate() {

@@ -13,7 +13,7 @@ fn ticks(expression: &str, zone: &str, from: &str, n: usize) -> Vec<String> {
         .collect()
 }
 
-/// The ticks of a Berlin night, by the wall clock, without the date's year.
+/// The ticks of one night in Berlin, in local time, without the date.
 fn night(expression: &str, from: &str) -> Vec<String> {
     let day = &from[..10];
     let until = Tick::parse(&format!("{day}T23:00:00Z")).unwrap();
@@ -27,7 +27,7 @@ fn night(expression: &str, from: &str) -> Vec<String> {
     seen
 }
 
-/// The small hours of the day that has 02:00 to 03:00 twice.
+/// The early hours of the day that has 02:00 to 03:00 twice.
 const AUTUMN: &str = "2026-10-25T00:00:00Z"; // 02:00 CEST
 
 #[test]
@@ -61,7 +61,7 @@ fn a_fixed_hour_that_comes_twice_is_due_once() {
     assert_eq!(night("30 2 * * *", AUTUMN), ["02:30 CEST"]);
     assert_eq!(night("0,30 2 * * *", AUTUMN), ["02:30 CEST"]);
     assert_eq!(night("0 1-3 * * *", AUTUMN), ["03:00 CET"]);
-    // Whoever looks only in the second pass finds nothing left of it.
+    // A search that starts in the second pass finds nothing left of it.
     assert_eq!(night("30 2 * * *", "2026-10-25T01:10:00Z"), Vec::<String>::new());
 }
 
@@ -80,10 +80,10 @@ fn other_clocks_are_set_at_other_times() {
     // Midnight did not exist.
     let brazil = ticks("0 0 * * *", "America/Sao_Paulo", "2018-11-03T12:00:00Z", 2);
     assert_eq!(brazil, ["2018-11-04 01:00:00 -02", "2018-11-05 00:00:00 -02"]);
-    // By half an hour.
+    // A change by half an hour.
     let howe = ticks("15 2 * * *", "Australia/Lord_Howe", "2026-10-03T12:00:00Z", 2);
     assert_eq!(howe, ["2026-10-04 02:30:00 +11", "2026-10-05 02:15:00 +11"]);
-    // A whole day.
+    // A whole day was skipped.
     let samoa = ticks("0 12 * * *", "Pacific/Apia", "2011-12-29T23:00:00Z", 2);
     assert_eq!(samoa, ["2011-12-31 00:00:00 +14", "2011-12-31 12:00:00 +14"]);
 }
@@ -120,7 +120,7 @@ fn expressions() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// The ticks are a set: what is next does not depend on who asks from where.
+    /// The ticks are a set: the next one does not depend on where the search starts.
     #[test]
     fn whoever_asks_from_any_moment_finds_the_same_ticks(
         expression in expressions(),

@@ -1,4 +1,5 @@
-//! Turn after turn, until told to stop; and the same for the ticks that one call of the system's cron is for.
+//! The loop of a job until it is stopped; and the same for the ticks of one call by the system's
+//! cron.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -14,23 +15,26 @@ use crate::error::Result;
 use crate::locks::Locks;
 use crate::logic::schedule::{Overlap, Ticks, due};
 
-/// How early a call of the system's cron may be at most, if nothing else is said.
+/// How early a call by the system's cron may be, by default.
 pub const DEFAULT_SKEW: Duration = Duration::from_secs(300);
 
-/// Longer than any two ticks are apart: a leap day can be eight years away.
+/// Longer than the time between any two ticks: a leap day can be eight years away.
 const AGES: i64 = 9 * 366 * 86_400;
 
-/// Takes part in running `job` until `stop` says so: each of its ticks is run on one of the nodes that do.
+/// Takes part in running `job` until `stop` is requested: each tick runs on one of the
+/// participating nodes.
 ///
-/// What is due is read from the job's record and the engine's clock, never from this machine's. While the engine does not
-/// answer, nothing is begun; the errors are told to [`Job::on_event`], and it goes on when the engine does.
+/// Which ticks are due follows from the job's record and the engine's clock, never from this
+/// machine's clock. While the engine does not respond, nothing begins. [`Job::on_event`] reports
+/// the errors, and the job continues once the engine responds.
 ///
 /// # Errors
-/// `InvalidOption`; `Unsupported` if the engine keeps no records, or cannot hold several permits for [`Overlap::Allow`]; `Closed`. All
-/// others may pass, and do not end it.
+/// `InvalidOption`; `Unsupported` if the engine keeps no records, or cannot hold several permits
+/// for [`Overlap::Allow`]; `Closed`. All other errors may pass, and do not end the loop.
 ///
 /// # Cancellation safety
-/// Dropped in mid-run, the run ends as in a crash, and the job's crash policy says what becomes of it. [`Stop`] lets it finish.
+/// If the future is dropped during a run, the run ends as in a crash, and the job's crash policy
+/// applies. [`Stop`] lets the run finish.
 pub async fn run_until<F, Fut, E>(locks: &Locks, job: Job, stop: &Stop, work: F) -> Result<()>
 where
     F: Fn(Run) -> Fut,
@@ -44,14 +48,14 @@ where
     Ok(())
 }
 
-/// As [`run_until`], for ever.
+/// As [`run_until`], forever.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
 /// use leasehold::{Locks, schedule::{self, Job}};
 ///
 /// let locks = Locks::open("memory:").await?;
-/// let job = Job::new("messages", "* * * * * *")?;                // every second; on eight hosts still once a second
+/// let job = Job::new("messages", "* * * * * *")?;                // every second, also on eight hosts
 /// let running = schedule::run(&locks, job, |run| async move {
 ///     println!("{} with token {}", run.tick(), run.token());      // the token fences what the run writes
 ///     Ok::<(), std::io::Error>(())
@@ -74,21 +78,27 @@ where
     run_until(locks, job, &Stop::new(), work).await
 }
 
-/// For whoever was started by the system's cron: runs what is due and nobody has run, and ends.
+/// For processes that the system's cron starts: runs the ticks that are due and have not run, and
+/// returns.
 ///
-/// Which tick this is about is decided on the engine's clock. A host whose clock is fast comes before its tick: it waits for it,
-/// if that is no further away than `skew` (five minutes and half a period at most, if not said). A host whose clock is slow finds
-/// that the tick has run, or runs it. Of a job that is new only the latest tick is due. The grace is three quarters of a period, and
-/// at least a minute, if the job does not say: whoever is started in that time is started for that tick. Where ticks do not follow each other
-/// evenly, the period is the shortest time between two of those around now: the two before and the two after.
-/// `wait` bounds the waiting for a run elsewhere that goes on; with [`Overlap::Skip`] and [`Crash::AtMostOnce`](super::Crash::AtMostOnce) none is waited for,
-/// and a lock that is held is a `Timeout` only if its holder has not entered a run within two seconds.
+/// The engine's clock decides which tick the call is for:
+/// - A host whose clock is fast calls before its tick. It waits for the tick, if that is at most
+///   `skew` away (by default five minutes, and at most half a period).
+/// - A host whose clock is slow finds that the tick has run, or runs it.
+/// - If the job is new, only the latest tick is due.
+/// - If the job does not set a grace, it is three quarters of a period, and at least a minute: a
+///   call within that time is for that tick. Where ticks are not evenly spaced, the period is the
+///   shortest time between two of those around now: the two before and the two after.
 ///
-/// Answers what was run here: nothing, if others have.
+/// `wait` limits how long the call waits for a run in progress elsewhere. With [`Overlap::Skip`]
+/// and [`Crash::AtMostOnce`](super::Crash::AtMostOnce) the call waits for no run. A held lock is
+/// then a `Timeout` only if its holder has not recorded a run within two seconds.
+///
+/// Returns what ran here: nothing, if other nodes ran it.
 ///
 /// # Errors
-/// As [`run_until`]; `Timeout` after `wait`; `Corrupt`, `Denied` and the like; `Unavailable` if the engine does not answer for half a
-/// minute.
+/// As [`run_until`]; `Timeout` after `wait`; `Corrupt`, `Denied` and similar errors; `Unavailable`
+/// if the engine does not respond for half a minute.
 ///
 /// # Cancellation safety
 /// As [`run_until`].
@@ -118,14 +128,15 @@ where
     Ok(ended)
 }
 
-/// What a call of the system's cron is for.
+/// What a call by the system's cron is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Aim {
-    /// Of a new job the ticks after this are due.
+    /// If the job is new, the ticks after this time are due.
     since: i64,
-    /// The last tick that is waited for.
+    /// The last tick that the call waits for.
     last: i64,
-    /// How late a tick may be, if the job does not say: most of a period, so that the next call does what this one should have done.
+    /// How late a tick may be, if the job does not set a grace: most of a period, so that the next
+    /// call does what this one should have done.
     grace: i64,
 }
 
@@ -136,18 +147,19 @@ fn aim(timetable: &dyn Ticks, now: i64, skew: Option<Duration>) -> Aim {
     let next = timetable.next(now);
     around.extend(next);
     around.extend(next.and_then(|next| timetable.next(next)));
-    // The shortest, so that a gap on either side lends nothing to a tick that nobody ran before it.
+    // The shortest, so that a gap on either side does not extend the grace of a tick that was
+    // missed before it.
     let period = around.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(i64::MAX);
     let skew = skew.map_or(seconds(DEFAULT_SKEW).min(period / 2), seconds);
     let grace = (period / 4).saturating_mul(3).max(seconds(DEFAULT_GRACE));
     match next.filter(|next| next - now <= skew) {
-        // We come early for that one.
+        // The call is early for that tick.
         Some(next) => Aim { since: latest.unwrap_or(now), last: next, grace },
         None => Aim { since: latest.map_or(now, |tick| tick - 1), last: i64::MIN, grace },
     }
 }
 
-/// Turn after turn. A turn is never dropped: what it has entered must be run.
+/// Runs turn after turn. A turn is never dropped: a run that it has recorded must begin.
 async fn drive<F, Fut, E>(worker: &Worker, work: &F, mut told: impl FnMut(Ended)) -> Result<()>
 where
     F: Fn(Run) -> Fut,
@@ -180,7 +192,7 @@ where
     Ok(())
 }
 
-/// Awaits `task`, and has what runs go on meanwhile.
+/// Awaits `task` while polling the runs in progress.
 async fn beside_runs<T, R: Future<Output = Ended>>(
     task: impl Future<Output = T>,
     runs: &mut FuturesUnordered<R>,
@@ -211,8 +223,9 @@ mod tests {
     use crate::schedule::{Cron, Tick};
 
     proptest! {
-        /// A host that is started once a period is started for each tick once, if its clock is fast by no more than the skew, or slow
-        /// by no more than the grace. Up to periods of ten minutes that is any clock.
+        /// A host that calls once a period calls for each tick once, if its clock is fast by at
+        /// most the skew, or slow by at most the grace. Up to periods of ten minutes, that is any
+        /// clock.
         #[test]
         fn calls_a_period_apart_are_for_one_tick_each(period in 4i64..100_000, offset in 0i64..100_000, calls in 2usize..20) {
             let (early, late) = ((period / 2).min(300), period / 4 * 3);
@@ -224,7 +237,7 @@ mod tests {
                 let now = begin + call * period;
                 let aim = aim(&Every(period), now, None);
                 let floor = *watermark.get_or_insert(aim.since);
-                // What is due now, and what it waits for.
+                // The ticks that are due now, and those that the call waits for.
                 for tick in (floor / period + 1..=now.max(aim.last) / period).map(|n| n * period) {
                     prop_assert!(tick >= now || now - tick <= aim.grace, "{tick} would be missed at {now}");
                     prop_assert!(tick - now <= period / 2, "{tick} is not worth waiting for at {now}");
@@ -238,7 +251,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the gaps are: of the ticks that came due only the latest is in time, unless they are less than a minute apart.
+        /// Whatever the gaps are: of the ticks that came due, only the latest is in time, unless
+        /// they are less than a minute apart.
         #[test]
         fn no_tick_before_the_latest_is_in_time(gaps in prop::collection::vec(61i64..400_000, 4..12), into in 0.0f64..1.0) {
             let mut ticks = vec![1_800_000_000];
@@ -252,7 +266,7 @@ mod tests {
         }
     }
 
-    /// These, and no others.
+    /// A fixed list of ticks.
     struct Listed(Vec<i64>);
 
     impl Ticks for Listed {
@@ -261,7 +275,7 @@ mod tests {
         }
     }
 
-    /// What a call at this time runs of a job whose ticks were run up to `watermark`.
+    /// The ticks that a call at this time runs, for a job whose ticks ran up to `watermark`.
     fn run_at(expression: &str, watermark: &str, now: &str) -> Vec<String> {
         let cron = Cron::parse(expression).unwrap();
         let unix = |text: &str| Tick::parse(text).unwrap().unix();
@@ -292,15 +306,15 @@ mod tests {
         run
     }
 
-    /// The night, the weekend and the holidays are gaps: what was missed before one of them stays missed.
+    /// Nights, weekends and holidays are gaps: a tick that was missed before a gap stays missed.
     #[test]
     fn a_gap_ahead_makes_no_missed_tick_due() {
-        // 2026-11-19 is a Thursday; nobody ran on Wednesday.
+        // 2026-11-19 is a Thursday; no node ran on Wednesday.
         let weekdays = "0 9 * * MON-FRI";
         assert_eq!(run_at(weekdays, "2026-11-17T09:00:00Z", "2026-11-19T09:00:05Z"), ["2026-11-19T09:00:00Z"]);
         assert_eq!(run_at(weekdays, "2026-11-17T09:00:00Z", "2026-11-19T08:00:00Z"), [""; 0], "23 hours late");
         assert_eq!(run_at(weekdays, "2026-11-18T09:00:00Z", "2026-11-20T20:00:00Z"), ["2026-11-20T09:00:00Z"]);
-        // And on Monday nothing is left of Friday.
+        // On Monday nothing is left of Friday.
         assert_eq!(run_at(weekdays, "2026-11-19T09:00:00Z", "2026-11-23T09:00:05Z"), ["2026-11-23T09:00:00Z"]);
         // The last but one of the day, after an outage since noon.
         let by_day = "*/5 9-17 * * *";

@@ -1,75 +1,78 @@
-//! What happens to a job, for whoever listens.
+//! The events of a job.
 
 use std::time::Duration;
 
 use super::tick::Tick;
 use crate::logic::schedule::{Entry, Outcome, Running};
 
-/// What happened to a job on this node.
+/// An event of a job on this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// This node takes part.
+    /// This node has joined the job.
     Joined {
-        /// The next tick, if there is any.
+        /// The next tick, if there is one.
         next: Option<Tick>,
     },
     /// A run begins.
     Began {
         /// The run.
         run: Running,
-        /// How long after its nominal time.
+        /// The delay after its nominal time.
         late: Duration,
     },
     /// A run has ended.
     Ended {
         /// The run.
         run: Running,
-        /// How.
+        /// The outcome.
         outcome: Outcome,
-        /// What it said of its failure.
+        /// The error text.
         text: String,
-        /// How long it took.
+        /// The duration.
         took: Duration,
-        /// Whether that stands in the record. If not, another node has taken the run for dead, or will.
+        /// Whether the record has this outcome. If not, another node has taken the run for dead, or
+        /// will.
         entered: bool,
     },
-    /// Ticks will not be run.
+    /// Ticks that will not run.
     Skipped(Entry),
-    /// A run whose node died was found.
+    /// A run was found whose node died.
     Crashed {
         /// The run.
         run: Running,
         /// Whether this node runs it again.
         again: bool,
     },
-    /// A run goes on elsewhere, and this node, which takes part for one tick only, does not wait for its end.
+    /// A run is in progress elsewhere. This node takes part for one tick only and does not wait for
+    /// the end.
     GoesOn {
         /// The run.
         run: Running,
     },
-    /// The timetable is not that of whoever decided last.
+    /// The schedule differs from the one of the node that decided last.
     Rescheduled {
-        /// That one.
+        /// The schedule of that node.
         from: String,
     },
-    /// Another node with a higher token has decided meanwhile; this one does nothing.
+    /// Another node with a higher token decided meanwhile; this node does nothing.
     Stale {
-        /// Our token.
+        /// This node's token.
         token: u64,
-        /// The higher one.
+        /// The higher token.
         fence: u64,
     },
-    /// The engine's clock shows an earlier time than the last tick that was decided: nothing is due until it has caught up.
+    /// The engine's clock shows an earlier time than the last decided tick: nothing is due until it
+    /// catches up.
     ClockBehind {
-        /// By how much.
+        /// The difference.
         by: Duration,
     },
     /// The engine failed; this node tries again.
     Trouble {
-        /// What it said.
+        /// The error message.
         error: String,
-        /// When.
+        /// The pause before the retry.
         again_in: Duration,
     },
 }

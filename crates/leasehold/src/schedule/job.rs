@@ -1,4 +1,4 @@
-//! A job: what it is called, when it is due, and what becomes of ticks that do not go as planned.
+//! A job: its name, its schedule, and its policies for ticks that do not go as planned.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use crate::locks::Locks;
 use crate::logic::schedule::{Crash, MOST_BESIDE, MOST_TICKS, Missed, Overlap, Policy};
 use crate::name::{LockName, MAX_NAME};
 
-/// What stands before a job's name in the names of its lock and its record.
+/// The prefix of a job's name in the names of its lock and its record.
 pub const PREFIX: &str = "cron:";
 
-/// How late a tick may be and still count as in time, if nothing else is said.
+/// How late a tick may be by default and still count as in time.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(60);
 
-/// Who hears what happens to a job.
+/// A listener for the events of a job.
 pub(crate) type Listener = Arc<dyn Fn(&Job, &Event) + Send + Sync>;
 
-/// A job by a timetable. All nodes of a fleet name it alike, and should agree about the rest.
+/// A scheduled job. All nodes of a fleet use the same name for it, and should agree on everything
+/// else.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,11 +53,11 @@ pub struct Job {
 }
 
 impl Job {
-    /// A job of this name, by this timetable ([`Cron`]) in UTC. It runs at most once a tick, does not make up for missed ones, and
-    /// skips those that come due while it runs.
+    /// A job with this name and this schedule ([`Cron`]) in UTC. By default it runs at most once a
+    /// tick, does not make up for missed ticks, and skips ticks that come due while it runs.
     ///
     /// # Errors
-    /// `InvalidName`; `InvalidOption` if the timetable cannot be read.
+    /// `InvalidName`; `InvalidOption` if the schedule cannot be parsed.
     pub fn new(name: impl Into<String>, schedule: &str) -> Result<Self> {
         let name = name.into();
         Ok(Self {
@@ -76,7 +77,7 @@ impl Job {
         })
     }
 
-    /// The time zone of the timetable.
+    /// The time zone of the schedule.
     ///
     /// # Errors
     /// `InvalidOption` if there is no such zone.
@@ -85,89 +86,92 @@ impl Job {
         Ok(self)
     }
 
-    /// What becomes of a run whose node died.
+    /// What happens to a run whose node died.
     #[must_use]
     pub fn crash(mut self, crash: Crash) -> Self {
         self.crash = crash;
         self
     }
 
-    /// What becomes of ticks that nobody ran in time.
+    /// What happens to ticks that no node ran in time.
     #[must_use]
     pub fn missed(mut self, missed: Missed) -> Self {
         self.missed = missed;
         self
     }
 
-    /// What becomes of ticks that come due while the job runs.
+    /// What happens to ticks that come due while the job runs.
     #[must_use]
     pub fn overlap(mut self, overlap: Overlap) -> Self {
         self.overlap = overlap;
         self
     }
 
-    /// How late a tick may be and still be run as if in time; one minute if not set. Take more than the TTL, or the ticks that come
-    /// due while a dead node's lease runs down are missed.
+    /// How late a tick may be and still run as if in time; one minute by default. Set it above the
+    /// TTL, or the ticks that come due before a dead node's lease expires are missed.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
         self
     }
 
-    /// How long the job's lock outlives a node that dies; that of the `Locks` if not set.
+    /// The TTL of the job's lock, which limits how long the lock outlives a dead node; by default
+    /// that of the `Locks`.
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// After so long a run is stopped, and entered as timed out.
+    /// Stops a run after this time and records it as timed out.
     #[must_use]
     pub fn max_hold(mut self, most: Duration) -> Self {
         self.max_hold = Some(most);
         self
     }
 
-    /// The job's lock is kept at least so long, also if the run ends sooner: for peers that know the lock only.
+    /// Keeps the job's lock at least this long, even if the run ends sooner: for peers that know
+    /// only the lock.
     #[must_use]
     pub fn min_hold(mut self, least: Duration) -> Self {
         self.min_hold = least;
         self
     }
 
-    /// Free text that others see beside the lock's holder.
+    /// A description that others see with the lock's holder.
     #[must_use]
     pub fn describe(mut self, text: impl Into<String>) -> Self {
         self.describe = Some(text.into());
         self
     }
 
-    /// The run looks after [`Run::guard`](super::Run::guard) itself: it is not dropped when the lock is lost. For runs that need
-    /// time to stop what they have started, and begin with that before the lease ends.
+    /// The run watches [`Run::guard`](super::Run::guard) on its own: its future is not dropped when
+    /// the lock is lost. For runs that need time to stop what they have started, and begin to do so
+    /// before the lease ends.
     #[must_use]
     pub fn minds_loss(mut self) -> Self {
         self.minds_loss = true;
         self
     }
 
-    /// Who hears what happens to the job on this node.
+    /// A listener for the events of the job on this node.
     #[must_use]
     pub fn on_event(mut self, listener: impl Fn(&Self, &Event) + Send + Sync + 'static) -> Self {
         self.listener = Some(Arc::new(listener));
         self
     }
 
-    /// Its name.
+    /// The job's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its timetable.
+    /// The job's schedule.
     pub fn cron(&self) -> &Cron {
         &self.cron
     }
 
-    /// The name of its lock and of its record.
+    /// The name of the job's lock and of its record.
     pub fn lock_name(&self) -> &LockName {
         &self.lock
     }
@@ -184,7 +188,7 @@ impl Job {
         }
     }
 
-    /// Refuses what makes no sense together, or what the engine cannot do.
+    /// Refuses options that contradict each other, or that the engine does not support.
     pub(super) fn check(&self, locks: &Locks) -> Result<()> {
         let wrong = |what: &str| Err(Error::new(ErrorKind::InvalidOption, format!("job {:?}: {what}", self.name)));
         match (self.crash, self.missed, self.overlap) {

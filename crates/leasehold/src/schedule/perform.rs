@@ -1,4 +1,4 @@
-//! A run: from its begin to the entry of its end.
+//! A run: from its start to the recording of its outcome.
 
 use std::fmt::Display;
 use std::pin::pin;
@@ -15,13 +15,14 @@ use crate::guard::Guard;
 use crate::lease::LostReason;
 use crate::logic::schedule::{Crash, Outcome, Running};
 
-/// What a run says of its failure is cut to so many bytes.
+/// The error text of a run is cut to this many bytes.
 pub(super) const MOST_TEXT: usize = 160;
 
-/// For how long the end of a run is tried to be entered at least, while the engine does not answer.
+/// How long a node tries to record the end of a run, at least, while the engine does not respond.
 const ENTERING: Duration = Duration::from_secs(30);
 
-/// How long before `max_hold` ends a run counts as one that took too long, at most; a twentieth of it, if that is less.
+/// How long before `max_hold` a run counts as timed out, at most; a twentieth of `max_hold`, if
+/// that is less.
 const LAST: Duration = Duration::from_secs(1);
 
 /// How a run ended.
@@ -30,21 +31,22 @@ const LAST: Duration = Duration::from_secs(1);
 pub struct Ended {
     /// The run.
     pub run: Running,
-    /// How.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What it said of its failure.
+    /// The error text.
     pub text: String,
 }
 
-/// What the work came to.
+/// The result of the work.
 enum End<E> {
     Own(Result<(), E>),
-    /// It was stopped before it was done: what it says of that, if anything.
+    /// It was stopped before it was done; with its error, if it reported one.
     Interrupted(Option<E>),
 }
 
 impl Worker {
-    /// Runs what was decided. It stands in the record, so whatever happens now is known to whoever comes next.
+    /// Runs what was decided. The record has the run already, so the next node learns of it
+    /// whatever happens now.
     pub(super) async fn perform<F, Fut, E>(&self, guard: Guard, entry: Running, work: &F) -> Ended
     where
         F: Fn(Run) -> Fut,
@@ -79,7 +81,7 @@ impl Worker {
                 () = self.stop.stopped() => {}
             }
         }
-        // Whoever kept the run keeps the lock.
+        // If the work still keeps the run, it keeps the lock.
         if let Ok(guard) = Arc::try_unwrap(guard)
             && let Err(error) = guard.release().await
         {
@@ -88,10 +90,11 @@ impl Worker {
         Ended { run: entry, outcome, text }
     }
 
-    /// Waits for the work, and enters its end. How, what it said, how long it took, and whether that was entered.
+    /// Waits for the work and records its end. Returns the outcome, the error text, the duration,
+    /// and whether that was recorded.
     ///
-    /// With `max_hold` the lock is free as soon as the time is up, and whoever stands in line would take the run for dead. So that it
-    /// took too long is entered just before.
+    /// With `max_hold` the lock is free as soon as the time is over, and the next waiter would take
+    /// the run for dead. The timeout is therefore recorded just before.
     async fn see_through<Fut, E>(&self, guard: &Guard, began: Moment, work: Fut) -> (Outcome, String, Duration, bool)
     where
         Fut: Future<Output = End<E>>,
@@ -130,7 +133,7 @@ impl Worker {
         Fut: Future<Output = End<E>>,
         E: Display,
     {
-        // Between the entry and now the lease may have ended.
+        // Since the run was recorded, the lease may have ended.
         let result = if self.job.minds_loss && guard.is_held() { Ok(work.await) } else { guard.protect(work).await };
         match (guard.lost_reason(), result) {
             (Some(LostReason::MaxHold), _) => (Outcome::TimedOut, String::new()),
@@ -143,7 +146,8 @@ impl Worker {
         }
     }
 
-    /// Enters the end, unless somebody took the run for dead meanwhile. A run that is to be tried again is left to be found.
+    /// Records the end, unless another node took the run for dead meanwhile. A run that is to be
+    /// retried is left for another node to find.
     async fn enter_end(&self, guard: &Guard, outcome: Outcome, text: &str) -> bool {
         if outcome == Outcome::Lost && matches!(self.policy.crash, Crash::Retry { .. }) {
             return false;
@@ -173,13 +177,13 @@ impl Worker {
         }
     }
 
-    /// `None`: somebody else wrote meanwhile.
+    /// `None`: another client wrote meanwhile.
     async fn try_entering(&self, token: u64, outcome: Outcome, text: &str) -> crate::Result<Option<bool>> {
         let loaded = self.store.load().await?;
         let Some(state) = loaded.state.as_ref() else { return Ok(Some(false)) };
         match state.finished(token, outcome, text, loaded.millis()) {
             Some(after) => Ok(self.store.save(loaded.version, &after).await?.then_some(true)),
-            // Written by ourselves, the reply lost; or taken for dead.
+            // We wrote it and the reply was lost; or the run was taken for dead.
             None => {
                 let ours = |run: &Running| run.token == token;
                 let entry = state.history.iter().rev().find(|entry| entry.run.as_ref().is_some_and(ours));

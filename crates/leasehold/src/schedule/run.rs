@@ -1,4 +1,4 @@
-//! What a run has in hand.
+//! One run of a job, as the work sees it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,7 @@ use crate::claim::Token;
 use crate::guard::Guard;
 use crate::logic::schedule::Running;
 
-/// One run of a job. Whoever keeps it keeps the lock.
+/// One run of a job. Keeping it keeps the job's lock.
 #[derive(Debug)]
 pub struct Run {
     pub(super) job: Arc<str>,
@@ -23,29 +23,31 @@ impl Run {
         &self.job
     }
 
-    /// The nominal time that this run is for; of a run by hand the time at which it was asked for.
+    /// The nominal time that this run is for; for a manual run, the time of the request.
     pub fn tick(&self) -> Tick {
         Tick::from_unix(self.entry.tick)
     }
 
-    /// The fencing token: higher with every run, also of the same tick.
+    /// The fencing token: higher with every run, including retries of the same tick.
     pub fn token(&self) -> Token {
         self.guard.token()
     }
 
-    /// The how manyth begin of this tick, from 1; more only with `Crash::Retry`.
+    /// The attempt number of this tick, from 1; above 1 only with `Crash::Retry`.
     pub fn attempt(&self) -> u32 {
         self.entry.attempt
     }
 
-    /// Whether somebody asked for it by hand.
+    /// Whether it was requested manually.
     pub fn is_manual(&self) -> bool {
         self.entry.manual
     }
 
-    /// The work was stopped, for the lock's sake or because this node is to end, and is not done: that is no failure of its own. The crash policy
-    /// decides about it, even if the lock was not lost: with [`Crash::Retry`](super::Crash::Retry) another node takes it over. What the work says is entered
-    /// as the reason. For jobs that look after their lock themselves ([`Job::minds_loss`](super::Job::minds_loss)).
+    /// Reports that the work was stopped before it was done, because of the lock or because this
+    /// node shuts down. That is not a failure of the work. The crash policy applies even if the
+    /// lock was not lost: with [`Crash::Retry`](super::Crash::Retry) another node takes the run
+    /// over. The error of the work is recorded as the reason. For jobs that watch their lock
+    /// themselves ([`Job::minds_loss`](super::Job::minds_loss)).
     pub fn interrupted(&self) {
         self.interrupted.store(true, Ordering::SeqCst);
     }

@@ -15,7 +15,7 @@ use crate::locks::Locks;
 
 type Running = Pin<Box<dyn Future<Output = (Arc<str>, Result<()>)> + Send>>;
 
-/// Many jobs on one node, each of whose ticks runs once in the fleet.
+/// Many jobs on one node; each of their ticks runs once in the fleet.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -29,7 +29,7 @@ type Running = Pin<Box<dyn Future<Output = (Arc<str>, Result<()>)> + Send>>;
 /// scheduler.add(Job::new("mail", "@every 5m")?, |_| async { Ok::<(), std::io::Error>(()) })?;
 /// let stop = scheduler.stop();
 /// # stop.stop();
-/// scheduler.run(|job, error| eprintln!("{job}: {error}")).await;     // until stop.stop(); what runs then goes on to its end
+/// scheduler.run(|job, error| eprintln!("{job}: {error}")).await;     // until stop.stop(); runs in progress then complete
 /// # Ok::<(), leasehold::Error>(()) }).unwrap();
 /// ```
 pub struct Scheduler {
@@ -40,15 +40,15 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// One without jobs.
+    /// A scheduler without jobs.
     pub fn new(locks: &Locks) -> Self {
         Self { locks: locks.clone(), stop: Stop::new(), names: Vec::new(), jobs: FuturesUnordered::new() }
     }
 
-    /// Adds a job. They share one task: what computes for long should do so on another.
+    /// Adds a job. All jobs share one task, so long computations should run on another.
     ///
     /// # Errors
-    /// `InvalidOption` if there is a job of this name already.
+    /// `InvalidOption` if there already is a job with this name.
     pub fn add<F, Fut, E>(&mut self, job: Job, work: F) -> Result<()>
     where
         F: Fn(Run) -> Fut + Send + Sync + 'static,
@@ -66,12 +66,13 @@ impl Scheduler {
         Ok(())
     }
 
-    /// What stops it.
+    /// The handle that stops the scheduler.
     pub fn stop(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Runs them until it is stopped, and those that run then to their end. A job that cannot go on is told, and the others do.
+    /// Runs the jobs until the scheduler is stopped, and then completes the runs in progress. If a
+    /// job cannot continue, `failed` gets its error, and the other jobs continue.
     ///
     /// # Cancellation safety
     /// As [`run_until`].

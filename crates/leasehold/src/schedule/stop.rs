@@ -1,10 +1,10 @@
-//! Asking jobs to stop.
+//! Stopping jobs.
 
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Asks jobs to begin nothing more. Cheap to clone.
+/// Stops jobs from beginning further runs. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Stop(Arc<watch::Sender<bool>>);
 
@@ -15,25 +15,25 @@ impl Default for Stop {
 }
 
 impl Stop {
-    /// One that nobody has used yet.
+    /// A handle that has not been used yet.
     pub fn new() -> Self {
         Self(Arc::new(watch::Sender::new(false)))
     }
 
-    /// From now on nothing is begun; what runs goes on to its end.
+    /// From now on nothing begins; runs in progress continue to their end.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
 
-    /// Whether somebody has asked.
+    /// Whether a stop was requested.
     pub fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until somebody asks.
+    /// Waits until a stop is requested.
     pub async fn stopped(&self) {
         let mut told = self.0.subscribe();
-        // The sender is ours, so it lives.
+        // We own the sender, so it is alive.
         let _ = told.wait_for(|stopped| *stopped).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The record of a job: read, understood, and written over what was read.
+//! The record of a job: read, parsed, and written over the version that was read.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::records::Records;
 #[derive(Clone, Debug)]
 pub(super) struct Loaded {
     pub(super) version: u64,
-    /// `None`: there is none.
+    /// `None`: there is no record.
     pub(super) state: Option<State>,
-    /// The newest that we have ever seen of it.
+    /// The newest state of the record that we have ever seen.
     pub(super) seen: Option<Seen>,
-    /// The run of the engine's servers, where it tells.
+    /// The server run, where the engine reports it.
     run: Option<ServerRun>,
     /// The engine's clock.
     pub(super) now: Duration,
-    /// Our own, when that was told.
+    /// Our own clock when the record was read.
     pub(super) at: Moment,
 }
 
@@ -33,7 +33,7 @@ impl Loaded {
         i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX)
     }
 
-    /// The run of the engine's servers, and when it began, in seconds.
+    /// The server run, and when it began, in seconds.
     pub(super) fn run(&self) -> Option<(&str, i64)> {
         let run = self.run.as_ref()?;
         Some((&run.id, i64::try_from(run.began.as_secs()).unwrap_or(i64::MAX)))
@@ -45,13 +45,13 @@ impl Loaded {
     }
 }
 
-/// Where a job's record is.
+/// The place of a job's record.
 #[derive(Clone, Debug)]
 pub(super) struct Store {
     records: Records,
     clock: Clock,
     name: LockName,
-    /// What is remembered if the engine forgets.
+    /// What we remember if the engine loses the record.
     seen: Arc<Mutex<Option<Seen>>>,
 }
 
@@ -60,7 +60,7 @@ impl Store {
         Ok(Self { records: locks.records()?, clock: locks.clock().clone(), name, seen: Arc::default() })
     }
 
-    /// Reads it. What cannot be understood is an error: nothing is fired on a guess.
+    /// Reads the record. A record that cannot be parsed is an error: nothing fires on a guess.
     pub(super) async fn load(&self) -> Result<Loaded> {
         let (record, run) = self.records.recall_in_run(&self.name).await?;
         let at = self.clock.now();
@@ -72,12 +72,12 @@ impl Store {
         Ok(Loaded { version: record.version, state, seen, run, now: record.now, at })
     }
 
-    /// Writes it over what was read. `false`: somebody else was quicker.
+    /// Writes the record over the one that was read. `false`: another client was faster.
     pub(super) async fn save(&self, over: u64, state: &State) -> Result<bool> {
         self.write(over, state, None).await
     }
 
-    /// The same for what was decided from what was read: only while the servers have forgotten nothing since.
+    /// The same for a decision: succeeds only if the servers have lost nothing since the read.
     pub(super) async fn save_decision(&self, read: &Loaded, state: &State) -> Result<bool> {
         self.write(read.version, state, read.run.clone()).await
     }
@@ -93,20 +93,20 @@ impl Store {
         Ok(written)
     }
 
-    /// Remembers the newest.
+    /// Remembers the newest state.
     fn see(&self, state: Option<&State>) -> Option<Seen> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         *seen = (*seen).max(state.map(Seen::of));
         *seen
     }
 
-    /// Removes it. `false`: somebody else was quicker.
+    /// Removes the record. `false`: another client was faster.
     pub(super) async fn remove(&self, over: u64) -> Result<bool> {
         Ok(self.records.record(&self.name, over, "").await?.is_some())
     }
 }
 
-/// A record's text. The layout is looked at first: another one may look alike.
+/// Parses a record. Checks the layout version first: another layout may look alike.
 fn parse(value: &str) -> Result<State> {
     let corrupt = |what: String| Error::new(ErrorKind::Corrupt, what);
     let raw: serde_json::Value = serde_json::from_str(value)
@@ -132,8 +132,8 @@ mod tests {
     use crate::logic::schedule::{Entry, MOST_BESIDE, MOST_TICKS, Outcome, Running, Wanted};
     use crate::schedule::perform::MOST_TEXT;
 
-    /// As many runs as may be, and as many again whose nodes died in a pause; names as long as they can be, and texts that JSON makes six
-    /// times as long.
+    /// The maximum number of runs, and as many again whose nodes died during a pause. Names have
+    /// the maximum length, and texts grow to six times their length in JSON.
     #[test]
     fn the_fullest_record_has_room() {
         let node = format!("{}:{}", "h".repeat(64), u32::MAX);

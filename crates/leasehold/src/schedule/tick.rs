@@ -1,15 +1,16 @@
-//! A tick: the nominal time of a run, which is its name.
+//! A tick: the nominal time of a run, which identifies it.
 
 use std::fmt;
 
 use jiff::Timestamp;
 
-/// A nominal time, in whole seconds of UTC since 1970: what a run is *for*, whenever it takes place. Shown as `2026-11-16T03:00:00Z`.
+/// A nominal time, in whole seconds since 1970 (UTC): what a run is *for*, whenever it takes place.
+/// Shown as `2026-11-16T03:00:00Z`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Tick(i64);
 
 impl Tick {
-    /// So many seconds since 1970.
+    /// This many seconds since 1970.
     pub const fn from_unix(seconds: i64) -> Self {
         Self(seconds)
     }
@@ -19,7 +20,8 @@ impl Tick {
         self.0
     }
 
-    /// Reads what [`Display`](fmt::Display) writes, or any other instant in RFC 3339. `None` if it is neither.
+    /// Parses the output of [`Display`](fmt::Display), or any other timestamp in RFC 3339. `None`
+    /// if it is neither.
     pub fn parse(text: &str) -> Option<Self> {
         text.parse::<Timestamp>().ok().map(|at| Self(at.as_second()))
     }

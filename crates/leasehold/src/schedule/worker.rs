@@ -1,4 +1,4 @@
-//! One job on one node: look, wait, take the lock, decide, run, enter the end.
+//! One job on one node: look, wait, acquire the lock, decide, run, record the end.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,21 +14,22 @@ use crate::guard::Guard;
 use crate::locks::Locks;
 use crate::logic::schedule::{self as rules, Action, Crash, Note, Overlap, Policy, Running, Scene, State, Ticks, Work};
 
-/// How often the record is looked at while nothing is due: so late at most are a resumption, a run by hand, and a jump of the engine's
-/// clock noticed.
+/// How often the record is read while nothing is due. A resumption, a manual run and a jump of the
+/// engine's clock are noticed within this time.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// How long a node that has nothing to take over stands in line before it looks whether there is something left to do.
+/// How long a node that has nothing to take over waits in the lock's queue before it checks whether
+/// there still is work.
 const IN_LINE: Duration = Duration::from_secs(10);
 
-/// For how long a call that does not wait looks whether whoever has the lock enters the run, and how often: the lock comes first, and the entry two
-/// steps later.
+/// How long, and how often, a call that does not wait checks whether the lock's holder has recorded
+/// the run: the holder acquires the lock first, and writes the entry two steps later.
 const ENTRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_millis(20));
 
-/// How long to wait after an error, at first and at most.
+/// The pause after an error: the first and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// How often whoever takes part for one tick only asks an engine that fails.
+/// How often a call for one tick only retries an engine that fails.
 const PATIENCE: u32 = 12;
 
 /// One job on one node.
@@ -39,22 +40,22 @@ pub(super) struct Worker {
     pub(super) stop: Stop,
     pub(super) policy: Policy,
     pub(super) node: String,
-    /// Since when this node knows the timetable.
+    /// Since when this node has the schedule.
     pub(super) since: i64,
-    /// No tick after this is waited for; and how long for the lock.
+    /// The limits of a call for one tick only.
     pub(super) once: Option<Once>,
 }
 
-/// How far a node goes that takes part for one tick only.
+/// The last tick that a call for one tick only waits for, and how long it waits for the lock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Once {
     pub(super) last: i64,
     pub(super) wait: Option<Duration>,
 }
 
-/// What a turn came to.
+/// The result of a turn.
 pub(super) enum Turn {
-    /// This is to be run: it stands in the record already.
+    /// Run this; the record has the run already.
     Run(Guard, Running),
     /// Look again.
     Again,
@@ -79,8 +80,8 @@ impl Worker {
         matches!(self.policy.overlap, Overlap::Allow { .. })
     }
 
-    /// Makes the job known, if it is new, from the time on that `since` makes of the engine's present one. That present time;
-    /// `None`: told to stop before that.
+    /// Makes the job known if it is new; `since` maps the engine's present time to the time from
+    /// which the job has ticks. Returns the present time. `None`: stopped before that.
     pub(super) async fn join(&mut self, since: impl Fn(i64) -> i64) -> Result<Option<i64>> {
         let mut failures = 0;
         loop {
@@ -114,14 +115,15 @@ impl Worker {
         Ok(self.store.save(loaded.version, &state).await?.then_some((state, now)))
     }
 
-    /// Pauses after an error that may pass; gives back any other.
+    /// Pauses after an error that may pass; returns any other.
     pub(super) async fn after(&self, error: Error, failures: &mut u32) -> Result<()> {
         use ErrorKind as Kind;
         let passes = match error.kind() {
-            // No waiting makes these right.
+            // Waiting does not help against these.
             Kind::InvalidUrl | Kind::UnknownScheme | Kind::FeatureDisabled | Kind::InvalidName => false,
             Kind::InvalidOption | Kind::Unsupported | Kind::Closed => false,
-            // What is refused, full or not understood today may be mended while we wait; until then nothing is run.
+            // A refusal, a full queue or an unreadable record may be fixed while we wait; until
+            // then nothing runs.
             Kind::Timeout | Kind::Corrupt | Kind::Conflict | Kind::Denied | Kind::Full | Kind::Evicted => {
                 self.once.is_none()
             }
@@ -142,7 +144,8 @@ impl Worker {
         Ok(())
     }
 
-    /// One look, and what follows from it. Ends early only where nothing is under way.
+    /// One look at the record, and what follows from it. Returns early only where nothing is in
+    /// progress.
     pub(super) async fn turn(&self) -> Result<Turn> {
         if self.stop.is_stopped() {
             return Ok(Turn::Over);
@@ -158,34 +161,38 @@ impl Worker {
         }
     }
 
-    /// What there is to do, as the record has it.
+    /// The work to do, according to the record.
     fn work(&self, loaded: &Loaded) -> Work {
-        // Somebody removed it, or it was lost: whoever takes the lock makes it anew.
+        // An operator removed the record, or it was lost: the next holder of the lock creates it
+        // again.
         let Some(mut state) = loaded.state.clone() else { return Work::Now };
-        // A record that fell behind what we have seen is mended with the next decision.
+        // A record that fell behind what we have seen is corrected with the next decision.
         let _ = loaded.seen.map(|seen| seen.restore(&mut state));
         rules::look(&state, &self.job.cron, self.schedule(), &self.policy, self.since, loaded.seconds())
     }
 
-    /// Whether a run stands in the record whose node died and which will not be run again: it is to be entered as what it is, though no
-    /// tick is due. (Whoever runs such again stands in line already.)
+    /// Whether the record lists a run whose node died and which will not run again. It must be
+    /// recorded as crashed, though no tick is due. (With retries, the nodes already wait in the
+    /// lock's queue.)
     async fn has_dead_run(&self, loaded: &Loaded) -> Result<bool> {
         let running = loaded.state.as_ref().map_or(&[][..], |state| &state.running);
         if running.is_empty() || self.policy.crash != Crash::AtMostOnce || !self.locks.capabilities().inspection {
             return Ok(false);
         }
-        // Where the tokens of holders are not shown, it is found with the next tick.
+        // Where the engine does not show the holders' tokens, the dead run is found with the next
+        // tick.
         let holders = self.holders().await?;
         Ok(holders.is_some_and(|holders| running.iter().any(|run| !holders.contains(&run.token))))
     }
 
-    /// Whether whoever stands in line has something to do when the lock is free; all but those who take part for one tick only, and neither take
-    /// over nor run what came due meanwhile.
+    /// Whether a waiter has work when it gets the lock. Only a call for one tick has none, if it
+    /// neither takes over runs nor runs ticks that came due meanwhile.
     fn has_a_turn(&self) -> bool {
         self.once.is_none() || self.policy.overlap != Overlap::Skip || self.policy.crash != Crash::AtMostOnce
     }
 
-    /// Whether whoever has the lock, for which we do not wait, does what we came for. Nothing of that stands in the record when it is granted.
+    /// Whether the holder of the lock, for which we do not wait, does what we came for. The record
+    /// may not show it yet when the lock is granted.
     async fn is_done_elsewhere(&self) -> Result<bool> {
         if self.has_a_turn() {
             return Ok(false);
@@ -204,15 +211,15 @@ impl Worker {
         }
     }
 
-    /// Whether a run goes on for which whoever takes part for one tick only does not wait: what came due meanwhile is not run, and a
-    /// call after the other would stand in line.
+    /// Whether a run is in progress that a call for one tick does not wait for: ticks that came due
+    /// meanwhile do not run, and calls would pile up in the queue.
     async fn leaves_it(&self, loaded: &Loaded) -> Result<bool> {
         let running = loaded.state.as_ref().map_or(&[][..], |state| &state.running);
         if running.is_empty() || self.has_a_turn() || !self.locks.capabilities().inspection {
             return Ok(false);
         }
         let view = self.locks.inspect(self.job.lock_name()).await?;
-        // Where tokens are not shown, whoever holds the lock is taken for the one that runs.
+        // Where the engine shows no tokens, any holder of the lock is taken for the run.
         let is_live =
             |run: &&Running| view.holders.iter().any(|party| party.token.is_none_or(|token| token.0 == run.token));
         let Some(run) = running.iter().find(is_live) else { return Ok(false) };
@@ -231,7 +238,7 @@ impl Worker {
         Ok(Turn::Again)
     }
 
-    /// Until the engine's clock shows `next`, as far as ours can tell.
+    /// Sleeps until the engine's clock shows `next`, as measured by our clock.
     async fn sleep(&self, loaded: &Loaded, next: Option<i64>, most: Duration) {
         let until = next.and_then(|next| u64::try_from(next).ok()).map(Duration::from_secs);
         let left = until.map_or(most, |until| until.saturating_sub(loaded.now)).min(most);
@@ -242,7 +249,7 @@ impl Worker {
         }
     }
 
-    /// Side by side nobody stands in line: who still holds is looked up.
+    /// With concurrent runs no node waits in the queue: it looks up the remaining holders.
     async fn watch_beside(&self, loaded: &Loaded) -> Result<Turn> {
         let holders = self.beside().await?;
         let state = loaded.state.as_ref();
@@ -255,20 +262,20 @@ impl Worker {
         Ok(Turn::Again)
     }
 
-    /// The tokens of those who hold; `None` if the engine does not show all of them.
+    /// The tokens of the holders; `None` if the engine does not show all of them.
     async fn holders(&self) -> Result<Option<Vec<u64>>> {
         let view = self.locks.inspect(self.job.lock_name()).await?;
         Ok(view.holders.iter().map(|party| Some(party.token?.0)).collect())
     }
 
-    /// The same where they must be known: whoever is not among them is taken for dead.
+    /// The same where the tokens must be known: a run that is not among them is taken for dead.
     async fn beside(&self) -> Result<Vec<u64>> {
         let unknown =
             || Error::new(ErrorKind::Unsupported, "does not show the tokens of holders, which runs side by side need");
         self.holders().await?.ok_or_else(|| self.locks.shared.locate(unknown()))
     }
 
-    /// Takes the lock and decides.
+    /// Acquires the lock and decides.
     async fn take(&self, loaded: &Loaded, leaves_line: bool) -> Result<Turn> {
         let once = self.once.and_then(|once| once.wait);
         let wait = once.or_else(|| leaves_line.then_some(IN_LINE));
@@ -295,7 +302,7 @@ impl Worker {
                     self.sleep(loaded, None, PAUSES.1).await;
                     break;
                 }
-                // Somebody else wrote: all over again.
+                // Another client wrote: start over.
                 Ok(None) => {}
                 Err(error) => self.after(error, &mut failures).await?,
             }
@@ -308,7 +315,7 @@ impl Worker {
     }
 
     async fn lock(&self, wait: Option<Duration>) -> Result<Guard> {
-        /// The options that both have.
+        /// The options that both lock types have.
         macro_rules! with_options {
             ($lock:expr) => {{
                 let mut lock = $lock;
@@ -333,10 +340,11 @@ impl Worker {
         }
     }
 
-    /// Reads the record under the lock, decides, and writes what was decided. `None`: somebody else wrote meanwhile.
+    /// Reads the record under the lock, decides, and writes the decision. `None`: another client
+    /// wrote meanwhile.
     async fn decide(&self, guard: &Guard) -> Result<Option<Action>> {
         let loaded = self.store.load().await?;
-        // After the record, so that whoever stands in it and holds is found.
+        // After the record, so that a run that is recorded and holds is found.
         let beside = if self.may_be_beside() { self.beside().await? } else { Vec::new() };
         let decision = rules::decide(
             loaded.state.as_ref(),

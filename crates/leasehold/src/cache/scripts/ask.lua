@@ -5,7 +5,8 @@ local free = lease == NOBODY or lease_until <= clock or lease == mine
 local function lend()
   lease, lease_until = mine, plus(clock, ARGV[4])
   keep_to(plus(clock, ARGV[5]))
-  -- Nobody is told that one took over from another: they look when the first one's time is over.
+  -- A reader that takes over from another sends no notification: the waiting readers look when the
+  -- first lease expires.
   had_lease = NOBODY
   save()
 end

@@ -1,4 +1,5 @@
--- ARGV: mark, token, mark for, stale for, keep for. Answers the generation, or the token of a newer writer.
+-- ARGV: mark, token, mark for, stale for, keep for. Returns the generation, or the token of a newer
+-- writer.
 if ARGV[4] < token then return { 0, token } end
 token = ARGV[4]
 bump()

@@ -1,6 +1,8 @@
--- One key's record, as logic/cache.rs has it. KEYS: the key, a hash: `m` is everything but the value, `v` the value, `w` the inboxes
--- of those who wait. ARGV: our inbox, what channels begin with, then the step's own; ids are 32 digits, times 16, tokens and
--- versions 20, so that as texts they compare as numbers do.
+-- One key's record, as in logic/cache.rs.
+-- KEYS: the key, a hash. `m` is everything but the value, `v` the value, `w` the inboxes of waiting
+-- readers.
+-- ARGV: our inbox, the prefix of channels, then the operation's own arguments. Ids have 32 digits,
+-- times 16, tokens and versions 20, so that they compare as texts like numbers.
 local NOBODY, ZERO = '00000000000000000000000000000000', '0000000000000000'
 local key, now = KEYS[1], num(clock)
 local m = call('HGET', key, 'm')
@@ -36,14 +38,14 @@ local function age(stale_for)
     call('HDEL', key, 'v')
   end
 end
--- What a load brings: data kind, data, version or '', cost, fresh for, stale for.
+-- A load's arguments: data kind, data, version or '', cost, fresh for, stale for.
 local function fill(at)
   if ARGV[at + 2] > version then version = ARGV[at + 2] end
   kind, of, fresh, cost = ARGV[at], generation, plus(clock, ARGV[at + 4]), ARGV[at + 3]
   keep_to(plus(fresh, ARGV[at + 5]))
   if kind == 'V' then call('HSET', key, 'v', ARGV[at + 1]) else call('HDEL', key, 'v') end
 end
--- Stores the record, and tells those who wait if nobody loads any more.
+-- Stores the record, and notifies waiting readers when the lease has ended.
 local function save(news)
   call('HSET', key, 'm', generation .. keep .. lease .. lease_until .. mark .. mark_until .. token .. version
     .. kind .. of .. fresh .. cost .. row_until .. clock)
@@ -58,8 +60,9 @@ local function save(news)
     end
   end
 end
--- The clock was set back, or a server took over whose clock is behind: what was left when the record was written is left from now on. Without
--- that, times would end later by as much as the clock went back: a dead loader would keep all readers waiting for so long. Generations stay.
+-- The clock was set back, or a server whose clock is behind took over: the time left when the
+-- record was written counts from now. Otherwise times would end later by that difference, and a
+-- dead loader would block all readers for that long. Generations stay.
 if written > clock then
   local ahead = num(written) - now
   local function back(until_then)

@@ -1,4 +1,4 @@
--- ARGV: lease, and what those who wait are told.
+-- ARGV: lease, and the error for waiting readers.
 if lease == ARGV[3] then
   lease, lease_until = NOBODY, ZERO
   save(ARGV[4])

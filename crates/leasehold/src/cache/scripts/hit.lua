@@ -1,4 +1,5 @@
--- Most reads end here: there is a fresh value, nobody writes, it is too early to load it anew, and the clock was not set back.
+-- Most reads end here: there is a fresh value, no client writes, it is too early to reload it, and
+-- the clock was not set back.
 do
   local found = call('HMGET', KEYS[1], 'm', 'v')
   local m = found[1]

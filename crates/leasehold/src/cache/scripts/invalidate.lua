@@ -1,4 +1,4 @@
--- ARGV: the least version, stale for, keep for.
+-- ARGV: the lowest version, stale for, keep for.
 bump()
 if ARGV[3] > version then version = ARGV[3] end
 if num(ARGV[3]) > 0 then

@@ -1,4 +1,5 @@
--- ARGV: lease, generation, and the load. Answers 0 for yes, or why not: 1 invalidated, 2 overtaken, 3 older, 4 absent.
+-- ARGV: lease, generation, and the load. Returns 0 if it was stored, or why not: 1 invalidated, 2
+-- overtaken, 3 older, 4 absent.
 if lease ~= ARGV[3] then
   if generation == ARGV[4] and mark == NOBODY then return 2 end
   return 1

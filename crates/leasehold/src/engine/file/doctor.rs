@@ -1,4 +1,5 @@
-//! What `doctor` looks at: whether the folder can keep locks, on what it lies, and whether there is room.
+//! The checks of `doctor`: whether the folder can keep locks, on which file system it is, and
+//! whether there is free space.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +11,10 @@ use crate::doctor::{Finding, Level};
 use crate::engine::EngineUrl;
 use crate::error::{Error, ErrorKind, Result};
 
-/// A lock takes a page or two; below this there is not even room for a few thousand.
+/// A lock takes a page or two; with less free space there is no room even for a few thousand locks.
 const LITTLE_ROOM: u64 = 16 * 1024 * 1024;
 
-/// Examines the folder; one that is not there yet is not made.
+/// Examines the folder. A folder that does not exist is not created.
 pub(crate) fn examine(url: &EngineUrl) -> Result<Vec<Finding>> {
     let config = Config::read(url)?;
     let (there, is_ours) = nearest(&config.dir);
@@ -33,7 +34,8 @@ pub(crate) fn examine(url: &EngineUrl) -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Without a folder in the URL each user has one of its own, and a job under another `XDG_STATE_HOME` another again.
+/// Without a folder in the URL each user has a separate one, and a job with another
+/// `XDG_STATE_HOME` has yet another.
 fn default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
     let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let others: Vec<String> = all
@@ -51,7 +53,7 @@ fn default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
     }
 }
 
-/// The folder, or the nearest above it that is there. Whether it is the folder itself.
+/// The folder, or the nearest existing one above it; and whether it is the folder itself.
 fn nearest(dir: &Path) -> (PathBuf, bool) {
     let mut above = dir.ancestors().skip(1);
     match dir.try_exists() {
@@ -59,7 +61,7 @@ fn nearest(dir: &Path) -> (PathBuf, bool) {
             let found = above.find(|dir| !dir.as_os_str().is_empty() && dir.exists());
             (found.map_or_else(|| PathBuf::from("."), Path::to_path_buf), false)
         }
-        // One that we may not look at is there, and opening it says why not.
+        // A folder that we may not look at exists, and opening it gives the reason.
         _ => (dir.to_path_buf(), true),
     }
 }
@@ -72,7 +74,8 @@ fn opened(config: &Config, shown: &str) -> Finding {
     }
 }
 
-/// A folder in which no lock was ever taken. It may be another's: nothing is made in it.
+/// A folder in which no lock was ever acquired. It may belong to another user: nothing is created
+/// in it.
 fn fit(config: &Config, dir: &Path, shown: &str) -> Finding {
     match (folder::check_root(config), access(dir, Access::WRITE_OK | Access::EXEC_OK)) {
         (Err(error), _) => refused(&error, shown),

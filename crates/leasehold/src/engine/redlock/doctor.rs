@@ -1,4 +1,4 @@
-//! What `leasehold doctor` looks at: what the URL says of the nodes together, and then each of them.
+//! The checks of `leasehold doctor`: the URL's settings for all nodes together, and then each node.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::engine::EngineUrl;
 use crate::engine::redis::doctor::voters::{self, Plan};
 use crate::error::Result;
 
-/// Examines the nodes. An even number of them is a finding here, and no error.
+/// Examines the nodes. An even number of nodes is a finding here, not an error.
 pub(crate) async fn examine(url: &EngineUrl, ttl: Duration) -> Result<Vec<Finding>> {
     let (config, even_allowed) = Config::read_any(url)?;
     let plan = Plan {

@@ -1,4 +1,4 @@
-//! What to do, with the lock in hand.
+//! What to do, while holding the lock.
 
 use super::look::floor;
 use super::seen::Seen;
@@ -6,48 +6,52 @@ use super::state::{Entry, Outcome, Running, State, Wanted};
 use super::ticks::{Due, Ticks, due};
 use super::{Crash, MOST_TICKS, Missed, Overlap, Policy};
 
-/// What is said of a run of which only the beginning is known.
+/// The note on a run of which only the start is known.
 const FORGOTTEN: &str = "or the engine has forgotten its end";
 
-/// What a decision is made from, besides the record.
+/// The input of a decision, besides the record.
 #[derive(Clone, Copy)]
 pub struct Scene<'a> {
-    /// The job's expression, and its zone.
+    /// The job's expression and its time zone.
     pub schedule: (&'a str, &'a str),
     /// Its ticks.
     pub timetable: &'a dyn Ticks,
     /// Its policies.
     pub policy: &'a Policy,
-    /// Since when this node knows the timetable: ticks before are nobody's, if it is new.
+    /// When this node first had the schedule: if the schedule is new, earlier ticks belong to no
+    /// node.
     pub since: i64,
-    /// The newest that this node has seen of the record, if any: nothing is decided below it.
+    /// The newest state of the record that this node has seen: no decision goes below it.
     pub seen: Option<Seen>,
-    /// The run of the engine's servers that told us the record, and when it began, in seconds; `None`: the engine does not say.
+    /// The server run from which the record was read, and when it began, in seconds; `None`: the
+    /// engine does not report it.
     pub run: Option<(&'a str, i64)>,
-    /// The engine's time, in milliseconds since 1970, read after the lock was granted.
+    /// The engine's time in milliseconds since 1970, read after the lock was granted.
     pub now: u64,
     /// The guard's token.
     pub token: u64,
-    /// Who we are.
+    /// The name of this node.
     pub node: &'a str,
-    /// The tokens of those who hold the lock beside us, read *after* the record; empty if nobody can.
+    /// The tokens of the other concurrent holders, read *after* the record; empty if there can be
+    /// none.
     pub beside: &'a [u64],
 }
 
-/// What is decided.
+/// The decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// The record as it is to be written, over the one that was read, before anything is run.
+    /// The new record. It replaces the one that was read, before anything runs.
     pub state: State,
     /// What to do once it is written.
     pub action: Action,
-    /// What has been decided besides.
+    /// Other decisions, to be reported.
     pub notes: Vec<Note>,
 }
 
 impl Decision {
-    /// Whether it must be written before it is acted on. A higher token alone is not worth it. What is begun is, in any case: also a run
-    /// of ours that is found in the record, since the write that brought it there did not come back as done.
+    /// Whether the record must be written before acting on the decision. A higher token alone does
+    /// not justify a write. A run that begins always does, even if our run is already in the
+    /// record: the write that added it was not confirmed.
     pub fn is_to_be_written_over(&self, before: Option<&State>) -> bool {
         let but_for_fence = |state: &State| State { fence: 0, ..state.clone() };
         matches!(self.action, Action::Start(_))
@@ -62,22 +66,23 @@ pub enum Action {
     Nothing,
     /// Run this.
     Start(Running),
-    /// Somebody with this higher token has decided meanwhile: we have lost the lock, whatever we think. Write nothing.
+    /// A node with this higher token decided meanwhile: this node has lost the lock, whatever its
+    /// guard reports. Write nothing.
     Stale(u64),
 }
 
-/// What else was decided, for people.
+/// Other decisions, for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// Ticks that will not be run.
+    /// Ticks that will not run.
     Skipped(Entry),
     /// A run whose holder died, and whether it is run again.
     Crashed(Running, bool),
-    /// The timetable is another than that of whoever decided last.
+    /// The schedule differs from the one of the node that decided last.
     Rescheduled(String),
 }
 
-/// Decides. `None`: the job is new or, if it was seen before, its record is lost.
+/// Decides. `None`: the job is new or, if this node saw it before, its record is lost.
 pub fn decide(state: Option<&State>, scene: &Scene<'_>) -> Decision {
     let is_lost = state.is_none() && scene.seen.is_some();
     let state = state.cloned().unwrap_or_else(|| anew(scene));
@@ -86,7 +91,8 @@ pub fn decide(state: Option<&State>, scene: &Scene<'_>) -> Decision {
         let fence = state.fence;
         return Decision { state, action: Action::Stale(fence), notes: Vec::new() };
     }
-    // Our own run, whose entry was written and its reply lost, or not confirmed by all who should: it is written once more.
+    // Our own run: its entry was written, but the reply was lost or not all replicas confirmed it.
+    // Write it once more.
     if let Some(ours) = state.run_of(scene.token).cloned() {
         return Decision { state, action: Action::Start(ours), notes: Vec::new() };
     }
@@ -107,7 +113,7 @@ pub fn decide(state: Option<&State>, scene: &Scene<'_>) -> Decision {
     Decision { state: desk.state, action, notes: desk.notes }
 }
 
-/// A job that has no record. One that had is taken up where we saw it last.
+/// A job without a record. If this node saw a record before, the job continues from there.
 fn anew(scene: &Scene<'_>) -> State {
     let (schedule, zone) = scene.schedule;
     match scene.seen {
@@ -131,7 +137,8 @@ impl Desk<'_> {
         seconds(self.scene.now)
     }
 
-    /// The record that we have seen is gone, and how often what came due since has begun nobody knows: the job goes on from now.
+    /// The record that we saw is gone. It is unknown how often ticks since then have begun, so the
+    /// job continues from now.
     fn give_up(&mut self) {
         let from = self.state.watermark;
         let due = due(self.scene.timetable, from, self.now(), MOST_TICKS);
@@ -140,8 +147,8 @@ impl Desk<'_> {
         self.skip_all(Outcome::Unknown, &due);
     }
 
-    /// In a run of the servers that is new to the record, whatever it does not mention may have been forgotten: up to its beginning, ticks and runs by hand
-    /// may have begun.
+    /// In a server run that is new to the record, entries may have been lost. Ticks and manual runs
+    /// up to the beginning of the server run may have begun.
     fn doubt(&mut self) {
         let Some((run, began)) = self.scene.run else { return };
         if self.state.run == run {
@@ -160,14 +167,15 @@ impl Desk<'_> {
         self.skip(Outcome::Unknown, &unknown);
     }
 
-    /// Whether what may have begun is begun again. Not where runs are side by side: there a node decides that was let in before the one that was forgotten, and its
-    /// token is lower.
+    /// Whether a tick that may have begun is begun again. Not with concurrent runs: the deciding
+    /// node may have acquired the lock before the run that was lost, so its token would be lower.
     fn begins_again(&self) -> bool {
         let beside = matches!(self.scene.policy.overlap, Overlap::Allow { .. });
         !beside && matches!(self.scene.policy.crash, Crash::Retry { attempts } if attempts > 1)
     }
 
-    /// The first begin that we know of; one that may have begun before counts as the second.
+    /// The first attempt that we know of; if the tick may have begun before, this counts as the
+    /// second.
     fn first(&self, tick: i64, manual: bool) -> Running {
         self.begin(tick, if tick <= self.state.doubt { 2 } else { 1 }, manual)
     }
@@ -177,8 +185,8 @@ impl Desk<'_> {
         Running { tick, token, node, started, attempt, manual }
     }
 
-    /// Ends the runs whose holders are dead; the answer is one to be run again. Whoever holds the lock knows that nobody else does,
-    /// but for those beside it.
+    /// Ends the runs whose holders are dead, and returns one that must run again. The holder of the
+    /// lock knows that there are no other holders but those in `beside`.
     fn bury(&mut self) -> Option<Running> {
         let mut again = None;
         let all = std::mem::take(&mut self.state.running);
@@ -188,8 +196,9 @@ impl Desk<'_> {
                 Crash::AtMostOnce => false,
                 Crash::Retry { attempts } => run.attempt < attempts && (!in_doubt || self.begins_again()),
             };
-            // One at a time, none in a pause, and none with a token below its own, which whoever was granted the lock earlier and decides later would
-            // give it: such a run stays, to be found again.
+            // One at a time, none during a pause, and none with a lower token than the dead run
+            // had: a node that was granted the lock earlier may decide later. Such a run stays in
+            // the record and is found again.
             let is_older = self.scene.token < run.token;
             let later = may_retry && (again.is_some() || self.state.paused.is_some() || is_older);
             if later || self.scene.beside.contains(&run.token) {
@@ -208,7 +217,7 @@ impl Desk<'_> {
         again
     }
 
-    /// What is run next: what somebody asked for, then what the timetable says.
+    /// The next run: first the manual runs, then the schedule.
     fn choose(&mut self) -> Option<Running> {
         if self.state.paused.is_none() {
             self.judge();
@@ -224,7 +233,8 @@ impl Desk<'_> {
         Some(self.first(tick, false))
     }
 
-    /// Judges every tick that has come due since the last time: each is queued or skipped, and none is looked at again.
+    /// Judges every tick that came due since the last time: each is queued or skipped, and none is
+    /// considered again.
     fn judge(&mut self) {
         let (schedule, zone) = self.scene.schedule;
         let floor = floor(&self.state, schedule, zone, self.scene.since);
@@ -245,7 +255,7 @@ impl Desk<'_> {
         }
         let verdicts = judge(&due.ticks, self.scene.policy, self.state.busy_until, self.now());
         if due.more {
-            // Nobody counts them: all that is known is that they are older than this.
+            // They are not counted; it is only known that they are older than this.
             self.skip(Outcome::Missed, &[due.ticks.first().map_or(newest, |oldest| oldest - 1)]);
         }
         self.skip(Outcome::Overlapped, &verdicts.overlapped);
@@ -256,7 +266,7 @@ impl Desk<'_> {
         self.skip(Outcome::Overlapped, &dropped);
     }
 
-    /// Those that are due, and that there are older ones.
+    /// Skips the due ticks, and notes whether there are older ones.
     fn skip_all(&mut self, outcome: Outcome, due: &Due) {
         if let Some(oldest) = due.ticks.first().filter(|_| due.more) {
             self.skip(outcome, &[oldest - 1]);
@@ -273,7 +283,7 @@ impl Desk<'_> {
     }
 }
 
-/// What becomes of ticks that are due.
+/// The outcome for ticks that are due.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Verdicts {
     run: Vec<i64>,

@@ -37,7 +37,7 @@ fn skipped(decision: &Decision) -> Vec<(Outcome, i64, u32)> {
     decision.notes.iter().filter_map(entry).collect()
 }
 
-/// Everything that is run until nothing is left, each run taking no time.
+/// Runs until nothing is left; each run takes no time.
 fn drain(mut state: State, policy: &Policy, now: i64) -> (State, Vec<i64>) {
     let mut run = Vec::new();
     for token in state.fence + 1.. {
@@ -81,7 +81,8 @@ fn a_clock_that_goes_back_fires_nothing_and_moves_nothing() {
     assert_eq!(started(&decide(Some(&done.reset(300)), &scene(&PLAIN, 360, 10))), Some((360, 1)));
 }
 
-/// Side by side, whoever was granted the lock earlier may decide later, when a run with a higher token has died already.
+/// With concurrent runs, a node that was granted the lock earlier may decide later, when a run with
+/// a higher token has already died.
 #[test]
 fn a_dead_run_is_never_run_again_with_a_lower_token() {
     let policy = Policy { crash: Crash::Retry { attempts: 2 }, overlap: Overlap::Allow { max: 2 }, ..PLAIN };
@@ -93,7 +94,7 @@ fn a_dead_run_is_never_run_again_with_a_lower_token() {
     assert_eq!(started(&late), Some((120, 2)));
 }
 
-/// What a run that ended by the wrong clock left is no run that goes on.
+/// The end of a run in the future, left by a wrong clock, does not count as a run in progress.
 #[test]
 fn after_a_reset_nothing_overlaps_with_a_run_that_ended_in_the_future() {
     let begun = decide(Some(&at(5940)), &scene(&PLAIN, 6000, 1)).state;
@@ -104,13 +105,13 @@ fn after_a_reset_nothing_overlaps_with_a_run_that_ended_in_the_future() {
         let decision = decide(Some(&reset), &scene(&Policy { overlap, ..PLAIN }, 360, 2));
         assert_eq!((started(&decision), skipped(&decision)), (Some((360, 1)), Vec::new()), "{overlap:?}");
     }
-    // A run that ended in the past is left where it is.
+    // The end of a run in the past stays as it is.
     assert_eq!(State { busy_until: 7, ..at(6000) }.reset(300).busy_until, 7);
 }
 
 #[test]
 fn missed_ticks_are_skipped_made_up_for_once_or_all_up_to_a_limit() {
-    // Ten hours away; the last tick is 40 s old.
+    // The node was away for ten hours; the last tick is 40 s old.
     let (state, now) = (at(60), 36_100);
     let decision = decide(Some(&state), &scene(&PLAIN, now, 1));
     assert_eq!(started(&decision), None);
@@ -122,7 +123,7 @@ fn missed_ticks_are_skipped_made_up_for_once_or_all_up_to_a_limit() {
     assert_eq!(run, [35_940, 36_000, 36_060]);
     assert_eq!(after.watermark, 36_060);
     assert_eq!(after.history.first().map(|entry| (entry.outcome, entry.count)), Some((Outcome::Missed, 597)));
-    // One that is in time is run in any case, and makes up for the others.
+    // A tick that is in time runs in any case, and replaces the others.
     assert_eq!(drain(state.clone(), &PLAIN, 36_080).1, [36_060]);
     assert_eq!(drain(state, &once, 36_080).1, [36_060]);
 }
@@ -159,7 +160,7 @@ fn what_waits_is_run_though_it_is_late_by_then() {
     let queue = Policy { overlap: Overlap::Queue, ..PLAIN };
     let state = decide(Some(&at(0)), &scene(&queue, 60, 1)).state;
     let state = state.finished(1, Outcome::Done, "", 400_000).unwrap();
-    // The second run of the queue begins long after, and nothing of it is missed.
+    // The second run of the queue begins long after, and counts as not missed.
     let second = decide(Some(&state), &scene(&queue, 400, 2));
     assert_eq!((started(&second), second.state.queue.len()), (Some((120, 1)), 4));
     let state = second.state.finished(2, Outcome::Done, "", 900_000).unwrap();
@@ -201,7 +202,7 @@ fn of_parallel_runs_only_those_that_hold_no_more_are_dead() {
     assert_eq!(started(&decision), Some((60, 2)), "one is taken over");
     let running: Vec<_> = decision.state.running.iter().map(|run| run.token).collect();
     assert_eq!(running, [2, 3, 4], "the other waits for the next who comes");
-    // A lower token than the last is nothing to wonder at there.
+    // With concurrent runs, a lower token than the last is normal.
     assert_eq!(started(&decide(Some(&state), &Scene { beside: &[1, 3], ..scene(&allow, 190, 2) })), Some((120, 1)));
 }
 
@@ -253,7 +254,7 @@ fn a_new_timetable_does_not_fire_what_it_would_have_fired_before() {
     let decision = decide(Some(&hourly), &fresh);
     assert_eq!((decision.action, decision.state.watermark), (Action::Nothing, 7000));
     assert!(matches!(&decision.notes[..], [Note::Rescheduled(from)] if from == "@hourly"));
-    // A node that has had this timetable all along goes on with it beside others that have not.
+    // A node that always had this schedule continues with it beside nodes that had another.
     let before = decide(Some(&hourly), &Scene { since: 100, ..scene(&PLAIN, 7030, 1) });
     assert_eq!(started(&before), Some((7020, 1)));
 }

@@ -1,4 +1,4 @@
-//! Servers that forget what they answered, and tell in which run they are.
+//! Servers that lose acknowledged writes, and report their server run.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn scene<'a>(policy: &'a Policy, run: (&'a str, i64), now: i64, token: u64) -> S
     Scene { schedule, timetable, policy, since: 0, seen: None, run, now, token, node: "n", beside: &[] }
 }
 
-/// A job whose ticks up to `watermark` were judged in this run.
+/// A job whose ticks up to `watermark` were judged in this server run.
 fn at(watermark: i64, run: &str) -> State {
     State { watermark, run: run.to_owned(), ..State::new(NAME.0, NAME.1, 0) }
 }
@@ -40,7 +40,7 @@ fn what_came_due_before_the_run_began_is_unknown_and_what_came_after_is_run() {
     let decision = decide(Some(&at(60, "first")), &scene(&ONCE, ("second", 190), 250, 1));
     assert_eq!((unknown(&decision), started(&decision)), (vec![(180, 2)], Some((240, 1))));
     assert_eq!((decision.state.run.as_str(), decision.state.doubt), ("second", 190));
-    // A tick in the second in which the run began may have been begun before.
+    // A tick in the same second as the beginning of the server run may have begun before.
     let decision = decide(Some(&at(60, "first")), &scene(&ONCE, ("second", 180), 185, 1));
     assert_eq!((unknown(&decision), started(&decision)), (vec![(180, 2)], None));
 }
@@ -49,7 +49,7 @@ fn what_came_due_before_the_run_began_is_unknown_and_what_came_after_is_run() {
 fn in_the_run_of_the_record_nothing_is_in_doubt() {
     let decision = decide(Some(&at(60, "first")), &scene(&ONCE, ("first", 1000), 130, 1));
     assert_eq!((unknown(&decision), started(&decision)), (vec![], Some((120, 1))));
-    // An engine that does not tell its runs leaves the record's alone.
+    // An engine that does not report its server runs leaves the record's unchanged.
     let silent = Scene { run: None, ..scene(&ONCE, ("", 0), 130, 1) };
     let decision = decide(Some(&at(60, "first")), &silent);
     assert_eq!((started(&decision), decision.state.run.as_str()), (Some((120, 1)), "first"));
@@ -75,7 +75,7 @@ fn retry_begins_again_with_another_attempt() {
     assert_eq!(started(&decision), Some((120, 2)));
     let ended = decision.state.finished(2, Outcome::Done, "", 193_000).unwrap();
     assert_eq!(started(&decide(Some(&ended), &scene(&RETRY, ("second", 130), 194, 3))), Some((180, 1)));
-    // One attempt in all is none that is left.
+    // With a limit of one attempt, no attempt is left.
     let one = Policy { crash: Crash::Retry { attempts: 1 }, ..RETRY };
     assert_eq!(unknown(&decide(Some(&before), &scene(&one, ("second", 130), 170, 1))), [(60, 1), (120, 1)]);
 }
@@ -94,7 +94,7 @@ fn a_pause_or_an_end_in_the_new_run_takes_no_doubt_away() {
 
 #[test]
 fn a_clock_that_was_set_back_takes_no_doubt_away_but_a_reset_does() {
-    // It began at 1000, and the clock shows 130 now.
+    // The server run began at 1000, and the clock shows 130 now.
     let decision = decide(Some(&at(60, "first")), &scene(&ONCE, ("second", 1000), 130, 1));
     assert_eq!((unknown(&decision), started(&decision)), (vec![(120, 1)], None));
     let later = decide(Some(&decision.state), &scene(&ONCE, ("second", 1000), 190, 2));
@@ -105,7 +105,7 @@ fn a_clock_that_was_set_back_takes_no_doubt_away_but_a_reset_does() {
 
 #[test]
 fn a_job_whose_record_is_gone_does_not_begin_what_came_before_the_run() {
-    // As a call of the system's cron that was started for 180.
+    // As a `run --once-per` call by the system's cron for 180.
     let call = Scene { since: 179, ..scene(&ONCE, ("second", 182), 183, 1) };
     let decision = decide(None, &call);
     assert_eq!((unknown(&decision), started(&decision)), (vec![(180, 1)], None));
@@ -122,7 +122,7 @@ fn a_run_without_an_end_says_that_it_may_have_had_one() {
 }
 
 proptest! {
-    /// Whatever the record says, at most once is at most once: nothing that may have begun is begun.
+    /// Whatever the record contains, at most once holds: no tick that may have begun is begun.
     #[test]
     fn no_tick_up_to_the_beginning_of_the_run_begins(
         (watermark, mut queue) in (0i64..3000, prop::collection::vec(0i64..3000, 0..4)),
@@ -134,7 +134,7 @@ proptest! {
         let decision = decide(record.as_ref(), &scene(&ONCE, ("second", began), now, 1));
         prop_assert!(started(&decision).is_none_or(|(tick, attempt)| tick > began && attempt == 1));
         prop_assert!(decision.state.queue.iter().all(|tick| *tick > began));
-        // And each is judged: it is entered, or it is to be run.
+        // Each is judged: it is in the history, or it will run.
         let again = decide(Some(&decision.state), &scene(&ONCE, ("second", began), now, 2));
         prop_assert_eq!(again.state.watermark, decision.state.watermark);
     }

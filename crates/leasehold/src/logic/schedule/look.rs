@@ -1,4 +1,4 @@
-//! Whether there is something to do, before the lock is asked for.
+//! Whether there is work, before a node requests the lock.
 
 use super::state::State;
 use super::ticks::Ticks;
@@ -7,21 +7,21 @@ use super::{Crash, Policy};
 /// What a node does next about a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// Something is due: take the lock and decide.
+    /// Something is due: acquire the lock and decide.
     Now,
-    /// A run goes on that must be taken over if its holder dies: stand in the lock's line.
+    /// A run in progress must be taken over if its holder dies: wait for the lock.
     Watch,
-    /// Nothing before this tick, if there is any.
+    /// Nothing before this tick, if there is one.
     Idle(Option<i64>),
 }
 
-/// Below this tick nothing is due for a node that has known its timetable since `since`.
+/// Nothing up to this tick is due for a node that has had its schedule since `since`.
 pub(super) fn floor(state: &State, schedule: &str, zone: &str, since: i64) -> i64 {
-    // Ticks of another timetable were never this one's to run.
+    // Ticks of another schedule never belonged to this one.
     if state.schedule == schedule && state.zone == zone { state.watermark } else { state.watermark.max(since) }
 }
 
-/// What there is to do at `now`, as the record has it.
+/// The work at `now`, according to the record.
 pub fn look(
     state: &State,
     timetable: &dyn Ticks,

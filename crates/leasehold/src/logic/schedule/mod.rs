@@ -1,14 +1,15 @@
-//! Which tick of a job is run, skipped, queued or tried again. Pure: a record and the engine's time in, a record and an action
-//! out. The protocol around it is in `schedule`.
+//! Which ticks of a job run, are skipped, are queued or are retried. Pure: a record and the
+//! engine's time in, a record and an action out. The `schedule` module has the protocol around it.
 //!
-//! Every tick is judged once: the watermark is the newest that was, and whatever was chosen to run and has not begun stands in
-//! the record's queue. So a tick cannot fire again, whoever looks, however late, however often.
+//! Every tick is judged once. The watermark is the newest tick that was judged; ticks that were
+//! chosen to run and have not begun are in the record's queue. So a tick cannot fire twice,
+//! whichever node looks, however late and however often.
 //!
-//! - [`state`]: what the record of a job says.
-//! - [`mod@look`]: whether there is something to do, before the lock is asked for.
-//! - [`mod@decide`]: what to do, with the lock in hand.
-//! - [`seen`]: what a node remembers of the record, in case the engine does not.
-//! - [`state`] also has the run of the servers in which the record was decided: in another one, what it does not mention may have been forgotten.
+//! - [`state`]: the content of a job's record, including the server run in which it was decided. A
+//!   read in another server run may miss entries that were lost.
+//! - [`mod@look`]: whether there is work, before a node requests the lock.
+//! - [`mod@decide`]: what to do, while holding the lock.
+//! - [`seen`]: what a node remembers of the record, in case the engine loses it.
 //! - [`ticks`]: the nominal times.
 
 pub mod decide;
@@ -30,42 +31,43 @@ pub use self::seen::Seen;
 pub use self::state::{Entry, Outcome, Running, State, VERSION, Wanted};
 pub use self::ticks::{Due, Ticks, due};
 
-/// What becomes of a run whose holder died.
+/// What happens to a run whose holder died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// It is not run again: a tick begins at most once.
     AtMostOnce,
-    /// It is run again, with a higher token, until it has begun this often.
+    /// It is run again with a higher token, until it has begun this many times.
     Retry {
-        /// How often it may begin in all.
+        /// How many times it may begin in total.
         attempts: u32,
     },
 }
 
-/// What becomes of ticks that nobody ran in time.
+/// What happens to ticks that no node ran in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// They are not run.
     Skip,
-    /// One run makes up for all of them: the newest missed tick, unless one that is in time runs anyway.
+    /// One run replaces all of them: the newest missed tick, unless a tick that is in time runs
+    /// anyway.
     Once,
-    /// Each is run, in order, but only the newest of them.
+    /// Each is run, in order, but only the newest ones.
     All {
-        /// How many at most.
+        /// The maximum number.
         limit: u32,
     },
 }
 
-/// What becomes of ticks that come due while a run goes on.
+/// What happens to ticks that come due during a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
     /// They are not run.
     Skip,
-    /// They are run afterwards, one after the other.
+    /// They run afterwards, one after the other.
     Queue,
-    /// They run beside it.
+    /// They run concurrently.
     Allow {
-        /// How many runs there are at most at the same time; at most [`MOST_BESIDE`].
+        /// The maximum number of concurrent runs; at most [`MOST_BESIDE`].
         max: u32,
     },
 }
@@ -79,15 +81,15 @@ pub struct Policy {
     pub missed: Missed,
     /// See [`Overlap`].
     pub overlap: Overlap,
-    /// How many seconds late a tick may be and still be run as if in time.
+    /// How many seconds late a tick may be and still count as in time.
     pub grace: i64,
 }
 
-/// How many ticks are looked back at, and wait, at most.
+/// The maximum number of past ticks that are considered, and that wait.
 pub const MOST_TICKS: usize = 1000;
 
-/// How many runs there may be at the same time: each stands in the record, which has at most 64 KiB.
+/// The maximum number of concurrent runs: the record lists each of them and has at most 64 KiB.
 pub const MOST_BESIDE: u32 = 64;
 
-/// How many seconds a watermark may be ahead of the engine's clock before somebody should be told.
+/// By how many seconds a watermark may be ahead of the engine's clock before this is reported.
 pub const AHEAD: i64 = 60;

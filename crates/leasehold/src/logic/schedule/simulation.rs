@@ -1,6 +1,6 @@
-//! A few nodes that take the steps of the protocol in any order, are killed and stopped between any two of them, lose replies, and
-//! whose engine's clock jumps, or whose server forgets what it answered last, and lets nobody new in while leases may last. What they decide is the real
-//! thing.
+//! A few nodes take the steps of the protocol in any order. Between any two steps they may be
+//! killed or suspended, and replies may be lost. The engine's clock jumps, or its server loses its
+//! latest writes and grants no new lock while leases may last. The decisions are the real code.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ const TIMETABLE: Every = Every(PERIOD);
 const NAME: (&str, &str) = ("@every 10s", "UTC");
 const NODES: usize = 3;
 
-/// Where a node stands.
+/// The state of a node.
 #[derive(Clone, Debug)]
 enum Step {
     /// Reads the record, without a lock.
@@ -26,19 +26,19 @@ enum Step {
     Read {
         token: u64,
     },
-    /// Has read this version, and looks who holds the lock beside it.
+    /// Has read this version, and looks for concurrent holders.
     Beside {
         token: u64,
         over: u64,
         state: Option<Box<State>>,
-        /// In which run that was read.
+        /// The server run in which that was read.
         run: (String, i64),
     },
     /// Has decided over this version, and writes.
     Write {
         token: u64,
         over: u64,
-        /// In this run only.
+        /// In this server run only.
         run: (String, i64),
         decision: Box<Decision>,
     },
@@ -47,7 +47,6 @@ enum Step {
         token: u64,
         run: Running,
     },
-    /// Runs.
     Run {
         token: u64,
         left: u8,
@@ -66,18 +65,17 @@ enum Step {
     },
 }
 
-/// What happens next.
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// A node takes its next step; `lost`: the reply to its write does not come.
+    /// A node takes its next step; `lost`: the reply to its write is lost.
     Step { node: usize, lost: bool },
-    /// A node dies, and another begins in its place. The lock is free at once.
+    /// A node dies, and another starts in its place. The lock is free at once.
     Kill { node: usize },
-    /// A node stands still for longer than its lease: the lock is free, and it does not know.
+    /// A node is suspended for longer than its lease: the lock is free, and the node does not know.
     Stall { node: usize },
-    /// The engine's clock goes on, or back.
+    /// The engine's clock advances, or goes back.
     Clock { by: i64 },
-    /// The server begins a new run, without the last so many writes.
+    /// The server begins a new run, without its last `writes` writes.
     Forget { writes: usize },
 }
 
@@ -85,19 +83,19 @@ struct World {
     policy: Policy,
     now: i64,
     record: Option<(u64, State)>,
-    /// All that was written and is not forgotten, oldest first.
+    /// All writes that are not lost, oldest first.
     written: Vec<(u64, State)>,
-    /// The highest version: it never comes back.
+    /// The highest version: it is never used again.
     versions: u64,
-    /// The number of the server's run, and when it began.
+    /// The name of the server run, and when it began.
     run: (String, i64),
-    /// Whether the engine tells that.
+    /// Whether the engine reports that.
     tells: bool,
     /// Nodes and their tokens; more than one only with `Overlap::Allow`.
     holders: Vec<(usize, u64)>,
     token: u64,
     nodes: Vec<(Step, i64)>,
-    /// Every begin: tick, token.
+    /// Every start: tick and token.
     begun: Vec<(i64, u64)>,
     watermark: i64,
 }
@@ -106,7 +104,7 @@ impl World {
     fn new(policy: Policy) -> Self {
         let now = 1000;
         let nodes = vec![(Step::Look, now); NODES];
-        // Made by whoever came first.
+        // Created by the first node.
         let run = ("1".to_owned(), now);
         let record = Some((1, State { run: run.0.clone(), ..State::new(NAME.0, NAME.1, now) }));
         let written = Vec::from_iter(record.clone());
@@ -169,7 +167,8 @@ impl World {
         }
     }
 
-    /// Who holds the lock goes on by its own clock, and until then nobody else is let in.
+    /// A holder continues by its own clock; until its lease is over, the lock is not granted to
+    /// others.
     fn forget(&mut self, writes: usize) {
         self.written.truncate(self.written.len().saturating_sub(writes));
         self.record = self.written.last().cloned();
@@ -193,7 +192,7 @@ impl World {
         let next = match step {
             Step::Look => {
                 let work = self.read().1.map(|state| look(state, &TIMETABLE, NAME, &self.policy, since, self.now));
-                // Whoever finds no record makes one.
+                // A node that finds no record creates one.
                 if matches!(work, None | Some(Work::Now | Work::Watch)) { Step::Line } else { Step::Look }
             }
             Step::Line if self.is_full() => Step::Line,
@@ -215,7 +214,7 @@ impl World {
                 let decision = decide(state.as_deref(), &Scene { run: told, ..self.scene(token, since, &beside) });
                 match decision.action {
                     Action::Stale(_) => Step::Release { token },
-                    // Side by side, writes that say nothing would be in the way of others for ever.
+                    // With concurrent runs, writes that change nothing would block others forever.
                     _ if !decision.is_to_be_written_over(state.as_deref()) => Step::Release { token },
                     _ => Step::Write { token, over, run, decision: Box::new(decision) },
                 }
@@ -225,7 +224,7 @@ impl World {
                 match (self.write(over, &decision.state, lost), decision.action) {
                     (Some(true), Action::Start(run)) => Step::Begin { token, run },
                     (Some(true), _) => Step::Release { token },
-                    // Read again: the token tells whether it was ours.
+                    // Read again: the token shows whether the write was ours.
                     _ => Step::Read { token },
                 }
             }
@@ -234,7 +233,7 @@ impl World {
                 Step::Run { token, left: 2 }
             }
             Step::Begin { token, .. } => Step::Release { token },
-            // Whoever has lost the lock leaves the run to whoever finds it.
+            // A node that lost the lock leaves the run to the node that finds it.
             Step::Run { token, .. } if !self.holds(node, token) => Step::Release { token },
             Step::Run { token, left: 0 } => Step::Finish { token },
             Step::Run { token, left } => Step::Run { token, left: left - 1 },
@@ -258,7 +257,7 @@ impl World {
         self.nodes[node].0 = next;
     }
 
-    /// Lets everybody go on undisturbed, for long enough.
+    /// Lets all nodes continue undisturbed, for long enough.
     fn settle(&mut self) {
         for round in 0..20_000 {
             self.step(round % NODES, false);
@@ -274,7 +273,7 @@ impl World {
     }
 }
 
-/// With a server that forgets.
+/// With a server that loses writes.
 fn losses() -> impl Strategy<Value = Vec<Event>> {
     let forget = (0usize..6).prop_map(|writes| Event::Forget { writes });
     let wipe = Just(Event::Forget { writes: usize::MAX });
@@ -347,12 +346,12 @@ proptest! {
         }
         world.settle();
         for (tick, tokens) in world.begins() {
-            // How often it began before, those who retry do not know.
+            // With retries, the number of lost starts is unknown.
             let once = policy.crash == Crash::AtMostOnce || policy.crash == Crash::Retry { attempts: 1 };
             prop_assert!(!once || tokens.len() == 1, "{} began with {:?}", tick, tokens);
             prop_assert!(tokens.is_sorted_by(|a, b| a < b), "{} began with {:?}", tick, tokens);
         }
-        // Whatever was due is judged.
+        // Every due tick is judged.
         let state = world.record.map(|(_, state)| state).unwrap();
         prop_assert!(state.watermark + PERIOD > world.now, "{} at {}", state.watermark, world.now);
     }
@@ -381,14 +380,14 @@ proptest! {
     }
 }
 
-/// Without word of the server's runs the same loss runs a tick again.
+/// If the engine does not report its server runs, the same loss runs a tick again.
 #[test]
 fn a_server_that_forgets_and_does_not_tell_has_a_tick_begin_twice() {
     let policy = Policy { crash: Crash::AtMostOnce, missed: Missed::Skip, overlap: Overlap::Skip, grace: 20 };
     for tells in [false, true] {
         let mut world = World { tells, ..World::new(policy) };
         world.happen(Event::Clock { by: PERIOD });
-        // All but the first write are forgotten once the tick has run.
+        // All writes but the first are lost once the tick has run.
         for _ in 0..40 {
             world.step(0, false);
         }

@@ -1,107 +1,110 @@
-//! What the record of a job says.
+//! The content of a job's record.
 
 use serde::{Deserialize, Serialize};
 
 /// The layout that this code reads and writes.
 pub const VERSION: u32 = 1;
 
-/// How many entries the history keeps. A record has at most 64 KiB, of which the ticks that wait may take 12.
+/// How many entries the history keeps. A record has at most 64 KiB, of which waiting ticks may take
+/// 12.
 pub const HISTORY: usize = 20;
 
-/// How many requests to run at once may wait.
+/// How many manual runs may wait.
 pub const MOST_WANTED: usize = 20;
 
-/// Everything that a fleet knows about a job. Times are the engine's; ticks in seconds, moments in milliseconds since 1970.
+/// Everything that a fleet knows about a job. All times are the engine's: ticks in seconds, other
+/// times in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct State {
     /// The layout.
     pub v: u32,
-    /// The expression of whoever decided last.
+    /// The expression of the node that decided last.
     pub schedule: String,
-    /// Its zone.
+    /// The time zone of the expression.
     pub zone: String,
-    /// From when on the job is known: older ticks are not its own.
+    /// When the job became known: older ticks do not belong to it.
     pub since: i64,
     /// The newest tick that was judged.
     pub watermark: i64,
-    /// How often the watermark was set anew by hand: it falls for no other reason.
+    /// How many times an operator reset the watermark: it falls for no other reason.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub resets: u32,
-    /// The run of the engine's servers in which it was last decided, where the engine tells; empty: not known. A record that is read in another run may lack what was
-    /// written last.
+    /// The server run in which the record was last decided, if the engine reports it; empty: not
+    /// known. In another server run, the latest writes to the record may be lost.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub run: String,
-    /// When that run began: ticks up to this may have begun before, and have been forgotten.
+    /// When that server run began: ticks up to this time may have begun before, and the entry may
+    /// be lost.
     #[serde(default, skip_serializing_if = "is_nought")]
     pub doubt: i64,
     /// The highest token that decided.
     pub fence: u64,
-    /// When the last run ended: a tick not after it came due while it went on.
+    /// When the last run ended: a tick up to this time came due during the run.
     #[serde(default)]
     pub busy_until: u64,
-    /// Since when, and by whom, nothing is begun.
+    /// Since when the job is paused, and by which client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<Wanted>,
     /// Ticks that were chosen to run and have not begun.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub queue: Vec<i64>,
-    /// Runs that somebody asked for by hand.
+    /// Manual runs that were requested.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub wanted: Vec<Wanted>,
     /// Runs that have begun and not ended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub running: Vec<Running>,
-    /// What has become of ticks, newest last.
+    /// The outcomes of ticks, newest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub history: Vec<Entry>,
 }
 
-/// Something that somebody asked for.
+/// A request by an operator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Wanted {
     /// When, in seconds.
     pub at: i64,
-    /// Who.
+    /// The client that made it.
     pub by: String,
 }
 
 /// A run that has begun.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Running {
-    /// What it is for.
+    /// The tick that it is for.
     pub tick: i64,
-    /// Under which token.
+    /// The token it holds.
     pub token: u64,
-    /// Where.
+    /// The node that runs it.
     pub node: String,
-    /// Since when.
+    /// When it began.
     pub started: u64,
-    /// The how manyth begin of this tick, from 1.
+    /// The attempt number of this tick, from 1.
     pub attempt: u32,
-    /// Whether somebody asked for it by hand; it has nothing to do with the timetable then.
+    /// Whether it was requested manually; it then does not belong to the schedule.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub manual: bool,
 }
 
-/// What has become of a tick.
+/// The outcome of a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Outcome {
-    /// It was run, and went well.
+    /// It ran and succeeded.
     Done,
-    /// It was run, and said that it failed.
+    /// It ran and reported a failure.
     Failed,
-    /// Its holder died in mid-run.
+    /// Its holder died during the run.
     Crashed,
-    /// Its holder lost the lock in mid-run, or was told to stop, and stopped it.
+    /// Its holder lost the lock during the run, or had to stop, and stopped the run.
     Lost,
-    /// It ran longer than it may, and was stopped.
+    /// It exceeded its maximum time and was stopped.
     TimedOut,
-    /// A run was going on.
+    /// Another run was in progress.
     Overlapped,
-    /// Nobody ran it in time.
+    /// No node ran it in time.
     Missed,
-    /// The engine may have forgotten what became of it: it may have been run or not, and is not run (again).
+    /// The engine may have lost its outcome: it may have run or not, and is not run (again).
     Unknown,
 }
 
@@ -120,27 +123,27 @@ impl Outcome {
         }
     }
 
-    /// Whether there was a run for sure.
+    /// Whether there certainly was a run.
     pub fn has_run(self) -> bool {
         !matches!(self, Self::Overlapped | Self::Missed | Self::Unknown)
     }
 }
 
-/// A line of the history.
+/// An entry of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Entry {
-    /// Which tick; the newest of those that were not run.
+    /// The tick; if several ticks were not run, the newest of them.
     pub tick: i64,
-    /// What has become of it.
+    /// Its outcome.
     pub outcome: Outcome,
-    /// How many ticks this is about; more than one only of those that were not run.
+    /// How many ticks the entry covers; more than one only for ticks that were not run.
     pub count: u32,
     /// The run, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<Running>,
-    /// When this was entered.
+    /// When this entry was written.
     pub at: u64,
-    /// What the run said of its failure.
+    /// The error text of the run.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub text: String,
 }
@@ -156,7 +159,7 @@ fn is_nought(number: &i64) -> bool {
 }
 
 impl State {
-    /// A job that is new at `since`: it has no ticks before.
+    /// A job that is new at `since`: it has no ticks before that.
     pub fn new(schedule: &str, zone: &str, since: i64) -> Self {
         Self {
             v: VERSION,
@@ -182,14 +185,15 @@ impl State {
         self.running.iter().find(|run| run.token == token)
     }
 
-    /// Enters a line into the history, and forgets the oldest.
+    /// Adds an entry to the history and drops the oldest.
     pub(super) fn enter(&mut self, entry: Entry) {
         self.history.push(entry);
         let surplus = self.history.len().saturating_sub(HISTORY);
         self.history.drain(..surplus);
     }
 
-    /// A run has ended. `None` if it is not there any more: somebody took it for dead, and what it says comes too late.
+    /// Ends a run. `None` if the run is no longer listed: another node took it for dead, and its
+    /// outcome comes too late.
     #[must_use]
     pub fn finished(&self, token: u64, outcome: Outcome, text: &str, now: u64) -> Option<Self> {
         let at = self.running.iter().position(|run| run.token == token)?;
@@ -200,7 +204,7 @@ impl State {
         Some(state)
     }
 
-    /// Nothing is begun from now on. `None` if that is so already.
+    /// Pauses the job: nothing begins from now on. `None` if it is already paused.
     #[must_use]
     pub fn pause(&self, by: &str, now: i64) -> Option<Self> {
         if self.paused.is_some() {
@@ -209,14 +213,15 @@ impl State {
         Some(Self { paused: Some(Wanted { at: now, by: by.to_owned() }), ..self.clone() })
     }
 
-    /// Goes on with the next tick: those of the pause are not made up for. `None` if there was no pause.
+    /// Resumes with the next tick; ticks of the pause are not made up for. `None` if it was not
+    /// paused.
     #[must_use]
     pub fn resume(&self, now: i64) -> Option<Self> {
         self.paused.as_ref()?;
         Some(Self { paused: None, watermark: self.watermark.max(now), ..self.clone() })
     }
 
-    /// One more run, as soon as may be. `None` if too many wait already.
+    /// Requests one more run, as soon as possible. `None` if too many wait already.
     #[must_use]
     pub fn run_now(&self, by: &str, now: i64) -> Option<Self> {
         if self.wanted.len() >= MOST_WANTED {
@@ -227,8 +232,9 @@ impl State {
         Some(state)
     }
 
-    /// Begins anew at `now`: for a watermark that a wrong clock left in the future. What waited is forgotten, and so is a run that ended
-    /// in the future: every tick until then would count as overlapped. So is a doubt about the future.
+    /// Restarts the schedule at `now`, for a watermark that a wrong clock left in the future. It
+    /// drops what waited. An end of a run in the future is reduced to `now`, or every tick until
+    /// then would count as overlapped. A `doubt` in the future is reduced, too.
     #[must_use]
     pub fn reset(&self, now: i64) -> Self {
         let resets = self.resets.saturating_add(1);
@@ -237,7 +243,8 @@ impl State {
         Self { watermark: now, resets, since: now, doubt, busy_until, queue, wanted, ..self.clone() }
     }
 
-    /// How many seconds the watermark is ahead of the engine's clock, if that is more than two clocks may differ.
+    /// By how many seconds the watermark is ahead of the engine's clock, if that is more than two
+    /// clocks may differ.
     pub fn ahead(&self, now: i64) -> Option<i64> {
         Some(self.watermark.saturating_sub(now)).filter(|by| *by > super::AHEAD)
     }

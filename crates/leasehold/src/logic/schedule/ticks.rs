@@ -1,6 +1,6 @@
-//! Nominal times, in seconds of UTC since 1970.
+//! Nominal times, in seconds since 1970 (UTC).
 
-/// A timetable. `next` must not depend on anything but `after`, and must be the smallest tick above it.
+/// A schedule. `next` must depend on `after` only, and must return the smallest tick above it.
 pub trait Ticks {
     /// The first tick after `after`.
     fn next(&self, after: i64) -> Option<i64>;
@@ -9,13 +9,14 @@ pub trait Ticks {
 /// Ticks that are due.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Due {
-    /// The newest of them, oldest first.
+    /// The newest of them, in ascending order.
     pub ticks: Vec<i64>,
-    /// Whether there are older ones that were left off.
+    /// Whether older ones were left out.
     pub more: bool,
 }
 
-/// The newest `most` ticks after `after` and not after `until`. Looks at few more than it gives, however long that time is.
+/// The newest `most` ticks after `after` and up to `until`. Examines few more than it returns,
+/// however long that time is.
 pub fn due(timetable: &dyn Ticks, after: i64, until: i64, most: usize) -> Due {
     let mut window = 3600;
     loop {
@@ -42,7 +43,7 @@ pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Every so many seconds.
+    /// Every this many seconds.
     #[derive(Clone, Copy, Debug)]
     pub(crate) struct Every(pub(crate) i64);
 

@@ -1,4 +1,4 @@
-//! Asking one server, with a bound on each answer. A refusal is an answer like any other.
+//! Queries to one server, each with a timeout. A refusal is an answer like any other.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -11,15 +11,16 @@ use super::super::config::Config;
 use super::super::error::plain;
 use crate::clock::Clock;
 
-/// A server that does not answer a small question within this is as good as away.
+/// A server that does not answer a small query within this time counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why something is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum No {
-    /// The server, or a proxy before it, says no: a permission, an unknown command, a state that it is in.
+    /// The server, or a proxy before it, refuses: a missing permission, an unknown command, the
+    /// server's state.
     Refused(String),
-    /// It did not answer.
+    /// It did not respond.
     Lost(String),
 }
 
@@ -40,7 +41,7 @@ impl fmt::Display for No {
 /// A fact, or why it is not known.
 pub(crate) type Known<T> = Result<T, No>;
 
-/// A connection that is asked. Once it did not answer, it is not asked again: the report must come to an end.
+/// A connection for queries. After a timeout it is not used again: the report must come to an end.
 #[derive(Clone)]
 pub(crate) struct Link {
     connection: MultiplexedConnection,
@@ -77,7 +78,7 @@ pub(crate) async fn ask<T: FromRedisValue>(link: &Link, command: &Cmd) -> Known<
     }
 }
 
-/// A command from its words.
+/// A command with these words.
 pub(crate) fn words(words: &[&str]) -> Cmd {
     let mut command = Cmd::new();
     command.arg(words);

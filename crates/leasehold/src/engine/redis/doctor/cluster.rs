@@ -1,4 +1,4 @@
-//! What the nodes of a cluster say of it, and each of them.
+//! Each cluster node's view of the cluster, and its own facts.
 
 use std::ops::RangeInclusive;
 
@@ -19,9 +19,9 @@ pub(crate) struct Member {
     pub(crate) id: String,
     pub(crate) address: Option<Address>,
     pub(crate) is_master: bool,
-    /// Whose replica it is.
+    /// The id of its master, if it is a replica.
     pub(crate) follows: Option<String>,
-    /// Whether the others think that it is away.
+    /// Whether other nodes consider it unreachable.
     pub(crate) failing: bool,
     pub(crate) slots: Vec<RangeInclusive<u16>>,
 }
@@ -45,7 +45,7 @@ pub(super) async fn examine(config: &Config, listed: &[Address], aim: &Aim) -> V
     }
     findings.extend(rules::cluster::all(&views));
     let Some(members) = views.iter().find_map(|view| view.members.as_ref().ok()) else {
-        // Without the cluster's word, what is listed is all that is known.
+        // Without the cluster's own list, only the listed servers are known.
         let servers: Vec<_> = listed.iter().map(|one| (one.clone(), Expected::Any, Vec::new())).collect();
         findings.extend(gather::servers(config, &servers, aim, None).await);
         return findings;
@@ -77,7 +77,7 @@ fn member(line: &str, asked: &Address) -> Option<Member> {
     let ranges = words.get(8..).unwrap_or_default().iter().filter_map(|word| range(word));
     Some(Member {
         id: id.to_owned(),
-        // Nobody has told a node its own address before the first other one came.
+        // A node learns its own address only when the first other node joins.
         address: address(place).or_else(|| has("myself").then(|| asked.clone())),
         is_master: has("master"),
         follows: (follows != "-").then(|| follows.to_owned()),
@@ -95,7 +95,7 @@ fn address(place: &str) -> Option<Address> {
     (!host.is_empty()).then(|| Address { host: host.to_owned(), port })
 }
 
-/// `5`, `0-5460`; slots on the move, `[93-<-id]`, count for whom they belong to.
+/// `5`, `0-5460`; slots that migrate, `[93-<-id]`, count for their present owner.
 fn range(word: &str) -> Option<RangeInclusive<u16>> {
     let (first, last) = word.split_once('-').unwrap_or((word, word));
     Some(first.parse().ok()?..=last.parse().ok()?)

@@ -1,4 +1,4 @@
-//! What is known of a deployment: plain data, which the rules judge.
+//! The known facts of a deployment: plain data that the rules judge.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,21 +7,21 @@ use super::super::config::{Config, Protocol};
 use super::ask::{Known, No};
 use super::keys::Keys;
 
-/// What the user wants of the deployment.
+/// The user's requirements of the deployment.
 #[derive(Clone, Debug)]
 pub(crate) struct Aim {
     pub(crate) ttl: Duration,
     pub(crate) prefix: String,
-    /// The textbook's one string key: no queues, no messages.
+    /// The textbook lock, a single string key: no queues, no notifications.
     pub(crate) simple: bool,
-    /// A server that may have forgotten leases waits for the longest.
+    /// Strict mode: a server that may have lost leases waits for the longest.
     pub(crate) strict: bool,
-    /// How many replicas must have a grant.
+    /// How many replicas must confirm a grant.
     pub(crate) replicas: u32,
     pub(crate) kind: Kind,
 }
 
-/// What the URL says that there is.
+/// The topology, according to the URL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Single,
@@ -43,12 +43,12 @@ impl Aim {
         }
     }
 
-    /// Leases are renewed this often.
+    /// How often leases are renewed.
     pub(crate) fn renewal(&self) -> Duration {
         self.ttl / 3
     }
 
-    /// The permissions that a user needs, as `ACL SETUSER` takes them.
+    /// The permissions that a user needs, in the syntax of `ACL SETUSER`.
     pub(crate) fn permissions(&self) -> String {
         if self.kind == Kind::Redlock {
             return format!(
@@ -82,25 +82,25 @@ impl Info {
     }
 }
 
-/// One replica, as its master sees it.
+/// One replica, as its master reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Follower {
     pub(crate) address: String,
     pub(crate) online: bool,
-    /// Seconds since it last said how far it is.
+    /// Seconds since it last reported its offset.
     pub(crate) lag: u64,
 }
 
-/// How far the server's clock is from ours.
+/// The difference between the server's clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockGap {
-    /// Microseconds that it is ahead of ours.
+    /// How many microseconds it is ahead of ours.
     pub(crate) ahead: i64,
-    /// How wrong that may be: half of a round trip.
+    /// The error of that: half of a round trip.
     pub(crate) error: Duration,
 }
 
-/// How long small questions took.
+/// The durations of small queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trips {
     pub(crate) count: usize,
@@ -108,45 +108,46 @@ pub(crate) struct Trips {
     pub(crate) p99: Duration,
 }
 
-/// One line of the slow log.
+/// One entry of the slow log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Slow {
     /// Seconds since 1970, on the server's clock.
     pub(crate) at: u64,
     pub(crate) took: Duration,
-    /// Only the command's name: its arguments are nobody's business.
+    /// Only the command's name: its arguments are private.
     pub(crate) command: String,
 }
 
-/// A message that was sent to ourselves.
+/// A message that we sent to ourselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Echo {
-    /// How many the server says it reached.
+    /// How many receivers the server reported.
     pub(crate) receivers: u64,
     pub(crate) heard: bool,
 }
 
-/// What only a master can be asked: it writes, or it is about the locks themselves.
+/// Facts that only a master can provide: they need writes, or are about the locks themselves.
 #[derive(Clone, Debug)]
 pub(crate) struct MasterFacts {
-    /// A script that writes, reads and removes the keys of locks.
+    /// The result of a script that writes, reads and removes the keys of locks.
     pub(crate) layout: Known<()>,
-    /// `None` where no messages are needed.
+    /// `None` where no notifications are needed.
     pub(crate) echo: Option<Known<Echo>>,
-    /// Whether it tells of keys that change; `None` where nobody asks for it.
+    /// Whether it reports changes of keys (client tracking); `None` where the engine does not use
+    /// that.
     pub(crate) tracking: Option<Known<()>>,
     /// `None` where any key may be a lock.
     pub(crate) keys: Option<Known<Keys>>,
-    /// What strict mode has on record; `None` where nobody asks for it.
+    /// The record of strict mode; `None` where the engine does not use it.
     pub(crate) epoch: Option<Known<Epoch>>,
 }
 
-/// What strict mode has on record of a server.
+/// The record that strict mode keeps on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Epoch {
-    /// The server's time, in us.
+    /// The server's time in microseconds.
     pub(crate) now: u64,
-    /// As `scripts/strict.lua` writes it; `None` if there is nothing.
+    /// In the format of `scripts/strict.lua`; `None` if there is no record.
     pub(crate) record: Option<String>,
 }
 
@@ -177,7 +178,7 @@ impl Node {
         self.info(key)?.parse().map_err(|_| No::missing(key))
     }
 
-    /// What `CONFIG GET` says.
+    /// The answer to `CONFIG GET`.
     pub(crate) fn setting(&self, key: &'static str) -> Known<&str> {
         match self.settings.get(key) {
             Some(Ok(value)) => Ok(value),
@@ -186,7 +187,7 @@ impl Node {
         }
     }
 
-    /// A number that `CONFIG GET` says.
+    /// A number from `CONFIG GET`.
     pub(crate) fn set_number(&self, key: &'static str) -> Known<u64> {
         self.setting(key)?.parse().map_err(|_| No::missing(key))
     }
@@ -199,7 +200,7 @@ impl Node {
         Ok(followers.collect())
     }
 
-    /// Whether nothing is lost in a restart, which is so only if each write is on disk before it is answered.
+    /// Whether a restart loses nothing. That requires that each write is on disk before its reply.
     pub(crate) fn forgets_nothing(&self) -> Known<bool> {
         Ok(self.number("aof_enabled")? == 1 && self.setting("appendfsync")? == "always")
     }

@@ -1,4 +1,4 @@
-//! Everything that one server tells of itself.
+//! All facts about one server.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
@@ -16,7 +16,7 @@ use super::{keys, probe, sample};
 use crate::doctor::Finding;
 use crate::error::Result;
 
-/// The settings that the rules ask for.
+/// The settings that the rules need.
 const SETTINGS: [&str; 10] = [
     "maxmemory",
     "maxmemory-policy",
@@ -30,10 +30,10 @@ const SETTINGS: [&str; 10] = [
     "cluster-require-full-coverage",
 ];
 
-/// Asks one server for everything. In a cluster, `slots` are those that it serves.
+/// Asks one server for all facts. In a cluster, `slots` are the slots that it serves.
 ///
 /// # Errors
-/// Only if it cannot be reached at all.
+/// Only if it is unreachable.
 pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &[RangeInclusive<u16>]) -> Result<Node> {
     let link = &Link::new(config, connect::node(config, address, None).await?);
     let info = ask::<String>(link, &words(&["INFO"])).await.map(|text| Info::read(&text));
@@ -43,7 +43,8 @@ pub(super) async fn node(config: &Config, address: &Address, aim: &Aim, slots: &
         settings.insert(key, setting(link, key).await);
     }
     let (scripts, script_time) = (probe::scripts(link).await, probe::script_time(link).await);
-    // What is not known to be a replica is asked as a master: a replica then refuses, which is known, too.
+    // If the role is unknown, the server is asked as a master: a replica then refuses, which is a
+    // fact, too.
     let master = match is_master {
         Ok(false) => None,
         _ => Some(master(config, address, link, aim, slots).await),
@@ -69,7 +70,7 @@ async fn master(
     aim: &Aim,
     slots: &[RangeInclusive<u16>],
 ) -> MasterFacts {
-    // Nobody is told anything by the textbook's lock, nor by one server of several.
+    // The textbook lock sends no notifications, and neither does one server of several.
     let tells = !aim.simple && aim.kind != Kind::Redlock;
     MasterFacts {
         layout: probe::layout(link, aim, slots).await,
@@ -109,7 +110,7 @@ fn slow(line: &[Value]) -> Option<Slow> {
     Some(Slow { at: number(1)?, took: Duration::from_micros(number(2)?), command })
 }
 
-/// The replicas that follow a server, where it tells of them: one of them may take its place.
+/// The replicas of a server, if it reports them: one of them may be promoted.
 pub(super) async fn replicas(config: &Config, address: &Address) -> Vec<Address> {
     let Ok(connection) = connect::node(config, address, None).await else { return Vec::new() };
     let info = ask::<String>(&Link::new(config, connection), &words(&["INFO", "replication"])).await;
@@ -124,14 +125,14 @@ fn replica(line: &str) -> Option<Address> {
     Some(Address { host: of("ip")?.to_owned(), port: of("port")?.parse().ok()? })
 }
 
-/// How many servers are asked at the same time.
+/// How many servers are asked concurrently.
 const AT_ONCE: usize = 8;
 
-/// A server to be asked, what it should be, and the slots that it serves.
+/// A server to ask, its expected role, and the slots that it serves.
 pub(super) type Server = (Address, Expected, Vec<RangeInclusive<u16>>);
 
-/// Asks servers and judges them, alone and beside each other. `silence` is how long a master must be silent before another
-/// takes its place, where that is not a setting of the servers.
+/// Asks servers and judges them, one by one and in comparison. `silence` is how long a master must
+/// be unreachable before another is promoted, where the servers have no setting for it.
 pub(super) async fn servers(config: &Config, servers: &[Server], aim: &Aim, silence: Option<Duration>) -> Vec<Finding> {
     let (mut findings, mut nodes) = (Vec::new(), Vec::new());
     for some in servers.chunks(AT_ONCE) {

@@ -1,4 +1,4 @@
-//! The keys below our prefix: which of them no lock of ours has written, and which will never go away.
+//! The keys with our prefix: which of them our locks did not write, and which will never expire.
 
 use futures_util::future::join_all;
 
@@ -6,16 +6,16 @@ use super::super::wire;
 use super::ask::{Known, Link, ask, words};
 use super::facts::{Aim, Kind};
 
-/// How many keys are looked at, and how far the keyspace is walked for them.
+/// How many keys are examined, and how far the keyspace is scanned for them.
 const MOST_KEYS: usize = 2_000;
 const MOST_STEPS: usize = 300;
-/// How many keys of all one step of the walk passes.
+/// How many keys one step of the scan covers.
 const STRIDE: &str = "1000";
 /// How many examples are shown.
 const EXAMPLES: usize = 3;
 
-/// Looks at a key in one moment: its type, how its lock stands, how many fields it has, when it goes, and whether the time of a
-/// holder that is there alone is over.
+/// Examines a key atomically: its type, the state of its lock, the number of fields, its TTL, and
+/// whether the lease of a single holder has expired.
 const LOOK: &str = "\
 local kind = redis.call('TYPE', KEYS[1]).ok
 local hash = kind == 'hash'
@@ -30,7 +30,7 @@ end
 local fields = hash and redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], 'x') or 0
 return {kind, main, fields, redis.call('PTTL', KEYS[1]), over}";
 
-/// Less of it: where servers vote, a lock is a string.
+/// The same with fewer facts: on a server that votes, a lock is a string.
 const LOOK_AT_VOTES: &str = "return {redis.call('TYPE', KEYS[1]).ok, '', 0, redis.call('PTTL', KEYS[1]), 0}";
 
 /// Some keys of a kind.
@@ -49,44 +49,44 @@ impl Group {
     }
 }
 
-/// What was found below the prefix.
+/// The result of the scan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Keys {
-    /// How many were looked at.
+    /// How many keys were examined.
     pub(crate) seen: usize,
-    /// Whether these are all.
+    /// Whether these are all keys.
     pub(crate) all: bool,
-    /// Where a lock's record would be, and of another type.
+    /// At the key of a lock's record, but of another type.
     pub(crate) wrong_type: Group,
-    /// Nothing of ours.
+    /// Keys that are not ours.
     pub(crate) foreign: Group,
-    /// Ours, and without a TTL.
+    /// Our keys without a TTL.
     pub(crate) immortal: Group,
-    /// Locks of which a part is missing, or left over.
+    /// Locks of which a part is missing or left over.
     pub(crate) orphans: Group,
-    /// Locks whose holder's time is over, and that nobody has wanted since.
+    /// Locks whose holder's lease has expired, and that no client has requested since.
     pub(crate) ended: Group,
 }
 
-/// What stands at a key.
+/// The content of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) kind: String,
-    /// A hash's field `m`: how a lock stands.
+    /// A hash's field `m`: the state of a lock.
     pub(crate) main: Vec<u8>,
-    /// How many fields a hash has.
+    /// The number of fields of a hash.
     pub(crate) fields: u64,
     pub(crate) ttl_ms: i64,
-    /// Whether its only holder's time is over.
+    /// Whether the lease of its only holder has expired.
     pub(crate) over: bool,
 }
 
 impl Keys {
-    /// Takes one more key into account, of a server that votes: a lock is a string, `<prefix>q<name>`. What `redis:` keeps below the
-    /// same prefix has other names.
+    /// Adds one more key of a server that votes: a lock is a string, `<prefix>q<name>`. The keys of
+    /// `redis:` with the same prefix have other names.
     pub(crate) fn judge_vote(&mut self, prefix: &str, key: &[u8], look: &Look) {
         if look.kind == "none" {
-            return; // It has gone meanwhile.
+            return; // It has disappeared meanwhile.
         }
         self.seen += 1;
         let expected = match key.get(prefix.len()..).unwrap_or_default() {
@@ -101,25 +101,27 @@ impl Keys {
         }
     }
 
-    /// Takes one more key into account.
+    /// Adds one more key.
     ///
-    /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one), and is the only field; or with
-    /// R, and each claim has a field beside it. A record is a string, `<prefix>r…`, and stays. `<prefix>b…` (bundles), `<prefix>e` and `<prefix>s` are strings, the last two with a
-    /// slot's tag behind in a cluster. So are the locks of Redlock below the same prefix, `<prefix>q<name>`.
+    /// A lock is a hash, `<prefix>l…`. Its field `m` begins with F (free), H or B (held by one) and
+    /// is the only field; or it begins with R, and each claim has a field beside it. A record is a
+    /// string, `<prefix>r…`, and stays. `<prefix>b…` (bundles), `<prefix>e` and `<prefix>s` are
+    /// strings, the last two followed by a slot's tag in a cluster. So are the locks of Redlock
+    /// with the same prefix, `<prefix>q<name>`.
     pub(crate) fn judge(&mut self, prefix: &str, key: &[u8], look: &Look) {
         if look.kind == "none" {
-            return; // It has gone meanwhile.
+            return; // It has disappeared meanwhile.
         }
         self.seen += 1;
         let rest = key.get(prefix.len()..).unwrap_or_default();
         let expected = match rest {
             [b'l', b'{' | b'=' | b'~', ..] => "hash",
-            // A record: it stays, and what is in it is not ours to judge.
+            // A record: it stays, and its content is not ours to judge.
             [b'r', b'{' | b'=' | b'~', ..] if look.kind == "string" => return,
             [b'r', b'{' | b'=' | b'~', ..] => "string",
             [b'e' | b's'] | [b'e' | b's', b'{', ..] => "string",
             [b'b', number @ ..] if number.len() == 32 => "string",
-            // A lock of `redlock:`, which this server votes for, too.
+            // A lock of `redlock:`, for which this server votes, too.
             [b'q', _, ..] => "string",
             _ => return self.foreign.add(key),
         };
@@ -143,7 +145,7 @@ impl Keys {
     }
 }
 
-/// Walks the keys below our prefix, within bounds.
+/// Scans the keys with our prefix, within limits.
 pub(crate) async fn look(link: &Link, aim: &Aim) -> Known<Keys> {
     let (mut keys, prefix) = (Keys::default(), &aim.prefix);
     let script = if aim.kind == Kind::Redlock { LOOK_AT_VOTES } else { LOOK };

@@ -1,7 +1,8 @@
-//! What `leasehold doctor` looks at: `gather` asks, `rules` judge, and nothing else decides.
+//! The checks of `leasehold doctor`: `gather` asks the servers, and `rules` judge the answers.
 //!
-//! The probes do what a lock does, below the engine's own prefix, under names that nobody has, and leave nothing behind. All
-//! else is read only, and bounded: at most 100 pings, 128 lines of the slow log, 2000 keys of ours among 300,000 of all.
+//! The probes do what a lock does, with the engine's own prefix and names that no client uses, and
+//! leave nothing behind. Everything else is read only and limited: at most 100 pings, 128 entries
+//! of the slow log, and 2000 keys of ours among 300,000 of all.
 
 mod ask;
 mod cluster;

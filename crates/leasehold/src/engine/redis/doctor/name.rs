@@ -4,12 +4,13 @@ use std::ops::RangeInclusive;
 
 use super::super::wire;
 
-/// A lock name that nobody has, in one of these slots; in any if there are none.
+/// A lock name that no client uses, in one of these slots; in any slot if there are none.
 pub(crate) fn nobodys_name(slots: &[RangeInclusive<u16>]) -> String {
     let random = crate::random::bits();
     let mut names = (0u32..).map(|turn| format!("leasehold-doctor-{random:032x}-{turn}"));
     let fits = |name: &String| slots.is_empty() || slots.iter().any(|range| range.contains(&wire::slot(name)));
-    // Even a single slot is found among so many, as good as always; if not, the probe says MOVED.
+    // So many names practically always include one for even a single slot; if not, the probe gets
+    // MOVED.
     names.by_ref().take(400_000).find(fits).unwrap_or_else(|| format!("leasehold-doctor-{random:032x}"))
 }
 

@@ -13,13 +13,13 @@ use super::ask::{Known, Link, No, ask, words};
 use super::facts::{Aim, Echo, Epoch, Kind};
 use super::name::nobodys_name;
 
-/// A message that takes longer than this does not come.
+/// Timeout of a message.
 const ECHO_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The digest of `return 1`.
 const RETURN_1: &str = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
 
-/// How a script goes on after a refusal, and remembers the first one.
+/// Lets a script continue after a refusal, and keeps the first one.
 const TRY: &str = "\
 local there, no = 0, nil
 local function try(...)
@@ -29,7 +29,7 @@ local function try(...)
 end
 ";
 
-/// The keys of three locks, written, read and removed in one moment: nobody sees them.
+/// The keys of three locks, written, read and removed atomically: no client sees them.
 const LAYOUT: &str = "\
 for _, key in ipairs(KEYS) do
   try('HSET', key, 'm', 'F', 'x', '1')
@@ -40,13 +40,14 @@ end
 if no then return no end
 return there == 3 and 1 or 0";
 
-/// The same for the textbook's lock.
+/// The same for the textbook lock.
 const SIMPLE_LAYOUT: &str = "\
 redis.call('SET', KEYS[1], 'x', 'NX', 'PX', 10000)
 if redis.call('GET', KEYS[1]) ~= 'x' then return 0 end
 return redis.call('DEL', KEYS[1])";
 
-/// The same for one of several servers that vote, and what strict mode keeps beside the locks.
+/// The same for one of several servers that vote, and for the keys that strict mode keeps beside
+/// the locks.
 const VOTE_LAYOUT: &str = "\
 try('TIME')
 for _, key in ipairs(KEYS) do
@@ -58,19 +59,19 @@ end
 if no then return no end
 return there == #KEYS and 1 or 0";
 
-/// Both ways in which scripts are run; the first stores it for the second.
+/// Both ways to run a script; the first stores it for the second.
 pub(super) async fn scripts(link: &Link) -> Known<()> {
     one(ask(link, &words(&["EVAL", "return 1", "0"])).await?)?;
     one(ask(link, &words(&["EVALSHA", RETURN_1, "0"])).await?)
 }
 
-/// The server's clock, inside a script.
+/// The server's clock, within a script.
 pub(super) async fn script_time(link: &Link) -> Known<()> {
     one(ask(link, &words(&["EVAL", "return redis.call('TIME')[1] and 1", "0"])).await?)
 }
 
-/// The keys of locks of nobody. A server alone is asked to change several at once, as renewals do; a node of a cluster only
-/// has those of one slot in one script.
+/// The keys of probe locks. A single server must change several at once, as renewals do; a node of
+/// a cluster has only the keys of one slot in one script.
 pub(super) async fn layout(link: &Link, aim: &Aim, slots: &[RangeInclusive<u16>]) -> Known<()> {
     let (prefix, name) = (&aim.prefix, nobodys_name(slots));
     let tries = |rest: &str| [TRY, rest].concat();
@@ -92,14 +93,14 @@ pub(super) async fn layout(link: &Link, aim: &Aim, slots: &[RangeInclusive<u16>]
     one(ask(link, &command).await?)
 }
 
-/// What strict mode knows of the server, and the time to compare it with.
+/// The record that strict mode keeps on the server, and the time to compare it with.
 pub(super) async fn epoch(link: &Link, aim: &Aim) -> Known<Epoch> {
     let record: Option<String> = ask(link, &words(&["GET", &wire::beside(&aim.prefix, 'e', None)])).await?;
     let (seconds, micros): (u64, u64) = ask(link, &words(&["TIME"])).await?;
     Ok(Epoch { now: seconds * 1_000_000 + micros, record })
 }
 
-/// Whether the server tells of keys that change.
+/// Whether the server reports changes of keys.
 pub(super) async fn tracking(link: &Link) -> Known<()> {
     let _: String = ask(link, &words(&["CLIENT", "TRACKING", "ON", "OPTIN"])).await?;
     let _: String = ask(link, &words(&["CLIENT", "TRACKING", "OFF"])).await?;
@@ -110,7 +111,7 @@ fn one(answer: i64) -> Known<()> {
     if answer == 1 { Ok(()) } else { Err(No::Refused(format!("the script answered {answer} instead of 1"))) }
 }
 
-/// Sends ourselves a message from within a script, as a release does.
+/// Sends a message to ourselves from within a script, as a release does.
 pub(super) async fn echo(link: &Link, config: &Config, address: &Address, aim: &Aim) -> Known<Echo> {
     let channel = format!("{}idoctor-{:032x}", aim.prefix, crate::random::bits());
     let (post, mut inbox) = mpsc::unbounded_channel();

@@ -1,4 +1,4 @@
-//! How far a server is from us, in time: its clock against ours, and the way there and back.
+//! A server's clock compared with ours, and its round-trip times.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,12 +6,12 @@ use super::ask::{Known, Link, No, ask, words};
 use super::facts::{ClockGap, Trips};
 use crate::clock::Clock;
 
-/// How many samples, and how long they may take together.
+/// How many samples to take, and how long that may take in total.
 const CLOCK_SAMPLES: usize = 15;
 const TRIP_SAMPLES: usize = 100;
 const MOST: Duration = Duration::from_secs(3);
 
-/// The server's clock against ours: the sample with the shortest way is the best.
+/// The server's clock compared with ours: the sample with the shortest round trip is the best.
 pub(super) async fn clock(link: &Link) -> Known<ClockGap> {
     let clock = Clock::system();
     let start = clock.now();
@@ -31,14 +31,14 @@ pub(super) async fn clock(link: &Link) -> Known<ClockGap> {
     best.ok_or_else(|| No::missing("the time"))
 }
 
-/// Our own wall clock, in microseconds since 1970. No lock rests on it; it is only compared.
+/// Our own wall clock, in microseconds since 1970. No lock relies on it; it is only compared.
 #[allow(clippy::disallowed_methods, reason = "it is what the server's clock is compared with")]
 fn wall() -> i64 {
     let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The way there and back, many times.
+/// Many round trips.
 pub(super) async fn trips(link: &Link) -> Known<Trips> {
     let clock = Clock::system();
     let start = clock.now();

@@ -1,4 +1,4 @@
-//! What the Sentinels say of a master, and the servers that they name.
+//! The Sentinels' views of a master, and the servers that they name.
 
 use std::collections::HashMap;
 
@@ -17,11 +17,11 @@ use crate::error::Result;
 #[derive(Clone, Debug)]
 pub(crate) struct Sentinel {
     pub(crate) address: String,
-    /// Where it says that the master is.
+    /// The master's address, according to this Sentinel.
     pub(crate) master: Known<String>,
-    /// What it knows of the master: `quorum`, `num-other-sentinels`, `down-after-milliseconds`, …
+    /// Its facts about the master: `quorum`, `num-other-sentinels`, `down-after-milliseconds`, …
     pub(crate) about: Known<HashMap<String, String>>,
-    /// Whether enough of them are there to agree on a failover.
+    /// Whether enough Sentinels are reachable to agree on a failover.
     pub(crate) quorum: Known<String>,
 }
 
@@ -32,7 +32,7 @@ impl Sentinel {
     }
 }
 
-/// A Sentinel's view, and whom else it names.
+/// A Sentinel's view, and the other servers that it names.
 struct Heard {
     view: Sentinel,
     master: Option<Address>,
@@ -49,7 +49,8 @@ pub(super) async fn examine(config: &Config, listed: &[Address], name: &str, aim
     others.sort();
     others.dedup();
     others.retain(|other| !asked.contains(other) && !heard.iter().any(|one| one.view.address == other.to_string()));
-    // One that the URL does not name may go by two addresses, so those that answer are enough.
+    // A Sentinel that the URL does not name may have two addresses, so the ones that answer are
+    // enough.
     listen(config, &others, name, &mut heard, &mut Vec::new()).await;
     asked.extend(others);
 

@@ -1,4 +1,4 @@
-//! Several independent servers that vote on each lock: each of them, and all beside each other.
+//! Several independent servers that vote on each lock: each of them, and all in comparison.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -14,31 +14,31 @@ use crate::error::Result;
 use crate::logic::lease::Drift;
 use crate::logic::quorum::Quorum;
 
-/// How long a name is looked up.
+/// Timeout of a name lookup.
 const LOOK_UP: Duration = Duration::from_secs(5);
 
-/// What the URL says of them together.
+/// The settings in the URL for all servers together.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) quorum: Quorum,
-    /// Whether an even number is wanted.
+    /// Whether an even number is intended.
     pub(crate) even_allowed: bool,
     pub(crate) node_timeout: Duration,
     pub(crate) drift: Drift,
-    /// The longest lease, for which a server abstains that may have forgotten some.
+    /// The longest lease: the length of the cool-down of a server that may have lost leases.
     pub(crate) strict: Option<Duration>,
 }
 
-/// One of them.
+/// One server.
 #[derive(Debug)]
 pub(crate) struct Voter {
     pub(crate) address: Address,
-    /// Where its name leads to.
+    /// The addresses of its name.
     pub(crate) places: Vec<IpAddr>,
     pub(crate) answer: Result<Node>,
 }
 
-/// Asks all of them at once, and judges them.
+/// Asks all servers concurrently, and judges them.
 pub(in crate::engine) async fn examine(nodes: &[Arc<Config>], plan: &Plan, ttl: Duration) -> Vec<Finding> {
     let Some(first) = nodes.first() else { return Vec::new() };
     let aim = &Aim::new(first, ttl, Kind::Redlock);
@@ -54,7 +54,7 @@ async fn voter(config: &Config, address: &Address, aim: &Aim) -> Voter {
     Voter { address: address.clone(), places, answer }
 }
 
-/// Where a name leads to; nowhere, if nobody knows.
+/// The addresses of a name; none if the lookup fails.
 async fn places(config: &Config, address: Address) -> Vec<IpAddr> {
     let look = move || (address.host.as_str(), address.port).to_socket_addrs().map(Vec::from_iter);
     match config.clock.timeout(LOOK_UP, tokio::task::spawn_blocking(look)).await {

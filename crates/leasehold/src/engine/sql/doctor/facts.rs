@@ -1,4 +1,4 @@
-//! What is known of a database: plain data, which the rules judge.
+//! The known facts of a database: plain data that the rules judge.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +10,13 @@ use super::super::{Dialect, error};
 /// Why something is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum No {
-    /// The server does not let this user see it.
+    /// The server denies this user access to it.
     Denied(String),
-    /// It cannot be reached, or did not answer.
+    /// It is unreachable, or did not respond.
     Lost(String),
-    /// It does not tell this.
+    /// The server does not reveal it.
     Missing(String),
-    /// It was not asked, because of something else that was found.
+    /// It was not asked because of another finding.
     Unasked(&'static str),
 }
 
@@ -49,19 +49,19 @@ impl fmt::Display for No {
 /// A fact, or why it is not known.
 pub(super) type Known<T> = Result<T, No>;
 
-/// What the user wants of the database.
+/// The user's requirements of the database.
 #[derive(Clone, Debug)]
 pub(super) struct Aim {
     pub(super) dialect: Dialect,
     pub(super) ttl: Duration,
     pub(super) technique: Technique,
     pub(super) connections: u64,
-    /// `pooler=transaction`: nothing is kept in a session, and nothing set there.
+    /// `pooler=transaction`: nothing is kept or set in a session.
     pub(super) pooler: bool,
-    /// Waiters look by themselves: `wake=poll`.
+    /// Waiters poll: `wake=poll`.
     pub(super) polls: bool,
     pub(super) clock_skew: Duration,
-    /// The command that shows how the tables are made.
+    /// The command that prints the statements that create the tables.
     pub(super) ddl: String,
 }
 
@@ -71,13 +71,13 @@ impl Aim {
         self.ttl / 3
     }
 
-    /// Whether the lock lives in a session, and ends with it.
+    /// Whether the lock belongs to a session, and ends with it.
     pub(super) fn is_held_in_session(&self) -> bool {
         self.technique != Technique::Row
     }
 }
 
-/// All of it.
+/// All facts.
 #[derive(Clone, Debug)]
 pub(super) struct Facts {
     pub(super) aim: Aim,
@@ -91,7 +91,7 @@ pub(super) struct Server {
     pub(super) seen: Result<Seen, Closed>,
 }
 
-/// Why a server let nobody in.
+/// Why a server accepted no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
     Away(String),
@@ -100,7 +100,7 @@ pub(super) enum Closed {
     Crowded(String),
 }
 
-/// Names and their values, as `SHOW VARIABLES`, `SHOW STATUS` or `pg_settings` have them.
+/// Names and values, from `SHOW VARIABLES`, `SHOW STATUS` or `pg_settings`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Values(pub(super) BTreeMap<String, String>);
 
@@ -109,7 +109,7 @@ impl Values {
         self.0.get(key).map(String::as_str).ok_or_else(|| No::missing(key))
     }
 
-    /// A number; of one with a fraction, the whole part.
+    /// A number; the integer part if it has a fraction.
     pub(super) fn number(&self, key: &str) -> Known<i64> {
         let text = self.text(key)?;
         text.split('.').next().unwrap_or_default().parse().map_err(|_| No::missing(key))
@@ -120,28 +120,28 @@ impl Values {
     }
 }
 
-/// What a server that let us in is like.
+/// The facts of a server that accepted a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) version: Known<String>,
     pub(super) settings: Known<Values>,
     /// MySQL only: `SHOW GLOBAL STATUS`.
     pub(super) status: Known<Values>,
-    /// Which server it is, whatever its address.
+    /// The identity of the server, whatever its address.
     pub(super) identity: Known<String>,
     /// PostgreSQL only: whether it is a standby.
     pub(super) in_recovery: Known<bool>,
-    /// How many connections there are, of all users.
+    /// The number of connections of all users.
     pub(super) in_use: Known<i64>,
-    /// How many replicas take what it writes.
+    /// The number of connected replicas.
     pub(super) replicas: Known<i64>,
-    /// What stands between us and the server.
+    /// The pooler or proxy before the server.
     pub(super) between: Known<Between>,
     pub(super) clock: Known<ClockGap>,
     pub(super) trips: Known<Trips>,
     /// The tables that the technique needs.
     pub(super) tables: Vec<Table>,
-    /// A lock that was taken and rolled back.
+    /// The result of a lock that was acquired and rolled back.
     pub(super) trial: Known<()>,
     pub(super) rows: Known<Rows>,
 }
@@ -168,7 +168,7 @@ impl Seen {
         self.is_on("wsrep_on") == Ok(true)
     }
 
-    /// What keeps it from taking writes, if anything does.
+    /// What makes the server read-only, if anything does.
     pub(super) fn read_only(&self, dialect: Dialect) -> Known<Option<String>> {
         if dialect == Dialect::Postgres {
             if self.in_recovery.clone()? {
@@ -177,7 +177,7 @@ impl Seen {
             let marked = self.is_on("default_transaction_read_only") == Ok(true);
             return Ok(marked.then(|| "default_transaction_read_only is on".into()));
         }
-        // Not each of them is in each kind of server.
+        // Not every kind of server has all of these variables.
         let mut on = Vec::new();
         for key in ["read_only", "super_read_only", "innodb_read_only", "transaction_read_only", "tx_read_only"] {
             if self.is_on(key) == Ok(true) || self.setting(key).is_ok_and(|value| value.starts_with("READ_ONLY")) {
@@ -189,26 +189,26 @@ impl Seen {
     }
 }
 
-/// What stands between us and the server.
+/// The pooler or proxy before the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Between {
     Nothing,
-    /// A pooler that gives each transaction another session.
+    /// A pooler that may use another session for each transaction.
     Transactions,
-    /// A proxy of this name.
+    /// A proxy with this name.
     Proxy(&'static str),
 }
 
-/// How far a server's clock is from ours.
+/// The difference between a server's clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockGap {
-    /// Microseconds that it is ahead of ours.
+    /// How many microseconds it is ahead of ours.
     pub(super) ahead: i64,
-    /// How wrong that may be: half of the shortest round trip.
+    /// The error of that: half of the shortest round trip.
     pub(super) error: Duration,
 }
 
-/// How long answers took.
+/// The durations of queries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trips {
     pub(super) count: usize,
@@ -228,28 +228,28 @@ impl Trips {
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     pub(super) name: String,
-    /// The columns that it should have besides its name.
+    /// The columns that it needs besides its name.
     pub(super) wanted: &'static [&'static str],
     pub(super) found: Known<Found>,
 }
 
-/// What is there of a table.
+/// The state of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// Nothing, and whether we may make it.
+    /// It does not exist; whether we may create it.
     Missing {
         may_make: Known<()>,
     },
     There(Shape),
 }
 
-/// How a table is made.
+/// The definition of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// InnoDB, or PostgreSQL's `relpersistence` in words.
+    /// InnoDB, or PostgreSQL's `relpersistence` as a word.
     pub(super) engine: String,
     pub(super) columns: Vec<Column>,
-    /// Whether there can be but one row of a name.
+    /// Whether names are unique.
     pub(super) unique_name: bool,
 }
 
@@ -267,24 +267,24 @@ pub(super) struct Column {
     pub(super) of: String,
     /// `utf8mb4_general_ci`, `C`; empty if it has none.
     pub(super) collation: String,
-    /// PostgreSQL: whether its collation takes names of different bytes for the same.
+    /// PostgreSQL: whether its collation treats names with different bytes as equal.
     pub(super) is_loose: bool,
 }
 
-/// What the lease table has in it.
+/// The content of the lease table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rows {
-    /// How many were counted, of at most [`Self::MOST`].
+    /// How many rows were counted, at most [`Self::MOST`].
     pub(super) count: i64,
-    /// How many have somebody in them at present.
+    /// How many rows have holders or waiters at present.
     pub(super) busy: i64,
-    /// How many have somebody in them who did not leave before the end.
+    /// How many rows have holders or waiters that did not leave before their end.
     pub(super) ended: i64,
-    /// How many say that somebody is there for longer than any lease lasts.
+    /// How many rows claim an end later than any lease can last.
     pub(super) endless: i64,
-    /// Of how many it was looked at what they say.
+    /// How many rows were read and parsed.
     pub(super) read: usize,
-    /// Names of locks whose rows cannot be understood, and why.
+    /// Names of locks whose rows cannot be parsed, and why.
     pub(super) damaged: Vec<(String, &'static str)>,
 }
 

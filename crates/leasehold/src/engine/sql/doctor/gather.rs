@@ -1,4 +1,4 @@
-//! Everything that the servers tell of themselves.
+//! All facts about the servers.
 
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use super::facts::{Aim, Closed, Facts, Found, Known, No, Rows, Seen, Server, Tab
 use super::{my, pg, probe};
 use crate::clock::Clock;
 
-/// A small question that is not answered within this is not answered.
+/// Timeout of a small query.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest lease there is, in microseconds, and a little more.
+/// A little more than the longest lease, in microseconds.
 const LONGEST: i64 = 25 * 3600 * 1_000_000;
 
-/// A connection that is asked small questions, one after the other.
+/// A connection for small queries, one after the other.
 #[derive(Debug)]
 pub(super) struct Asker {
-    /// None: a question was not answered, and what comes next might be the answer to that.
+    /// `None` after a timeout: the next reply could belong to the query before.
     link: Option<Link>,
     clock: Clock,
     pub(super) dialect: Dialect,
@@ -35,7 +35,7 @@ impl Asker {
         }
     }
 
-    /// The server's number of this connection, as it was told when it was made.
+    /// The server's id of this connection, from the handshake.
     pub(super) fn id(&self) -> Option<i64> {
         self.link.as_ref().map(Link::id)
     }
@@ -49,13 +49,13 @@ impl Asker {
         self.answered(async |link| link.run(sql, values).await).await?.map_err(|failure| No::of(&failure, dialect))
     }
 
-    /// Statements without rows.
+    /// Runs statements without rows.
     pub(super) async fn tell(&mut self, sql: &str) -> Known<()> {
         let dialect = self.dialect;
         self.answered(async |link| link.script(sql).await).await?.map_err(|failure| No::of(&failure, dialect))
     }
 
-    /// The only value of the only row.
+    /// The single value of the single row.
     pub(super) async fn value(&mut self, sql: &str) -> Known<Value> {
         let reply = self.ask(sql).await?;
         reply.value().cloned().ok_or_else(|| No::missing("it"))
@@ -69,7 +69,7 @@ impl Asker {
         self.value(sql).await?.text().map(ToOwned::to_owned).ok_or_else(|| No::missing("it"))
     }
 
-    /// Rows of a name and a value each.
+    /// Rows with a name and a value.
     pub(super) async fn values(&mut self, sql: &str) -> Known<Values> {
         let reply = self.ask(sql).await?;
         let pair = |row: &Vec<Value>| match &row[..] {
@@ -87,7 +87,7 @@ impl Asker {
         let Some(link) = &mut self.link else { return Err(No::Lost("it fell silent".into())) };
         match self.clock.timeout(PATIENCE, asking(link)).await {
             Ok(answer) => {
-                // Who says no may say yes to the next question.
+                // After a refusal, the next query may succeed.
                 if answer.as_ref().is_err_and(|failure| !matches!(failure, Failure::Refused { .. })) {
                     self.link = None;
                 }
@@ -107,7 +107,7 @@ impl Asker {
     }
 }
 
-/// Asks for everything.
+/// Asks for all facts.
 pub(super) async fn all(config: &Config, ttl: Duration) -> Facts {
     let aim = Aim {
         dialect: config.dialect,
@@ -125,7 +125,7 @@ pub(super) async fn all(config: &Config, ttl: Duration) -> Facts {
 
 async fn server(config: &Config, (host, port): &(String, u16)) -> Server {
     let address = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    // As behind a pooler: nothing is set, so that what is seen is what everybody has, and nothing is prepared.
+    // As behind a pooler: we set and prepare nothing, so that we see the settings of other clients.
     let alone = Config { servers: vec![(host.clone(), *port)], pooler: true, only_looks: true, ..config.clone() };
     let seen = match Asker::open(&alone).await {
         Ok(mut asker) => {
@@ -190,7 +190,7 @@ async fn look(asker: &mut Asker, config: &Config) -> Seen {
     seen
 }
 
-/// The tables that the technique needs, with their columns and how they are made.
+/// The tables that the technique needs, with their columns and the statements that create them.
 fn needed(config: &Config) -> Vec<(String, &'static [&'static str], String)> {
     const LEASE: &[&str] = &["version", "token", "busy", "state"];
     let of = |suffix: &str, wanted| (format!("{}{suffix}", config.table), wanted);
@@ -247,7 +247,8 @@ async fn rows(asker: &mut Asker, config: &Config) -> Known<Rows> {
     let numbers: Vec<i64> = reply.row().unwrap_or_default().iter().filter_map(Value::int).collect();
     let [count, busy, ended, endless] = numbers[..] else { return Err(No::missing("how many rows there are")) };
     let sql = format!("SELECT name, version, token, state FROM {table} ORDER BY busy DESC LIMIT {}", Rows::READ);
-    // Each of them may be large, and there need not be an index: not before we know how many there are.
+    // Rows may be large, and there may be no index: read them only if their number is known to be
+    // below the limit.
     let reply = if count < most { asker.ask(&sql).await? } else { Reply::default() };
     let damaged = |row: &Vec<Value>| match &row[..] {
         [name, version, token, state] => {

@@ -1,7 +1,8 @@
-//! What `leasehold doctor` looks at: `gather` asks, `rules` judge, and nothing else decides.
+//! The checks of `leasehold doctor`: `gather` asks the servers, and `rules` judge the answers.
 //!
-//! Each server of the URL is asked by itself. A lock of nobody's name is taken and written to in a transaction that is rolled
-//! back. All else is read only, and bounded: 100,000 rows are counted, and 500 looked into.
+//! Each server of the URL is asked separately. A lock with an unused name is acquired and written
+//! to, in a transaction that is rolled back. Everything else is read only and limited: 100,000 rows
+//! are counted, and 500 are parsed.
 
 mod facts;
 mod gather;

@@ -1,12 +1,12 @@
-//! What MySQL and MariaDB are asked.
+//! The queries for MySQL and MariaDB.
 
 use super::super::link::Value;
 use super::facts::{Between, Column, Found, Known, No, Seen, Shape};
 use super::gather::Asker;
 
-/// Asks for what is asked of no other kind of server.
+/// Runs the queries that only this kind of server has.
 pub(super) async fn look(asker: &mut Asker, seen: &mut Seen) {
-    // A node that is cut off from its cluster answers nothing but SHOW.
+    // A node that is cut off from its cluster answers only SHOW.
     seen.settings = asker.values("SHOW GLOBAL VARIABLES").await;
     seen.version = seen.setting("version").map(ToOwned::to_owned);
     seen.status = asker.values("SHOW GLOBAL STATUS").await;
@@ -28,7 +28,7 @@ fn identity(seen: &Seen) -> Known<String> {
     Ok(format!("{host} {port} {}", seen.setting("datadir")?))
 }
 
-/// MariaDB counts them for everybody; MySQL shows them to some.
+/// MariaDB shows the number to all users; MySQL shows it to some.
 async fn replicas(asker: &mut Asker, seen: &Seen) -> Known<i64> {
     if let Ok(count) = seen.status("slaves_connected") {
         return number(count);
@@ -48,20 +48,21 @@ async fn between(asker: &mut Asker, seen: &Seen) -> Known<Between> {
             return Ok(Between::Proxy(name));
         }
     }
-    // Who greeted us told the number of the connection; the server knows it by the same, unless these are two.
+    // The handshake gave us the id of the connection. If the server knows the connection by another
+    // id, there is a proxy in between.
     let greeted = asker.id();
     let known = asker.number("SELECT CONNECTION_ID()").await?;
     Ok(if greeted == Some(known) { Between::Nothing } else { Between::Proxy("a proxy") })
 }
 
-/// How a table is made; `made` is the statement that makes it.
+/// The definition of a table; `made` is the statement that creates it.
 pub(super) async fn table(asker: &mut Asker, name: &str, made: &str) -> Known<Found> {
     let named = [Value::from(name)];
     let sql =
         "SELECT COALESCE(engine, '') FROM information_schema.tables WHERE table_schema = DATABASE() AND table_name = ?";
     let reply = asker.ask_with(sql, &named).await?;
     let Some(engine) = reply.value().and_then(Value::text) else {
-        // Whoever prepares a statement must be allowed to run it.
+        // A user who can prepare a statement may also run it.
         let prepared = asker.tell(&format!("PREPARE leasehold_doctor FROM '{}'", made.replace('\n', " "))).await;
         if prepared.is_ok() {
             asker.tell("DEALLOCATE PREPARE leasehold_doctor").await?;
@@ -75,13 +76,14 @@ pub(super) async fn table(asker: &mut Asker, name: &str, made: &str) -> Known<Fo
     let column = |row: &Vec<Value>| match &row[..] {
         [Value::Text(name), Value::Text(of), Value::Text(collation)] => {
             let (name, of, collation) = (name.to_lowercase(), of.to_lowercase(), collation.clone());
-            // Only bytes are compared byte by byte: collations of text pad with spaces, or take letters for one another.
+            // Only binary columns are compared byte by byte: text collations pad with spaces, or
+            // treat different letters as equal.
             let is_loose = !matches!(of.as_str(), "varbinary" | "bigint" | "blob" | "mediumblob" | "longblob");
             Some(Column { name, of, collation, is_loose })
         }
         _ => None,
     };
-    // A key of that column alone, and all of it.
+    // A unique key on this column alone, and on its whole value.
     let sql = "SELECT COUNT(*) FROM (SELECT index_name FROM information_schema.statistics \
         WHERE table_schema = DATABASE() AND table_name = ? AND non_unique = 0 GROUP BY index_name \
         HAVING COUNT(*) = 1 AND MAX(column_name) = 'name' AND MAX(sub_part) IS NULL) AS keys_of_name";

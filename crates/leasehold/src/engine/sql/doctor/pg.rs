@@ -1,14 +1,14 @@
-//! What PostgreSQL is asked.
+//! The queries for PostgreSQL.
 
 use super::super::config::Config;
 use super::super::link::Value;
 use super::facts::{Between, Column, Found, Known, No, Seen, Shape};
 use super::gather::Asker;
 
-/// How often it is looked whether two connections share a session.
+/// How often to check whether two connections share a session.
 const ROUNDS: usize = 3;
 
-/// Asks for what is asked of no other kind of server.
+/// Runs the queries that only this kind of server has.
 pub(super) async fn look(asker: &mut Asker, config: &Config, seen: &mut Seen) {
     seen.version = asker.text("SELECT version()").await;
     seen.settings = asker.values("SELECT name::text, COALESCE(setting, '')::text FROM pg_settings").await;
@@ -26,8 +26,8 @@ pub(super) async fn look(asker: &mut Asker, config: &Config, seen: &mut Seen) {
     seen.between = between(asker, config).await;
 }
 
-/// Whether a pooler gives each transaction another session: then two connections meet in one, or one moves to another while
-/// its own is in use.
+/// Whether a pooler may use another session for each transaction: then two connections share a
+/// session, or one moves to another session while its own is in use.
 async fn between(asker: &mut Asker, config: &Config) -> Known<Between> {
     let mut other = Asker::open(config).await.map_err(|failure| No::of(&failure, config.dialect))?;
     let mut shared = Ok(false);
@@ -51,7 +51,7 @@ async fn meet(asker: &mut Asker, other: &mut Asker) -> Known<bool> {
     Ok(second? == first || third? != first)
 }
 
-/// How a table is made.
+/// The definition of a table.
 pub(super) async fn table(asker: &mut Asker, schema: Option<&str>, name: &str) -> Known<Found> {
     let quoted = match schema {
         Some(schema) => format!("\"{schema}\".\"{name}\""),

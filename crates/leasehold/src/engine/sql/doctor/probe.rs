@@ -1,4 +1,4 @@
-//! Clocks, round trips, and what stands between us and the server.
+//! Clocks, round trips, and poolers or proxies before the server.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -7,11 +7,11 @@ use super::facts::{ClockGap, Known, No, Trips};
 use super::gather::Asker;
 use crate::clock::Clock;
 
-/// How often the time is asked for, and how long that may take together.
+/// How often to read the time, and how long that may take in total.
 const SAMPLES: usize = 50;
 const MOST: Duration = Duration::from_secs(3);
 
-/// The clock that decides, in microseconds since 1970.
+/// The clock that the leases use, in microseconds since 1970.
 pub(super) fn clock_of(dialect: Dialect) -> &'static str {
     match dialect {
         Dialect::MySql => "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
@@ -19,14 +19,14 @@ pub(super) fn clock_of(dialect: Dialect) -> &'static str {
     }
 }
 
-/// How far the server's clock is from ours, and how long answers take.
+/// The difference between the server's clock and ours, and the durations of queries.
 pub(super) async fn time(asker: &mut Asker) -> (Known<ClockGap>, Known<Trips>) {
     let sql = format!("SELECT {}", clock_of(asker.dialect));
     let clock = Clock::system();
     let start = clock.now();
     let mut times = Vec::with_capacity(SAMPLES);
     let mut best: Option<ClockGap> = None;
-    // The first answer takes longer: it is prepared.
+    // The first query takes longer, because it is prepared.
     if let Err(no) = asker.number(&sql).await {
         return (Err(no.clone()), Err(no));
     }
@@ -47,14 +47,15 @@ pub(super) async fn time(asker: &mut Asker) -> (Known<ClockGap>, Known<Trips>) {
     (best.ok_or_else(none), Trips::of(times).ok_or_else(none))
 }
 
-/// A server's time against ours when it was asked; it was read somewhere on the way.
+/// A server's time compared with ours when we asked; the server read it at some time during the
+/// round trip.
 fn gap(theirs: i64, ours: i64, took: Duration) -> ClockGap {
     let half = took / 2;
     let middle = ours.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX));
     ClockGap { ahead: theirs.saturating_sub(middle), error: half }
 }
 
-/// Our own wall clock, in microseconds since 1970. No lock rests on it; it is only compared.
+/// Our own wall clock, in microseconds since 1970. No lock relies on it; it is only compared.
 #[allow(clippy::disallowed_methods, reason = "it is what the server's clock is compared with")]
 fn wall() -> i64 {
     let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is known of an ensemble: plain data, which the rules judge.
+//! The known facts of an ensemble: plain data that the rules judge.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,17 +13,17 @@ use crate::error::Error;
 /// Why something is not known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum No {
-    /// The server does not answer this word.
+    /// The server does not answer this four-letter word.
     Unlisted(&'static str),
-    /// Words are not spoken over TLS.
+    /// Four-letter words do not work over TLS.
     Secure,
-    /// The server runs, and serves nobody.
+    /// The server runs, but does not serve requests.
     Idle,
-    /// It cannot be reached, or did not answer.
+    /// It is unreachable, or did not respond.
     Lost(String),
-    /// It does not tell this.
+    /// The server does not reveal it.
     Missing(String),
-    /// It answered a request so.
+    /// It answered a request with this error.
     Said(Cause),
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for No {
 /// A fact, or why it is not known.
 pub(super) type Known<T> = Result<T, No>;
 
-/// What the user wants of the ensemble.
+/// The user's requirements of the ensemble.
 #[derive(Clone, Debug)]
 pub(super) struct Aim {
     pub(super) ttl: Duration,
@@ -59,18 +59,18 @@ pub(super) struct Aim {
 }
 
 impl Aim {
-    /// The timeout that a session is asked for.
+    /// The timeout that we request for a session.
     pub(super) fn asked(&self) -> Duration {
         self.session_timeout.unwrap_or(self.ttl).max(super::super::MIN_TTL)
     }
 
-    /// The node under which all locks are, as people write it.
+    /// The node under which all locks are, in a readable form.
     pub(super) fn shown_base(&self) -> &str {
         if self.base.is_empty() { "/" } else { &self.base }
     }
 }
 
-/// What a server is at present.
+/// The present role of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Standalone,
@@ -121,23 +121,23 @@ impl Lines {
         self.0.get(key).map(String::as_str).ok_or_else(|| No::missing(key))
     }
 
-    /// A number; of one with a fraction, the whole part. `-1` stands for nothing.
+    /// A number; the integer part if it has a fraction. `-1` means that there is none.
     pub(super) fn number(&self, key: &str) -> Known<u64> {
         let text = self.text(key)?;
         text.split('.').next().unwrap_or_default().parse().map_err(|_| No::missing(key))
     }
 }
 
-/// How far the leader's clock is from ours.
+/// The difference between the leader's clock and ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ClockGap {
-    /// Milliseconds that it is ahead of ours.
+    /// How many milliseconds it is ahead of ours.
     pub(super) ahead: i64,
-    /// How wrong that may be: half of a round trip, and what a server's millisecond hides.
+    /// The error of that: half of a round trip, and the resolution of one millisecond.
     pub(super) error: Duration,
 }
 
-/// How long requests took.
+/// The durations of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trips {
     pub(super) count: usize,
@@ -153,15 +153,15 @@ impl Trips {
     }
 }
 
-/// A session with one server alone.
+/// A session with a single server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Visit {
-    /// The number of the server that opened it, which is the first byte of its id.
+    /// The id of the server that opened it, which is the first byte of the session's id.
     pub(super) server: u8,
-    /// What it made of the timeout that was asked for.
+    /// The timeout that it granted for the requested one.
     pub(super) timeout: Duration,
     pub(super) reads: Known<Trips>,
-    /// Whether our lock of nobody's name is there, too.
+    /// Whether the server sees our probe lock.
     pub(super) sees: Known<bool>,
 }
 
@@ -169,7 +169,7 @@ pub(super) struct Visit {
 #[derive(Clone, Debug)]
 pub(super) struct Server {
     pub(super) address: String,
-    /// Where its name leads to.
+    /// The addresses of its name.
     pub(super) places: Vec<SocketAddr>,
     pub(super) srvr: Known<Lines>,
     pub(super) mntr: Known<Lines>,
@@ -183,7 +183,7 @@ impl Server {
         self.mntr.as_ref().map_err(No::clone)?.number(key)
     }
 
-    /// A number in `conf`.
+    /// A number from `conf`.
     pub(super) fn setting(&self, key: &str) -> Known<u64> {
         self.conf.as_ref().map_err(No::clone)?.number(key)
     }
@@ -197,7 +197,7 @@ impl Server {
         told.map(Role::read)
     }
 
-    /// `3.8.0`, and its numbers.
+    /// The version, such as `3.8.0`, and its numbers.
     pub(super) fn version(&self) -> Known<(String, [u32; 3])> {
         let told = self.srvr.as_ref().map_err(No::clone).and_then(|srvr| srvr.text("Zookeeper version"));
         let told = told.or_else(|no| match &self.mntr {
@@ -214,7 +214,7 @@ impl Server {
         }
     }
 
-    /// Whether it serves, as far as anybody can tell.
+    /// Whether it serves requests, as far as is known.
     pub(super) fn serves(&self) -> Known<()> {
         match (&self.srvr, self.role(), &self.visit) {
             (Err(no @ (No::Idle | No::Lost(_))), _, _) => Err(no.clone()),
@@ -225,11 +225,11 @@ impl Server {
     }
 }
 
-/// A member of the ensemble, as its configuration names it.
+/// A member of the ensemble, from its configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Member {
     pub(super) id: String,
-    /// Its host; where there are several, as they are written.
+    /// Its host; if it has several, all of them as they are written.
     pub(super) host: String,
     pub(super) votes: bool,
 }
@@ -243,7 +243,7 @@ pub(super) struct Members {
 }
 
 impl Members {
-    /// Reads `server.1=h1:2888:3888:participant;0.0.0.0:2181` and the like.
+    /// Parses `server.1=h1:2888:3888:participant;0.0.0.0:2181` and similar lines.
     pub(super) fn read(text: &str) -> Self {
         let mut members = Self::default();
         for (key, value) in text.lines().filter_map(|line| line.trim().split_once('=')) {
@@ -267,26 +267,26 @@ impl Members {
     }
 }
 
-/// A lock of nobody's name, while it was there.
+/// The measurements of the probe lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Probed {
     pub(super) writes: Trips,
     pub(super) clock: ClockGap,
 }
 
-/// What a session with all of them shows.
+/// The facts from a session with the whole ensemble.
 #[derive(Clone, Debug)]
 pub(super) struct Inside {
     pub(super) members: Known<Members>,
     pub(super) probe: Known<Probed>,
     pub(super) nodes: Known<Nodes>,
-    /// Who may do what: of the node under which all locks are, of some locks, and of a new one.
+    /// ACLs of the node under which all locks are, of some locks, and of a new lock.
     pub(super) acls: Vec<(String, Known<Vec<Acl>>)>,
-    /// Whether somebody who has not logged in was refused; `None` where everybody may do everything.
+    /// Whether a client without a login was refused; `None` where all clients have all permissions.
     pub(super) refuses_strangers: Option<Known<bool>>,
 }
 
-/// Everything.
+/// All facts.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) aim: Aim,
@@ -295,7 +295,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Whether something was written by us.
+    /// Whether our probe was written.
     pub(super) fn wrote(&self) -> bool {
         self.inside.as_ref().is_ok_and(|inside| inside.probe.is_ok())
     }
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(server.figure("zk_avg_latency"), Ok(0));
         assert_eq!(server.figure("zk_last_client_response_size"), Err(No::missing("zk_last_client_response_size")));
         assert_eq!(server.setting("tickTime"), Ok(500));
-        // Whoever does not answer `srvr` may answer `mntr`.
+        // A server that does not answer `srvr` may answer `mntr`.
         let server = Server { srvr: Err(No::Unlisted("srvr")), ..server };
         assert_eq!((server.role(), server.version().map(|(text, _)| text)), (Ok(Role::Follower), Ok("3.8.0".into())));
         let mute = Server { mntr: Err(No::Unlisted("mntr")), ..server };

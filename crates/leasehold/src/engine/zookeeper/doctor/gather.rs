@@ -1,4 +1,4 @@
-//! Everything that the ensemble tells of itself.
+//! All facts about the ensemble.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::clock::Clock;
 use crate::error::{ErrorKind, Result};
 use crate::locks::DEFAULT_TTL;
 
-/// Of how many locks it is looked at who may do what.
+/// For how many locks the ACLs are read.
 const ACLS: usize = 10;
-/// Asks for everything.
+/// Asks for all facts.
 ///
 /// # Errors
-/// Only for what the URL itself has wrong: a certificate that cannot be read.
+/// Only for mistakes in the URL itself: a certificate that cannot be read.
 pub(super) async fn all(config: &Config, ttl: Duration) -> Result<Facts> {
     let aim = Aim {
         ttl,
@@ -43,7 +43,7 @@ pub(super) async fn all(config: &Config, ttl: Duration) -> Result<Facts> {
     Ok(Facts { aim, servers, inside })
 }
 
-/// What one server of the URL says, without a session.
+/// The facts of one server of the URL, without a session.
 async fn server(config: &Config, host: &str, port: u16) -> Server {
     let places = words::places(host, port).await;
     let [srvr, mntr, conf] = match &places {
@@ -55,7 +55,7 @@ async fn server(config: &Config, host: &str, port: u16) -> Server {
     Server { address: address(host, port), places: places.unwrap_or_default(), srvr, mntr, conf, visit }
 }
 
-/// Asks for the figures again: now there were writes.
+/// Reads the figures again, now that there were writes.
 async fn recount(config: &Config, servers: &mut [Server]) {
     let asked = servers.iter_mut().filter(|server| server.mntr.is_ok()).map(|server| async {
         if let Ok(figures) = words::figures(&server.places, config.connect_timeout).await {
@@ -73,12 +73,13 @@ fn is_away(server: &Server) -> bool {
     matches!(server.srvr, Err(No::Lost(_) | No::Idle))
 }
 
-/// The same, without those who are known to be away: nobody need wait for them.
+/// The same configuration without the servers that are known to be unreachable, so that no request
+/// waits for them.
 fn there(config: &Config, servers: &[Server]) -> Config {
     only(config, servers, |server| !is_away(server))
 }
 
-/// The same, with only some servers; with all, if none is left.
+/// The same configuration with only some servers; with all, if none is left.
 fn only(config: &Config, servers: &[Server], keep: impl Fn(&Server) -> bool) -> Config {
     let kept = servers.iter().zip(&config.servers).filter(|(server, _)| keep(server));
     let (hosts, servers): (Vec<_>, Vec<_>) =
@@ -89,12 +90,12 @@ fn only(config: &Config, servers: &[Server], keep: impl Fn(&Server) -> bool) -> 
     Config { hosts: hosts.join(","), shown_hosts: hosts.join(","), servers, ..config.clone() }
 }
 
-/// Ends a session, so that the servers need not wait for its timeout.
+/// Closes a session, so that the servers need not wait for its timeout.
 async fn close(session: Arc<Session>) {
     session.close().await;
 }
 
-/// What a session shows. Each server is visited while our probe is there.
+/// The facts from a session. Visits each server while our probe exists.
 async fn inside(config: &Config, aim: &Aim, client: &Client, servers: &mut [Server]) -> Inside {
     let members = ask(client.get_config()).await.map(|(data, _)| Members::read(&String::from_utf8_lossy(&data)));
     let probe = Probe::place(client, config).await;
@@ -122,7 +123,7 @@ async fn inside(config: &Config, aim: &Aim, client: &Client, servers: &mut [Serv
     Inside { members, probe: probed, nodes, acls, refuses_strangers: refused }
 }
 
-/// A session with each server alone.
+/// Opens a session with each server.
 async fn visits(
     config: &Config,
     aim: &Aim,
@@ -158,7 +159,7 @@ async fn visit(session: &Session, probe: std::result::Result<&Probe, &No>) -> Vi
     Visit { server, timeout: session.timeout, reads: probe::reads(client).await, sees }
 }
 
-/// Whether somebody who has not logged in may write to our lock.
+/// Whether a client without a login may write to our lock.
 async fn refused(config: &Config, probe: &Probe) -> Known<bool> {
     let tls = config.tls.clone().map(|tls| Tls { identity: None, ..tls });
     let stranger = Config { login: None, access: Access::Open, tls, ..config.clone() };
@@ -172,7 +173,7 @@ async fn refused(config: &Config, probe: &Probe) -> Known<bool> {
     }
 }
 
-/// Who may do what with the node under which all locks are, with some locks and with a new one.
+/// ACLs of the node under which all locks are, of some locks, and of a new lock.
 async fn acls(client: &Client, aim: &Aim, folder: Option<&str>, new_base: bool) -> Vec<(String, Known<Vec<Acl>>)> {
     let names = ask(client.list_children(aim.shown_base())).await.unwrap_or_default();
     let locks = names.iter().filter(|name| super::super::wire::unescaped(name).is_some());
@@ -182,7 +183,7 @@ async fn acls(client: &Client, aim: &Aim, folder: Option<&str>, new_base: bool) 
     let mut found = Vec::new();
     for path in paths {
         match ask(client.get_acl(&path)).await {
-            Err(No::Said(Cause::NoNode)) => {} // It has gone meanwhile.
+            Err(No::Said(Cause::NoNode)) => {} // It has disappeared meanwhile.
             other => found.push((path, other.map(|(acls, _)| acls))),
         }
     }

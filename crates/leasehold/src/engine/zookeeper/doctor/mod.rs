@@ -1,8 +1,9 @@
-//! What `leasehold doctor` looks at: `gather` asks, `rules` judge, and nothing else decides.
+//! The checks of `leasehold doctor`: `gather` asks the servers, and `rules` judge the answers.
 //!
-//! Each server of the URL is asked by four-letter words, and by a session of its own; one more session looks at the nodes. A
-//! lock of nobody's name is made, written to a few times and removed; parents of it that were not there are removed again, too. All
-//! else is read only, and bounded: 1000 locks, 10,000 claims.
+//! Each server of the URL is asked with four-letter words, and in a separate session; one more
+//! session examines the nodes. A lock with an unused name is created, written to a few times and
+//! removed. Parents that were created for it are removed, too. Everything else is read only and
+//! limited: 1000 locks, 10,000 claims.
 
 mod facts;
 mod gather;

@@ -1,4 +1,4 @@
-//! What a lock does, done once under a name that nobody has. Nothing is left behind.
+//! What a lock does, done once with a name that no client uses. Nothing is left behind.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -10,13 +10,13 @@ use super::facts::{ClockGap, Known, No, Probed, Trips};
 use crate::claim::{ClaimId, Holder, Mode};
 use crate::clock::Clock;
 
-/// A small question that is not answered within this is not answered.
+/// Timeout of a small request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How many reads or writes are measured, and how long that may take together.
+/// How many reads or writes to measure, and how long that may take in total.
 const SAMPLES: usize = 10;
 const MOST: Duration = Duration::from_secs(3);
 
-/// Waits for an answer, within bounds.
+/// Waits for an answer, with a timeout.
 pub(super) async fn ask<T>(asking: impl Future<Output = Result<T, Cause>>) -> Known<T> {
     match Clock::system().timeout(PATIENCE, asking).await {
         Ok(answer) => answer.map_err(No::Said),
@@ -24,20 +24,20 @@ pub(super) async fn ask<T>(asking: impl Future<Output = Result<T, Cause>>) -> Kn
     }
 }
 
-/// A lock that nobody else knows.
+/// A lock that no other client knows.
 #[derive(Debug)]
 pub(super) struct Probe {
     pub(super) folder: String,
     pub(super) claim: String,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub(super) czxid: i64,
     record: String,
-    /// Parents that were not there, the outermost first.
+    /// Parents that were created for it, the outermost first.
     made: Vec<String>,
 }
 
 impl Probe {
-    /// Makes it as the engine makes a lock: its folder and a claim in it, in one transaction.
+    /// Creates it as the engine creates a lock: its folder and a claim in it, in one transaction.
     pub(super) async fn place(client: &Client, config: &Config) -> Known<Self> {
         let made = match parents(client, config).await {
             Ok(made) => made,
@@ -58,12 +58,12 @@ impl Probe {
         }
     }
 
-    /// Whether the node under which all locks are was not there.
+    /// Whether the node under which all locks are was created for the probe.
     pub(super) fn made_base(&self) -> bool {
         !self.made.is_empty()
     }
 
-    /// Writes to it a few times: how long that takes, and what time the leader has.
+    /// Writes to it a few times: measures the duration and the leader's time.
     pub(super) async fn write(&self, client: &Client) -> Known<Probed> {
         let clock = Clock::system();
         let start = clock.now();
@@ -84,14 +84,14 @@ impl Probe {
         Ok(Probed { writes, clock })
     }
 
-    /// Removes it, and the parents that were made for it unless somebody uses them by now.
+    /// Removes it, and the parents that were created for it unless another client uses them by now.
     pub(super) async fn remove(self, client: &Client) {
         remove(client, &[self.folder, self.claim]).await;
         remove(client, &self.made).await;
     }
 }
 
-/// Reads a little a few times: how long that takes.
+/// Reads a few times and measures the duration.
 pub(super) async fn reads(client: &Client) -> Known<Trips> {
     let clock = Clock::system();
     let start = clock.now();
@@ -104,21 +104,22 @@ pub(super) async fn reads(client: &Client) -> Known<Trips> {
     Trips::of(times).ok_or_else(|| No::missing("how long a read takes"))
 }
 
-/// A server's time (in ms) against ours when it was asked (in µs); it was read somewhere on the way.
+/// A server's time (in ms) compared with ours when we asked (in µs); the server read it at some
+/// time during the round trip.
 fn gap(theirs: i64, ours: i64, took: Duration) -> ClockGap {
     let half = took / 2;
     let middle = ours.saturating_add(i64::try_from(half.as_micros()).unwrap_or(i64::MAX)) / 1000;
     ClockGap { ahead: theirs.saturating_sub(middle), error: half + Duration::from_millis(1) }
 }
 
-/// Our own wall clock, in microseconds since 1970. No lock rests on it; it is only compared.
+/// Our own wall clock, in microseconds since 1970. No lock relies on it; it is only compared.
 #[allow(clippy::disallowed_methods, reason = "it is what the leader's clock is compared with")]
 fn wall() -> i64 {
     let since = std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// Makes the node under which all locks are, and its parents; which of them were not there.
+/// Creates the node under which all locks are, and its parents; returns those that did not exist.
 async fn parents(client: &Client, config: &Config) -> Result<Vec<String>, (Vec<String>, No)> {
     let mut made = Vec::new();
     let options = CreateMode::Persistent.with_acls(config.access.acls());
@@ -159,7 +160,7 @@ async fn claim(client: &Client, config: &Config, folder: &str, name: &str, recor
     }
 }
 
-/// Deletes these, the last first. One that somebody uses by now stays.
+/// Deletes these nodes, the last first. A node that another client uses by now stays.
 async fn remove(client: &Client, paths: &[String]) {
     for path in paths.iter().rev() {
         if let Err(no) = ask(client.delete(path, None)).await {

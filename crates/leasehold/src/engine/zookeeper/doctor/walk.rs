@@ -1,4 +1,4 @@
-//! What lies where locks are: whose it is, and whether it will ever go.
+//! The nodes where the locks are: to whom they belong, and whether they will ever be removed.
 
 use futures_util::future::join_all;
 use leasehold_zookeeper::{Client, Error as Cause, Stat};
@@ -7,14 +7,15 @@ use super::super::wire;
 use super::facts::{Known, No};
 use super::probe::ask;
 
-/// How many locks, and how many claims, are looked at.
+/// How many locks and claims are examined.
 const MOST_FOLDERS: usize = 1000;
 const MOST_CLAIMS: usize = 10_000;
-/// How many are asked for together.
+/// How many are requested concurrently.
 const AT_ONCE: usize = 64;
-/// How many of a kind are named.
+/// How many examples of a kind are named.
 const EXAMPLES: usize = 3;
-/// A lock's empty folder is removed by the leader within a minute or two; after this many ms it has been forgotten.
+/// The leader removes a lock's empty folder within a minute or two. After this many ms it never
+/// will.
 const LINGERS: i64 = 10 * 60 * 1000;
 
 /// Some nodes of a kind.
@@ -33,42 +34,42 @@ impl Group {
     }
 }
 
-/// What was found.
+/// The result of the walk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Nodes {
     /// How many folders there are.
     pub(super) folders: usize,
-    /// How many of them were looked at.
+    /// How many of them were examined.
     pub(super) seen: usize,
-    /// How many claims are in those.
+    /// How many claims they have.
     pub(super) claims: usize,
-    /// Whether all was looked at.
+    /// Whether everything was examined.
     pub(super) all: bool,
-    /// Claims that belong to no session: nobody will ever delete them.
+    /// Claims that belong to no session: no server will ever delete them.
     pub(super) immortal: Group,
-    /// Nothing of ours.
+    /// Nodes that are not ours.
     pub(super) foreign: Group,
-    /// Empty for so long that nobody will ever delete them.
+    /// Folders that have been empty for so long that the leader will never delete them.
     pub(super) lingering: Group,
-    /// The node with the longest list, and how many bytes that has.
+    /// The node with the longest list, and the size of that list in bytes.
     pub(super) longest: Option<(String, usize)>,
-    /// Empty folders, and the transaction that took the last node out.
+    /// Empty folders, and the transaction that removed their last node.
     pub(super) empty: Vec<(String, i64)>,
-    /// Transactions and the leader's time at them.
+    /// Transactions, and the leader's time at each of them.
     pub(super) marks: Vec<(i64, i64)>,
 }
 
 impl Nodes {
-    /// Takes a list of names into account.
+    /// Adds a list of names.
     fn list(&mut self, path: &str, names: &[String]) {
-        // Each has its length before it.
+        // Each name is preceded by its length.
         let bytes = names.iter().map(|name| name.len() + 4).sum::<usize>() + 4;
         if self.longest.as_ref().is_none_or(|(_, most)| bytes > *most) {
             self.longest = Some((path.to_owned(), bytes));
         }
     }
 
-    /// Takes one more folder into account.
+    /// Adds one more folder.
     fn folder(&mut self, path: &str, stat: &Stat, names: &[String]) {
         self.seen += 1;
         self.list(path, names);
@@ -81,7 +82,7 @@ impl Nodes {
         }
     }
 
-    /// Takes one more claim into account.
+    /// Adds one more claim.
     fn claim(&mut self, path: &str, stat: &Stat) {
         self.claims += 1;
         self.marks.push((stat.czxid, stat.ctime));
@@ -90,8 +91,8 @@ impl Nodes {
         }
     }
 
-    /// Finds out which folders have been empty for long. A stat does not say since when; but whatever was done after the last
-    /// node was taken out, and was done long ago, shows it.
+    /// Determines which folders have been empty for long. A stat does not contain the time. But an
+    /// old transaction that came after the removal of a folder's last node proves it.
     fn settle(&mut self) {
         let Some(now) = self.marks.iter().map(|(_, time)| *time).max() else { return };
         let old = self.marks.iter().filter(|(_, time)| *time + LINGERS < now).map(|(zxid, _)| *zxid).max();
@@ -104,7 +105,8 @@ impl Nodes {
     }
 }
 
-/// Walks the locks below `base`, within bounds. `now` is a transaction of this moment, and the leader's time at it.
+/// Walks the locks under `base`, within limits. `now` is a present transaction and the leader's
+/// time at it.
 pub(super) async fn look(client: &Client, base: &str, probe: Option<&str>, now: Option<(i64, i64)>) -> Known<Nodes> {
     let root = if base.is_empty() { "/" } else { base };
     let mut names = match ask(client.list_children(root)).await {
@@ -130,7 +132,7 @@ pub(super) async fn look(client: &Client, base: &str, probe: Option<&str>, now: 
         for (path, found) in some.iter().zip(found) {
             let (names, stat) = match found {
                 Ok(found) => found,
-                Err(No::Said(Cause::NoNode)) => continue, // It has gone meanwhile.
+                Err(No::Said(Cause::NoNode)) => continue, // It has disappeared meanwhile.
                 Err(no) => return Err(no),
             };
             nodes.folder(path, &stat, &names);
@@ -192,7 +194,7 @@ mod tests {
     fn a_folder_lingers_only_if_that_is_sure() {
         let judged = |marks: &[(i64, i64)]| {
             let mut nodes = Nodes::default();
-            // Made early; it may have been emptied a moment ago.
+            // Created early; it may have been emptied a moment ago.
             nodes.folder("/l/a", &Stat { pzxid: 50, ..stat(1, 0) }, &[]);
             nodes.marks.extend(marks.iter().map(|(zxid, minute)| (*zxid, minute * 60_000)));
             nodes.settle();

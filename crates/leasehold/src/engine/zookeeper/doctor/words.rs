@@ -1,4 +1,4 @@
-//! Four-letter words: one plain connection each, which the server ends after its answer.
+//! Four-letter words: one plain connection each, which the server closes after its answer.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::facts::{Known, Lines, No};
 use crate::clock::Clock;
 
-/// A server that does not answer within this is as good as away.
+/// A server that does not answer within this time counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// No answer is longer.
+/// The maximum length of an answer.
 const MOST: u64 = 1 << 20;
 
-/// Where a name leads to.
+/// The addresses of a name.
 pub(super) async fn places(host: &str, port: u16) -> Known<Vec<SocketAddr>> {
     let (host, shown) = (host.to_owned(), host.to_owned());
     let look = move || (host.as_str(), port).to_socket_addrs().map(Vec::from_iter);
@@ -23,14 +23,14 @@ pub(super) async fn places(host: &str, port: u16) -> Known<Vec<SocketAddr>> {
     }
 }
 
-/// What one of these places answers to a word.
+/// The answer to a word, from the first of these addresses that responds.
 pub(super) async fn ask(places: &[SocketAddr], word: &'static str, connect: Duration) -> Known<String> {
     let (places, connect) = (places.to_vec(), connect.min(PATIENCE));
     let asking = tokio::task::spawn_blocking(move || speak(&places, word, connect));
     let whole = connect.saturating_add(PATIENCE);
     let said = match Clock::system().timeout(whole, asking).await {
         Ok(Ok(Ok(said))) => said,
-        // So a read that takes too long ends.
+        // This is how a read that takes too long ends.
         Ok(Ok(Err(cause))) if matches!(cause.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             return Err(No::Lost("it does not answer".into()));
         }
@@ -58,7 +58,7 @@ fn speak(places: &[SocketAddr], word: &str, connect: Duration) -> std::io::Resul
     Err(last)
 }
 
-/// What an answer means.
+/// The meaning of an answer.
 fn heard(word: &'static str, said: String) -> Known<String> {
     if said.contains("not in the whitelist") {
         Err(No::Unlisted(word))

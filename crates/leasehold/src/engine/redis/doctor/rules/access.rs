@@ -1,4 +1,4 @@
-//! Whether we are let in, are where we should be, and may do what locks do.
+//! Whether we can log in, are connected to the right server, and may do what locks do.
 
 use super::super::ask::{Known, No};
 use super::super::facts::{Aim, Echo, Kind, MasterFacts, Node};
@@ -6,7 +6,7 @@ use super::{Expected, cure, fail, ok, unknown, warn};
 use crate::doctor::Finding;
 use crate::error::{Error, ErrorKind};
 
-/// It does not let us in, or is not there.
+/// The server is unreachable, or refuses the login.
 pub(crate) fn unreachable(address: &str, expected: Expected, error: &Error) -> Finding {
     let (check, fix) = match error.kind() {
         ErrorKind::Denied => ("login", "correct the user and the password in the URL: redis://user:password@host"),
@@ -61,7 +61,7 @@ pub(super) fn role(node: &Node, expected: Expected, aim: &Aim) -> Option<Finding
     Some(finding)
 }
 
-/// A server of a cluster answers only for its own slots.
+/// A node of a cluster responds only for its own slots.
 pub(super) fn cluster_mode(node: &Node, aim: &Aim) -> Option<Finding> {
     let clustered = node.number("cluster_enabled") == Ok(1);
     (clustered && aim.kind != Kind::Cluster).then(|| {
@@ -71,7 +71,7 @@ pub(super) fn cluster_mode(node: &Node, aim: &Aim) -> Option<Finding> {
     })
 }
 
-/// What a probe says: it works, it is refused, or nobody knows.
+/// The result of a probe: it works, it is refused, or it is unknown.
 fn probed(check: &'static str, node: &Node, tried: &Known<()>, aim: &Aim, works: [&str; 2], broken: &str) -> Finding {
     match tried {
         Ok(()) => ok(check, &node.address, works[0]).means(works[1]),
@@ -119,7 +119,7 @@ pub(super) fn pubsub(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Fin
     })
 }
 
-/// What is told of keys that change, elections are observed by.
+/// Observers of elections rely on notifications of changed keys.
 pub(super) fn tracking(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<Finding> {
     let check = "tracking";
     let late = "whoever observes an election is not told of a new leader at once";
@@ -131,7 +131,7 @@ pub(super) fn tracking(node: &Node, master: &MasterFacts, aim: &Aim) -> Option<F
     })
 }
 
-/// Leases have the server's run beside their times, and strict mode knows a restart by it.
+/// Leases are stored with the server's run id, by which strict mode detects a restart.
 pub(super) fn run_id(node: &Node, aim: &Aim) -> Option<Finding> {
     let (check, at) = ("run-id", &node.address);
     let needed = aim.strict || !aim.simple && aim.kind != Kind::Redlock;
@@ -144,7 +144,7 @@ pub(super) fn run_id(node: &Node, aim: &Aim) -> Option<Finding> {
     })
 }
 
-/// Two addresses that lead to one server are one server when it dies.
+/// Two addresses of one server fail together.
 pub(super) fn same_server(nodes: &[Node]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (index, node) in nodes.iter().enumerate() {

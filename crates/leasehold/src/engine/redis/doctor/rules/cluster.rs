@@ -1,4 +1,4 @@
-//! A cluster: whether it is whole, and what is lost with one node.
+//! A cluster: whether it is complete, and what the loss of one node costs.
 
 use super::super::ask::No;
 use super::super::cluster::{Member, View};
@@ -9,7 +9,7 @@ use crate::error::{Error, ErrorKind};
 
 const TELL: &str = "let this user run CLUSTER INFO and CLUSTER NODES: +cluster";
 
-/// One that the URL names is away.
+/// A node that the URL names is unreachable.
 pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
     let fix = match error.kind() {
         ErrorKind::Denied => "correct the user and the password in the URL",
@@ -18,7 +18,7 @@ pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
     warn("cluster-reachable", address, error.to_string()).means("there is one less to ask for the cluster").fix(fix)
 }
 
-/// All that the nodes say of the cluster.
+/// All findings from the nodes' views of the cluster.
 pub(crate) fn all(views: &[View]) -> Vec<Finding> {
     if views.is_empty() {
         let finding = fail("cluster", "", "none of the nodes in the URL can be reached")
@@ -95,7 +95,7 @@ fn nodes(members: &[Member]) -> Vec<Finding> {
     findings
 }
 
-/// Whether one lost part stops all of it.
+/// Whether the loss of one part stops the whole cluster.
 pub(super) fn coverage(node: &Node) -> Finding {
     let (check, at) = ("cluster-coverage", &node.address);
     match node.setting("cluster-require-full-coverage") {

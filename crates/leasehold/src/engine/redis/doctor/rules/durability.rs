@@ -1,4 +1,4 @@
-//! What a restart forgets.
+//! What a restart loses.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const SET: &str = "appendonly yes and appendfsync always; or strict=30s (the lon
 const SIMPLE: &str = "appendonly yes and appendfsync always";
 const TELL: &str = "let this user run INFO and CONFIG GET: +info +config|get";
 
-/// What to set; the textbook's lock has no strict mode.
+/// The recommended setting; the textbook lock has no strict mode.
 fn set(aim: &Aim) -> &'static str {
     if aim.simple { SIMPLE } else { SET }
 }
@@ -72,7 +72,7 @@ pub(super) fn empty_restart(node: &Node) -> Option<Finding> {
     })
 }
 
-/// Whether it has just come back.
+/// Whether the server restarted recently.
 pub(super) fn restart(node: &Node, aim: &Aim) -> Finding {
     let (check, at) = ("restart", &node.address);
     match node.number("uptime_in_seconds").map(Duration::from_secs) {

@@ -1,4 +1,4 @@
-//! What lies below our prefix.
+//! The keys with our prefix.
 
 use super::super::ask::Known;
 use super::super::facts::{Aim, Node};

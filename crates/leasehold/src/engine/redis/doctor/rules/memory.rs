@@ -1,17 +1,18 @@
-//! Memory: whether lock keys are thrown away to make room, and whether there is room.
+//! Memory: whether lock keys are evicted, and whether there is enough memory.
 
 use super::super::ask::Known;
 use super::super::facts::Node;
 use super::{ok, unknown, warn};
 use crate::doctor::{Finding, Level};
 
-/// Messages to one client are small and few; a limit below this could still cut it off in a burst.
+/// Notifications to one client are small and few, but a burst could exceed a limit below this and
+/// end its connection.
 const SMALL_BUFFER: u64 = 1024 * 1024;
 
 const TELL: &str =
     "let this user run INFO and CONFIG GET (+info +config|get), or look it up where the server is managed";
 
-/// The setting, or what `INFO` says of it: managed servers often tell only the latter.
+/// The setting, or the value in `INFO`: managed servers often reveal only the latter.
 fn limit(node: &Node) -> Known<u64> {
     node.set_number("maxmemory").or_else(|_| node.number("maxmemory"))
 }
@@ -56,7 +57,7 @@ fn thrown_away(check: &'static str, at: &str, found: &str) -> Finding {
         .fix("maxmemory-policy noeviction and more memory; CONFIG RESETSTAT sets the count back")
 }
 
-/// Whether there is room for more.
+/// Whether there is free memory.
 pub(super) fn room(node: &Node) -> Finding {
     let (check, at) = ("memory", &node.address);
     let most = match limit(node) {
@@ -82,7 +83,7 @@ pub(super) fn room(node: &Node) -> Finding {
     }
 }
 
-/// Our connection is one of those that get messages.
+/// Our connection is one of those that receive messages.
 pub(super) fn output_buffer(node: &Node) -> Finding {
     let (check, at) = ("output-buffer", &node.address);
     match node.setting("client-output-buffer-limit").map(|text| (pubsub_limits(text), text)) {

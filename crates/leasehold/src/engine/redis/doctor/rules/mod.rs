@@ -1,4 +1,5 @@
-//! The rules: facts in, findings out, and nothing is asked here. What is not known is unknown, never ok.
+//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
+//! ok.
 
 pub(super) mod access;
 pub(super) mod cluster;
@@ -18,18 +19,18 @@ use super::ask::No;
 use super::facts::{Aim, Kind, Node};
 use crate::doctor::{Finding, Level, fail, ok, short, warn};
 
-/// What a server should be.
+/// The expected role of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
-    /// Where the locks are.
+    /// It has the locks.
     Master,
-    /// What may become a master.
+    /// It may become a master.
     Replica,
-    /// Nobody said.
+    /// Not known.
     Any,
 }
 
-/// All about one server.
+/// All findings about one server.
 pub(super) fn node(node: &Node, expected: Expected, aim: &Aim) -> Vec<Finding> {
     let mut findings = vec![access::reachable(node)];
     findings.extend(access::role(node, expected, aim));
@@ -60,7 +61,7 @@ pub(super) fn node(node: &Node, expected: Expected, aim: &Aim) -> Vec<Finding> {
     findings
 }
 
-/// All about several servers beside each other.
+/// All findings from the comparison of several servers.
 pub(super) fn between(nodes: &[Node], silence: Option<Duration>) -> Vec<Finding> {
     let set = nodes.iter().filter_map(|node| node.set_number("cluster-node-timeout").ok()).min();
     let silence = silence.or_else(|| set.map(Duration::from_millis));
@@ -69,12 +70,12 @@ pub(super) fn between(nodes: &[Node], silence: Option<Duration>) -> Vec<Finding>
     findings
 }
 
-/// A finding that would be, were it told.
+/// A finding for a fact that is not known.
 fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}"))
 }
 
-/// What to do about a command that is refused.
+/// What to do about a refused command.
 fn cure(no: &No, aim: &Aim) -> String {
     let No::Refused(said) = no else {
         return "look at what the server is doing, and examine it again".into();
@@ -96,7 +97,7 @@ fn cure(no: &No, aim: &Aim) -> String {
         "NOREPLICAS" => "bring the replicas back, or lower min-replicas-to-write".into(),
         "MISCONF" => "let the server save its data again: room on its disk, permissions of its folder".into(),
         "LOADING" => "wait until the server has read its data, and examine it again".into(),
-        // So a script is refused a command by Redis 7.0.
+        // The refusal of a command within a script, by Redis 7.0.
         _ if said.contains("can't run this command") => format!("give the user what locks need: {}", aim.permissions()),
         _ if said.contains("unknown command") => {
             "connect to the server itself: a proxy or the provider hides the command (see rename-command, too)".into()

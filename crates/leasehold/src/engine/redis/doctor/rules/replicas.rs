@@ -4,10 +4,10 @@ use super::super::facts::{Aim, Node};
 use super::{fail, ok, unknown, warn};
 use crate::doctor::Finding;
 
-/// Replicas say once a second how far they are.
+/// Replicas report their offset once a second.
 const LATE: u64 = 3;
 
-/// Whether a master that has lost its replicas goes on granting.
+/// Whether a master that has lost its replicas keeps granting.
 pub(super) fn acknowledged(node: &Node, aim: &Aim) -> Option<Finding> {
     let (check, at) = ("min-replicas", &node.address);
     let means = "a master that is cut off goes on granting locks while a replica takes its place: two may hold one lock until \
@@ -15,7 +15,7 @@ pub(super) fn acknowledged(node: &Node, aim: &Aim) -> Option<Finding> {
     let fix = "min-replicas-to-write 1 and min-replicas-max-lag 10, or less; and replicas=N in the URL, which waits for \
         replicas at each grant";
     let followers = match node.number("connected_slaves") {
-        // None at present; a Sentinel or a cluster speaks of that elsewhere.
+        // None at present; the rules for Sentinel and cluster cover that.
         Ok(0) => return None,
         Ok(count) => count,
         Err(no) => {
@@ -28,7 +28,7 @@ pub(super) fn acknowledged(node: &Node, aim: &Aim) -> Option<Finding> {
             ok(check, at, format!("{has}; min-replicas-to-write {least}, within {lag} s"))
                 .means("a master that is cut off stops granting soon")
         }
-        // `INFO` has this line only where it is set.
+        // `INFO` has this line only if the setting is used.
         (Err(_), _) if node.info("min_slaves_good_slaves").is_ok() => {
             ok(check, at, format!("{has}; min-replicas-to-write is set"))
                 .means("a master that is cut off stops granting soon")
@@ -42,7 +42,7 @@ pub(super) fn acknowledged(node: &Node, aim: &Aim) -> Option<Finding> {
     })
 }
 
-/// Whether the replicas are there that the URL waits for.
+/// Whether there are as many replicas as the URL waits for.
 pub(super) fn enough(node: &Node, aim: &Aim) -> Option<Finding> {
     let (check, at, wanted) = ("replicas", &node.address, u64::from(aim.replicas));
     if wanted == 0 {

@@ -19,7 +19,7 @@ pub(super) fn aim() -> Aim {
     }
 }
 
-/// A master without replicas that forgets nothing.
+/// A master without replicas that loses nothing.
 pub(super) fn healthy() -> Node {
     let info = "redis_version:7.0.15\r\nrun_id:abc\r\nuptime_in_seconds:86400\r\nrole:master\r\nconnected_slaves:0\r\n\
         used_memory:1000000\r\nmaxmemory:100000000\r\nmaxmemory_policy:noeviction\r\ntotal_system_memory:8000000000\r\n\
@@ -57,7 +57,7 @@ pub(super) fn healthy() -> Node {
     }
 }
 
-/// One that refuses whatever it is asked.
+/// A server that refuses every query.
 pub(super) fn mute() -> Node {
     let no = || No::Refused("NOPERM this user has no permissions".into());
     Node {
@@ -95,7 +95,7 @@ impl Node {
         self
     }
 
-    /// The same server, which keeps this setting to itself.
+    /// The same server, which hides this setting.
     pub(super) fn hiding(mut self, key: &'static str) -> Self {
         self.settings.insert(key, Err(No::Refused("NOPERM no CONFIG for you".into())));
         self
@@ -108,7 +108,7 @@ impl Node {
     }
 }
 
-/// That a finding is as bad as expected, and says enough.
+/// Asserts a finding's level, and that its text contains `says`.
 #[track_caller]
 pub(super) fn assert_level(finding: &Finding, level: Level, says: &str) {
     assert_eq!(finding.level, level, "{finding:?}");

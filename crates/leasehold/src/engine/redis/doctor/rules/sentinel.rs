@@ -1,4 +1,4 @@
-//! Sentinels: whether they are there, agree, and are quick enough.
+//! Sentinels: whether they are reachable, agree, and are fast enough.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 
 const TELL: &str = "let the Sentinels' user run SENTINEL (sentinel-user= and sentinel-password= in the URL)";
 
-/// One of them is away; if all are, nothing else is known.
+/// A Sentinel is unreachable; if all are, nothing else is known.
 pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
     let fix = match error.kind() {
         ErrorKind::Denied => "correct sentinel-user= and sentinel-password= in the URL",
@@ -21,7 +21,7 @@ pub(crate) fn unreachable(address: &str, error: &Error) -> Finding {
     warn("sentinel-reachable", address, error.to_string()).means("there is one less to ask who the master is").fix(fix)
 }
 
-/// All about those that answered.
+/// All findings about the Sentinels that answered.
 pub(crate) fn all(sentinels: &[Sentinel], name: &str, aim: &Aim) -> Vec<Finding> {
     if sentinels.is_empty() {
         let finding = fail("sentinels", "", "no Sentinel can be reached")
@@ -36,7 +36,7 @@ pub(crate) fn all(sentinels: &[Sentinel], name: &str, aim: &Aim) -> Vec<Finding>
     findings
 }
 
-/// Whether they agree who the master is.
+/// Whether they name the same master.
 fn master(sentinels: &[Sentinel], name: &str) -> Finding {
     let check = "sentinel-master";
     let said: Vec<_> = sentinels.iter().filter_map(|one| Some((one, one.master.as_ref().ok()?))).collect();
@@ -89,7 +89,7 @@ fn quorum(one: &Sentinel) -> Finding {
     }
 }
 
-/// Whether there is anybody to take the master's place.
+/// Whether there is a replica to promote.
 fn promotable(sentinels: &[Sentinel]) -> Option<Finding> {
     let most = sentinels.iter().filter_map(|one| one.number("num-slaves").ok()).max()?;
     (most == 0).then(|| {
@@ -99,7 +99,8 @@ fn promotable(sentinels: &[Sentinel]) -> Option<Finding> {
     })
 }
 
-/// How long the master must be silent before another takes its place: the shortest that any of them says.
+/// How long the master must be unreachable before another is promoted: the shortest setting of all
+/// Sentinels.
 pub(crate) fn silence(sentinels: &[Sentinel]) -> Option<Duration> {
     let told = sentinels.iter().filter_map(|one| one.number("down-after-milliseconds").ok());
     told.min().map(Duration::from_millis)

@@ -1,4 +1,4 @@
-//! Time: clocks, round trips, what blocks the server, and how long a failover takes.
+//! Time: clocks, round trips, commands that block the server, and the duration of a failover.
 
 use std::time::Duration;
 
@@ -7,16 +7,16 @@ use super::super::facts::{Aim, Node};
 use super::{fail, ok, short, unknown, warn};
 use crate::doctor::Finding;
 
-/// Clocks that are kept in step are closer than this.
+/// The difference between synchronized clocks is smaller than this.
 const APART: Duration = Duration::from_secs(1);
-/// One command that takes longer makes all others wait.
+/// A single command that takes longer blocks all others.
 const SLOW: Duration = Duration::from_millis(100);
-/// What is older has passed.
+/// Older entries no longer matter.
 const RECENT: u64 = 24 * 3600;
-/// Electing and telling, after the silence.
+/// The time to elect and announce a new master, after the old one was unreachable for long enough.
 const ELECTION: Duration = Duration::from_secs(1);
 
-/// The server's clock against ours.
+/// The server's clock compared with ours.
 pub(super) fn clock(node: &Node) -> Finding {
     let (check, at) = ("clock", &node.address);
     match &node.clock {
@@ -40,8 +40,8 @@ pub(super) fn clock(node: &Node) -> Finding {
     }
 }
 
-/// The servers' clocks against each other; `silence` is the shortest time between the last token of a master and the first
-/// of the one that takes its place.
+/// The servers' clocks compared with each other. `silence` is the shortest time between the last
+/// token of a master and the first token of its successor.
 pub(super) fn clocks(nodes: &[Node], silence: Option<Duration>) -> Option<Finding> {
     let check = "clocks";
     if nodes.len() < 2 {
@@ -91,7 +91,7 @@ pub(super) fn round_trip(node: &Node, aim: &Aim) -> Finding {
     }
 }
 
-/// Commands that made all others wait.
+/// Commands that blocked all others.
 pub(super) fn slow_log(node: &Node, aim: &Aim) -> Finding {
     let (check, at) = ("slow-log", &node.address);
     let limit = aim.renewal().min(SLOW);
@@ -106,7 +106,7 @@ pub(super) fn slow_log(node: &Node, aim: &Aim) -> Finding {
     let blind = match &threshold {
         Ok(-1) => Some("the slow log is off".to_owned()),
         Ok(micros) if *micros > limit.as_micros() as i64 => Some(format!("only what takes over {micros} µs is logged")),
-        // A log that has quicker commands would have had slower ones, too.
+        // A log with faster commands would have the slower ones, too.
         Err(no) if !entries.iter().any(|slow| slow.took <= limit) => Some(format!("it may be off: {no}")),
         _ => None,
     };
@@ -141,7 +141,7 @@ fn server_time(node: &Node) -> Option<u64> {
     node.number("server_time_usec").ok().map(|micros| micros / 1_000_000)
 }
 
-/// How long a cluster's node must be silent before another takes its place.
+/// How long a cluster's node must be unreachable before another is promoted.
 pub(super) fn node_timeout(node: &Node, aim: &Aim) -> Finding {
     match node.set_number("cluster-node-timeout").map(Duration::from_millis) {
         Ok(silence) => failover(&node.address, silence, &format!("cluster-node-timeout is {}", short(silence)), aim)
@@ -152,7 +152,8 @@ pub(super) fn node_timeout(node: &Node, aim: &Aim) -> Finding {
     }
 }
 
-/// A failover against a lease. A lease has two thirds of its TTL left at least, when its server dies.
+/// The duration of a failover compared with a lease. When its server dies, a lease has at least two
+/// thirds of its TTL left.
 pub(super) fn failover(at: &str, silence: Duration, found: &str, aim: &Aim) -> Failover {
     let most = aim.ttl * 2 / 3;
     let takes = silence + ELECTION;
@@ -171,7 +172,7 @@ pub(super) fn failover(at: &str, silence: Duration, found: &str, aim: &Aim) -> F
     })
 }
 
-/// A finding that still has to say which setting to change.
+/// A finding that still needs the name of the setting to change.
 pub(super) struct Failover(Finding);
 
 impl Failover {

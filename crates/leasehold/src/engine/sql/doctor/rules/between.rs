@@ -1,4 +1,4 @@
-//! What stands between us and the server.
+//! Poolers and proxies before the server.
 
 use super::super::facts::{Aim, Between, Seen};
 use super::{fail, ok, unknown, warn};

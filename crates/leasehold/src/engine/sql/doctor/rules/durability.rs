@@ -1,4 +1,4 @@
-//! What a crash, or a fail-over, forgets.
+//! What a crash or a failover loses.
 
 use super::super::super::Dialect;
 use super::super::facts::{Aim, Known, Seen};
@@ -8,7 +8,7 @@ use crate::doctor::Finding;
 const TOKENS: &str =
     "tokens still rise, because they are never below the clock's microseconds, unless the clock went back, too";
 
-/// What is not on disk when a commit is answered, if anything is not.
+/// Which settings let the server answer a commit before it is on disk.
 fn loose(seen: &Seen, aim: &Aim) -> Known<Vec<String>> {
     let mut loose = Vec::new();
     match aim.dialect {
@@ -17,7 +17,7 @@ fn loose(seen: &Seen, aim: &Aim) -> Known<Vec<String>> {
             if !matches!(flush, "1" | "3") {
                 loose.push(format!("innodb_flush_log_at_trx_commit={flush}"));
             }
-            // What is not in the binary log after a crash is rolled back.
+            // After a crash, transactions that are not in the binary log are rolled back.
             if seen.is_on("log_bin")? && seen.setting("sync_binlog")? != "1" {
                 loose.push(format!("sync_binlog={}", seen.setting("sync_binlog")?));
             }
@@ -74,7 +74,7 @@ fn waits(seen: &Seen, aim: &Aim) -> Known<Option<String>> {
     Ok(None)
 }
 
-/// What a fail-over forgets.
+/// What a failover loses.
 pub(super) fn replicas(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let check = "replication";
     let means = "a fail-over to a replica that has not got the latest commits forgets locks that are held, and grants them to others";

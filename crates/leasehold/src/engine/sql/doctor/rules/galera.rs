@@ -1,4 +1,4 @@
-//! Galera: several servers that take writes, each with its own clock.
+//! Galera: several servers that accept writes, each with its own clock.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::super::facts::{Aim, Known, No, Seen};
 use super::{fail, many, ok, short, unknown, warn};
 use crate::doctor::Finding;
 
-/// What the cluster is like.
+/// The state of the cluster.
 fn told(seen: &Seen) -> Known<(i64, String, String)> {
     let size = seen.status("wsrep_cluster_size")?.parse().map_err(|_| No::missing("wsrep_cluster_size"))?;
     let state = seen.status("wsrep_local_state_comment").unwrap_or("unknown");
@@ -18,7 +18,7 @@ pub(super) fn cluster(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let check = "galera";
     match seen.is_on("wsrep_on") {
         Ok(true) => {}
-        // MySQL does not have the setting, and neither has Galera.
+        // MySQL has neither the setting nor Galera.
         Err(No::Missing(_)) if seen.settings.is_ok() => {
             return ok(check, at, "it is no node of Galera").means("one clock decides");
         }

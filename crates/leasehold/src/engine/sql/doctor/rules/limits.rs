@@ -1,16 +1,16 @@
-//! How much the server has room for.
+//! The server's limits.
 
 use super::super::super::Dialect;
 use super::super::facts::{Aim, Known, Seen};
 use super::{fail, ok, unknown, warn};
 use crate::doctor::Finding;
 
-/// A row of so many parties as the engine allows, and who they are.
+/// A row with the maximum number of holders and waiters, and their descriptions.
 const FULL_ROW: i64 = 4 << 20;
-/// A row of some hundred parties.
+/// A row with some hundred holders and waiters.
 const SMALL_ROW: i64 = 256 << 10;
 
-/// How many connections there may be for us, and how many of those are free.
+/// How many connections we may have, and how many of those are free.
 fn room(seen: &Seen, aim: &Aim) -> Known<(i64, i64)> {
     let (most, in_use) = (seen.number("max_connections")?, seen.in_use.clone()?);
     let reserved = match aim.dialect {
@@ -23,14 +23,14 @@ fn room(seen: &Seen, aim: &Aim) -> Known<(i64, i64)> {
         Dialect::Postgres => &["role_connections", "database_connections"],
         Dialect::MySql => &["max_user_connections"],
     };
-    // None of these limits is below one, and zero or -1 stands for none.
+    // None of these limits is below one; zero or -1 means no limit.
     let own = keys.iter().filter_map(|key| seen.number(key).ok().filter(|limit| *limit > 0)).min();
     let most = (most - reserved).max(0);
     let free = (most - in_use).max(0);
     Ok(own.map_or((most, free), |own| (most.min(own), free.min(own))))
 }
 
-/// Whether there is room for our connections.
+/// Whether there are enough connections for us.
 pub(super) fn connections(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let (check, wanted) = ("connections", aim.connections);
     match room(seen, aim) {
@@ -48,7 +48,7 @@ pub(super) fn connections(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     }
 }
 
-/// Whether a long queue fits into one message.
+/// Whether a long queue fits into one packet.
 pub(super) fn packet(at: &str, seen: &Seen) -> Finding {
     let check = "packet";
     match seen.number("max_allowed_packet") {
@@ -63,7 +63,7 @@ pub(super) fn packet(at: &str, seen: &Seen) -> Finding {
     }
 }
 
-/// Whether old versions of rows are removed.
+/// Whether old row versions are removed.
 pub(super) fn vacuum(at: &str, seen: &Seen) -> Finding {
     let check = "autovacuum";
     match seen.is_on("autovacuum") {

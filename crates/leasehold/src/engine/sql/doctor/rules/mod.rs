@@ -1,4 +1,5 @@
-//! The rules: facts in, findings out, and nothing is asked here. What is not known is unknown, never ok.
+//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
+//! ok.
 
 mod between;
 mod durability;
@@ -18,7 +19,7 @@ use super::super::Dialect;
 use super::facts::{Facts, No, Seen};
 use crate::doctor::{Finding, Level, fail, ok, short, warn};
 
-/// All about a database.
+/// All findings about a database.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let aim = &facts.aim;
     let mut findings: Vec<Finding> = facts.servers.iter().map(|server| server::reachable(server, facts)).collect();
@@ -51,12 +52,12 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// A finding that would be, were it told.
+/// A finding for a fact that is not known.
 fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(cure(why))
 }
 
-/// How to have it told.
+/// How to make the fact known.
 fn cure(no: &No) -> String {
     match no {
         No::Denied(_) => "let this user see it, or examine it as an administrator".into(),

@@ -1,4 +1,4 @@
-//! What stands in the lease table.
+//! The content of the lease table.
 
 use super::super::super::config::Technique;
 use super::super::facts::{Aim, No, Rows, Seen};

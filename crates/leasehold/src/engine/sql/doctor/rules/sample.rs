@@ -1,4 +1,4 @@
-//! Databases for the rules' tests, as MariaDB 10.11 and PostgreSQL 15 told of themselves.
+//! Databases for the rules' tests, with real answers of MariaDB 10.11 and PostgreSQL 15.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ pub(super) fn aim(dialect: Dialect) -> Aim {
     }
 }
 
-/// A database of this one server.
+/// A database with this single server.
 pub(super) fn facts(seen: Seen) -> Facts {
     let dialect = if seen.status.is_ok() { Dialect::MySql } else { Dialect::Postgres };
     Facts { aim: aim(dialect), servers: vec![server("h1:1", seen)] }
@@ -109,7 +109,7 @@ fn seen() -> Seen {
     }
 }
 
-/// A MariaDB as it should be.
+/// A MariaDB server with correct settings.
 pub(super) fn mariadb() -> Seen {
     Seen {
         version: Ok("10.11.19-MariaDB-0+deb12u1".into()),
@@ -120,7 +120,7 @@ pub(super) fn mariadb() -> Seen {
     }
 }
 
-/// A PostgreSQL as it should be.
+/// A PostgreSQL server with correct settings.
 pub(super) fn postgres() -> Seen {
     Seen {
         version: Ok("PostgreSQL 15.18 (Debian 15.18-0+deb12u1) on x86_64-pc-linux-gnu".into()),
@@ -131,7 +131,7 @@ pub(super) fn postgres() -> Seen {
     }
 }
 
-/// One that tells nothing.
+/// A server that reveals nothing.
 pub(super) fn mute(no: &No) -> Seen {
     fn not<T>(no: &No) -> Known<T> {
         Err(no.clone())
@@ -173,7 +173,7 @@ impl Seen {
         self
     }
 
-    /// The same server, with its table made otherwise.
+    /// The same server, with another table definition.
     pub(super) fn shaped(mut self, change: impl Fn(&mut Shape)) -> Self {
         if let Ok(Found::There(shape)) = &mut self.tables[0].found {
             change(shape);
@@ -182,7 +182,7 @@ impl Seen {
     }
 }
 
-/// That a finding is as bad as expected, and says enough.
+/// Asserts a finding's level, and that its text contains `says`.
 #[track_caller]
 pub(super) fn assert_level(finding: &Finding, level: Level, says: &str) {
     assert_eq!(finding.level, level, "{finding:?}");

@@ -6,7 +6,7 @@ use super::super::facts::{Aim, Closed, Facts, Seen, Server};
 use super::{fail, ok, unknown, warn, writers};
 use crate::doctor::Finding;
 
-/// Whether it lets us in. One of several may be away.
+/// Whether it accepts connections. One of several servers may be unreachable.
 pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
     let at = &server.address;
     let alone = "no lock can be taken or renewed";
@@ -32,7 +32,7 @@ pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
     }
 }
 
-/// What kind of server it is, and the two numbers that matter of its version.
+/// The kind of server, and the first two numbers of its version.
 pub(super) fn kind(text: &str) -> Option<(&'static str, (u32, u32))> {
     let lower = text.to_lowercase();
     let kind = if lower.starts_with("postgresql") {
@@ -46,7 +46,7 @@ pub(super) fn kind(text: &str) -> Option<(&'static str, (u32, u32))> {
     } else {
         "MySQL"
     };
-    // Old clients are told 5.5.5 before a MariaDB's own version.
+    // MariaDB puts 5.5.5 before its own version, for old clients.
     let text = text.strip_prefix("5.5.5-").unwrap_or(text);
     let numbers = text
         .split(|c: char| !c.is_ascii_digit() && c != '.')

@@ -1,4 +1,4 @@
-//! What every session begins with, and what ends statements and sessions.
+//! The default settings of sessions, and the timeouts of statements and sessions.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::super::facts::{Aim, Known, No, Seen};
 use super::{fail, ok, short, unknown, warn};
 use crate::doctor::Finding;
 
-/// Behind a pooler we cannot set what our session begins with.
+/// Behind a pooler we cannot set the defaults of our session.
 const SET: &str = "for the user of the locks: ALTER ROLE … SET";
 
-/// The isolation level and what else we set for ourselves.
+/// The isolation level and our other session settings.
 pub(super) fn isolation(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let check = "isolation";
     let told: Known<String> = match aim.dialect {
@@ -36,7 +36,7 @@ pub(super) fn isolation(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     }
 }
 
-/// InnoDB refuses READ COMMITTED where statements are replicated as text.
+/// InnoDB refuses READ COMMITTED with statement-based replication.
 pub(super) fn binlog_format(at: &str, seen: &Seen) -> Finding {
     let check = "binlog-format";
     let told = seen
@@ -51,7 +51,7 @@ pub(super) fn binlog_format(at: &str, seen: &Seen) -> Finding {
         }
         Ok(Some(format)) => ok(check, at, format!("log_bin is on, binlog_format {format}"))
             .means("what we write is replicated as it was written, times included"),
-        // Where it is no setting any more, it is ROW.
+        // Where the setting no longer exists, the format is ROW.
         Err(No::Missing(_)) if seen.is_on("log_bin") == Ok(true) => {
             ok(check, at, "log_bin is on; there is no binlog_format").means("rows are replicated, and no statements")
         }
@@ -71,7 +71,7 @@ fn seconds(seen: &Seen, key: &str) -> Known<Option<Duration>> {
     Ok(Duration::try_from_secs_f64(value).ok().filter(|value| *value > Duration::ZERO))
 }
 
-/// What ends statements that take long.
+/// Timeouts of long statements.
 pub(super) fn statement_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let check = "statement-timeout";
     let (key, told) = match aim.dialect {
@@ -79,7 +79,7 @@ pub(super) fn statement_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         Dialect::MySql if seen.setting("max_statement_time").is_ok() => {
             ("max_statement_time", seconds(seen, "max_statement_time"))
         }
-        // That of MySQL ends only what reads.
+        // MySQL's setting ends only reads.
         Dialect::MySql => ("max_execution_time", millis(seen, "max_execution_time")),
     };
     let least = Duration::from_secs(1);
@@ -99,7 +99,7 @@ pub(super) fn statement_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     }
 }
 
-/// How long a statement waits for a row that somebody keeps locked.
+/// How long a statement waits for a row that another transaction has locked.
 pub(super) fn lock_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let check = "lock-timeout";
     let (key, told) = match aim.dialect {
@@ -117,7 +117,7 @@ pub(super) fn lock_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     }
 }
 
-/// What ends sessions that say nothing.
+/// Timeouts of idle sessions.
 pub(super) fn idle_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     let check = "idle-timeout";
     let mut ends: Vec<(&str, Duration)> = Vec::new();
@@ -130,7 +130,7 @@ pub(super) fn idle_timeout(at: &str, seen: &Seen, aim: &Aim) -> Finding {
         let told = if aim.dialect == Dialect::MySql { seconds(seen, key) } else { millis(seen, key) };
         match told {
             Ok(time) => ends.extend(time.map(|time| (*key, time))),
-            // Before PostgreSQL 14 there is none.
+            // PostgreSQL before version 14 has none.
             Err(No::Missing(_)) if seen.settings.is_ok() && *key == "idle_session_timeout" => {}
             Err(no) => {
                 return unknown(check, at, &no)

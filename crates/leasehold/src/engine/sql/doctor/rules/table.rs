@@ -1,4 +1,4 @@
-//! Our tables: there, ours, and what we may do with them.
+//! Our tables: whether they exist, are ours, and permit what we need.
 
 use super::super::super::Dialect;
 use super::super::super::config::Technique;
@@ -6,12 +6,12 @@ use super::super::facts::{Aim, Found, No, Seen, Shape, Table};
 use super::{fail, ok, unknown, warn};
 use crate::doctor::Finding;
 
-/// Whether what is written to a table of this kind can be taken back.
+/// Whether writes to a table of this kind can be rolled back.
 pub(in super::super) fn rolls_back(shape: &Shape) -> bool {
     ["InnoDB", "ordinary", "UNLOGGED", "partitioned"].contains(&shape.engine.as_str())
 }
 
-/// All about the tables that the technique needs, and about a lock that was taken there.
+/// All findings about the tables that the technique needs, and about the trial lock.
 pub(super) fn all(at: &str, seen: &Seen, aim: &Aim) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in &seen.tables {
@@ -24,7 +24,7 @@ pub(super) fn all(at: &str, seen: &Seen, aim: &Aim) -> Vec<Finding> {
     findings
 }
 
-/// Whether the table is there, with the columns that it should have.
+/// Whether the table exists, with the columns that it needs.
 fn there(at: &str, table: &Table, aim: &Aim) -> Finding {
     let (check, name, ddl) = ("table", &table.name, &aim.ddl);
     let shape = match &table.found {
@@ -75,7 +75,7 @@ fn there(at: &str, table: &Table, aim: &Aim) -> Finding {
     ok(check, at, format!("{name} is there, with our columns")).means("it is ours")
 }
 
-/// Whether names are compared byte by byte, and each stands there once.
+/// Whether names are compared byte by byte, and are unique.
 fn names(at: &str, table: &Table, shape: &Shape, aim: &Aim) -> Finding {
     let (check, name, ddl) = ("collation", &table.name, &aim.ddl);
     let Some(column) = shape.column("name") else {
@@ -104,7 +104,7 @@ fn names(at: &str, table: &Table, shape: &Shape, aim: &Aim) -> Finding {
     ok(check, at, format!("the column name of {name} is {shown}, and a key")).means("names are compared byte by byte")
 }
 
-/// Whether a commit there is a commit.
+/// Whether the table's engine supports durable transactions.
 fn engine(at: &str, table: &Table, shape: &Shape) -> Finding {
     let (check, name, engine) = ("table-engine", &table.name, &shape.engine);
     match engine.as_str() {
@@ -125,7 +125,7 @@ fn engine(at: &str, table: &Table, shape: &Shape) -> Finding {
     }
 }
 
-/// Whether a lock could be taken.
+/// Whether the trial lock could be acquired.
 fn trial(at: &str, seen: &Seen, aim: &Aim) -> Option<Finding> {
     let check = "lock-row";
     let means = "no lock can be taken";

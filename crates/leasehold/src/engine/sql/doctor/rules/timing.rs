@@ -6,10 +6,10 @@ use super::super::facts::{Aim, Seen};
 use super::{fail, ok, short, unknown, warn, writers};
 use crate::doctor::Finding;
 
-/// Clocks that are kept in step are closer than this.
+/// The difference between synchronized clocks is smaller than this.
 const APART: Duration = Duration::from_secs(1);
 
-/// The server's clock against ours. Only its own decides.
+/// The server's clock compared with ours. Leases use only the server's.
 pub(super) fn clock(at: &str, seen: &Seen) -> Finding {
     let check = "clock";
     match &seen.clock {
@@ -32,7 +32,7 @@ pub(super) fn clock(at: &str, seen: &Seen) -> Finding {
     }
 }
 
-/// The servers' clocks against each other.
+/// The servers' clocks compared with each other.
 pub(super) fn clocks(seen: &[(&str, &Seen)], aim: &Aim) -> Option<Finding> {
     let check = "clocks";
     if seen.len() < 2 {
@@ -56,7 +56,7 @@ pub(super) fn clocks(seen: &[(&str, &Seen)], aim: &Aim) -> Option<Finding> {
     let (first, ahead) = gaps.iter().max_by_key(|(_, gap)| gap.ahead)?;
     let distance = Duration::from_micros(ahead.ahead.abs_diff(behind.ahead));
     let error = ahead.error + behind.error;
-    // Of clocks that are kept in step, some milliseconds are never known.
+    // Even synchronized clocks differ by some milliseconds.
     let most = if several { aim.clock_skew.max(Duration::from_millis(50)) } else { aim.clock_skew.max(APART) };
     if distance.saturating_sub(error) <= most {
         let found = format!("at most {} apart, give or take {}", short(distance), short(error));
@@ -72,7 +72,7 @@ pub(super) fn round_trip(at: &str, seen: &Seen, aim: &Aim) -> Finding {
     match &seen.trips {
         Ok(trips) => {
             let found = format!("p50 {}, p99 {} of {} questions", short(trips.p50), short(trips.p99), trips.count);
-            // A step reads and writes.
+            // One operation reads and writes.
             if trips.p99 * 2 <= aim.renewal() {
                 return ok(check, at, found).means(format!("renewals, every {}, come in time", short(aim.renewal())));
             }
@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(clocks(&[("a", &ahead(0))], &pg), None);
         assert_level(&both(&ahead(0), &standby(900), &pg), Good, "900 ms apart");
         assert_level(&both(&ahead(0), &standby(3000), &pg), Warn, "b is 3 s ahead of a");
-        // Both take writes.
+        // Both accept writes.
         assert_level(&both(&ahead(0), &ahead(300), &pg), Fail, "clock-skew=");
         assert_level(&both(&ahead(0), &ahead(300), &Aim { clock_skew: APART, ..pg.clone() }), Good, "when they should");
         assert_level(&both(&ahead(0), &mute(&No::missing("it")), &pg), Unknown, "fail-over");

@@ -1,15 +1,15 @@
-//! Which of the servers takes writes: one of them must, and but one, unless they are one cluster.
+//! Which servers accept writes: exactly one must, unless they form one cluster.
 
 use super::super::facts::{Aim, Facts, Seen};
 use super::{fail, ok, unknown, warn};
 use crate::doctor::Finding;
 
-/// Whether a server takes writes; `None`: it does not tell.
+/// Whether a server accepts writes; `None`: not known.
 pub(super) fn takes_writes(seen: &Seen, aim: &Aim) -> Option<bool> {
     seen.read_only(aim.dialect).ok().map(|read_only| read_only.is_none())
 }
 
-/// Which cluster a server is of, if it is of one in which several take writes.
+/// The server's cluster, if several of its nodes accept writes.
 fn cluster(seen: &Seen) -> Option<String> {
     if seen.is_galera() {
         return seen.status("wsrep_cluster_state_uuid").ok().map(ToOwned::to_owned);
@@ -28,7 +28,7 @@ pub(super) fn writes(facts: &Facts) -> Vec<Finding> {
             Ok(None) => writers.push((at, one)),
             Err(no) => findings.push(unknown(check, at, &no).means(means)),
             Ok(Some(why)) => {
-                // Beside one that takes writes, that is as it should be.
+                // This is correct beside a server that accepts writes.
                 let elsewhere = seen().any(|(_, one)| takes_writes(one, aim) == Some(true));
                 findings.push(if elsewhere {
                     ok(check, at, why).means("another one takes writes; this one may take its place when that fails")
@@ -143,7 +143,7 @@ mod tests {
         let both = [("a", &one), ("b", &one)];
         assert_level(&identities(&both)[0], Warn, "same server as a");
         assert!(identities(&both[..1]).is_empty());
-        // It takes writes once.
+        // It accepts writes, and counts once.
         let mut twice = facts(one.clone());
         twice.servers.push(server("h2:1", one));
         assert_level(&writes(&twice)[0], Good, "it takes writes");

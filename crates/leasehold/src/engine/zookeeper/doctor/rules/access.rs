@@ -1,4 +1,4 @@
-//! What we may do, and what others may.
+//! Our permissions, and those of others.
 
 use leasehold_zookeeper::{Acl, Error as Cause, Permission};
 
@@ -6,7 +6,7 @@ use super::super::facts::{Aim, Inside, Known, No};
 use super::{fail, ok, unknown, warn};
 use crate::doctor::Finding;
 
-/// Whether a lock can be made.
+/// Whether a lock can be created.
 pub(super) fn lock_nodes(inside: &Inside, aim: &Aim) -> Finding {
     let (check, base) = ("lock-nodes", aim.shown_base());
     let refused = |found: String, fix: String| fail(check, "", found).means("no lock can be taken").fix(fix);
@@ -30,7 +30,7 @@ pub(super) fn lock_nodes(inside: &Inside, aim: &Aim) -> Finding {
     }
 }
 
-/// What everybody may do with a node beside reading it, in zkCli's letters.
+/// The permissions of all clients on a node, except reading, in zkCli's letters.
 fn open_to_all(acls: &[Acl]) -> String {
     let world = acls.iter().filter(|acl| acl.scheme() == "world" && acl.id() == "anyone");
     let all = world.fold(Permission::NONE, |all, acl| all | acl.permission());
@@ -39,7 +39,7 @@ fn open_to_all(acls: &[Acl]) -> String {
     letters.iter().filter(|(permission, _)| all.has(*permission)).map(|(_, letter)| letter).collect()
 }
 
-/// Nodes that everybody may change. The root is not ours.
+/// Nodes that all clients may change. The root is not ours.
 pub(super) fn acl(inside: &Inside, aim: &Aim) -> Vec<Finding> {
     let check = "acl";
     let seen: Vec<&(String, Known<Vec<Acl>>)> = inside.acls.iter().filter(|(path, _)| path != "/").collect();
@@ -78,7 +78,7 @@ pub(super) fn acl(inside: &Inside, aim: &Aim) -> Vec<Finding> {
     findings
 }
 
-/// Whether the servers care about ACLs at all.
+/// Whether the servers enforce ACLs at all.
 pub(super) fn enforced(inside: &Inside) -> Option<Finding> {
     let check = "acl-enforced";
     Some(match inside.refuses_strangers.as_ref()? {

@@ -1,19 +1,20 @@
-//! How much there is: nodes, bytes, watches, files, connections.
+//! The amount of data: nodes, bytes, watches, files, connections.
 
 use super::super::facts::{Aim, Inside, Known, No, Role, Server};
 use super::{many, ok, size, unknown, warn};
 use crate::doctor::{Finding, Level};
 
-/// More make snapshots, starts and elections slow.
+/// Above these limits snapshots, starts and elections get slow.
 const MOST_NODES: u64 = 1_000_000;
 const MOST_BYTES: u64 = 512 << 20;
 const MOST_WATCHES: u64 = 1_000_000;
-/// Half of what a Java client reads at once (jute.maxbuffer), unless it is told otherwise.
+/// Half of what a Java client reads at once (jute.maxbuffer), by default.
 const LONG_LIST: usize = 512 << 10;
-/// Files that nobody removes.
+/// Files that are never removed.
 const MOST_FILES: u64 = 10 << 30;
 
-/// All that the ensemble keeps in memory. Each server has all of it: the one with the most is told of.
+/// All data that the ensemble keeps in memory. Each server has all of it, so the server with the
+/// most is reported.
 pub(super) fn set(servers: &[Server]) -> Finding {
     let check = "data-set";
     let means =
@@ -52,7 +53,7 @@ fn too_much(check: &'static str, found: String, means: &str) -> Finding {
         .fix("an ensemble for locks alone; or find who keeps so much there, and remove it")
 }
 
-/// The longest list that somebody must read.
+/// The longest list that a client must read.
 pub(super) fn longest_list(inside: &Inside) -> Finding {
     let check = "longest-list";
     let means = "who joins a queue reads all names in it";
@@ -76,15 +77,15 @@ pub(super) fn longest_list(inside: &Inside) -> Finding {
     }
 }
 
-/// What a server's files have together.
+/// The total size of a server's files.
 pub(super) fn files(server: &Server) -> Known<u64> {
     let (data, log) = (server.setting("dataDirSize")?, server.setting("dataLogSize")?);
     let folder = |key| server.conf.as_ref().ok().and_then(|conf| conf.text(key).ok());
-    // If both are in one folder, both sizes are of all that is there.
+    // If both are in one folder, both sizes cover all files there.
     Ok(if folder("dataDir") == folder("dataLogDir") { data.max(log) } else { data.saturating_add(log) })
 }
 
-/// Files that grow.
+/// Growing files.
 pub(super) fn disk(server: &Server) -> Finding {
     let (check, at) = ("disk", &server.address);
     match files(server) {
@@ -109,7 +110,7 @@ pub(super) fn connections(server: &Server, aim: &Aim) -> Finding {
         Ok(most) => most,
         Err(no) => return unknown(check, at, &no).means(means),
     };
-    // Older ones do not count them.
+    // Older servers do not count them.
     let refused = server.figure("zk_connection_rejected").unwrap_or(0);
     let shown = if most == 0 { "no limit".to_owned() } else { format!("maxClientCnxns is {most}") };
     let fix =

@@ -1,4 +1,5 @@
-//! The servers together: how many there are, who is missing, and whether the URL names them all.
+//! The servers together: how many there are, which are missing, and whether the URL names all of
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,7 @@ use super::{fail, many, ok, unknown, warn};
 use crate::doctor::Finding;
 use crate::error::ErrorKind;
 
-/// Whether there is a leader, whom a majority follows.
+/// Whether there is a leader with a majority of followers.
 pub(super) fn quorum(facts: &Facts) -> Finding {
     match &facts.inside {
         Ok(_) => ok("quorum", "", "a session was opened").means("there is a leader, and a majority follows it"),
@@ -27,7 +28,7 @@ fn standalone(servers: &[Server]) -> bool {
     servers.iter().any(|server| server.role() == Ok(Role::Standalone))
 }
 
-/// How many vote, as the ensemble itself has it.
+/// The number of voters, according to the ensemble.
 fn voters(facts: &Facts, inside: &Inside) -> Known<usize> {
     if standalone(&facts.servers) {
         return Ok(1);
@@ -36,13 +37,14 @@ fn voters(facts: &Facts, inside: &Inside) -> Known<usize> {
     let size = || facts.servers.iter().find_map(|server| server.figure("zk_quorum_size").ok());
     match told {
         Ok(0) | Err(_) if size().is_some() => Ok(size().and_then(|size| size.try_into().ok()).unwrap_or(0)),
-        // A server alone has no configuration; but then it should have said that it is.
+        // A standalone server has no configuration; but then it should report that it is
+        // standalone.
         Ok(0) => Err(No::missing("its members (/zookeeper/config)")),
         other => other,
     }
 }
 
-/// How many of them may fail.
+/// How many voters may fail.
 pub(super) fn size(facts: &Facts, inside: &Inside) -> Finding {
     let check = "ensemble";
     let means = "a majority must run for locks to be taken or renewed";
@@ -84,7 +86,7 @@ fn failures(count: usize) -> String {
     }
 }
 
-/// Whether all who vote are there, and follow.
+/// Whether all voters are reachable and follow the leader.
 pub(super) fn in_step(facts: &Facts, inside: &Inside) -> Finding {
     let check = "members";
     let means = "who is away, or behind, cannot stand in for another that fails";
@@ -109,7 +111,7 @@ pub(super) fn in_step(facts: &Facts, inside: &Inside) -> Finding {
     )
 }
 
-/// How many of those who vote are in step: the leader knows.
+/// How many voters are in step, according to the leader.
 fn present(servers: &[Server], voters: usize) -> Known<usize> {
     let role = |server: &&Server, role| server.role() == Ok(role);
     if servers.iter().any(|server| role(&server, Role::Standalone)) {
@@ -126,14 +128,14 @@ fn present(servers: &[Server], voters: usize) -> Known<usize> {
         Some(Err(no)) => no,
         None => No::Missing("the leader is not among the servers of the URL, or does not say so".into()),
     };
-    // If each is seen to serve, nobody needs to say so.
+    // If each voter is seen to serve, the leader's count is not needed.
     let votes = |server: &&Server| matches!(server.role(), Ok(Role::Leader | Role::Follower));
     let seen: BTreeSet<u8> =
         servers.iter().filter(votes).filter_map(|server| Some(server.visit.as_ref().ok()?.server)).collect();
     if seen.len() >= voters { Ok(seen.len()) } else { Err(no) }
 }
 
-/// Whether two addresses are one server, or two of different ensembles.
+/// Whether two addresses belong to one server, or to different ensembles.
 pub(super) fn between(servers: &[Server]) -> Vec<Finding> {
     if servers.len() < 2 {
         return Vec::new();
@@ -167,7 +169,7 @@ fn is_same(one: &Server, other: &Server) -> bool {
     numbers || one.places.iter().any(|place| other.places.contains(place))
 }
 
-/// Servers where what was written to the others is not to be seen.
+/// Servers that do not see what was written to the others.
 fn strangers(servers: &[Server]) -> Vec<Finding> {
     let check = "same-ensemble";
     let blind = servers.iter().filter(|server| server.visit.as_ref().is_ok_and(|visit| visit.sees == Ok(false)));
@@ -190,7 +192,7 @@ fn strangers(servers: &[Server]) -> Vec<Finding> {
     }]
 }
 
-/// Whether the URL names all who vote.
+/// Whether the URL names all voters.
 pub(super) fn named(facts: &Facts, inside: &Inside) -> Option<Finding> {
     let voters = voters(facts, inside).ok()?;
     let named: usize = facts.servers.iter().map(addresses).sum();
@@ -212,12 +214,12 @@ pub(super) fn named(facts: &Facts, inside: &Inside) -> Option<Finding> {
     )
 }
 
-/// A name may lead to several servers.
+/// A name may have the addresses of several servers.
 fn addresses(server: &Server) -> usize {
     if server.places.iter().all(|place| place.ip().is_loopback()) { 1 } else { server.places.len().max(1) }
 }
 
-/// Those who do not vote.
+/// The members that do not vote.
 pub(super) fn observers(inside: &Inside) -> Option<Finding> {
     let members = inside.members.as_ref().ok()?;
     let observers = members.all.len() - members.voters();
@@ -275,10 +277,10 @@ mod tests {
         let mut five = of(5);
         five.servers[0] = leader("h1").with_figure("zk_synced_followers", "3");
         assert_level(&with(&five, in_step), Warn, "only 1 more may fail");
-        // A follower that does not vote stands for nobody.
+        // A follower that does not vote replaces no voter.
         less.servers[0] = leader("h1").with_figure("zk_synced_non_voting_followers", "1");
         assert_level(&with(&less, in_step), Warn, "2 of 3");
-        // Nobody tells, and all are seen.
+        // No server reports the count, but all are seen.
         let mut seen = of(3);
         seen.servers.iter_mut().for_each(|server| server.mntr = Err(No::Unlisted("mntr")));
         assert_level(&with(&seen, in_step), Good, "3 of 3");
@@ -302,7 +304,7 @@ mod tests {
             levels(&[numbered("a", 1, true), numbered("b", 1, true)]),
             [("same-ensemble", Good), ("same-server", Warn)]
         );
-        // Two that stand alone have the same number.
+        // Two standalone servers have the same id.
         assert_eq!(
             levels(&[numbered("a", 1, true), numbered("b", 1, false)]),
             [("same-ensemble", Fail), ("same-server", Good)]

@@ -1,4 +1,5 @@
-//! The rules: facts in, findings out, and nothing is asked here. What is not known is unknown, never ok.
+//! The rules: facts in, findings out, without queries. A fact that is not known is unknown, never
+//! ok.
 
 mod access;
 mod data;
@@ -14,7 +15,7 @@ use super::facts::{Facts, No, Server};
 use super::walk::Group;
 use crate::doctor::{Finding, Level, fail, ok, short, warn};
 
-/// All about an ensemble.
+/// All findings about an ensemble.
 pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     let mut findings = vec![ensemble::quorum(facts)];
     findings.extend(facts.servers.iter().map(|server| servers::reachable(server, facts)));
@@ -47,7 +48,8 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-/// What a rule finds of each; of those that are well, only the one with the greatest figure is told of.
+/// The findings of a rule for each server; of those that are ok, only the one with the greatest
+/// figure.
 fn greatest<F: Ord>(
     servers: &[&Server],
     figure: impl Fn(&Server) -> F,
@@ -59,12 +61,12 @@ fn greatest<F: Ord>(
     bad.into_iter().map(|(_, finding)| finding).collect()
 }
 
-/// A finding that would be, were it told.
+/// A finding for a fact that is not known.
 fn unknown(check: &'static str, subject: &str, why: &No) -> Finding {
     Finding::new(Level::Unknown, check, subject, format!("not known: {why}")).fix(cure(why))
 }
 
-/// How to have it told.
+/// How to make the fact known.
 fn cure(no: &No) -> String {
     match no {
         No::Unlisted(_) => {
@@ -81,7 +83,7 @@ fn cure(no: &No) -> String {
     }
 }
 
-/// A size as people read it.
+/// A size in a readable form.
 fn size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} bytes"),
@@ -131,7 +133,7 @@ mod tests {
             inside.nodes = Err(no.clone());
             inside.acls = vec![("/leasehold".into(), Err(no.clone()))];
             inside.refuses_strangers = Some(Err(no.clone()));
-            // That there was a session is known.
+            // It is known that there was a session.
             for finding in all(&facts).iter().filter(|finding| finding.check != "quorum") {
                 assert_ne!(finding.level, Level::Ok, "{finding:?}");
                 assert!(!finding.means.is_empty() && !finding.fix.is_empty(), "{finding:?}");

@@ -1,4 +1,4 @@
-//! What lies where locks are.
+//! The nodes where the locks are.
 
 use super::super::facts::{Aim, Inside};
 use super::{any, fail, many, ok, unknown, warn};

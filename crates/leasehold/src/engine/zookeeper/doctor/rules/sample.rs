@@ -1,4 +1,4 @@
-//! Ensembles for the rules' tests, as ZooKeeper 3.8 told of itself.
+//! Ensembles for the rules' tests, with real answers of ZooKeeper 3.8.
 
 use std::time::Duration;
 
@@ -72,9 +72,9 @@ fn trips() -> Trips {
     Trips { count: 10, median: Duration::from_millis(1), longest: Duration::from_millis(3) }
 }
 
-/// One that follows.
+/// A follower.
 pub(in super::super) fn follower(address: &str) -> Server {
-    // The last letter of its name tells its number.
+    // The last letter of its name determines its id.
     let server = address.bytes().last().unwrap_or_default();
     Server {
         address: address.into(),
@@ -86,19 +86,19 @@ pub(in super::super) fn follower(address: &str) -> Server {
     }
 }
 
-/// One that leads two others.
+/// A leader with two followers.
 pub(super) fn leader(address: &str) -> Server {
     let leader = follower(address).told("Mode", "leader").with_figure("zk_server_state", "leader");
     leader.with_figure("zk_synced_followers", "2").with_figure("zk_synced_non_voting_followers", "0")
 }
 
-/// One alone.
+/// A standalone server.
 pub(super) fn standalone(address: &str) -> Server {
     let server = follower(address).told("Mode", "standalone");
     Server { mntr: Err(No::Unlisted("mntr")), conf: Err(No::Unlisted("conf")), ..server }
 }
 
-/// Three servers, as they should be.
+/// Three servers with correct settings.
 pub(super) fn three() -> Facts {
     let clock = ClockGap { ahead: 0, error: Duration::from_millis(2) };
     let ours =
@@ -138,7 +138,7 @@ impl Server {
     }
 }
 
-/// That a finding is as bad as expected, and says enough.
+/// Asserts a finding's level, and that its text contains `says`.
 #[track_caller]
 pub(super) fn assert_level(finding: &Finding, level: Level, says: &str) {
     assert_eq!(finding.level, level, "{finding:?}");

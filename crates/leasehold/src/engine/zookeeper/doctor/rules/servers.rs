@@ -1,13 +1,13 @@
-//! Each server by itself: whether it serves, and what it is.
+//! Each server on its own: whether it serves requests, and its version.
 
 use super::super::facts::{Facts, No, Role, Server};
 use super::{fail, ok, unknown, warn};
 use crate::doctor::{Finding, Level};
 
-/// The first version that has containers, which a lock's folder is.
+/// The first version with container nodes; a lock's folder is one.
 const OLDEST: [u32; 3] = [3, 5, 3];
 
-/// Whether it serves. One of several may be away.
+/// Whether it serves requests. One of several servers may be unreachable.
 pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
     let (check, at) = ("reachable", &server.address);
     let (level, means) = match &facts.inside {
@@ -30,7 +30,7 @@ pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
         (Err(no @ No::Missing(_)), Ok(Role::ReadOnly)) => {
             bad(no.to_string(), "start the other servers, so that they are a majority; look at the ports between them")
         }
-        // Then it is not known whether it serves, either.
+        // In this case it is not known whether it serves requests, either.
         (Err(no @ (No::Unlisted(_) | No::Secure | No::Missing(_) | No::Said(_))), _) => {
             unknown(check, at, &no).means("clients may be served there, or not")
         }
@@ -41,7 +41,7 @@ pub(super) fn reachable(server: &Server, facts: &Facts) -> Finding {
     }
 }
 
-/// Its version; nothing if it is away.
+/// Its version; `None` if it is unreachable.
 pub(super) fn version(server: &Server) -> Option<Finding> {
     let (check, at) = ("version", &server.address);
     match server.version() {
@@ -56,7 +56,7 @@ pub(super) fn version(server: &Server) -> Option<Finding> {
     }
 }
 
-/// Whether they are alike.
+/// Whether the versions are equal.
 pub(super) fn versions(servers: &[Server]) -> Option<Finding> {
     let mut all: Vec<_> = servers.iter().filter_map(|server| server.version().ok()).collect();
     all.sort_by_key(|(_, numbers)| *numbers);

@@ -1,4 +1,5 @@
-//! Sessions: how long they may be, how soon the leader hears of them, and whether they outlast a fail-over.
+//! Sessions: how long they may be, how soon the leader learns that they are active, and whether
+//! they survive a failover.
 
 use std::time::Duration;
 
@@ -7,13 +8,13 @@ use super::super::facts::{Facts, Known, No, Role, Server};
 use super::{fail, ok, short, unknown, warn};
 use crate::doctor::Finding;
 
-/// Electing and telling, after the silence.
+/// The time to elect and announce a new leader, after the old one was unreachable for long enough.
 const ELECTION: Duration = Duration::from_secs(1);
 
-/// The settings that all servers should have alike.
+/// The settings that should be equal on all servers.
 const ALIKE: [&str; 5] = ["tickTime", "minSessionTimeout", "maxSessionTimeout", "initLimit", "syncLimit"];
 
-/// The longest timeout that a server made of what was asked for; from its settings where no session shows it.
+/// The longest timeout that a server granted; derived from its settings where there was no session.
 fn negotiated(facts: &Facts) -> Known<Duration> {
     let visits = facts.servers.iter().filter_map(|server| Some(server.visit.as_ref().ok()?.timeout));
     if let Some(longest) = visits.max() {
@@ -32,7 +33,7 @@ fn negotiated(facts: &Facts) -> Known<Duration> {
     Err(last)
 }
 
-/// The session that a lock of this TTL gets.
+/// The session for a lock with this TTL.
 pub(super) fn timeout(facts: &Facts) -> Finding {
     let (check, aim) = ("session-timeout", &facts.aim);
     let (ttl, asked) = (aim.ttl, aim.asked());
@@ -83,7 +84,8 @@ fn longest_tick(facts: &Facts) -> Known<Duration> {
     longest.map(Duration::from_millis).ok_or(last)
 }
 
-/// Followers tell the leader twice a tick whom they have heard of; locks count on four times within a session.
+/// Followers report active sessions to the leader twice per tick; locks rely on four reports within
+/// a session.
 pub(super) fn ticks(facts: &Facts) -> Finding {
     let check = "tick-time";
     let broken = "the leader may hear of a session too late, and end it while its holder still counts on it: two may hold one lock";
@@ -112,8 +114,9 @@ pub(super) fn ticks(facts: &Facts) -> Finding {
     }
 }
 
-/// How long a leader may be silent before there is another, against what a lease has left at the least: it is renewed when
-/// half is over of the seven twelfths that a renewal surely gives.
+/// How long a leader may be unreachable before there is another, compared with the minimum time
+/// left of a lease. A renewal is certain to give seven twelfths of the session timeout, and a lease
+/// is renewed when half of that is over.
 pub(super) fn failover(facts: &Facts) -> Option<Finding> {
     let check = "failover-time";
     if facts.servers.iter().any(|server| server.role() == Ok(Role::Standalone)) {
@@ -150,7 +153,7 @@ pub(super) fn failover(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// Whether they are set alike.
+/// Whether the servers have equal settings.
 pub(super) fn settings(servers: &[Server]) -> Option<Finding> {
     let differ = |key: &&&str| {
         let mut values = servers.iter().filter_map(|server| server.setting(key).ok());

@@ -1,4 +1,4 @@
-//! Time: the leader's clock, round trips, and what makes the servers slow.
+//! Time: the leader's clock, round trips, and what slows the servers down.
 
 use std::time::Duration;
 
@@ -6,20 +6,20 @@ use super::super::facts::{Facts, Inside, Known, No, Server, Trips};
 use super::{ok, short, unknown, warn};
 use crate::doctor::Finding;
 
-/// Clocks that are kept in step are closer than this.
+/// The difference between synchronized clocks is smaller than this.
 const APART: Duration = Duration::from_secs(1);
-/// So many requests that wait are a queue.
+/// This many waiting requests count as a queue.
 const QUEUE: u64 = 100;
-/// A disk that takes longer makes all wait; ZooKeeper itself warns of it, too.
+/// A disk that takes longer delays all requests; ZooKeeper itself warns of it, too.
 const SLOW_DISK: Duration = Duration::from_secs(1);
 
-/// A session shows that it lives every sixth of its timeout.
+/// A session sends a heartbeat every sixth of its timeout.
 fn beat(facts: &Facts) -> Duration {
     let visits = facts.servers.iter().filter_map(|server| Some(server.visit.as_ref().ok()?.timeout));
     visits.min().unwrap_or_else(|| facts.aim.asked()) / 6
 }
 
-/// The leader's clock against ours. Nothing rests on it but what people read.
+/// The leader's clock compared with ours. It matters only for times that people read.
 pub(super) fn clock(inside: &Inside) -> Finding {
     let check = "clock";
     let gap = match &inside.probe {
@@ -62,13 +62,13 @@ fn trips(check: &'static str, what: &str, at: &str, trips: &Known<Trips>, beat: 
     }
 }
 
-/// Writes, which a majority must have on disk.
+/// Writes, which a majority must store on disk.
 pub(super) fn write_trip(inside: &Inside, facts: &Facts) -> Finding {
     let writes = inside.probe.as_ref().map(|probe| probe.writes).map_err(No::clone);
     trips("write-trip", "writes", "", &writes, beat(facts))
 }
 
-/// Reads, which each server answers by itself: the slowest one.
+/// Reads, which each server answers on its own: the slowest server.
 pub(super) fn read_trip(facts: &Facts) -> Finding {
     let check = "round-trip";
     let reads = |server: &Server| server.visit.as_ref().map_err(No::clone)?.reads.clone();
@@ -116,7 +116,7 @@ pub(super) fn told_latency(server: &Server) -> Known<(Duration, Duration)> {
     }
 }
 
-/// Requests that wait.
+/// Waiting requests.
 pub(super) fn load(server: &Server) -> Finding {
     let (check, at) = ("load", &server.address);
     let told = server.srvr.as_ref().map_err(No::clone).and_then(|srvr| srvr.number("Outstanding"));
@@ -134,7 +134,7 @@ pub(super) fn fsync(server: &Server, facts: &Facts) -> Finding {
     let (check, at) = ("fsync", &server.address);
     let told = server.figure("zk_max_fsynctime").and_then(|most| Ok((server.figure("zk_avg_fsynctime")?, most)));
     match told {
-        // It was asked after we had written.
+        // The figures were read after our writes.
         Ok(_) if facts.wrote() && server.figure("zk_cnt_fsynctime") == Ok(0) => {
             warn(check, at, "it has not waited for its disk once, although there were writes")
                 .means(

@@ -1,4 +1,4 @@
-//! Whether they fail one by one: servers, machines, versions.
+//! Whether the servers fail independently: servers, machines, versions.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use super::super::super::voters::Voter;
 use super::super::{access, ok, unknown, warn};
 use crate::doctor::Finding;
 
-/// Two addresses that lead to one server vote twice.
+/// Two addresses of one server vote twice.
 pub(super) fn same_server(nodes: &[&Node]) -> Vec<Finding> {
     let check = "same-server";
     let means = "one server votes twice: what looks like a majority may be fewer, and fails, and forgets, as one";
@@ -27,7 +27,7 @@ pub(super) fn same_server(nodes: &[&Node]) -> Vec<Finding> {
     findings
 }
 
-/// One machine's failure is that of all servers on it.
+/// A machine's failure takes down all servers on it.
 pub(super) fn same_host(voters: &[Voter]) -> Option<Finding> {
     let check = "same-host";
     let mut groups: Vec<Vec<&Voter>> = Vec::new();
@@ -81,14 +81,14 @@ fn together(one: &Voter, other: &Voter) -> bool {
         || is_loopback(one) && is_loopback(other)
 }
 
-/// Servers of different versions may differ in more.
+/// Servers with different versions may differ in other ways, too.
 pub(super) fn versions(nodes: &[&Node]) -> Option<Finding> {
     let mut found: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for node in nodes {
         let version = match (node.info("valkey_version"), node.info("redis_version")) {
             (Ok(version), _) => format!("Valkey {version}"),
             (_, Ok(version)) => format!("Redis {version}"),
-            // That it does not tell is said elsewhere.
+            // Another finding reports that the version is unknown.
             _ => continue,
         };
         found.entry(version).or_default().push(&node.address);

@@ -1,4 +1,4 @@
-//! One server that votes: the rules of a server alone, and those about its vote.
+//! One server that votes: the rules for a single server, and those about its vote.
 
 use super::super::super::facts::{Aim, Node};
 use super::super::super::voters::{Plan, Voter};
@@ -7,7 +7,7 @@ use super::forgets;
 use crate::doctor::{Finding, Level};
 use crate::error::{Error, ErrorKind};
 
-/// All about one of them.
+/// All findings about one server.
 pub(super) fn node(node: &Node, voters: &[Voter], plan: &Plan, aim: &Aim) -> Vec<Finding> {
     let mut findings = vec![reachable(node, plan, super::can_vote(voters)), role(node, voters)];
     findings.extend(cluster_mode(node));
@@ -25,7 +25,7 @@ pub(super) fn node(node: &Node, voters: &[Voter], plan: &Plan, aim: &Aim) -> Vec
     findings
 }
 
-/// It does not let us in, or is not there; `able` of the others can vote.
+/// The server is unreachable, or refuses the login; `able` of the others can vote.
 pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &Plan, able: usize) -> Finding {
     let (check, level, fix) = match error.kind() {
         ErrorKind::Denied => (
@@ -44,12 +44,12 @@ pub(super) fn unreachable(voter: &Voter, error: &Error, plan: &Plan, able: usize
     };
     let means = without(plan, able);
     let (at, said) = (voter.address.to_string(), error.said());
-    // Several that are away in the same way say so in the same words.
+    // Servers that are unreachable for the same reason get the same text.
     let found = said.strip_prefix(&at).map_or_else(|| said.clone(), |rest| format!("it{rest}"));
     Finding::new(level, check, &at, found).means(means).fix(fix)
 }
 
-/// What it means that one does not vote.
+/// The effect of one server that does not vote.
 fn without(plan: &Plan, able: usize) -> &'static str {
     match able.checked_sub(plan.quorum.needed) {
         None => "it does not vote, and those that do are no majority: no lock can be taken or renewed",
@@ -58,7 +58,7 @@ fn without(plan: &Plan, able: usize) -> &'static str {
     }
 }
 
-/// One that falls silent is as one that is away.
+/// A server that stops responding is as bad as an unreachable one.
 fn reachable(node: &Node, plan: &Plan, able: usize) -> Finding {
     let finding = access::reachable(node);
     if finding.level == Level::Ok {
@@ -68,7 +68,7 @@ fn reachable(node: &Node, plan: &Plan, able: usize) -> Finding {
     Finding { level, ..finding }.means(without(plan, able))
 }
 
-/// A vote is independent only if nobody else decides what it says.
+/// A vote is independent only if no other server determines it.
 fn role(node: &Node, voters: &[Voter]) -> Finding {
     let (check, at) = ("role", &node.address);
     match &node.is_master {
@@ -111,7 +111,7 @@ fn cluster_mode(node: &Node) -> Option<Finding> {
     })
 }
 
-/// Whoever takes a node's place has forgotten its latest votes.
+/// A promoted replica has lost the node's latest votes.
 fn replicas(node: &Node) -> Finding {
     let (check, at) = ("replicas", &node.address);
     let means =

@@ -1,4 +1,4 @@
-//! What a node that restarts has forgotten, and how long it keeps quiet for that.
+//! What a restarted node has lost, and how long its cool-down is.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const SET: &str = "appendonly yes and appendfsync always; or strict=30s (the lon
     abstain for that long after a restart";
 const TELL: &str = "let this user run INFO and CONFIG GET: +info +config|get";
 
-/// What a node remembers of its votes after a restart.
+/// What a node keeps of its votes across a restart.
 pub(super) fn persistence(node: &Node, plan: &Plan) -> Finding {
     let (check, at) = ("persistence", &node.address);
     let append = (node.number("aof_enabled"), node.setting("appendfsync"));
@@ -56,7 +56,7 @@ pub(super) fn persistence(node: &Node, plan: &Plan) -> Finding {
     warn(check, at, found).means(format!("a node {forgets}, {means}")).fix(SET)
 }
 
-/// The longest lease against the one that it is examined for.
+/// The longest lease compared with the TTL of the examination.
 pub(super) fn strict(plan: &Plan, aim: &Aim) -> Option<Finding> {
     let (check, longest) = ("strict", plan.strict?);
     let found = format!("strict names {} as the longest lease", short(longest));
@@ -71,17 +71,18 @@ pub(super) fn strict(plan: &Plan, aim: &Aim) -> Option<Finding> {
     })
 }
 
-/// What a node does in strict mode at present.
+/// The present state of a node in strict mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Votes,
-    /// For so long.
+    /// In its cool-down, for this long.
     Abstains(Duration),
-    /// For so long, from when it is first asked on.
+    /// Its cool-down of this length begins with the first request.
     Will(Duration),
 }
 
-/// What the record says: start, longest lease, last touched, the floor of tokens (16 digits each), run. See `scripts/strict.lua`.
+/// The fields of the record: start, longest lease, last touched, the floor of tokens (16 digits
+/// each), run. See `scripts/strict.lua`.
 fn state(node: &Node, longest: Duration) -> Known<State> {
     let epoch = match node.master.as_ref().and_then(|master| master.epoch.as_ref()) {
         Some(epoch) => epoch.as_ref().map_err(No::clone)?,
@@ -97,7 +98,7 @@ fn state(node: &Node, longest: Duration) -> Known<State> {
     if seen.split(':').next() != Some(run) {
         return Ok(State::Will(longest));
     }
-    // A time to come counts as now: the clock was set back.
+    // A time in the future counts as now: the clock was set back.
     let end = start.min(epoch.now).saturating_add(u64::try_from(longest.as_micros()).unwrap_or(u64::MAX));
     Ok(match end.checked_sub(epoch.now) {
         None | Some(0) => State::Votes,
@@ -105,13 +106,13 @@ fn state(node: &Node, longest: Duration) -> Known<State> {
     })
 }
 
-/// Who abstains at present, and for how long.
+/// The nodes that are in their cool-down, and for how long.
 pub(super) fn abstaining(nodes: &[&Node], plan: &Plan) -> Vec<Finding> {
     let (check, Some(longest)) = ("abstains", plan.strict) else { return Vec::new() };
     let masters: Vec<_> = nodes.iter().filter(|node| node.master.is_some()).collect();
     let states: Vec<_> = masters.iter().map(|node| (node, state(node, longest))).collect();
     let voting = states.iter().filter(|(_, state)| !matches!(state, Ok(State::Abstains(_) | State::Will(_)))).count();
-    // Where nobody was before, the wait has not begun, and all is as it should be.
+    // If no node was ever used, the cool-down has not begun, and all is in order.
     let new = states.iter().all(|(_, state)| matches!(state, Ok(State::Will(_))));
     let (level, means) = match voting >= plan.quorum.needed {
         true => (Level::Warn, "it does not vote until then; the others are a majority"),
@@ -160,7 +161,7 @@ mod tests {
         Plan { strict: Some(Duration::from_secs(30)), ..plan(5) }
     }
 
-    /// A node that was first asked so many seconds ago, in this run.
+    /// A node that was first used this many seconds ago, in this server run.
     fn asked(number: usize, ago: u64, run: &str) -> Node {
         let record = format!("{:016}{:016}{:016}{:016}{run}", NOW - ago * 1_000_000, 30_000_000, NOW, NOW);
         with(number, Ok(Epoch { now: NOW, record: Some(record) }))

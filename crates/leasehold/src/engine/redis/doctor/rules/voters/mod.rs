@@ -1,4 +1,4 @@
-//! Servers that vote: how many, how independent, and what each of them forgets.
+//! Servers that vote: how many, how independent, and what each of them loses.
 
 mod apart;
 mod each;
@@ -12,7 +12,7 @@ use super::super::voters::{Plan, Voter};
 use super::{fail, ok, warn};
 use crate::doctor::{Finding, Level};
 
-/// All about all of them.
+/// All findings about all servers.
 pub(crate) fn all(voters: &[Voter], plan: &Plan, aim: &Aim) -> Vec<Finding> {
     let nodes: Vec<&Node> = voters.iter().filter_map(|voter| voter.answer.as_ref().ok()).collect();
     let mut findings = count(plan);
@@ -47,7 +47,8 @@ fn number(nodes: &[&Node], finding: &Finding, key: &str) -> u64 {
     nodes.iter().find(|node| node.address == finding.subject).and_then(|node| node.number(key).ok()).unwrap_or(0)
 }
 
-/// Where all is well with each of them and only the figures differ, the greatest is enough.
+/// If all of these findings are ok and differ only in their figures, keeps the one with the
+/// greatest figure.
 fn shorter(findings: Vec<Finding>, check: &str, which: &str, size: impl Fn(&Finding) -> u64) -> Vec<Finding> {
     let of: Vec<_> = findings.iter().filter(|finding| finding.check == check).collect();
     let alike = of.windows(2).all(|two| two[0].found == two[1].found);
@@ -61,7 +62,7 @@ fn shorter(findings: Vec<Finding>, check: &str, which: &str, size: impl Fn(&Find
     findings.into_iter().filter_map(|finding| if finding.check == check { one.take() } else { Some(finding) }).collect()
 }
 
-/// How many there are.
+/// How many nodes there are.
 fn count(plan: &Plan) -> Vec<Finding> {
     let (check, all, needed) = ("nodes", plan.quorum.nodes, plan.quorum.needed);
     let mut findings = Vec::new();
@@ -99,7 +100,7 @@ fn failures(count: usize) -> String {
     }
 }
 
-/// How many can take claims now.
+/// How many nodes can accept claims now.
 fn can_vote(voters: &[Voter]) -> usize {
     let mut runs: Vec<&str> = Vec::new();
     let mut count = 0;
@@ -113,7 +114,7 @@ fn can_vote(voters: &[Voter]) -> usize {
     count
 }
 
-/// Whether a majority can take claims now.
+/// Whether a majority can accept claims now.
 fn majority(voters: &[Voter], plan: &Plan) -> Finding {
     let (check, quorum, able) = ("majority", plan.quorum, can_vote(voters));
     let found = format!("{able} of {} can vote; {} are needed", quorum.nodes, quorum.needed);
@@ -162,7 +163,7 @@ mod tests {
             let plan = Plan { strict, ..plan(3) };
             let aim = Aim { strict: strict.is_some(), ..aim() };
             let said = all(&[mute(1), mute(2), mute(3)], &plan, &aim);
-            // What is known without their word; in strict mode, what they keep on disk does not matter.
+            // Known without their answers; in strict mode, what they keep on disk does not matter.
             let known = ["reachable", "nodes", "same-host", "strict"];
             let known = |check| known.contains(&check) || strict.is_some() && check == "persistence";
             for finding in said.iter().filter(|finding| !known(finding.check)) {
@@ -197,7 +198,7 @@ mod tests {
         let said = all(&voters, &plan(5), &aim());
         let reachable: Vec<_> = said.iter().filter(|one| one.check == "reachable" && one.level == Warn).collect();
         assert_eq!(reachable.len(), 2);
-        // Who is there twice votes once.
+        // A server with two addresses votes once.
         voters[2] = voter(node(4));
         assert_level(&majority(&voters, &plan(5)), Fail, "2 of 5 can vote");
         let said = all(&voters, &plan(5), &aim());

@@ -23,14 +23,14 @@ pub(super) fn plan(nodes: usize) -> Plan {
     }
 }
 
-/// A server of its own that is well.
+/// A separate, healthy server.
 pub(super) fn node(number: usize) -> Node {
     let healthy = sample::healthy().with_info("run_id", &format!("run{number}"));
     let master = healthy.master.clone().map(|master| MasterFacts { echo: None, tracking: None, ..master });
     Node { address: format!("h{number}:6379"), master, ..healthy }
 }
 
-/// It, on a machine of its own.
+/// The server, on a separate machine.
 pub(super) fn voter(node: Node) -> Voter {
     let (host, port) = node.address.split_once(':').unwrap();
     let number: u8 = host[1..].parse().unwrap();

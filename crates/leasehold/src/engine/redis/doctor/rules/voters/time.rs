@@ -1,4 +1,4 @@
-//! Their clocks, and how soon they answer.
+//! The nodes' clocks, and how fast they respond.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use super::super::{fail, ok, short, unknown, warn};
 use crate::doctor::Finding;
 use crate::logic::quorum;
 
-/// Clocks that are kept in step are closer than this.
+/// The difference between synchronized clocks is smaller than this.
 const APART: Duration = Duration::from_secs(1);
 const IN_STEP: &str =
     "keep the clocks of all nodes in step: chrony or ntpd, which turn them slowly instead of setting them";
 
-/// The clock that most are near to.
+/// The median clock.
 fn middle(nodes: &[&Node]) -> Option<ClockGap> {
     let mut gaps: Vec<_> = nodes.iter().filter_map(|node| node.clock.as_ref().ok().copied()).collect();
     gaps.sort_by_key(|gap| gap.ahead);
     gaps.get(gaps.len() / 2).copied()
 }
 
-/// How far two are apart at least, and as it looks.
+/// The minimum difference between two clocks, and the measured one.
 fn apart(one: &ClockGap, other: &ClockGap) -> (Duration, Duration) {
     let distance = Duration::from_micros(one.ahead.abs_diff(other.ahead));
     (distance.saturating_sub(one.error + other.error), distance)
@@ -30,7 +30,7 @@ fn side(one: &ClockGap, other: &ClockGap) -> &'static str {
     if one.ahead < other.ahead { "behind" } else { "ahead of" }
 }
 
-/// The nodes' clocks against each other.
+/// The nodes' clocks compared with each other.
 pub(super) fn clocks(nodes: &[&Node], plan: &Plan, aim: &Aim) -> Vec<Finding> {
     let (check, allowed) = ("clocks", plan.drift.of(aim.ttl));
     let means = "each node counts leases on its own clock: when this one is set right, leases there end early, or late, by that \
@@ -70,7 +70,7 @@ pub(super) fn clocks(nodes: &[&Node], plan: &Plan, aim: &Aim) -> Vec<Finding> {
     findings
 }
 
-/// Most of their clocks against ours.
+/// The median of their clocks compared with ours.
 pub(super) fn our_clock(nodes: &[&Node]) -> Option<Finding> {
     let (check, theirs) = ("clock", middle(nodes)?);
     let ours = ClockGap { ahead: 0, error: Duration::ZERO };
@@ -89,7 +89,7 @@ pub(super) fn our_clock(nodes: &[&Node]) -> Option<Finding> {
     })
 }
 
-/// How soon they answer, against how long they are waited for.
+/// The nodes' response times compared with the timeout.
 pub(super) fn node_timeout(nodes: &[&Node], plan: &Plan, aim: &Aim) -> Vec<Finding> {
     let (check, most) = ("node-timeout", quorum::node_timeout(aim.ttl, plan.node_timeout));
     let why = match most < plan.node_timeout {
