@@ -433,7 +433,7 @@ impl Inner {
         })
     }
 
-    /// Returns when the Sentinels have elected a master again.
+    /// Returns when the Sentinels have held a new election.
     async fn until_replaced(&self, live: &Live) {
         match (&self.target, &live.elected) {
             (Target::Master(sentinels), Some(current)) => sentinels.until_replaced(&self.config, current).await,

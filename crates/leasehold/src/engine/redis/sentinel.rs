@@ -121,9 +121,9 @@ impl Sentinels {
         bounded(config, address, asking).await
     }
 
-    /// Returns when the Sentinels have elected a master again. The old master may still be alive,
-    /// and accept writes that will be lost. It may also be the new master, and have missed the
-    /// writes in between.
+    /// Returns when the Sentinels have held a new election. The old master may still be alive, and
+    /// accept writes that will be lost. It may also be the new master, and have missed the writes
+    /// in between.
     pub(crate) async fn until_replaced(&self, config: &Config, current: &Elected) {
         let said: Said = Mutex::new(vec![None; self.addresses.len()]);
         let change = Notify::new();

@@ -103,7 +103,7 @@ impl Node {
         node
     }
 
-    /// Waits until the node is reached, or the reason is known why not.
+    /// Waits until the node is reached, or the reason why not is known.
     pub(super) async fn reached(&self) -> Result<()> {
         self.server.reached().await
     }

@@ -72,7 +72,7 @@ impl Request {
 /// caller decides how long to wait for an answer: a request that it drops may have been done all
 /// the same.
 pub(super) trait Server: Send + Sync {
-    /// Waits until the server is reached, or the reason is known why not.
+    /// Waits until the server is reached, or the reason why not is known.
     fn reached(&self) -> BoxFuture<'_, Result<()>>;
 
     /// Whether the server is reached.
@@ -117,7 +117,7 @@ impl Owner for Ears {
         }
     }
 
-    /// No lock needs the inbox: with it, the client only learns of force releases sooner.
+    /// No lock needs the inbox: it reports force releases sooner, and carries requests to release.
     fn needs_inbox(&self) -> bool {
         false
     }
