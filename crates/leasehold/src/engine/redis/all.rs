@@ -1,4 +1,4 @@
-//! Several locks in one script.
+//! Acquires several locks in one script.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::engine::Grant;
 use crate::error::Result;
 use crate::logic::lease::Validity;
 
-/// Takes all locks if they are in one place and free.
+/// Acquires all locks if one script can, and they are free; `None` if not.
 pub(super) async fn attempt(engine: &RedisEngine, clock: &Clock, claims: &[Arc<Claim>]) -> Result<Option<Vec<Grant>>> {
     let keys: Vec<String> = claims.iter().map(|claim| engine.key(claim.name())).collect();
     let Some(slot) = keys.first().map(|key| engine.nodes.slot(key)) else { return Ok(None) };

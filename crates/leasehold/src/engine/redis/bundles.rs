@@ -1,11 +1,13 @@
 //! Leases that are renewed together.
 //!
-//! Renewing 100,000 leases one by one costs the server more than most of its other work. So many leases of one TTL that are due
-//! at once are put into a bundle: the moment of their last renewal is kept once, for all of them, and one write extends them all.
+//! Renewing 100,000 leases one by one costs the server more than most of its other work. So leases
+//! of one TTL that are due at once join a bundle. The bundle stores the time of their last renewal
+//! once, and one write renews them all.
 //!
-//! A lease leaves its bundle when it is released, contended for or evicted; the script that does it counts the bundle down. A
-//! bundle is only extended if it has as many leases as its owner believes; if not, each is asked for by itself. And each is
-//! looked at by itself at every fourth renewal in any case: somebody may have deleted a lock's key by hand.
+//! A lease leaves its bundle when it is released, contended for or force released; the same script
+//! decrements the bundle's count. The server renews a bundle only if it has as many leases as its
+//! owner expects; if not, the owner renews each lease on its own. Every fourth renewal checks each
+//! lease on its own in any case: a lock's key may have been deleted by hand.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,7 +17,7 @@ use std::time::Duration;
 use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
 
-/// So many leases make a bundle, at least.
+/// The fewest leases that make a bundle.
 pub(crate) const FEWEST: usize = 16;
 
 /// The bundles of one client.
@@ -25,34 +27,34 @@ pub(crate) struct Bundles(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     places: HashMap<ClaimId, Place>,
-    /// How many places there may be before those of forgotten claims are looked for.
+    /// Above this number of places, those of forgotten claims are removed.
     most: usize,
-    /// What was known before this may be wrong.
+    /// What was learned before this moment may be wrong.
     doubted: Moment,
 }
 
 #[derive(Debug)]
 struct Place {
     bundle: Arc<Bundle>,
-    /// When the lease was last asked for by itself.
+    /// When the lease was last checked on its own.
     seen: Moment,
     claim: Weak<Claim>,
 }
 
-/// A bundle.
+/// One bundle.
 #[derive(Debug)]
 pub(crate) struct Bundle {
     pub(crate) key: String,
     pub(crate) ttl: Duration,
     leases: AtomicU32,
-    /// When the last request was sent that extended it.
+    /// When the last successful renewal was sent.
     renewed: AtomicU64,
-    /// It is not what its owner believes, and no longer used.
+    /// The server's count may differ from ours: the bundle is no longer used.
     broken: AtomicBool,
 }
 
 impl Bundle {
-    /// One that nothing has extended yet.
+    /// A bundle that has not been renewed yet.
     pub(crate) fn new(key: String, ttl: Duration) -> Arc<Self> {
         Arc::new(Self {
             key,
@@ -75,7 +77,7 @@ impl Bundle {
         self.renewed.fetch_max(sent.as_nanos(), Ordering::SeqCst);
     }
 
-    /// Whether it was extended so lately that its leases need nothing more in this round.
+    /// Whether it was renewed so recently that its leases need nothing more in this round.
     pub(crate) fn is_fresh(&self, now: Moment) -> bool {
         now.since(self.renewed()) < self.ttl / 6
     }
@@ -89,14 +91,14 @@ impl Bundle {
     }
 }
 
-/// Whether a lease is asked for by itself.
+/// Whether a lease is checked on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Not yet.
     Later,
-    /// It is its turn.
+    /// It is due.
     Due,
-    /// What is known of it, and of its bundle, may be another server's word.
+    /// What we know of the lease and its bundle may come from another server.
     InDoubt,
 }
 
@@ -105,7 +107,7 @@ impl Bundles {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The bundle of a claim, and whether it should be asked for by itself now.
+    /// The bundle of a claim, and whether the claim should be checked on its own now.
     pub(crate) fn find(&self, claim: &Claim, now: Moment) -> Option<(Arc<Bundle>, Turn)> {
         let mut state = self.state();
         let place = state.places.get(&claim.id)?;
@@ -123,7 +125,7 @@ impl Bundles {
         Some((Arc::clone(&place.bundle), turn))
     }
 
-    /// Claims that were put into a bundle by a request sent then.
+    /// Adds claims that joined a bundle by a request sent at `sent`.
     pub(crate) fn join<'a>(&self, bundle: &Arc<Bundle>, claims: impl Iterator<Item = &'a Arc<Claim>>, sent: Moment) {
         let mut state = self.state();
         for claim in claims {
@@ -131,37 +133,38 @@ impl Bundles {
             let place = Place { bundle: Arc::clone(bundle), seen: sent, claim: Arc::downgrade(claim) };
             state.places.insert(claim.id, place);
         }
-        // A claim that was released while this was under way may be among them.
+        // A claim may have been released meanwhile.
         if state.places.len() > state.most {
             state.places.retain(|_, place| place.claim.strong_count() > 0);
             state.most = state.places.len() * 2;
         }
     }
 
-    /// A claim was found in its bundle by a request sent then.
+    /// A request sent at `sent` found the claim in its bundle.
     pub(crate) fn seen(&self, claim: ClaimId, sent: Moment) {
         if let Some(place) = self.state().places.get_mut(&claim) {
             place.seen = sent;
         }
     }
 
-    /// A claim is not in its bundle any more.
+    /// The claim is no longer in its bundle.
     pub(crate) fn forget(&self, claim: ClaimId) {
         self.state().places.remove(&claim);
     }
 
-    /// Whatever is known may be wrong: all claims are asked for by themselves.
+    /// All that we know may be wrong: each claim is checked on its own.
     pub(crate) fn doubt(&self, now: Moment) {
         self.state().doubted = now;
     }
 
-    /// A claim is about to leave: to be said when it has.
+    /// A claim is about to leave its bundle: call [`Leaving::done`] when it has.
     pub(crate) fn leave(&self, claim: ClaimId) -> Leaving {
         Leaving(self.state().places.remove(&claim).map(|place| place.bundle))
     }
 }
 
-/// A claim that is about to leave its bundle. If nobody says that it has, the bundle is not relied on any more.
+/// A claim that is about to leave its bundle. If it is dropped before `done`, the bundle is no
+/// longer used.
 pub(crate) struct Leaving(Option<Arc<Bundle>>);
 
 impl Leaving {

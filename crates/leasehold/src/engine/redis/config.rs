@@ -1,4 +1,4 @@
-//! The engine's URL: which servers, who we are to them, and how careful to be.
+//! The engine's URL: the servers, the login, and the settings of the protocol.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,16 +10,17 @@ use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The port of a Redis server.
+/// The default port of a Redis server.
 const PORT: u16 = 6379;
-/// The port of a Sentinel.
+/// The default port of a Sentinel.
 const SENTINEL_PORT: u16 = 26379;
-/// What our keys begin with.
+/// The default prefix of our keys.
 const PREFIX: &str = "leasehold:";
-/// How long the record of a free lock is kept, so that its tokens rise even if the server's clock is set back.
+/// How long the record of a free lock is kept, so that its tokens rise even if the server's clock
+/// is set back.
 const RETENTION: Duration = Duration::from_secs(3600);
 
-/// No lease is longer.
+/// The longest lease.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 
 /// The options that the URL may have.
@@ -44,9 +45,9 @@ const OPTIONS: [&str; 13] = [
 pub(crate) enum Topology {
     /// One server.
     Single(Address),
-    /// Sentinels, who know which server is the master of this name.
+    /// Sentinels, which know the master of this name.
     Sentinel(Vec<Address>, String),
-    /// Some nodes of a cluster, who know the others.
+    /// Some nodes of a cluster, which know the others.
     Cluster(Vec<Address>),
 }
 
@@ -80,25 +81,25 @@ impl fmt::Debug for Login {
     }
 }
 
-/// How TLS is spoken.
+/// The settings of TLS.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tls {
-    /// Whom to trust instead of the system's certificates: a PEM file.
+    /// A PEM file with the certificates to trust instead of the system's.
     pub(crate) ca: Option<PathBuf>,
     /// Our own certificate and its key, both PEM files.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Which protocol the locks follow.
+/// The protocol of the locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// Ours: queues, modes, tokens.
+    /// leasehold's own: queues, modes, tokens.
     Full,
     /// The textbook's one string key, shared with other programs.
     Simple,
 }
 
-/// Everything that the URL says.
+/// All settings of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) topology: Topology,
@@ -110,11 +111,12 @@ pub(crate) struct Config {
     pub(crate) protocol: Protocol,
     /// How many replicas must have a grant before it counts.
     pub(crate) replicas: u32,
-    /// The longest lease, if a server that may have forgotten leases must wait for so long.
+    /// The longest lease, and so the cool-down of a server that may have lost leases; `None`
+    /// without strict mode.
     pub(crate) strict: Option<Duration>,
     pub(crate) retention: Duration,
     pub(crate) connect_timeout: Duration,
-    /// By which connections and pauses are timed.
+    /// The clock for connections and pauses.
     pub(crate) clock: Clock,
     pub(crate) dial: Dial,
     /// The URL without secrets.
@@ -149,7 +151,7 @@ impl Config {
         config.check()
     }
 
-    /// The same, timed by this clock.
+    /// The same, with this clock.
     pub(crate) fn on(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
@@ -217,7 +219,7 @@ fn address(text: &str, port: u16) -> Result<Address> {
 fn database(url: &EngineUrl, topology: &Topology) -> Result<u32> {
     let path = url.path.trim_start_matches('/');
     let from_path = match topology {
-        // Most likely a password's rest: it is not repeated.
+        // Most likely the rest of a password, so the error does not show it.
         Topology::Single(_) if path.contains('@') => {
             return Err(bad("a `/`, `@` or `?` in a user or a password is written as %2F, %40 or %3F".into()));
         }
@@ -272,7 +274,7 @@ fn tls(url: &EngineUrl) -> Result<Option<Tls>> {
 }
 
 fn prefix(url: &EngineUrl, protocol: Protocol) -> Result<String> {
-    // Other programs know the textbook's lock by its bare name.
+    // Other programs know the textbook lock by its bare name.
     let default = if protocol == Protocol::Simple { "" } else { PREFIX };
     let prefix = url.option("prefix").unwrap_or(default);
     if prefix.contains(['{', '}']) || prefix.chars().any(char::is_control) || prefix.len() > 100 {

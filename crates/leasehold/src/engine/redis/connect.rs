@@ -1,4 +1,4 @@
-//! One connection to one server, as the configuration wants it.
+//! One connection to one server, with the settings of the URL.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,8 @@ use super::config::{Address, Config, Login, Tls};
 use super::error;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What is done with each message that the server sends by itself. Called in the connection's own task: must be quick.
+/// Receives each push message of the server. Runs in the connection's own task, so it must be
+/// quick.
 pub(crate) type Hear = Arc<dyn Fn(PushInfo) + Send + Sync>;
 
 /// Connects to one data node.
@@ -27,7 +28,7 @@ pub(crate) async fn sentinel(config: &Config, address: &Address) -> Result<Multi
     open(config, address, &config.sentinel_login, 0, None).await
 }
 
-/// Connects to one Sentinel that will tell us something.
+/// Connects to one Sentinel, to receive its push messages.
 pub(crate) async fn telling_sentinel(config: &Config, address: &Address, hear: Hear) -> Result<MultiplexedConnection> {
     open(config, address, &config.sentinel_login, 0, Some(hear)).await
 }
@@ -40,7 +41,7 @@ async fn open(
     hear: Option<Hear>,
 ) -> Result<MultiplexedConnection> {
     let client = client(config, address, login, db)?;
-    // Answers are waited for as long as the caller of a step decides, not the connection.
+    // The caller of a step limits how long it waits for an answer; the connection does not.
     let mut options = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(config.connect_timeout))
         .set_response_timeout(None)
@@ -52,7 +53,7 @@ async fn open(
         });
     }
     let connecting = config.dial.connect(&client, options);
-    // The library's own bound does not cover the handshake of TLS and of the protocol.
+    // The connection timeout of redis-rs does not cover the handshakes of TLS and of the protocol.
     let most = config.connect_timeout + Duration::from_secs(1);
     let connected = config.clock.timeout(most, connecting).await;
     let tls = if config.tls.is_some() { "; does it speak TLS?" } else { "" };
@@ -90,7 +91,7 @@ fn client(config: &Config, address: &Address, login: &Login, db: u32) -> Result<
 }
 
 fn certificates(tls: &Tls) -> Result<TlsCertificates> {
-    // Which cryptography to use is for the program to say; without a word from it, this one.
+    // The program chooses the cryptography provider; this one is the default.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let read = |path: &std::path::Path| {
         std::fs::read(path).map_err(|cause| {

@@ -1,4 +1,4 @@
-//! How a connection is made: over sockets; in tests, over whatever they hand in.
+//! How a connection is made: over sockets; in tests, over streams that they provide.
 
 use std::fmt;
 #[cfg(test)]
@@ -7,18 +7,18 @@ use std::sync::Arc;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 
-/// By what servers are reached.
+/// How servers are reached.
 #[derive(Clone, Default)]
 pub(crate) enum Dial {
-    /// As the URL says.
+    /// Over sockets, to the address in the URL.
     #[default]
     Sockets,
-    /// By streams in memory: no socket, so that time can stand still.
+    /// Over streams in memory: without a socket, tests can run in virtual time.
     #[cfg(test)]
     Scripted(Arc<dyn Dialer>),
 }
 
-/// What makes streams in memory.
+/// Makes streams in memory.
 #[cfg(test)]
 pub(crate) trait Dialer: Send + Sync {
     /// Connects.
@@ -26,7 +26,7 @@ pub(crate) trait Dialer: Send + Sync {
 }
 
 impl Dial {
-    /// Connects, and introduces us.
+    /// Connects, and does the handshake.
     pub(crate) async fn connect(
         &self,
         client: &Client,

@@ -1,4 +1,4 @@
-//! What is done with whatever the servers say by themselves.
+//! Handles the push messages of the servers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,7 +15,7 @@ use super::wire::{self, Message};
 use crate::clock::Clock;
 use crate::engine::LossBoard;
 
-/// Hears for all claims of one client.
+/// Receives the messages for all claims of one client.
 #[derive(Debug)]
 pub(crate) struct Ears {
     clock: Clock,
@@ -24,9 +24,9 @@ pub(crate) struct Ears {
     pub(crate) losses: LossBoard,
     pub(crate) watches: Watches,
     pub(crate) bundles: Bundles,
-    /// Rung when a cluster's map may be wrong.
+    /// Notified when a cluster's map may be wrong.
     pub(crate) stale: Arc<Notify>,
-    /// Told of each server that we have (again) reached.
+    /// Receives each server that we have reached, or reached again.
     pub(crate) reached: Option<UnboundedSender<Address>>,
 }
 
@@ -90,7 +90,7 @@ impl Owner for Ears {
             self.doubt();
         }
         if let Some(reached) = &self.reached {
-            // Nobody listens any more only while the engine is going away.
+            // The receiver is gone only while the engine shuts down.
             let _ = reached.send(live.address.clone());
         }
     }
@@ -104,21 +104,21 @@ impl Owner for Ears {
     }
 }
 
-/// Locks of which somebody wants to know when they change. The server tells of a change once (client tracking), and must be
-/// asked to tell again.
+/// Locks that are watched for changes. The server reports one change (client tracking), and must
+/// then be asked again.
 #[derive(Debug, Default)]
 pub(crate) struct Watches(Mutex<HashMap<Vec<u8>, Watch>>);
 
 #[derive(Debug, Default)]
 struct Watch {
-    /// Whether the server will tell.
+    /// Whether the server will report the next change.
     armed: bool,
-    /// How often it has changed: what was asked for before the last change will not be told again.
+    /// How many changes there were: a request from before the last change has already been served.
     changes: u64,
     bell: Arc<Notify>,
 }
 
-/// How many watches are kept that may have been forgotten.
+/// Above this number, watches without a subscriber are removed.
 const KEPT: usize = 1024;
 
 impl Watches {
@@ -126,8 +126,8 @@ impl Watches {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What will ring when the key changes, and `None` if the server will tell; otherwise how often it has changed, for
-    /// [`armed`](Self::armed).
+    /// What is notified when the key changes; and `None` if the server will report the change,
+    /// otherwise the number of changes so far, for [`armed`](Self::armed).
     pub(crate) fn watch(&self, key: &str) -> (Arc<Notify>, Option<u64>) {
         let mut all = self.all();
         if all.len() >= KEPT {
@@ -137,7 +137,7 @@ impl Watches {
         (Arc::clone(&watch.bell), (!watch.armed).then_some(watch.changes))
     }
 
-    /// The server will tell, unless it has done so since.
+    /// The server will report the next change, unless it has done so since.
     pub(crate) fn armed(&self, key: &str, changes: u64) {
         if let Some(watch) = self.all().get_mut(key.as_bytes()) {
             watch.armed = watch.changes == changes;
@@ -173,7 +173,7 @@ mod tests {
     fn a_change_that_comes_before_we_know_that_it_is_watched_for_is_not_watched_for_again() {
         let watches = Watches::default();
         let (_, asked) = watches.watch("k");
-        // The server has been asked, and told already, before our task runs again.
+        // The server has been asked, and has already reported a change, before our task runs again.
         watches.changed(b"k");
         watches.armed("k", asked.unwrap());
         assert!(watches.watch("k").1.is_some());

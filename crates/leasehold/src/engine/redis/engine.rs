@@ -1,4 +1,4 @@
-//! The trait, on scripts.
+//! The [`Engine`] trait, on the scripts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::logic::lease::Validity;
 use crate::logic::table::Refusal;
 use crate::name::LockName;
 
-/// How long whoever follows a lock that nobody can tell of waits before it looks again.
+/// Poll interval for changes of a lock when notifications are unavailable.
 const ON_ITS_WAY: Duration = Duration::from_millis(250);
 
 /// Locks in Redis.
@@ -40,7 +40,7 @@ pub struct RedisEngine {
     pub(super) nodes: Nodes,
     pub(super) ears: Arc<Ears>,
     pub(super) scripts: Scripts,
-    /// The same for locks of a slot that is on its way, in strict mode.
+    /// In strict mode, the scripts for locks of a slot that is moving.
     split: Option<Scripts>,
     inbox: String,
     replicas: Option<Replicas>,
@@ -49,7 +49,7 @@ pub struct RedisEngine {
     pub(super) retention: u64,
 }
 
-/// What a script said of a claim.
+/// A script's answer about a claim.
 enum Said {
     Granted(Token),
     Queued {
@@ -62,9 +62,9 @@ enum Said {
         recheck: Option<Duration>,
     },
     Refused(Refusal),
-    /// It was evicted, and nothing is left of it.
+    /// It was force released, and nothing is left of it.
     Evicted,
-    /// So many hold it or wait that no more are counted.
+    /// Too many claims hold the lock or wait for it.
     Full,
 }
 
@@ -131,12 +131,12 @@ impl RedisEngine {
         Bundle::new(key, ttl)
     }
 
-    /// How many keys go beside the locks'.
+    /// How many keys a script has: those of the locks, and in strict mode one more.
     pub(super) fn keys(&self, locks: usize) -> usize {
         locks + usize::from(self.config.strict.is_some())
     }
 
-    /// Adds strict mode's key, after the locks' keys.
+    /// Adds the key of strict mode, after the locks' keys.
     pub(super) fn epoch_key(&self, command: &mut Cmd, slot: Option<u16>) {
         if self.config.strict.is_some() {
             command.arg(wire::beside(&self.config.prefix, 'e', slot));
@@ -151,10 +151,12 @@ impl RedisEngine {
         };
     }
 
-    /// Runs one of our scripts on locks of one slot; `fill` adds their keys, and `then` the arguments before the run's.
+    /// Runs one of our scripts on locks of one slot; `fill` adds their keys, and `then` the
+    /// arguments before the run's.
     ///
-    /// Strict mode has a key beside the locks'. While the slot is on its way, they may be on different nodes, and a script that names
-    /// both is not run (`TRYAGAIN`). What need not know that key does without: whatever is held stays held.
+    /// Strict mode has one more key. While the slot moves, that key and the locks may be on
+    /// different nodes. The server refuses a script that names both (`TRYAGAIN`). A step that does
+    /// not need that key runs without it: held locks stay held.
     pub(super) async fn script(
         &self,
         slot: Option<u16>,
@@ -183,9 +185,10 @@ impl RedisEngine {
         }
     }
 
-    /// Takes the lock, or its place in the queue.
+    /// Acquires the lock, or joins the queue.
     async fn take(&self, claim: &Claim, queue: bool) -> Result<Answer> {
-        // It waited when it last heard of the server, and may have been evicted since: to ask anew would queue it again.
+        // The claim was waiting when the last request failed, and may have been force released
+        // since: a new attempt would queue it again.
         match self.ears.mailbox.interrupted(claim.id) {
             Some(true) => {
                 self.ears.mailbox.forget(claim.id);
@@ -210,7 +213,7 @@ impl RedisEngine {
         self.stands(claim, self.nodes.script(slot, &self.scripts.attempt, self.keys(1), &fill)).await
     }
 
-    /// How a claim stands that may be waiting.
+    /// Asks for the state of a claim that may be waiting.
     async fn look(&self, claim: &Claim) -> Result<Answer> {
         let key = self.key(claim.name());
         let then = |command: &mut Cmd| self.arguments(command, claim, true, b"");
@@ -225,7 +228,8 @@ impl RedisEngine {
         command.arg(seconds(claim.terms.ttl)).arg(party);
     }
 
-    /// Runs a script that says how a claim stands. If it waits, what is sent to it is kept for it from now on.
+    /// Runs a script that returns a claim's state. If the claim waits, the mailbox keeps its
+    /// messages from now on.
     async fn stands(&self, claim: &Claim, asking: impl Future<Output = Result<(Value, Live)>>) -> Result<Answer> {
         let sent = self.clock.now();
         let expected = self.ears.mailbox.expect(claim.id, sent);
@@ -233,7 +237,8 @@ impl RedisEngine {
         match read(&answer, &live.address)? {
             Said::Granted(token) => {
                 self.replicated(&live.address).await?;
-                // The answer may have come long before anybody looked at it, and the eviction with it.
+                // The answer, and the force release as well, may have arrived long before this task
+                // ran.
                 let evicted = self.ears.mailbox.is_evicted(claim.id, token.0);
                 expected.forget();
                 Ok(if evicted { Answer::Evicted } else { granted(token, sent, claim.terms.ttl) })
@@ -244,7 +249,7 @@ impl RedisEngine {
                 Ok(Answer::Queued { ahead, recheck, cooling })
             }
             Said::Busy { recheck } => {
-                // It was evicted when it was last known to wait; or its place lapsed.
+                // The claim was force released while it waited, or its position has expired.
                 let evicted = self.ears.mailbox.is_evicted(claim.id, 0);
                 expected.forget();
                 Ok(if evicted { Answer::Evicted } else { Answer::Busy { recheck } })
@@ -264,12 +269,12 @@ impl RedisEngine {
         }
     }
 
-    /// Waits for the replicas, where that was asked for.
+    /// Waits for the replicas, if the URL asks for that.
     pub(super) async fn replicated(&self, address: &Address) -> Result<()> {
         self.replicated_or(address, "the lock does not count as held").await
     }
 
-    /// The same; `otherwise` says what it means if they do not have it.
+    /// The same; `otherwise` states what it means if they do not have it.
     async fn replicated_or(&self, address: &Address, otherwise: &'static str) -> Result<()> {
         match &self.replicas {
             Some(replicas) => replicas.have_it(address, otherwise).await,
@@ -277,7 +282,8 @@ impl RedisEngine {
         }
     }
 
-    /// Has the server tell when the key changes next. `false`: it cannot, since the key is on its way to another one.
+    /// Asks the server to report the next change of the key. `false`: it cannot, since the key is
+    /// moving to another server.
     async fn arm(&self, key: &str, changes: u64) -> Result<bool> {
         let link = self.nodes.link(self.nodes.slot(key))?;
         let live = link.live().await?;
@@ -330,7 +336,7 @@ fn read_parts(parts: &[Value]) -> Option<Said> {
             ahead: number(1)?.try_into().ok()?,
             recheck: recheck(2)?,
             place: number(3)?.try_into().ok()?,
-            // The script's short way has none: it is not taken during a cool-down.
+            // The short path of the script returns none: it is not used during a cool-down.
             cooling: recheck(4).flatten(),
         }),
         2 => Some(Said::Refused(match parts.get(1).and_then(wire::bytes)? {
@@ -370,7 +376,7 @@ impl Engine for RedisEngine {
                 let bell = match self.ears.mailbox.take(claim.id) {
                     Some(Ok(News::Evicted)) => return Ok(Answer::Evicted),
                     None | Some(Ok(News::Look)) => return self.look(&claim).await,
-                    // Which server's replicas must have it is known only of an answer.
+                    // Only an answer shows which server's replicas must have the grant.
                     Some(Ok(News::Granted(..))) if self.replicas.is_some() => return self.look(&claim).await,
                     Some(Ok(News::Granted(token, asked))) => {
                         self.ears.mailbox.forget(claim.id);
@@ -388,7 +394,7 @@ impl Engine for RedisEngine {
     }
 
     fn place(&self, name: &LockName) -> u64 {
-        // One server has everything.
+        // A single server has all locks.
         if self.can_bundle() {
             return 0;
         }
@@ -427,13 +433,14 @@ impl Engine for RedisEngine {
         let key = self.key(&name);
         Step::new(async move {
             let (bell, unarmed) = self.ears.watches.watch(&key);
-            // A change that the server tells of from here on is heard, also before the inner step is polled.
+            // Receives every change that the server reports from here on, even before the inner
+            // step is polled.
             let heard = bell.notified_owned();
             let told = match unarmed {
                 None => true,
                 Some(changes) => self.arm(&key, changes).await?,
             };
-            // Without notifications the caller looks again soon.
+            // Without notifications the caller polls.
             let patience = if told { patience } else { patience.min(ON_ITS_WAY) };
             Ok(Step::new(async move {
                 tokio::select! {

@@ -1,4 +1,4 @@
-//! What the server or the connection says, in the library's words.
+//! Converts errors of servers and connections to those of the library.
 
 use redis::{Arg, Cmd, ErrorKind as Native, RedisError, ServerErrorKind};
 
@@ -13,13 +13,13 @@ pub(crate) fn unreachable(address: &Address, why: &str) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{address} cannot be reached: {why}")).retryable().at_engine(NAME)
 }
 
-/// The server takes no writes.
+/// The server refuses writes.
 pub(crate) fn read_only(address: &Address) -> Error {
     let message = format!("{address} is a read-only replica: name its master, or its Sentinels");
     Error::new(ErrorKind::Unavailable, message).retryable().at_engine(NAME)
 }
 
-/// A connection could not be made: nothing was asked of the server yet.
+/// A connection could not be made: the server has received no request.
 pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
     let code = cause.code().unwrap_or_default();
     let text = cause.to_string();
@@ -43,7 +43,8 @@ pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
         let message = format!("{address} has no database of that number");
         return Error::new(ErrorKind::InvalidUrl, message).at_engine(NAME);
     }
-    // Whatever else listens there: a web server, a database. It stays retryable: a proxy in front of a Redis that starts says such things, too.
+    // Some other server listens there: a web server, a database. The error stays retryable, since a
+    // proxy before a starting Redis answers such things, too.
     if cause.kind() == Native::Parse {
         let message = format!("{address} answered, but is not Redis; is it the right port?");
         return Error::new(ErrorKind::Unavailable, message).retryable().at_engine(NAME);
@@ -62,11 +63,11 @@ pub(crate) fn connecting(address: &Address, cause: RedisError) -> Error {
     unreachable(address, &format!("{}{hint}", plain(&cause)))
 }
 
-/// A step failed. Whatever broke the connection may have come after the server took the step.
+/// A step failed. If the connection broke, the server may have done the step before.
 pub(crate) fn step(address: &Address, cause: RedisError) -> Error {
     let said = plain(&cause);
     match cause.kind() {
-        // Codes that the library does not know are "extensions" to it.
+        // redis-rs calls codes that it does not know "extensions".
         Native::Server(_) | Native::Extension => refused(address, code(&cause, &said), &said),
         Native::AuthenticationFailed => {
             let message = format!("{address} refuses the user or the password ({said})");
@@ -83,7 +84,8 @@ pub(crate) fn step(address: &Address, cause: RedisError) -> Error {
     }
 }
 
-/// The code of a server's refusal. Before Redis 7, one from within a script is somewhere in the text.
+/// The code of a server's refusal. Before Redis 7, a code from within a script is somewhere in the
+/// text.
 fn code<'a>(cause: &'a RedisError, said: &str) -> &'a str {
     const INSIDE: [&str; 6] = ["WRONGTYPE", "OOM", "NOREPLICAS", "MISCONF", "READONLY", "NOPERM"];
     let code = cause.code().unwrap_or_default();
@@ -91,7 +93,8 @@ fn code<'a>(cause: &'a RedisError, said: &str) -> &'a str {
     inside.unwrap_or(code)
 }
 
-/// Redis 7.0 does not say what a script may not do, only in which line of it: this finds out.
+/// Redis 7.0 does not name the command that a script may not run, only its line: this finds the
+/// command.
 pub(crate) fn inside(cause: RedisError, script: &Cmd) -> RedisError {
     let said = plain(&cause);
     let Some((what, place)) = said.split_once(" script: ").filter(|(what, _)| what.contains(FORBIDDEN)) else {
@@ -108,10 +111,10 @@ pub(crate) fn inside(cause: RedisError, script: &Cmd) -> RedisError {
     redis::make_extension_error("NOPERM".to_owned(), Some(detail))
 }
 
-/// How Redis 7.0 says that a script may not do something.
+/// The text with which Redis 7.0 refuses a command inside a script.
 const FORBIDDEN: &str = "The user executing the script can't";
 
-/// The server says no. What it says before a script has written anything had no effect.
+/// The server refuses the step. A refusal before the script's first write had no effect.
 fn refused(address: &Address, code: &str, said: &str) -> Error {
     use ErrorKind::{Corrupt, Denied, Full, Unavailable};
     let later = |kind, message: String| Error::new(kind, message).retryable();
@@ -127,7 +130,7 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
         "NOPERM" | "NOAUTH" | "WRONGPASS" => {
             let hint = "`leasehold doctor` lists the permissions that are needed";
             let error = Error::new(Denied, format!("{address} does not let us ({said}); {hint}"));
-            // Our scripts have written before they come to these.
+            // Our scripts have written before they run these.
             let late = ["expire", "ttl"].iter().any(|command| said.to_lowercase().contains(command));
             if late { error.effect_unknown() } else { error }
         }
@@ -135,9 +138,9 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
             let message = "another program keeps something else under this lock's key; choose another `prefix`";
             Error::new(Corrupt, message)
         }
-        // A server that is going away may have done it.
+        // A server that shuts down may have done the step.
         "UNBLOCKED" | "SHUTDOWN" => later(Unavailable, said.to_owned()).effect_unknown(),
-        // Our scripts stumble only over what they did not write.
+        // Our scripts fail only on data that they did not write.
         "ERR" if said.contains("user_script:") => {
             Error::new(Corrupt, format!("the lock's record is not what leasehold writes ({said})")).effect_unknown()
         }
@@ -145,17 +148,19 @@ fn refused(address: &Address, code: &str, said: &str) -> Error {
     }
 }
 
-/// Whether a request for several keys of a slot cannot be served because the slot is on its way; one for each key can.
+/// Whether the server refuses a request for several keys because their slot is moving; a request
+/// for each key works.
 pub(crate) fn is_split(error: &Error) -> bool {
     error.said().contains("TRYAGAIN")
 }
 
-/// Whether the server sends us to another one.
+/// Whether the server redirects us to another one.
 pub(crate) fn is_elsewhere(cause: &RedisError) -> bool {
     matches!(cause.kind(), Native::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
 }
 
-/// An answer that no script of ours gives. It is not repeated: it may hold claims and owners.
+/// An answer that none of our scripts returns. Its text is not shown: it may contain claims and
+/// owners.
 pub(crate) fn odd(address: &Address, answer: &redis::Value) -> Error {
     let kind = match answer {
         redis::Value::Array(parts) => format!("an array of {}", parts.len()),
@@ -168,7 +173,7 @@ pub(crate) fn odd(address: &Address, answer: &redis::Value) -> Error {
         .effect_unknown()
 }
 
-/// The error in one line, without the library's own names for it.
+/// The error in one line, without the names that redis-rs has for it.
 pub(crate) fn plain(cause: &RedisError) -> String {
     let text = match (cause.code(), cause.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),

@@ -1,4 +1,4 @@
-//! What others may see, and putting a claim out.
+//! Inspects locks, and force releases claims.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logic::fence;
 use crate::name::LockName;
 
-/// How many locks are asked for at once.
+/// How many locks are read at once.
 pub(super) const AT_ONCE: usize = 128;
 
 /// One lock.
@@ -30,7 +30,7 @@ pub(super) async fn one(engine: &RedisEngine, name: &LockName) -> Result<LockVie
     Ok(view)
 }
 
-/// What the server has stored of a lock, and its time. `Corrupt` if that is not what leasehold writes.
+/// What the server has stored of a lock, and its time. `Corrupt` if leasehold did not write it.
 async fn stock(engine: &RedisEngine, name: &LockName) -> Result<(u64, Stock)> {
     let key = engine.key(name);
     let fill = |command: &mut Cmd, _: &Live| {
@@ -56,7 +56,7 @@ fn read(answer: &Value) -> Option<Shown<'_>> {
     Some((wire::integer(now)?.try_into().ok()?, fields, wire::bytes(bundle)))
 }
 
-/// Fills a view with those whose time is not over.
+/// Fills a view with the claims that have not expired.
 fn show(view: &mut LockView, stock: Stock, now: u64) {
     let mut records = stock.records;
     records.retain(|record| record.until > now);
@@ -74,7 +74,7 @@ fn party(record: Record, now: u64) -> PartyView {
     PartyView::new(record.claim, record.party.mode, token, record.party.holder, age, left)
 }
 
-/// All locks that somebody holds or waits for.
+/// All locks that are held or awaited.
 pub(super) async fn list(engine: &RedisEngine, prefix: &str) -> Result<Vec<LockView>> {
     let names = names(&engine.nodes, &engine.config.prefix, wire::LOCK, prefix).await?;
     let mut views = Vec::new();
@@ -85,7 +85,8 @@ pub(super) async fn list(engine: &RedisEngine, prefix: &str) -> Result<Vec<LockV
     Ok(views)
 }
 
-/// The names of all locks, or records, by the letter of their keys, that begin with `start`, in order.
+/// The names of all locks, or records, by the letter of their keys, that begin with `start`, in
+/// order.
 pub(super) async fn names(nodes: &Nodes, prefix: &str, letter: char, start: &str) -> Result<Vec<LockName>> {
     let mut names = Vec::new();
     for link in nodes.links() {
@@ -140,7 +141,7 @@ pub(super) async fn request_release(
     Ok(Some(party(record, now)))
 }
 
-/// Evicts a claim.
+/// Force releases a claim.
 pub(super) async fn evict(engine: &RedisEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let key = engine.key(name);
     let slot = engine.nodes.slot(&key);

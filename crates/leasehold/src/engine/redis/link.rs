@@ -1,7 +1,8 @@
-//! One connection to one server, kept up: commands and messages on the same one.
+//! One connection to one server, for commands and messages alike, that is kept up.
 //!
-//! A task of its own connects, watches and connects again, with a growing pause. Whoever asks while it is down for good hears
-//! why at once; whoever asks while it has just broken waits for the first try.
+//! A task of its own connects, watches the connection and reconnects with growing pauses. A request
+//! that comes while the connection is known to be down fails at once, with the reason. A request
+//! that comes just after a break waits for the first attempt to reconnect.
 
 use std::fmt;
 use std::pin::pin;
@@ -22,45 +23,45 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::backoff::{self, Urgency};
 
-/// A connection that lasted so long was no failure, whatever ended it.
+/// A connection that lasted this long counts as a success, however it ended.
 const LASTING: Duration = Duration::from_secs(10);
 
-/// The longest pause between two tries to connect, where no lease waits for the next one.
+/// The longest pause between two attempts to connect, if no lease waits for the next one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long a quiet connection is left alone before it is asked whether it still lives.
+/// How long a connection may be idle before its liveness is checked.
 const QUIET: Duration = Duration::from_secs(5);
 
-/// Where a link leads.
+/// The server that a link connects to.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
-    /// To this server.
+    /// This server.
     Fixed(Address),
-    /// To whichever server these Sentinels call the master.
+    /// The server that these Sentinels name as the master.
     Master(Arc<Sentinels>),
 }
 
 /// A connection that is up.
 pub(crate) type Live = Arc<Connected>;
 
-/// A connection, and where it leads.
+/// A connection, and its server.
 pub(crate) struct Connected {
     connection: MultiplexedConnection,
     pub(crate) address: Address,
-    /// By which election its server is the master, where there are elections.
+    /// The election that made its server the master, if there are elections.
     elected: Option<Elected>,
-    /// Which run of which server it leads to, and since which election; empty where nobody needs to know.
+    /// The server's run, with the number of the election; empty if it is not needed.
     pub(crate) run: Arc<str>,
-    /// Counts this link's connections.
+    /// Numbers the connections of this link.
     pub(crate) number: u64,
 }
 
 #[derive(Clone)]
 enum State {
-    /// Not connected, and the first try is not over.
+    /// Not connected, and the first attempt is not over.
     Connecting,
     Up(Live),
-    /// The last try failed.
+    /// The last attempt failed.
     Down(ErrorKind, Arc<str>, bool),
 }
 
@@ -82,17 +83,17 @@ impl State {
     }
 }
 
-/// What a link tells its owner.
+/// What a link reports to its owner.
 pub(crate) trait Owner: Send + Sync + 'static {
-    /// A message for us.
+    /// A message for us arrived.
     fn message(&self, info: PushInfo);
-    /// It is up; `again`: it was up before, and whatever happened meanwhile was not heard.
+    /// The connection is up; `again`: it was up before, and messages in between are lost.
     fn up(&self, live: &Live, again: bool);
-    /// It went down, or could not be brought up once more.
+    /// The connection went down, or an attempt to reconnect failed.
     fn down(&self);
     /// The cluster's slots have moved.
     fn moved(&self);
-    /// Whether it is of no use without its inbox, which a server may refuse.
+    /// Whether the link is of no use without its inbox, which a server may refuse.
     fn needs_inbox(&self) -> bool {
         true
     }
@@ -113,18 +114,18 @@ struct Inner {
     wants_run: bool,
     owner: Arc<dyn Owner>,
     state: Mutex<State>,
-    /// Rung when the state changes. Those who wait go on in the order in which they came.
+    /// Notified when the state changes. Requests that wait go on in the order in which they came.
     changed: Notify,
     /// The number of the last connection on which a step succeeded.
     useful: AtomicU64,
-    /// The number of the last connection whose server took no writes.
+    /// The number of the last connection whose server refused writes.
     read_only: AtomicU64,
     /// The number of the last connection that is known to be broken.
     broken: AtomicU64,
     breaks: Notify,
     /// Which leases wait for a connection.
     urgency: Mutex<Urgency>,
-    /// Somebody did not get an answer.
+    /// Notified when a request had no answer.
     suspicion: Notify,
 }
 
@@ -161,7 +162,7 @@ impl Link {
     /// The connection, as soon as it is up.
     ///
     /// # Errors
-    /// Why it is down.
+    /// The reason, if it is down.
     pub(crate) async fn live(&self) -> Result<Live> {
         if let Some(known) = self.inner.state().known() {
             return known;
@@ -176,17 +177,19 @@ impl Link {
         }
     }
 
-    /// A lease with this TTL is due for renewal over this connection, and ends at `deadline`: until then no pause between two tries is long beside it.
+    /// Records that a lease with this TTL, which ends at `deadline`, is due for renewal over this
+    /// connection. Until then the pauses between attempts to connect stay short beside the TTL.
     pub(crate) fn renews(&self, ttl: Duration, deadline: Moment) {
         self.inner.urgency().renews(self.inner.config.clock.now(), ttl, deadline);
     }
 
-    /// Whether it is up.
+    /// Whether the connection is up.
     pub(crate) fn is_up(&self) -> bool {
         matches!(*self.inner.state(), State::Up(_))
     }
 
-    /// Runs a script; if the server has forgotten it, from its text. `fill` adds the keys and the arguments.
+    /// Runs a script; sends its text if the server has dropped it. `fill` adds the keys and the
+    /// arguments.
     pub(crate) async fn script(
         &self,
         live: &Live,
@@ -226,15 +229,15 @@ impl Link {
     fn answered<T>(&self, live: &Live, waiting: Waiting<'_>, result: RedisResult<T>) -> RedisResult<T> {
         std::mem::forget(waiting);
         match &result {
-            // The address may lead to a master next time.
+            // Reconnects: the address may lead to a master next time.
             Err(cause) if cause.kind() == Native::Server(ServerErrorKind::ReadOnly) => {
                 self.inner.read_only.fetch_max(live.number, Ordering::SeqCst);
                 self.inner.broke(live.number);
             }
             Err(cause) if is_broken(cause) => self.inner.broke(live.number),
-            // That it refuses is not that it serves us.
+            // A refusal does not prove that the server is of use.
             Err(_) => {}
-            // A server that hung and goes on answers what nobody waits for any more.
+            // A server that hung and continues answers requests that are no longer wanted.
             Ok(_) if self.inner.is_broken(live.number) => return Err(given_up()),
             Ok(_) => self.inner.answers(live.number),
         }
@@ -254,7 +257,8 @@ impl fmt::Debug for Link {
     }
 }
 
-/// A request without an answer so far: if its caller gives up, the connection is looked at.
+/// A request without an answer so far: if its caller drops it, the connection's liveness is
+/// checked.
 struct Waiting<'a>(&'a Link);
 
 impl Drop for Waiting<'_> {
@@ -287,11 +291,12 @@ async fn tend(inner: Arc<Inner>) {
                     () = inner.until_broken(&live) => {}
                     () = inner.until_replaced(&live) => {}
                 }
-                // Whatever it still says does not count: its server may not be the master any more.
+                // Later answers do not count: the server may no longer be the master.
                 inner.broken.fetch_max(number, Ordering::SeqCst);
                 tracing::debug!(target = ?inner.target, "connection lost");
-                // Whoever lets us in, and ends the connection before a step succeeds, is not connected to as fast as that goes; nor is
-                // one that answers, and takes no writes.
+                // Two kinds of server must not be reconnected to without a pause: one that accepts
+                // a connection and closes it before a step succeeds, and one that answers but
+                // refuses writes.
                 failures = if inner.is_useful(number, made) { 0 } else { failures.saturating_add(1) };
                 inner.enter(match failures {
                     0..=1 => State::Connecting,
@@ -321,7 +326,7 @@ impl Inner {
         self.urgency.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long after one try the next one is made, at least.
+    /// The shortest time between two attempts to connect.
     fn pause(&self, failures: u32) -> Duration {
         let dice = (crate::random::bits() & u128::from(u32::MAX)) as u32;
         let longest = self.urgency().longest(self.config.clock.now(), LONGEST_PAUSE);
@@ -342,13 +347,14 @@ impl Inner {
         self.read_only.load(Ordering::SeqCst) >= number
     }
 
-    /// Whether the connection was worth it: it lasted, or a step succeeded, and not only one that reads on a server that takes no writes.
+    /// Whether the connection was of use: it lasted, or a step succeeded. A read does not count on
+    /// a server that refuses writes.
     fn is_useful(&self, number: u64, made: Moment) -> bool {
         let lasted = self.config.clock.now().since(made) >= LASTING;
         lasted || self.useful.load(Ordering::Relaxed) >= number && !self.is_read_only(number)
     }
 
-    /// Why a connection is not made again at once.
+    /// Why the link does not reconnect at once.
     fn useless(&self, live: &Live) -> Error {
         match self.is_read_only(live.number) {
             true => error::read_only(&live.address),
@@ -386,7 +392,8 @@ impl Inner {
         let most = self.config.connect_timeout;
         let set_up = self.config.clock.timeout(most, self.set_up(&mut connection, &address)).await;
         let run = set_up.map_err(|_| error::unreachable(&address, &format!("no answer within {most:?}")))??;
-        // A master that was replaced, and is called back, is in the same run and has missed what came between.
+        // A master that was replaced and is then restored is in the same run, but has missed the
+        // writes in between.
         let run = match &elected {
             Some(elected) if !run.is_empty() => format!("{run}:{}", elected.number).into(),
             _ => run,
@@ -394,7 +401,7 @@ impl Inner {
         Ok(Arc::new(Connected { connection, address, elected, run, number }))
     }
 
-    /// Listens to our inbox, stores the scripts, and looks whether this is the server that we want.
+    /// Subscribes to our inbox, stores the scripts, and checks that this is the server we want.
     async fn set_up(&self, connection: &mut MultiplexedConnection, address: &Address) -> Result<Arc<str>> {
         let failed = |cause| error::step(address, cause);
         if matches!(self.target, Target::Master(..)) {
@@ -411,7 +418,7 @@ impl Inner {
         for script in &self.scripts {
             load.add_command(script.load());
         }
-        // One who may not store scripts may still run them from their text.
+        // A client that may not store scripts may still run them from their text.
         if let Err(cause) = connection.send_packed_commands(&load, 0, load.len()).await {
             tracing::debug!(%cause, "the scripts could not be stored");
         }
@@ -426,7 +433,7 @@ impl Inner {
         })
     }
 
-    /// Ends when the Sentinels have elected anew.
+    /// Returns when the Sentinels have held a new election.
     async fn until_replaced(&self, live: &Live) {
         match (&self.target, &live.elected) {
             (Target::Master(sentinels), Some(current)) => sentinels.until_replaced(&self.config, current).await,
@@ -434,7 +441,8 @@ impl Inner {
         }
     }
 
-    /// Ends when the connection does. One that is quiet, or did not answer somebody, is asked whether it lives.
+    /// Returns when the connection ends. Checks its liveness when it is idle, or when a request had
+    /// no answer.
     async fn until_broken(&self, live: &Live) {
         let patience = self.config.connect_timeout;
         loop {

@@ -1,4 +1,4 @@
-//! What concerns the claims that wait, as it comes in.
+//! Keeps messages for claims that wait.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,31 +8,33 @@ use tokio::sync::Notify;
 use crate::claim::{ClaimId, Token};
 use crate::clock::Moment;
 
-/// What came for a claim.
+/// A message for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// It was granted, with this token, after the moment at which it was last known to wait.
+    /// Granted with this token, after the moment at which the claim was last known to wait.
     Granted(Token, Moment),
-    /// It should look how it stands.
+    /// The claim should send a `look`.
     Look,
-    /// It was evicted.
+    /// Force released.
     Evicted,
 }
 
 #[derive(Debug)]
 struct Slot {
-    /// When a request was sent to which the answer was that it waits: whatever grant comes was made later.
+    /// When a request was sent whose answer was "queued": any grant was made later.
     asked: Moment,
-    /// Its place in the queue, once that is known: a grant for another place is an old one that was held up on its way.
+    /// The claim's queue position, once it is known. A grant for another position is old, and was
+    /// delayed.
     place: Option<u64>,
     granted: Option<(Token, u64)>,
-    /// It was evicted, and the place at which it stood: no grant counts any more, also one that comes later, for that is older. Places rise: what was said of
-    /// one before its present place is old, too.
+    /// The position at which the claim was force released. No grant counts any more, not even a
+    /// later one: that grant is older. Positions rise, so a force release of an earlier position is
+    /// old, too.
     evicted: Option<u64>,
     look: bool,
-    /// It waited, and the last request about it has no answer.
+    /// The claim waited, and the last request about it had no answer.
     interrupted: bool,
-    /// Rung when something comes; there is none before somebody listens.
+    /// Notified when a message arrives; created with the first subscriber.
     bell: Option<Arc<Notify>>,
 }
 
@@ -53,8 +55,9 @@ impl Mailbox {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes room for a claim before it is sent: news may come before the answer. The slot is gone again with what is returned,
-    /// unless it is kept, or the claim waited before: then it is not known whether it still does.
+    /// Adds a slot for a claim before its request is sent: a message may come before the answer.
+    /// Dropping the returned value removes the slot, unless it was kept. If the claim waited
+    /// before, the slot stays: it is unknown whether the claim still waits.
     pub(crate) fn expect(&self, claim: ClaimId, sent: Moment) -> Expected<'_> {
         let new = || Slot {
             asked: sent,
@@ -69,7 +72,7 @@ impl Mailbox {
         Expected { mailbox: self, claim, done: false }
     }
 
-    /// The claim asks anew: that it was evicted before is over.
+    /// The claim sends a new attempt: an earlier force release no longer counts.
     pub(crate) fn anew(&self, claim: ClaimId) {
         if let Some(slot) = self.slots().get_mut(&claim)
             && slot.evicted.take().is_some()
@@ -78,26 +81,28 @@ impl Mailbox {
         }
     }
 
-    /// Whether the last request about a claim that waits has no answer; and if so, whether the claim was told that it is evicted.
+    /// Whether the last request about a waiting claim had no answer; if so, whether a message
+    /// reported the claim's force release.
     pub(crate) fn interrupted(&self, claim: ClaimId) -> Option<bool> {
         let slots = self.slots();
         slots.get(&claim).filter(|slot| slot.interrupted).map(|slot| slot.evicted.is_some())
     }
 
-    /// The claim was known to wait, at this place, by the answer to a request sent then.
+    /// The claim was known to wait, at this position, by the answer to a request sent at `sent`.
     pub(crate) fn waits(&self, claim: ClaimId, sent: Moment, place: u64) {
         if let Some(slot) = self.slots().get_mut(&claim) {
             (slot.place, slot.interrupted) = (Some(place), false);
             slot.granted = slot.granted.filter(|(_, at)| *at == place);
             slot.evicted = slot.evicted.filter(|at| *at >= place);
-            // A grant that is here already came after an earlier request: the earlier moment counts.
+            // A grant that is already here followed an earlier request: the earlier moment counts.
             if slot.granted.is_none() {
                 slot.asked = sent;
             }
         }
     }
 
-    /// Takes what came for a claim; or what tells when something does. `None`: it does not wait.
+    /// Removes and returns a claim's message, or what is notified when one arrives. `None`: the
+    /// claim does not wait.
     pub(crate) fn take(&self, claim: ClaimId) -> Option<Result<News, Arc<Notify>>> {
         let mut slots = self.slots();
         let slot = slots.get_mut(&claim)?;
@@ -115,7 +120,7 @@ impl Mailbox {
         Some(Err(Arc::clone(slot.bell.get_or_insert_default())))
     }
 
-    /// The claim waits no more.
+    /// The claim no longer waits.
     pub(crate) fn forget(&self, claim: ClaimId) {
         self.slots().remove(&claim);
     }
@@ -129,7 +134,7 @@ impl Mailbox {
         }
     }
 
-    /// The claim was evicted. What came before counts no more, whether or not somebody has looked at it.
+    /// The claim was force released. Earlier messages no longer count, read or not.
     pub(crate) fn evicted(&self, claim: ClaimId, place: u64) {
         if let Some(slot) = self.slots().get_mut(&claim)
             && slot.place.is_none_or(|known| known <= place)
@@ -139,7 +144,8 @@ impl Mailbox {
         }
     }
 
-    /// Whether the claim was evicted at this place or a later one, since its slot was made.
+    /// Whether the claim was force released at this position or a later one, since its slot was
+    /// added.
     pub(crate) fn is_evicted(&self, claim: ClaimId, from: u64) -> bool {
         self.slots().get(&claim).is_some_and(|slot| slot.evicted.is_some_and(|at| at >= from))
     }
@@ -151,7 +157,8 @@ impl Mailbox {
         }
     }
 
-    /// Messages may have been missed: everybody looks. A grant that nobody has taken yet may have been followed by an eviction: it is asked for, too.
+    /// Messages may have been missed: all waiters send a `look`. A force release may have followed
+    /// an unread grant, so that grant is discarded.
     pub(crate) fn look_all(&self) {
         for slot in self.slots().values_mut() {
             (slot.granted, slot.look) = (None, true);
@@ -160,7 +167,7 @@ impl Mailbox {
     }
 }
 
-/// A slot for the time of one request.
+/// A slot for the duration of one request.
 pub(crate) struct Expected<'a> {
     mailbox: &'a Mailbox,
     claim: ClaimId,
@@ -216,12 +223,13 @@ mod tests {
         mailbox.granted(CLAIM, Token(3), 7);
         mailbox.evicted(CLAIM, 9);
         assert_eq!(taken(&mailbox), Some(News::Evicted));
-        // A cluster passes messages on: the same grant may come once more, over another connection.
+        // A cluster forwards messages: the same grant may arrive again over another connection.
         mailbox.granted(CLAIM, Token(3), 7);
         assert_eq!(taken(&mailbox), Some(News::Evicted));
     }
 
-    /// A cluster passes messages on: an eviction may be told once more when the claim has asked anew.
+    /// A cluster forwards messages: a force release may arrive again after the claim's next
+    /// attempt.
     #[test]
     fn an_old_eviction_does_not_void_a_new_place() {
         let mailbox = waiting();
@@ -234,7 +242,8 @@ mod tests {
         assert_eq!(taken(&mailbox), Some(News::Granted(Token(13), Moment::default())));
     }
 
-    /// What is not answered leaves open whether the claim still waits; what was never known to wait is forgotten.
+    /// After an unanswered request it is open whether the claim still waits; a claim that was never
+    /// known to wait is forgotten.
     #[test]
     fn a_request_without_an_answer_interrupts_a_wait() {
         let mailbox = waiting();

@@ -1,65 +1,89 @@
 //! Locks in Redis or Valkey: one server, the master that Sentinels choose, or a cluster.
 //!
 //! # The protocol
-//! A lock is **one key**, a hash, so that one script works in one slot and a slot can move under load. Every step is **one
-//! script**, which does to that hash what [`Table`](crate::logic::table::Table) does in memory (`scripts/table.lua`; the model
-//! test compares the two). Names, claims and texts are only ever arguments. A script decides by the server's `TIME` alone: a
-//! lease is over when it has not been heard of for its TTL, by the clock of the run that wrote it. The keys' own expiry only clears up, within an hour of
-//! the last use (`retention`).
+//! A lock is **one key**, a hash, so that one script works in one slot and a slot can move under
+//! load. Every step is **one script**. It does to the hash what
+//! [`Table`](crate::logic::table::Table) does in memory; a model test compares the two.
+//! `scripts/table.lua` describes the stored format. Names, claims and texts are only ever arguments
+//! of a script.
 //!
-//! - **Take** (`attempt`): free, and nobody waits: granted. Ours already: the same answer again. Otherwise the claim joins
-//!   the queue, a list of claims inside the hash, and the answer says how many are ahead.
-//! - **Give back** (`release`): the claim goes; whoever is next and alive is granted *by this script*, and told by one message to
-//!   its own inbox. So a hand-off is one message and two scripts (one to join, one to give back), however many wait. A waiter
-//!   whose inbox nobody listens to (`PUBLISH` says 0) is passed over in the same script.
-//! - **Wait**: nothing is sent but a sign of life every third of a TTL (`look`), which also serves the queue if a lease has
-//!   ended. The first in line looks again when the holder's lease ends.
-//! - **Renew**: up to 128 leases to a script, scripts side by side; many leases of one TTL share a renewal (`bundles`).
-//! - **Evict**: the claim goes, its client is told by a message, and the token rises if it held alone. That message voids the grant which the client
-//!   has not taken yet: messages of one server come in order. A grant that comes once more, over another connection, is older.
+//! A script uses the server's `TIME` and no other clock. A *run* is one lifetime of a server
+//! process, as its `run_id` identifies it. A lease ends when its holder has not renewed it for a
+//! TTL, by the clock of the run that wrote it. The expiry of the keys is only cleanup: a key
+//! expires about an hour after its last use (`retention`).
 //!
-//! **Inbox.** One connection for everything, over RESP3: commands, and the client's one channel, whose name is random. Never a
-//! channel for a lock.
+//! - **Acquire** (`attempt`): if the lock is free and has no waiters, the claim is granted. If the
+//!   claim already holds, it gets the same answer again. Otherwise it joins the queue, a list of
+//!   claims inside the hash, and the answer is its position.
+//! - **Release** (`release`): the script removes the claim and grants the next live waiter *in the
+//!   same step*. It sends one message to the inbox of that waiter. So a hand-off costs one message
+//!   and two scripts (one to join, one to release), however long the queue is. A waiter whose inbox
+//!   has no subscriber (`PUBSUB NUMSUB` returns 0) is skipped in the same script.
+//! - **Wait**: a waiter sends only a heartbeat (`look`) every third of a TTL. The heartbeat also
+//!   serves the queue if a lease has ended. The first waiter sends another `look` when the holder's
+//!   lease ends.
+//! - **Renew**: one script renews up to 128 leases, and several scripts run side by side. Many
+//!   leases of one TTL are renewed as a group (`bundles`).
+//! - **Force release** (`evict`): the script removes the claim and sends a message to its client.
+//!   The token rises if the claim was the only holder. The message voids a grant that the client
+//!   has received but not used: one server delivers messages in order. A copy of the grant that
+//!   arrives over another connection is older than the force release, and does not count.
 //!
-//! **Tokens.** `max(last + 1, TIME in microseconds)`: they rise while the record is there whatever the clock does, and from the
-//! clock when it is not: after a `DEL`, a restart without data, a fail-over that lost writes. A clock that was set back as well then gives
-//! lower tokens. They fit 53 bits until 2255.
+//! **Inbox.** A client has one connection for everything, over RESP3: its commands, and one channel
+//! of its own with a random name. No lock has a channel.
 //!
-//! **Deadlines.** A grant in an answer lasts a TTL from before the request was sent. A grant in a message was made after the
-//! last request to which the answer was "you wait": it lasts a TTL from before *that* was sent, so no second round trip is
-//! needed. Both less 1 % and 2 ms for clocks that do not run alike.
+//! **Tokens.** A token is `max(last + 1, TIME in microseconds)`. While the lock's record exists,
+//! tokens rise whatever the clock does. Without a record (after a `DEL`, a restart without data, a
+//! fail-over that lost writes) they continue from the clock. If that clock was also set back,
+//! tokens are lower than before. They fit 53 bits until 2255.
 //!
-//! **Records** are keys of their own; `records.rs` says how they are written.
+//! **Deadlines.** A grant in an answer lasts a TTL, counted from before the client sent the
+//! request. A grant in a message was made after the last request that was answered with "queued".
+//! It lasts a TTL, counted from before *that* request, so no second round trip is needed. Both are
+//! shortened by 1 % and 2 ms for clock drift.
+//!
+//! **Records** are keys of their own; see `records.rs`.
 //!
 //! # What if
-//! | | |
+//! | event | consequence |
 //! |---|---|
-//! | the reply to a take is lost | asked again with the same claim: the same grant, the same token |
-//! | the reply to a give-back is lost | asked again: "not there", which is what was wanted |
-//! | the caller goes away | its claim is given back, held or waiting; a late request on a broken connection may leave it for a TTL |
-//! | the message of a grant is lost | the next sign of life, or the look after a reconnect, finds it; otherwise its lease ends |
-//! | an old message comes late | it names the place in the queue that it was for; another place does not count |
-//! | a grant and an eviction come while nobody polls the request | the eviction counts: the request ends with an error |
-//! | an eviction's message is lost | the connection broke, too: then no grant is believed that nobody has taken, all waiters look, and all leases are renewed. The lock has the last hundred that were evicted, each for its TTL: a waiter that looks is told so |
-//! | a request to release is lost with a connection | nothing has changed: the holder keeps the lock, and is asked again |
-//! | a waiter dies | nobody listens: passed over; a half-open connection: its grant ends with its TTL |
-//! | a holder dies | the first in line looks at the end of the lease; every other sign of life is the backup |
-//! | the connection breaks | back-off, reconnect; then all waiters look, and all leases are renewed at once |
-//! | the server hangs | a request that its caller gave up has the connection asked for a sign of life, else replaced |
-//! | the server has forgotten the scripts | `NOSCRIPT`: sent again as text |
-//! | a fail-over or restart lost a grant | the next renewal (at once, after the reconnect) says so: the guard is lost. Until then two may hold; the token of the first is lower |
-//! | the same in strict mode | the server's `run_id` is not the one on record, or there is none: nobody new is let in for the longest lease, nor an owner again to what it has not renewed since: it may have given that back |
-//! | a master that is cut off goes on | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for them |
-//! | a slot moves | `MOVED` and `ASK` are followed; one key to a lock, so nothing of it is ever in two places |
-//! | half-way, with `strict` (whose own key may be on the other side: `TRYAGAIN`) | what is held is renewed and released without that key; nobody new is let in |
-//! | a slot moves to a node that a waiter's client has not heard of | the waiter was inherited, and is not passed over because it does not listen there: it is granted, and learns it over the cluster's bus or when it looks next |
-//! | a server takes over whose clock is ahead or behind (promoted, restarted, the new node of a slot) | its run is another one: what other runs wrote counts from when it first sees it |
+//! | reply to an acquire is lost | the client sends the same claim again: same grant, same token |
+//! | reply to a release is lost | the client sends it again: "not there", as wanted |
+//! | caller drops its request | its claim is released, held or waiting; a late request on a broken connection may leave it for a TTL |
+//! | message of a grant is lost | found by the next heartbeat, or by the `look` after a reconnect; otherwise the grant's lease ends |
+//! | old message arrives late | ignored: it names a queue position that the claim no longer has |
+//! | grant and force release arrive before the request is polled again | the force release counts: the request ends with an error |
+//! | message of a force release is lost | found by the next `look`, see below |
+//! | request to release is lost with a connection | no change: the holder keeps the lock, and the operator asks again |
+//! | waiter dies | its inbox has no subscriber: skipped; with a half-open connection, its grant ends with its TTL |
+//! | holder dies | the first waiter sends a `look` at the end of the lease; the heartbeats of the other waiters are the backup |
+//! | connection breaks | back-off and reconnect; then all waiters send a `look`, and all leases are renewed at once |
+//! | server hangs | a request whose caller gave up triggers a `PING`; without an answer the connection is replaced |
+//! | server has dropped the scripts | `NOSCRIPT`: the client sends the script as text |
+//! | fail-over or restart loses a grant | the next renewal (at once, after the reconnect) reports the guard as lost; until then two may hold, the first with the lower token |
+//! | the same, in strict mode | cool-down for the longest lease, see below |
+//! | partitioned master goes on | as with every asynchronous replication; `min-replicas-to-write` bounds it, `replicas=N` waits for replicas |
+//! | slot moves | the client follows `MOVED` and `ASK`; a lock is one key, so it is never in two places |
+//! | slot is half moved, in strict mode (whose own key may be on the other node: `TRYAGAIN`) | held locks are renewed and released without that key; no new grants |
+//! | slot moves to a node that a waiter's client does not know yet | the waiter counts as inherited, and is not skipped for want of a subscriber there; it receives its grant over the cluster bus, or at its next `look` |
+//! | new server's clock is ahead or behind (promoted, restarted, new node of a slot) | another run: what other runs wrote counts from when the new run first sees it |
 //! | Sentinels name different masters | the newest election counts: [`election`](crate::logic::election) |
-//! | one master of a cluster hangs | leases are renewed by calls for each node: the others' go on |
-//! | a server takes no writes (`READONLY`) | its connection is replaced, after pauses that grow: an answer to what only reads does not end them. No pause is longer than a tenth of the TTL of a lease that waits to be renewed |
-//! | the server's clock is set back | a time to come counts as now: leases last one TTL from then; tokens rise all the same, of locks whose record is there |
-//! | the server's clock jumps forward | leases end early: two may hold. Tokens tell them apart |
-//! | somebody deletes a key, or the server evicts it | the lock is free; its holder learns it at its next renewal; in a bundle, at the fourth at the latest |
+//! | one master of a cluster hangs | each node's leases are renewed by calls of their own: the other nodes' renewals go on |
+//! | server refuses writes (`READONLY`) | its connection is replaced, after growing pauses, see below |
+//! | server's clock is set back | a timestamp in the future counts as now: leases last one TTL from then; tokens still rise for locks whose record exists |
+//! | server's clock jumps forward | leases end early: two may hold, and their tokens tell them apart |
+//! | a key is deleted by hand, or evicted by the server | the lock is free; the holder learns it at its next renewal; in a bundle, at the fourth at the latest |
+//!
+//! - *The message of a force release is lost* only if the connection broke, too. After a break the
+//!   client trusts no grant that its caller has not received. All waiters send a `look`, and all
+//!   leases are renewed. The lock keeps the last hundred claims that were force released, each for
+//!   its TTL. From this list the `look` reports that the claim is gone.
+//! - *A fail-over or restart loses a grant, in strict mode.* The server's `run_id` is not the
+//!   stored one, or none is stored. For the longest lease, the server grants nothing new. An owner
+//!   does not re-enter on a hold that it has not renewed since: the server may have lost that
+//!   hold's release.
+//! - *A server refuses writes.* A successful read does not reset the pauses. No pause is longer
+//!   than a tenth of the TTL of a lease that waits for its renewal.
 
 mod all;
 mod bundles;
@@ -93,7 +117,7 @@ use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
 use crate::error::Result;
 
-/// What it can do.
+/// Capabilities of `redis:` with the full protocol.
 pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     permits: true,
@@ -108,7 +132,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::exclusive_only("redis")
 };
 
-/// Opens what the URL names.
+/// Opens the engine for the URL, with the protocol that it names.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let config = Config::read(url)?.on(clock);
     match config.protocol {

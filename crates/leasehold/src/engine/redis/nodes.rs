@@ -1,4 +1,5 @@
-//! Which server has which lock: one, the Sentinels' master, or the nodes of a cluster.
+//! Which server has a lock: the single one, the master that the Sentinels name, or a node of the
+//! cluster.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,11 +20,11 @@ use super::wire::{self, SLOTS, Stored};
 use crate::claim::Claim;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a request is sent on at most, when the cluster says that its slot is elsewhere.
+/// How many redirects of the cluster a request follows at most.
 const REDIRECTS: usize = 5;
-/// How long a node is asked for the map before the next one is asked, too.
+/// How long to wait for one node's map before the next node is asked, too.
 const HEAD_START: Duration = Duration::from_millis(100);
-/// How long after a look at the cluster's map the next one is taken, at least.
+/// The shortest pause between two reads of the cluster's map.
 const MAP_PAUSE: Duration = Duration::from_millis(100);
 
 /// The servers.
@@ -43,10 +44,10 @@ enum Kind {
 pub(crate) struct Maker {
     pub(crate) config: Arc<Config>,
     pub(crate) scripts: Vec<Arc<Stored>>,
-    /// Rung when a cluster's map is found to be wrong.
+    /// Notified when a cluster's map is found to be wrong.
     pub(crate) stale: Arc<Notify>,
     pub(crate) inbox: String,
-    /// Whether scripts are told the server's run.
+    /// Whether scripts need the server's run.
     pub(crate) wants_run: bool,
     pub(crate) owner: Arc<dyn Owner>,
 }
@@ -58,7 +59,7 @@ impl Maker {
     }
 }
 
-/// A cluster as we know it.
+/// A cluster's map, as far as this client knows it.
 struct Map {
     maker: Maker,
     seeds: Vec<Address>,
@@ -67,9 +68,9 @@ struct Map {
 
 #[derive(Default)]
 struct Places {
-    /// Who has each slot.
+    /// Which node has each slot.
     slots: Vec<Option<Address>>,
-    /// Whether a slot has moved since this was last told.
+    /// Whether a slot has moved since the owner was last notified.
     moved: bool,
     links: HashMap<Address, Arc<Link>>,
 }
@@ -84,7 +85,7 @@ impl Nodes {
     /// Connects.
     ///
     /// # Errors
-    /// If no server answers.
+    /// If no server responds.
     pub(crate) async fn open(maker: Maker) -> Result<Self> {
         let nodes = Self::begin(maker).await?;
         if let Kind::One(link) = &nodes.kind {
@@ -93,10 +94,10 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Begins to connect; only a cluster's map is waited for.
+    /// Begins to connect; waits only for a cluster's map.
     ///
     /// # Errors
-    /// If no node of the cluster answers.
+    /// If no node of the cluster responds.
     pub(crate) async fn begin(maker: Maker) -> Result<Self> {
         let target = match &maker.config.topology {
             Topology::Single(address) => Target::Fixed(address.clone()),
@@ -112,7 +113,7 @@ impl Nodes {
         Ok(Self { kind: Kind::One(maker.link(target)) })
     }
 
-    /// The slot of a key, if there are slots.
+    /// The slot of a key; `None` without a cluster.
     pub(crate) fn slot(&self, key: &str) -> Option<u16> {
         matches!(self.kind, Kind::Cluster(..)).then(|| wire::slot(key))
     }
@@ -125,14 +126,14 @@ impl Nodes {
         }
     }
 
-    /// A claim's lease is due for renewal at the server that has its key.
+    /// Records that a claim's lease is due for renewal at the server that has its key.
     pub(crate) fn renews(&self, key: &str, claim: &Claim) {
         if let Ok(link) = self.link(self.slot(key)) {
             link.renews(claim.terms.ttl, claim.lease.deadline());
         }
     }
 
-    /// Stands for the server that has this slot.
+    /// Identifies the server that has this slot.
     pub(crate) fn place(&self, slot: Option<u16>) -> u64 {
         let Kind::Cluster(map, _) = &self.kind else { return 0 };
         let mut place = DefaultHasher::new();
@@ -156,14 +157,15 @@ impl Nodes {
         }
     }
 
-    /// A server is gone, or is another's replica now: who has its slots?
+    /// A server is unreachable, or has become a replica: reads the map again.
     pub(crate) fn is_stale(&self) {
         if let Kind::Cluster(map, _) = &self.kind {
             map.maker.stale.notify_one();
         }
     }
 
-    /// Runs a script on the server that has the slot. `fill` adds the keys and the arguments, for this connection.
+    /// Runs a script on the server that has the slot. `fill` adds the keys and the arguments, for
+    /// this connection.
     pub(crate) async fn script(
         &self,
         slot: Option<u16>,
@@ -200,7 +202,7 @@ impl Nodes {
         Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME))
     }
 
-    /// Where the cluster sends us, and whether that is for this request only.
+    /// Which node the cluster redirects us to, and whether for this request only.
     fn elsewhere(&self, cause: &RedisError, asked: &Address) -> Option<(Arc<Link>, bool)> {
         let Kind::Cluster(map, _) = &self.kind else { return None };
         let only_once = match cause.kind() {
@@ -237,7 +239,7 @@ impl Drop for Nodes {
     }
 }
 
-/// Has a node serve a slot that it does not have yet, for one request.
+/// Runs a script on a node that is importing the slot, for one request.
 async fn ask(
     link: &Link,
     live: &Live,
@@ -256,7 +258,8 @@ async fn ask(
     Ok(last)
 }
 
-/// The host of a node, as a node says it. One that does not know by which name it is known is where the one is that was asked.
+/// The host of a node, as a node names it. A node that does not know its own host name is the one
+/// that was asked.
 fn named(host: &str, asked: &Address) -> String {
     match host.trim_matches(['[', ']']) {
         "" | "?" => asked.host.clone(),
@@ -264,7 +267,7 @@ fn named(host: &str, asked: &Address) -> String {
     }
 }
 
-/// Looks at the cluster's map whenever somebody finds ours to be wrong.
+/// Reads the cluster's map again whenever it is found to be wrong.
 async fn keep_fresh(map: Arc<Map>) {
     loop {
         map.maker.stale.notified().await;
@@ -306,8 +309,9 @@ impl Map {
         Ok(Arc::clone(link))
     }
 
-    /// Asks the nodes that we know, and then the first ones, for the map; the first answer counts. One who has lost sight of the
-    /// others may know an old map, and counts only if nobody knows better.
+    /// Asks the nodes that we know, and then the seeds, for the map; the first answer counts. A
+    /// node that has lost contact with the others may have an old map. Its answer counts only if no
+    /// other node has a better one.
     async fn refresh(&self) -> Result<()> {
         let mut known: Vec<Address> =
             self.places().links.iter().filter(|(_, link)| link.is_up()).map(|(at, _)| at.clone()).collect();
@@ -316,7 +320,7 @@ impl Map {
         let (mut next, mut asked) = (known.iter(), FuturesUnordered::new());
         loop {
             let more = next.next().map(|address| asked.push(self.ask_map(address))).is_some();
-            // One that hangs is not waited for while there are others.
+            // A node that hangs does not delay the answers of the others.
             let most = if more { HEAD_START } else { Duration::MAX };
             let answer = match self.maker.config.clock.timeout(most, asked.next()).await {
                 Ok(Some(answer)) => answer,
@@ -333,7 +337,7 @@ impl Map {
             }
         }
         match (doubtful, failed) {
-            // What is known already is as good.
+            // The map that we have is as good.
             (Some(slots), _) if self.places().slots.is_empty() => {
                 self.adopt(slots);
                 Ok(())
@@ -343,7 +347,7 @@ impl Map {
         }
     }
 
-    /// A node's map, and whether the node says that all is well.
+    /// A node's map, and whether the node reports the cluster's state as good.
     async fn ask_map(&self, address: &Address) -> Result<(Vec<Option<Address>>, bool)> {
         let most = self.maker.config.connect_timeout;
         let asking = async {
@@ -364,12 +368,12 @@ impl Map {
             let message = format!("{address} serves no slots, and knows nobody who does");
             return Err(Error::new(ErrorKind::Unavailable, message).retryable().at_engine(error::NAME));
         }
-        // One who may not tell is believed.
+        // A node that may not report its state is trusted.
         let info: String = redis::from_redis_value(info).unwrap_or_default();
         Ok((slots, !info.contains("cluster_state:fail")))
     }
 
-    /// Uses a new map: links to new nodes are opened, those to nodes without slots closed.
+    /// Uses a new map: opens links to new nodes, and closes those to nodes without slots.
     fn adopt(&self, slots: Vec<Option<Address>>) {
         let mut places = self.places();
         let moved = std::mem::take(&mut places.moved) || places.slots != slots && !places.slots.is_empty();
@@ -396,7 +400,8 @@ fn no_cluster(address: &Address, cause: RedisError) -> Error {
     error::step(address, cause)
 }
 
-/// Who has each slot, of CLUSTER SLOTS. A node that does not know its own address is the one that was asked.
+/// The node of each slot, from `CLUSTER SLOTS`. A node that does not know its own address is the
+/// one that was asked.
 pub(super) fn read_slots(answer: &Value, asked: &Address) -> Option<Vec<Option<Address>>> {
     let Value::Array(ranges) = answer else { return None };
     let mut slots = vec![None; SLOTS.into()];

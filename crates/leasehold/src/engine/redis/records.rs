@@ -1,12 +1,14 @@
-//! Records: one key each, one script a step, on the server's clock.
+//! Records: one key each, one script per step, on the server's clock.
 //!
-//! | what if | then |
+//! | event | consequence |
 //! |---|---|
-//! | the reply to a write is lost | nobody knows; whoever reads again sees. Sent again over the same version, it does nothing the second time |
-//! | two write at once | scripts run one after the other; the second finds another version |
-//! | a record is removed and made again | its version stays for a day, and then the clock is beyond it |
-//! | the server's clock is set back | versions go on one by one; the time that is read goes back with it |
-//! | a fail-over or restart loses the last writes | the record is as it was before; whoever writes next gets a version above the lost ones, if the clocks are right. With `replicas=N`, what was not on so many replicas was not answered as written. With `strict`, reading also tells in which run of the server, and since when it lasts: a reader that had seen another run knows that writes may be lost |
+//! | reply to a write is lost | outcome unknown until the next read; the same write over the same version does nothing the second time |
+//! | two writes at once | the scripts run one after the other; the second finds another version |
+//! | record is removed and created again | its version stays for a day, and then the clock is beyond it |
+//! | server's clock is set back | versions continue one by one; the time that a read returns goes back with the clock |
+//! | fail-over or restart loses the last writes | the record has its earlier value; the next write gets a version above the lost ones, if the clocks are right |
+//! | the same, with `replicas=N` | no write was reported as done that fewer than N replicas had |
+//! | the same, with `strict` | a read also returns the server's run and its start: a reader that has seen another run knows that writes may be lost |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +25,7 @@ use crate::engine::{Record, ServerRun};
 use crate::error::Result;
 use crate::name::LockName;
 
-/// The digits of a version.
+/// How many digits a version has.
 const DIGITS: usize = 16;
 
 /// The records below a prefix.
@@ -32,9 +34,10 @@ pub(super) struct Shelf {
     prefix: String,
     recall: Arc<Stored>,
     record: Arc<Stored>,
-    /// Reads and tells the run; used in strict mode only, so that it is not among those that every server stores.
+    /// Reads a record and the server's run. Only strict mode needs it, so servers do not store it
+    /// in advance.
     recall_in_run: Arc<Stored>,
-    /// Writes in that run only; likewise.
+    /// Writes in that run only; not stored in advance either.
     record_in_run: Arc<Stored>,
 }
 
@@ -48,17 +51,17 @@ impl Shelf {
             recall: script(recall),
             record: script(record),
             recall_in_run: in_run(&[include_str!("scripts/recall_strict.lua")]),
-            // What follows has a time of its own, which is the same one.
+            // record.lua declares a time of its own, which has the same value.
             record_in_run: in_run(&[include_str!("scripts/record_strict.lua"), "do ", record, "end"]),
         }
     }
 
-    /// What a server may store.
+    /// The scripts for servers to store in advance.
     pub(super) fn scripts(&self) -> [Arc<Stored>; 2] {
         [Arc::clone(&self.recall), Arc::clone(&self.record)]
     }
 
-    /// Reads, in strict mode, and tells the run of the server.
+    /// Reads a record in strict mode, with the run of the server.
     pub(super) async fn read_in_run(
         &self,
         engine: &RedisEngine,
@@ -85,7 +88,7 @@ impl Shelf {
         found(&answer).ok_or_else(|| error::odd(&live.address, &answer))
     }
 
-    /// Writes, and says on which server.
+    /// Writes a record; also returns the connection to the server that did it.
     pub(super) async fn write(
         &self,
         nodes: &Nodes,
@@ -102,7 +105,7 @@ impl Shelf {
         Ok((version.map(|version| Record { version, value, now }), live))
     }
 
-    /// The same in strict mode, in this run of the server only.
+    /// The same in strict mode, and in this run of the server only.
     pub(super) async fn write_in_run(
         &self,
         engine: &RedisEngine,
@@ -161,7 +164,7 @@ fn run(answer: &Value) -> Option<ServerRun> {
     Some(ServerRun { id, began: clock(parts.get(3)?)? })
 }
 
-/// Reads the answer of `record.lua`: the time and, if it was written, the version.
+/// Reads the answer of `record.lua`: the time and, if the record was written, its version.
 fn written(answer: &Value) -> Option<(Duration, Option<u64>)> {
     let Value::Array(parts) = answer else { return None };
     let version = match parts.get(1) {

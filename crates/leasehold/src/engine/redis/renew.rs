@@ -1,4 +1,4 @@
-//! Extending leases: by themselves, or in bundles.
+//! Renews leases: on their own, or in bundles.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +16,21 @@ use crate::engine::Renewal;
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
 
-/// One lease of a batch: its place in the answer, its claim and its key.
+/// One lease of a batch: its index in the answer, its claim and its key.
 struct Lease {
     at: usize,
     claim: Arc<Claim>,
     key: String,
 }
 
-/// Leases that one script can extend, and whether they become a bundle.
+/// Leases that one script can renew; with a `ttl` they may become a bundle.
 struct Group {
     slot: Option<u16>,
     ttl: Option<Duration>,
     leases: Vec<Lease>,
 }
 
-/// Extends a batch; one answer per claim, in order.
+/// Renews a batch; one answer per claim, in order.
 pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Result<Vec<Renewal>> {
     let mut answers = vec![Renewal::Unknown; claims.len()];
     let leases = claims.into_iter().enumerate().map(|(at, claim)| {
@@ -51,7 +51,7 @@ pub(super) async fn renew(engine: &RedisEngine, claims: Vec<Arc<Claim>>) -> Resu
     };
     let groups = groups(engine, leases);
     let only_one = groups.len() == 1;
-    // A slot may be on its way to a server that hangs: what the others say is not kept back for it.
+    // A slot may be moving to a server that hangs: it must not delay the answers of the others.
     let most = rules::renewal_timeout(groups.iter().flat_map(|group| &group.leases).map(|lease| lease.claim.terms.ttl));
     let bounded = |group| async move {
         match only_one {
@@ -78,7 +78,7 @@ fn all_unknown(answers: &[Renewal]) -> bool {
     answers.iter().all(|answer| *answer == Renewal::Unknown)
 }
 
-/// Extends those that are in bundles; gives back those that are not, or not any more.
+/// Renews the leases that are in bundles; returns those that are not, or not any more.
 async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewal]) -> (Vec<Lease>, Option<Error>) {
     let now = engine.clock.now();
     let (mut loose, mut tied, mut due) = (Vec::new(), Vec::new(), Vec::new());
@@ -102,14 +102,15 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
     let asked: Vec<_> = due.iter().map(|at| &tied[*at]).collect();
     let (beaten, found) = futures_util::future::join(beat(engine, &stale), look(engine, &asked)).await;
     let failed = beaten.err().or(found.as_ref().err().map(|error| Error::new(error.kind(), error.said()).retryable()));
-    // Those whose turn it was, and who were not asked for by themselves after all, must not go on on their bundle's word alone.
+    // A lease that was due for its own check, and was not checked after all, must not be renewed by
+    // its bundle alone.
     let unasked = if found.is_err() { due.clone() } else { Vec::new() };
     let found = found.unwrap_or_default();
     let mut marks = due.into_iter().zip(found).peekable();
     for (at, (lease, bundle)) in tied.into_iter().enumerate() {
         let mark = marks.next_if(|(of, _)| *of == at).map(|(_, mark)| mark);
         match mark {
-            // Not as it should be: it is asked about properly.
+            // The lease is not in its bundle as expected: it is renewed on its own.
             Some(b'0') => {
                 engine.ears.bundles.forget(lease.claim.id);
                 bundle.give_up();
@@ -132,7 +133,7 @@ async fn bundled(engine: &RedisEngine, leases: Vec<Lease>, answers: &mut [Renewa
     (loose, failed)
 }
 
-/// Extends bundles.
+/// Renews bundles.
 async fn beat(engine: &RedisEngine, bundles: &[Arc<Bundle>]) -> Result<()> {
     if bundles.is_empty() {
         return Ok(());
@@ -158,7 +159,7 @@ async fn beat(engine: &RedisEngine, bundles: &[Arc<Bundle>]) -> Result<()> {
     Ok(())
 }
 
-/// Looks whether leases are in their bundles.
+/// Checks whether leases are in their bundles.
 async fn look(engine: &RedisEngine, leases: &[&(Lease, Arc<Bundle>)]) -> Result<Vec<u8>> {
     if leases.is_empty() {
         return Ok(Vec::new());
@@ -168,7 +169,8 @@ async fn look(engine: &RedisEngine, leases: &[&(Lease, Arc<Bundle>)]) -> Result<
         for (lease, _) in leases {
             command.arg(&lease.key);
         }
-        // It is looked at again after more than a TTL, and may have been extended for another one by then.
+        // The next check is more than a TTL away, and by then the lease may have been renewed for
+        // one more TTL.
         command.arg(longest * 3);
         for (lease, bundle) in leases {
             command.arg(wire::in_bundle(lease.claim.id, &bundle.key));
@@ -179,7 +181,7 @@ async fn look(engine: &RedisEngine, leases: &[&(Lease, Arc<Bundle>)]) -> Result<
     Ok(marks.ok_or_else(|| error::odd(&live.address, &answer))?.to_vec())
 }
 
-/// Sorts leases by what one script can extend.
+/// Groups leases by what one script can renew.
 fn groups(engine: &RedisEngine, leases: Vec<Lease>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for lease in leases {
@@ -194,7 +196,8 @@ fn groups(engine: &RedisEngine, leases: Vec<Lease>) -> Vec<Group> {
     groups
 }
 
-/// Extends a group. Locks of a slot that moves may be on two nodes: then each is asked for where it is.
+/// Renews a group. Locks of a slot that is moving may be on two nodes: then each is renewed by a
+/// request of its own.
 async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
     let leases: Vec<&Lease> = group.leases.iter().collect();
     match extend_all(engine, &leases, group.slot, group.ttl).await {
@@ -210,7 +213,7 @@ async fn extend(engine: &RedisEngine, group: &Group) -> Result<Vec<Renewal>> {
     }
 }
 
-/// Extends leases with one script; many of one kind become a bundle.
+/// Renews leases with one script; many of one kind become a bundle.
 async fn extend_all(
     engine: &RedisEngine,
     leases: &[&Lease],
@@ -234,7 +237,7 @@ async fn extend_all(
     if let Some(bundle) = &bundle {
         let joined = leases.iter().zip(&marks).filter(|(_, mark)| **mark == b'2');
         engine.ears.bundles.join(bundle, joined.map(|(lease, _)| &lease.claim), sent);
-        // Without the replicas it is as if it had not been extended: the next round does it.
+        // Without the replicas the renewal does not count: the next round repeats it.
         if replicated {
             bundle.extend(sent);
         }

@@ -1,7 +1,8 @@
-//! Waiting until replicas have what was written, on connections of their own: WAIT stalls the one that it is sent on.
+//! Waits until replicas have what was written. It uses connections of its own, since `WAIT` blocks
+//! the one on which it is sent.
 //!
-//! A server replicates in order. So a small write that comes after a grant, once a replica has it, shows that the replica has the
-//! grant, too; and one such write serves all grants before it.
+//! A server replicates in order. So once a replica has a small write that followed a grant, it also
+//! has the grant. One such write serves all grants before it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 /// How long replicas may take.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Those who wait, by server.
+/// The requests that wait for replicas, by server.
 #[derive(Debug)]
 pub(crate) struct Replicas {
     config: Arc<Config>,
@@ -33,15 +34,15 @@ struct Line {
     queue: Mutex<Queue>,
 }
 
-/// What is written with: a connection, and a key that this server has. In a cluster that is a key of any slot of its own; not of the
-/// lock's, which may be on its way.
+/// A connection, and a key on this server to write. In a cluster the key is in any slot of the
+/// node, but not in the lock's: that slot may be moving.
 #[derive(Debug)]
 struct Pen {
     connection: MultiplexedConnection,
     key: String,
 }
 
-/// Why nobody knows.
+/// Why the number of replicas is unknown.
 #[derive(Clone, Debug)]
 struct No {
     kind: ErrorKind,
@@ -56,12 +57,12 @@ struct Queue {
 }
 
 impl Replicas {
-    /// `None` if nobody asked for it.
+    /// `None` without `replicas=`.
     pub(crate) fn new(config: &Arc<Config>) -> Option<Self> {
         (config.replicas > 0).then(|| Self { config: Arc::clone(config), lines: Mutex::default() })
     }
 
-    /// Waits until enough replicas have all that this server has answered us so far.
+    /// Waits until enough replicas have everything that this server has answered so far.
     ///
     /// # Errors
     /// `Unavailable` if they do not in time: the write stands, but may be lost with the server.
@@ -106,7 +107,7 @@ impl Line {
     }
 }
 
-/// Asks for all who wait, again and again until nobody does.
+/// Serves all requests that wait, again and again until there are none.
 async fn serve(config: Arc<Config>, line: Arc<Line>) {
     loop {
         let waiting = {
@@ -117,12 +118,12 @@ async fn serve(config: Arc<Config>, line: Arc<Line>) {
         if waiting.is_empty() {
             return;
         }
-        // All but a missing permission may pass.
+        // All failures but a missing permission may be temporary.
         let retryable = |error: &Error| error.kind() != ErrorKind::Denied;
         let no = |error: Error| No { kind: error.kind(), retryable: retryable(&error), why: error.said() };
         let answer = ask(&config, &line).await.map_err(no);
         for told in waiting {
-            // Whoever has given up does not hear it.
+            // The request may have timed out.
             let _ = told.send(answer.clone());
         }
     }
@@ -142,7 +143,7 @@ async fn ask(config: &Config, line: &Line) -> Result<i64> {
     let answers = answers.map_err(|_| error::unreachable(&line.address, "no answer to WAIT"))?;
     let answers = answers.map_err(|cause| error::step(&line.address, cause))?;
     let answers = answers.into_iter().map(Value::extract_error).collect::<redis::RedisResult<Vec<_>>>();
-    // If its slot is another's now, another one is chosen next time.
+    // If the key's slot has moved to another node, the next call chooses another slot.
     let answers = answers.map_err(|cause| error::step(&line.address, cause))?;
     *kept = Some(pen);
     let have = answers.last().and_then(wire::integer);
@@ -158,7 +159,7 @@ async fn pick_up(config: &Config, address: &Address) -> Result<Pen> {
     Ok(Pen { connection, key: wire::beside(&config.prefix, 's', slot) })
 }
 
-/// Any of the slots that the node has.
+/// Any slot of the node.
 async fn own_slot(config: &Config, connection: &mut MultiplexedConnection, address: &Address) -> Result<u16> {
     let mut ask = redis::cmd("CLUSTER");
     ask.arg("SLOTS");

@@ -1,5 +1,6 @@
-//! Which server is the master, as the Sentinels say. Which of them counts if they disagree, and what happens if one hangs, dies, lies or
-//! begins anew, is in [`election`](crate::logic::election).
+//! Which server is the master, according to the Sentinels. [`election`](crate::logic::election)
+//! describes which Sentinel counts if they disagree, and what happens if one hangs, dies, answers
+//! wrongly or is deployed again.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,11 +18,13 @@ use super::{connect, error, wire};
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::election::{Choice, Followed, Named};
 
-/// What the Sentinels tell when a master is replaced: at the end of it, and as soon as the new one is one.
+/// Events that Sentinels publish when a master is replaced: at the end of the fail-over, and as
+/// soon as the new server is the master.
 const NEWS: [&str; 2] = ["+switch-master", "+promoted-slave"];
-/// How often a Sentinel is asked that tells nothing, and how long one is left alone that does not answer.
+/// How often a Sentinel that publishes nothing is asked, and how long to wait before a failed one
+/// is tried again.
 const LOOK: Duration = Duration::from_secs(5);
-/// How much longer the others may take once most have answered.
+/// How much longer to wait for the other Sentinels once most have answered.
 const GRACE: Duration = Duration::from_millis(200);
 
 /// The Sentinels of one master, and which of their elections is followed.
@@ -32,7 +35,7 @@ pub(crate) struct Sentinels {
     followed: Mutex<Followed<Address>>,
 }
 
-/// Who is the master, and the number of the election that made it so; see [`Followed::number`].
+/// The master, and the number of the election that made it so; see [`Followed::number`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Elected {
     pub(crate) master: Address,
@@ -49,13 +52,19 @@ impl Sentinels {
         lock(&self.followed)
     }
 
-    /// Asks all Sentinels at once, and waits for most of them and a moment longer. It waits for all of them, or for the end of the connect timeout, if
-    /// these know of older elections only. If no election was followed so far, it waits for all, but for a quarter of the connect timeout at most once most
-    /// have answered: a client that follows none cannot tell an old election from the newest, and a Sentinel that hangs must not keep it out.
-    /// [`election`](crate::logic::election) says which counts.
+    /// Asks all Sentinels at once. It waits for most of them and a moment longer.
+    ///
+    /// - If those that answered know only older elections, it waits for all, or for the connect
+    ///   timeout.
+    /// - If no election was followed so far, it waits for all, too: a client that knows no election
+    ///   cannot tell an old one from the newest. Once most have answered, it waits for a quarter of
+    ///   the connect timeout at most, because one Sentinel that hangs must not keep the client out.
+    ///
+    /// [`election`](crate::logic::election) describes which one counts.
     ///
     /// # Errors
-    /// `Unavailable` if none answers, or if those that do name an older election than the one that was followed.
+    /// `Unavailable` if no Sentinel responds, or if those that do name an older election than the
+    /// one that was followed.
     pub(crate) async fn elected(&self, config: &Config) -> Result<Elected> {
         let asked = self.addresses.iter().map(|address| self.connect_and_ask(config, address));
         let mut asked: FuturesUnordered<_> = asked.collect();
@@ -126,8 +135,9 @@ impl Sentinels {
         bounded(config, address, asking).await
     }
 
-    /// Ends when the Sentinels have elected anew. The old master may well be alive, and take writes that will be lost; or it may be
-    /// the new one, which has missed what came between.
+    /// Returns when the Sentinels have held a new election. The old master may still be alive, and
+    /// accept writes that will be lost. It may also be the new master, and have missed the writes
+    /// in between.
     pub(crate) async fn until_replaced(&self, config: &Config, current: &Elected) {
         let said: Said = Mutex::new(vec![None; self.addresses.len()]);
         let change = Notify::new();
@@ -149,11 +159,11 @@ impl Sentinels {
         }
     }
 
-    /// Keeps what this Sentinel names, for ever.
+    /// Keeps the last answer of this Sentinel up to date, for ever.
     async fn listen(&self, config: &Config, at: usize, said: &Said, change: &Notify) -> Infallible {
         loop {
             let Err(error) = self.listen_once(config, at, said, change).await;
-            // What it named last may be long past.
+            // Its last answer may be long out of date.
             lock(said)[at] = None;
             tracing::debug!(%error, "a Sentinel cannot be listened to");
             config.clock.sleep(LOOK).await;
@@ -177,13 +187,13 @@ impl Sentinels {
             let named = bounded(config, address, ask(&mut connection, address, &self.name)).await?;
             lock(said)[at] = Some(named);
             change.notify_one();
-            // Any message, also that the connection has ended, is a reason to ask again.
+            // Any message, and the end of the connection as well, is a reason to ask again.
             let _ = config.clock.timeout(LOOK, news.notified()).await;
         }
     }
 }
 
-/// What each of the Sentinels has named last.
+/// The last answer of each Sentinel.
 type Said = Mutex<Vec<Option<Named<Address>>>>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -207,13 +217,14 @@ async fn ask(connection: &mut MultiplexedConnection, address: &Address, name: &s
     let named: Option<(String, u16)> = redis::from_redis_value(named).map_err(|cause| failed(cause.into()))?;
     let (host, port) = named
         .ok_or_else(|| Error::new(ErrorKind::Unavailable, format!("{address} knows no such master")).retryable())?;
-    // A Sentinel that does not tell counts less than those that do.
+    // A Sentinel that does not report its epoch counts less than those that do.
     let facts = answers.next().and_then(|facts| redis::from_redis_value::<HashMap<String, String>>(facts).ok());
     let epoch = facts.and_then(|facts| facts.get("config-epoch")?.parse().ok());
     Ok(Named { master: Address { host, port }, epoch })
 }
 
-/// Refuses a server that is not a master: the Sentinels may not have noticed yet, or it may not.
+/// Refuses a server that is not a master: the Sentinels, or the server itself, may not have noticed
+/// a fail-over yet.
 pub(crate) async fn is_master(connection: &mut MultiplexedConnection, address: &Address) -> Result<()> {
     let role = connection.send_packed_command(&redis::cmd("ROLE")).await;
     let role = role.and_then(Value::extract_error).map_err(|cause| error::step(address, cause))?;

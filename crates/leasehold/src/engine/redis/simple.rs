@@ -1,8 +1,10 @@
-//! `protocol=simple`: the textbook's lock, for those who share it with other programs.
+//! `protocol=simple`: the textbook lock, to share locks with other programs.
 //!
-//! One string key, taken with `SET key value NX PX`, given back by compare-and-delete. The key is the lock's name, unless there
-//! is a prefix. What this protocol has no place for (a queue, modes, owners, who holds it) is refused. Waiters ask again and
-//! again; records have keys that no lock's name can be; a token is the server's time in microseconds at the grant, and rises as long as that clock does.
+//! A lock is one string key, acquired with `SET key value NX PX` and released by
+//! compare-and-delete. The key is the lock's name, after a prefix if there is one. The protocol has
+//! no queue, modes, owners or holder information, and refuses them. Waiters poll. Records have keys
+//! that no lock's name can be. A token is the server's time in microseconds at the grant, and rises
+//! as long as that clock does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::name::LockName;
 
-/// What it can do.
+/// Capabilities of `redis:` with `protocol=simple`.
 pub const CAPABILITIES: Capabilities = Capabilities {
     records: true,
     survives: "any client's crash, cut or pause; a restart of the server with its data",
@@ -34,7 +36,7 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     ..Capabilities::exclusive_only("redis-simple")
 };
 
-/// Textbook locks.
+/// Textbook locks on Redis.
 #[derive(Debug)]
 pub(crate) struct SimpleEngine {
     config: Arc<Config>,
@@ -47,7 +49,8 @@ pub(crate) struct SimpleEngine {
     records: Shelf,
 }
 
-/// What the keys of records have before their letter: no lock's name may have it, and a lock's key is its name.
+/// Precedes the letter in the keys of records: no lock's name may contain it, and a lock's key is
+/// its name.
 const APART: char = '\u{1f}';
 
 impl SimpleEngine {

@@ -1,4 +1,5 @@
-//! Strict mode's wait begins when a server is reached, not when a lock is first wanted.
+//! Starts the cool-down of strict mode when a server is reached, and not only when a lock is first
+//! wanted.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -15,10 +16,11 @@ use crate::clock::Clock;
 
 /// How many slots are touched at once.
 const AT_ONCE: usize = 512;
-/// How often servers are touched that stay reached: what nobody touches for a day is forgotten, and would be waited for anew.
+/// How often a server is touched while it stays reached. The key of strict mode expires after a
+/// day, and without it the cool-down would start again.
 const AGAIN: Duration = Duration::from_secs(6 * 3600);
 
-/// Touches each server that is reached, in all its slots, while the engine lives.
+/// Touches each server that is reached, in all its slots, while the engine exists.
 pub(super) async fn keep_warm(engine: Weak<RedisEngine>, clock: Clock, mut reached: UnboundedReceiver<Address>) {
     loop {
         let address = match clock.timeout(AGAIN, reached.recv()).await {

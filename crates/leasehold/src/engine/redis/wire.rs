@@ -1,15 +1,16 @@
-//! Every key, channel, script and record.
+//! The layout of every key, channel, script and record.
 //!
-//! | key | type | what |
+//! | key | type | content |
 //! |---|---|---|
-//! | `<prefix>l{name}` | hash | one lock: `scripts/table.lua` says what is in it |
-//! | `<prefix>r{name}` | string | one record: its version in 16 digits, then its value. Without a value: removed, and kept for a day for its version |
-//! | `<prefix>b<number>` | string | a bundle of leases that are renewed together: since when, how many, and in which run of the server |
-//! | `<prefix>e` | string | strict mode: which run of the server we are in |
-//! | `<prefix>s` | string | with `replicas`: written to see the replicas catch up |
-//! | `<prefix>i<number>` | channel | a client's inbox: what concerns its claims is sent there and nowhere else |
+//! | `<prefix>l{name}` | hash | one lock, see `scripts/table.lua` |
+//! | `<prefix>r{name}` | string | one record: its version in 16 digits, then its value. Without a value it is removed, and kept for a day for its version |
+//! | `<prefix>b<number>` | string | a bundle of leases that are renewed together: time of the last renewal, number of leases, and the run of the server that wrote it |
+//! | `<prefix>e` | string | strict mode: the server's run |
+//! | `<prefix>s` | string | with `replicas`: written to find out how far the replicas are |
+//! | `<prefix>i<number>` | channel | a client's inbox: the only place to which messages about its claims are sent |
 //!
-//! In a cluster the last two keys have the lock's slot as their hash tag. All keys but records expire.
+//! In a cluster the key `e` has the lock's slot as its hash tag, and `s` any slot of the node that
+//! it is written on. All keys but records expire.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -19,8 +20,8 @@ use redis::{Cmd, Script, Value};
 use crate::claim::{ClaimId, Holder, Mode, Terms, Token};
 use crate::name::LockName;
 
-/// A lock's key: one name has one key, and no two names share one. A name with a hash tag of its own keeps it, so that
-/// its locks share a node.
+/// A lock's key. Each name has one key, and no two names share one. A name with a hash tag keeps
+/// it, so that locks with the same tag share a node.
 pub(crate) fn lock_key(prefix: &str, name: &str) -> String {
     named_key(prefix, LOCK, name)
 }
@@ -30,12 +31,12 @@ pub(crate) fn record_key(prefix: &str, name: &str) -> String {
     named_key(prefix, RECORD, name)
 }
 
-/// What the keys of locks have behind the prefix.
+/// The letter after the prefix in a lock's key.
 pub(crate) const LOCK: char = 'l';
-/// What those of records have.
+/// The letter after the prefix in a record's key.
 pub(crate) const RECORD: char = 'r';
 
-/// The key of whatever this letter stands for and this name has.
+/// The key of this name, with this letter for its kind.
 pub(crate) fn named_key(prefix: &str, letter: char, name: &str) -> String {
     if hash_tag(name).is_some() {
         format!("{prefix}{letter}={name}")
@@ -46,7 +47,7 @@ pub(crate) fn named_key(prefix: &str, letter: char, name: &str) -> String {
     }
 }
 
-/// The name behind a key with this letter.
+/// The name in a key with this letter.
 pub(crate) fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockName> {
     let rest = found.strip_prefix(prefix)?.strip_prefix(letter)?;
     let name = match rest.as_bytes().first()? {
@@ -57,7 +58,7 @@ pub(crate) fn name_of(prefix: &str, letter: char, found: &str) -> Option<LockNam
     LockName::new(name).ok().filter(|name| named_key(prefix, letter, name.as_str()) == found)
 }
 
-/// What all keys match that begin with `start`.
+/// A pattern that matches all keys that begin with `start`.
 pub(crate) fn pattern(start: &str) -> String {
     let mut pattern = String::new();
     for letter in start.chars() {
@@ -69,13 +70,13 @@ pub(crate) fn pattern(start: &str) -> String {
     pattern + "*"
 }
 
-/// The part of a key that chooses its slot.
+/// The part of a key that determines its slot.
 pub(crate) fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     rest.split_once('}').map(|(tag, _)| tag).filter(|tag| !tag.is_empty())
 }
 
-/// How many slots a cluster has.
+/// The number of slots in a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// The slot of a key in a cluster: CRC16 (XMODEM) of its hash tag.
@@ -90,7 +91,7 @@ pub(crate) fn slot(key: &str) -> u16 {
     crc % SLOTS
 }
 
-/// A key that is not a lock's; in a cluster, one in this slot.
+/// A key that belongs to no lock; in a cluster, one in this slot.
 pub(crate) fn beside(prefix: &str, letter: char, slot: Option<u16>) -> String {
     match slot {
         Some(slot) => format!("{prefix}{letter}{{{}}}", tag_of(slot)),
@@ -130,11 +131,11 @@ pub(crate) struct Scripts {
     pub(crate) evict: Arc<Stored>,
     pub(crate) all: Arc<Stored>,
     pub(crate) inspect: Arc<Stored>,
-    /// Does nothing but what strict mode does first.
+    /// Runs only the first part of strict mode.
     pub(crate) touch: Arc<Stored>,
 }
 
-/// A script, which the server may have stored.
+/// A script that the server may have stored.
 #[derive(Debug)]
 pub(crate) struct Stored {
     sha: String,
@@ -146,23 +147,23 @@ impl Stored {
         Arc::new(Self { sha: Script::new(&text).get_hash().to_owned(), text })
     }
 
-    /// What the server knows it by.
+    /// The digest by which the server knows the script.
     #[cfg(test)]
     pub(crate) fn sha(&self) -> &str {
         &self.sha
     }
 
-    /// Runs it by its digest: the server must have it.
+    /// Runs the script by its digest: the server must have stored it.
     pub(crate) fn by_digest(&self, keys: usize) -> Cmd {
         start("EVALSHA", &self.sha, keys)
     }
 
-    /// Runs it from its text, and stores it.
+    /// Runs the script from its text, and thereby stores it.
     pub(crate) fn by_text(&self, keys: usize) -> Cmd {
         start("EVAL", &self.text, keys)
     }
 
-    /// Has the server store it.
+    /// Loads the script into the server.
     pub(crate) fn load(&self) -> Cmd {
         let mut load = redis::cmd("SCRIPT");
         load.arg("LOAD").arg(&self.text);
@@ -176,7 +177,7 @@ fn start(how: &str, script: &str, keys: usize) -> Cmd {
     cmd
 }
 
-/// What other engines' scripts on Redis begin with, too.
+/// Parts that the scripts of other engines on Redis share.
 pub(crate) mod lua {
     pub(crate) const WORDS: &str = include_str!("scripts/words.lua");
     pub(crate) const HEAD: &str = include_str!("scripts/head.lua");
@@ -198,16 +199,17 @@ impl Scripts {
         Self::behind(&if strict { [lua::STRICT, lua::STRICT_RUN].concat() } else { lua::LAX_RUN.to_owned() })
     }
 
-    /// Strict mode's, for locks of a slot that is on its way: they do without its key.
+    /// The scripts of strict mode for locks of a slot that is moving: they do without the key of
+    /// strict mode.
     pub(crate) fn split() -> Self {
         Self::behind(&[lua::SPLIT, lua::STRICT_RUN].concat())
     }
 
     fn behind(guard: &str) -> Self {
-        // What comes first is all that runs in the common case.
+        // The first part of a script handles the common case alone.
         let full =
             |first: &str, rest: &str| Stored::new([lua::WORDS, lua::HEAD, guard, first, lua!("table"), rest].concat());
-        // Most releases need not know the time.
+        // Most releases do not need the time.
         let start = [lua::WORDS, lua!("release"), lua::HEAD, guard, lua!("release_handover")].concat();
         let release = [&start, lua!("table"), lua!("release_end")].concat();
         Self {
@@ -224,17 +226,17 @@ impl Scripts {
         }
     }
 
-    /// All of them, for a server to store.
+    /// All scripts, for a server to store.
     pub(crate) fn each(&self) -> Vec<Arc<Stored>> {
         let Self { attempt, look, release, renew, beat, seen, evict, all, inspect, touch } = self;
         [attempt, look, release, renew, beat, seen, evict, all, inspect, touch].map(Arc::clone).to_vec()
     }
 }
 
-/// The digits of a server's run that records have.
+/// How many digits of a server's run are stored.
 pub(crate) const RUN: usize = 8;
 
-/// A server's run, as records have it.
+/// A server's run, as it is stored.
 pub(crate) fn short_run(run: &str) -> &str {
     run.get(..RUN).unwrap_or(run)
 }
@@ -247,7 +249,7 @@ pub(crate) fn channel(prefix: &str, inbox: &str) -> String {
     format!("{prefix}i{inbox}")
 }
 
-/// A claim as the scripts know it: `scripts/table.lua` says how.
+/// Describes a claim for the scripts, see `scripts/table.lua`.
 pub(crate) fn party(terms: &Terms, prefix: &str, inbox: &str) -> Vec<u8> {
     let mode = match terms.mode {
         Mode::Exclusive => b'E',
@@ -258,7 +260,7 @@ pub(crate) fn party(terms: &Terms, prefix: &str, inbox: &str) -> Vec<u8> {
     let mut text = Vec::with_capacity(96 + holder.host.len() + holder.program.len() + holder.text.len());
     text.push(mode);
     digits(&mut text, terms.ttl.as_micros() as u64, 12);
-    // Nobody is zero; an owner that is zero is somebody.
+    // Zero means no owner; an owner whose bits are zero gets another number.
     text.extend(terms.owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes());
     digits(&mut text, prefix.len() as u64, 3);
     text.extend(inbox.as_bytes());
@@ -275,7 +277,7 @@ pub(crate) fn party(terms: &Terms, prefix: &str, inbox: &str) -> Vec<u8> {
     text
 }
 
-/// A number with so many digits.
+/// Appends a number with `count` digits.
 fn digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
     let start = text.len();
     text.resize(start + count, b'0');
@@ -285,13 +287,13 @@ fn digits(text: &mut Vec<u8>, mut number: u64, count: usize) {
     }
 }
 
-/// A claim, read back from what the scripts know of it.
+/// A claim, parsed from its stored description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Party {
     pub(crate) mode: Mode,
     pub(crate) ttl: Duration,
     pub(crate) holder: Holder,
-    /// The length of the prefix and the number of its client's inbox.
+    /// The length of the prefix and the number of the client's inbox.
     inbox: (usize, String),
 }
 
@@ -321,7 +323,7 @@ impl Party {
         let ttl = Duration::from_micros(reader.number(12)?);
         reader.bytes(16)?;
         let inbox = (reader.number(3)? as usize, reader.text(INBOX)?.to_owned());
-        // In small letters: inherited from another run of the server.
+        // A mode in lower case is inherited from another run of the server.
         let mode = match mode.to_ascii_uppercase() {
             b'E' => Mode::Exclusive,
             b'S' => Mode::Shared,
@@ -340,7 +342,7 @@ impl Party {
         Some(Self { mode, ttl, holder: Holder::new(host, pid, program, rest), inbox })
     }
 
-    /// The channel on which its client listens, if it does; `key` is the lock's.
+    /// The channel that the claim's client subscribes to, if it does; `key` is the lock's.
     pub(crate) fn channel(&self, key: &str) -> Option<String> {
         let (prefix, inbox) = &self.inbox;
         let listens = inbox.bytes().any(|digit| digit != b'0');
@@ -348,21 +350,21 @@ impl Party {
     }
 }
 
-/// What a record says of a claim, besides its party.
+/// A claim's stored record: its party, and what changes while it holds or waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) claim: ClaimId,
     /// Zero for a waiter.
     pub(crate) token: Token,
-    /// The end of its time, in us of the server's clock.
+    /// When it expires, in us of the server's clock.
     pub(crate) until: u64,
-    /// The moment and the order of its arrival or its grant.
+    /// The time and the order of its arrival or its grant.
     pub(crate) place: u64,
     pub(crate) party: Party,
 }
 
 impl Record {
-    /// A claim's own field.
+    /// Reads a claim's own field.
     pub(crate) fn read(claim: &[u8], text: &[u8]) -> Option<Self> {
         let mut reader = Reader(text);
         let (token, since, place) = (reader.number(16)?, reader.number(16)?, reader.number(16)?);
@@ -376,13 +378,13 @@ impl Record {
         Some(Self { claim, token: Token(token), until: since + party.ttl.as_micros() as u64, place, party })
     }
 
-    /// It counts from then on.
+    /// Counts the claim's TTL from `moment`.
     fn since(mut self, moment: u64) -> Self {
         self.until = moment.saturating_add(self.party.ttl.as_micros() as u64);
         self
     }
 
-    /// It counts from then on, at the latest.
+    /// Counts the claim's TTL from `latest` at the latest.
     fn from(mut self, latest: u64) -> Self {
         self.until = self.until.min(latest.saturating_add(self.party.ttl.as_micros() as u64));
         self
@@ -400,8 +402,8 @@ pub(crate) struct Stock {
 }
 
 impl Stock {
-    /// Reads all fields of a lock's hash, as a server sees them whose time and run these are; `None` if they are not what the scripts
-    /// write.
+    /// Reads all fields of a lock's hash, as a server with this time and this run reads them;
+    /// `None` if a script did not write them.
     pub(crate) fn read(fields: &[Field], bundle: Option<&[u8]>, now: u64, run: &str) -> Option<Self> {
         let Some((_, main)) = fields.iter().find(|(field, _)| field == b"m") else {
             return fields.is_empty().then(Self::default);
@@ -422,7 +424,7 @@ impl Stock {
                 let size = reader.number(16)?;
                 let claim = reader.bytes(16)?;
                 reader.bytes(size as usize)?;
-                // Without its bundle its time is over.
+                // Without its bundle the lease has expired.
                 let since = bundle.map_or(Some(0), |bundle| Reader(bundle).number(16))?;
                 let written = bundle.is_none_or(|bundle| bundle.get(26..).is_some_and(ours));
                 (vec![Record::new(claim, token, since, token, reader.0)?], written)
@@ -440,7 +442,7 @@ impl Stock {
     }
 }
 
-/// What the record of a lease in a bundle has from its 28th byte on.
+/// What the field of a lease in a bundle contains from its 28th byte on.
 pub(crate) fn in_bundle(claim: ClaimId, bundle: &str) -> Vec<u8> {
     let mut text = Vec::with_capacity(32 + bundle.len());
     digits(&mut text, bundle.len() as u64, 16);
@@ -449,14 +451,14 @@ pub(crate) fn in_bundle(claim: ClaimId, bundle: &str) -> Vec<u8> {
     text
 }
 
-/// What a client finds in its inbox.
+/// A message in a client's inbox.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
-    /// The claim, which waited at this place, is granted.
+    /// The claim, which waited at this position, is granted.
     Granted(ClaimId, Token, u64),
-    /// The claim should look how it stands.
+    /// The claim should send a `look`.
     Look(ClaimId),
-    /// The claim, which stood at this place, was evicted, for this reason.
+    /// The claim, which had this position, was force released for this reason.
     Evicted(ClaimId, u64, String),
     /// An operator asks the claim's holder to release it, for this reason.
     ReleaseRequested(ClaimId, String),
@@ -479,7 +481,7 @@ impl Message {
         }
     }
 
-    /// What asks a claim's holder to release it.
+    /// The message that asks a claim's holder to release it.
     pub(crate) fn request_release(claim: ClaimId, reason: &str) -> Vec<u8> {
         [b"R", &claim.bits().to_be_bytes()[..], reason.as_bytes()].concat()
     }
@@ -494,7 +496,7 @@ pub(crate) fn bytes(value: &Value) -> Option<&[u8]> {
     }
 }
 
-/// A whole number, as such or as digits.
+/// An integer, sent as a number or as digits.
 pub(crate) fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Int(number) => Some(*number),

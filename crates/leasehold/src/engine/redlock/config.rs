@@ -1,4 +1,4 @@
-//! The engine's URL: which servers, and how careful to be.
+//! The engine's URL: the servers, and the settings of the protocol.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,25 +10,25 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Drift;
 use crate::logic::quorum::Quorum;
 
-/// The options of every node's own address.
+/// The options that apply to each node on its own.
 const SHARED: [&str; 9] = ["prefix", "db", "strict", "retention", "connect-timeout", "tls", "ca", "cert", "cert-key"];
-/// Those that only TLS needs.
+/// The options that only TLS needs.
 const FOR_TLS: [&str; 3] = ["ca", "cert", "cert-key"];
 /// The options of all nodes together.
 const OWN: [&str; 5] = ["node-timeout", "drift", "drift-fixed", "even", "second-round"];
-/// How long a node's answer is waited for at most.
+/// The default for how long to wait for a node's answer.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
 /// More nodes than this make everything slower and nothing safer.
 const MOST: usize = 15;
 
-/// Everything that the URL says.
+/// All settings of the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) quorum: Quorum,
     pub(crate) node_timeout: Duration,
     pub(crate) drift: Drift,
-    /// Whether every take has a second round, also where the first one has stored the token.
+    /// Whether every acquire has a second round, even if the first one has stored the token.
     pub(crate) always_two_rounds: bool,
     /// The URL without secrets.
     pub(crate) shown: String,
@@ -47,19 +47,19 @@ impl Config {
         Ok(config)
     }
 
-    /// The same, timed by this clock.
+    /// The same, with this clock.
     pub(crate) fn on(mut self, clock: &Clock) -> Self {
         self.nodes = self.nodes.iter().map(|node| Arc::new(Node::clone(node).on(clock))).collect();
         self
     }
 
-    /// The same, of any number of nodes, and whether the URL allows an even one.
+    /// The same for any number of nodes, and whether the URL allows an even one.
     pub(crate) fn read_any(url: &EngineUrl) -> Result<(Self, bool)> {
         url.only_options(&[&SHARED[..], &OWN].concat())?;
         if url.hosts.is_empty() {
             return Err(bad("name the servers: redlock://h1,h2,h3,h4,h5"));
         }
-        // One login before the first host is for all of them, as in the other URLs.
+        // A login before the first host alone is for all hosts, as in the other URLs.
         let logins: Vec<_> = url.hosts.iter().map(|part| part.rsplit_once('@').map(|(login, _)| login)).collect();
         let for_all = match &logins[..] {
             [Some(first), rest @ ..] if !first.contains("://") && rest.iter().all(Option::is_none) => Some(*first),
@@ -102,7 +102,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Where the nodes are.
+    /// The addresses of the nodes.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = &Address> {
         self.nodes.iter().filter_map(|node| match &node.topology {
             Topology::Single(address) => Some(address),
@@ -126,7 +126,7 @@ fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
         (None, Some(login)) if !part.contains('@') => format!("redis://{login}@{part}"),
         (None, _) => format!("redis://{part}"),
     };
-    // Files for TLS are for those parts that speak it, if not all do.
+    // If only some parts use TLS, its files are for those parts.
     let secure = |part: &str| part.starts_with("rediss://");
     let plain = !secure(&text) && url.option("tls").is_none() && url.hosts.iter().any(|part| secure(part));
     let wanted = |key: &str| SHARED.contains(&key) && !(plain && FOR_TLS.contains(&key));
@@ -134,7 +134,7 @@ fn node(url: &EngineUrl, part: &str, for_all: Option<&str>) -> Result<Node> {
     if node.hosts.is_empty() {
         return Err(bad("one of the nodes has no host: redlock://h1,h2,h3"));
     }
-    // From `password-file=`: for all that have none of their own.
+    // From `password-file=`: for all that have no password of their own.
     node.password = node.password.or_else(|| url.password.clone());
     node.options = url.options.iter().filter(|(key, _)| wanted(key)).cloned().collect();
     Node::read(&node)

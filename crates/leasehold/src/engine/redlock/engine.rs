@@ -1,4 +1,4 @@
-//! The trait, on majorities.
+//! The [`Engine`] trait, on majorities.
 
 use std::future::{poll_fn, ready};
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::logic::lease::Validity;
 use crate::logic::quorum::{self, Failure, Move, Outcome, Taking, Tally, Vote, Written};
 use crate::name::LockName;
 
-/// How long whoever follows a lock waits before it looks again: nobody tells of changes.
+/// Poll interval for changes of a lock: Redlock has no change notifications.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// The last attempt of a claim: what it ends is ended for good.
+/// The number of the last attempt of a claim: a release with it ends every attempt.
 const LAST: u64 = 9_999_999_999_999_999;
 
 /// Locks on a majority of independent Redis servers.
@@ -55,12 +55,12 @@ pub struct RedlockEngine {
 pub(super) struct Tokens(AtomicU64);
 
 impl Tokens {
-    /// A token was seen.
+    /// Notes a token that a node reported.
     fn saw(&self, token: Token) {
         self.0.fetch_max(token.0.min(LAST / 2), Ordering::SeqCst);
     }
 
-    /// The next one, if this is what the fastest of the nodes' clocks says; zero: nothing is known yet.
+    /// The next guess, if `time` is the fastest of the nodes' clocks; zero if nothing is known yet.
     fn guess(&self, time: Token) -> Token {
         let next = |last: u64| (last > 0 || time.0 > 0).then(|| time.0.max(last + 1));
         let before = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
@@ -68,10 +68,10 @@ impl Tokens {
     }
 }
 
-/// An answer that is on its way: from which node, to what, and what it is.
+/// A request under way: its node, its purpose, and its answer.
 pub(super) type Flight<T> = BoxFuture<'static, (usize, T, Result<Value>)>;
 
-/// Answers that are on their way.
+/// Requests under way.
 pub(super) type Flights<T> = FuturesUnordered<Flight<T>>;
 
 /// What a node was asked in an attempt.
@@ -92,7 +92,8 @@ impl RedlockEngine {
         Self::open_on(config, clock, &inbox, reach).await
     }
 
-    /// The same; `inbox` is where evictions are told, and `reach` says by what each node is reached, and is given what to tell of that.
+    /// The same. `inbox` receives the messages about our claims. `reach` makes the connection to a
+    /// node, which reports to the [`Ears`].
     pub(super) async fn open_on(
         config: Config,
         clock: &Clock,
@@ -120,8 +121,8 @@ impl RedlockEngine {
         wire::key(&self.config.nodes[0].prefix, name)
     }
 
-    /// What the fastest of the nodes' clocks says, in us; zero if none is known yet. One that is a century ahead is none: a token
-    /// has 16 digits.
+    /// The fastest of the nodes' clocks, in us; zero if none is known yet. A clock that is a
+    /// century ahead is ignored: a token has 16 digits.
     fn time(&self) -> Token {
         Token(self.nodes.iter().map(|node| node.time()).filter(|time| *time < LAST / 2).max().unwrap_or_default())
     }
@@ -131,7 +132,7 @@ impl RedlockEngine {
         self.tokens.guess(self.time())
     }
 
-    /// How long a node's answer about a lease of this TTL is waited for.
+    /// How long to wait for a node's answer about a lease of this TTL.
     fn most(&self, ttl: Duration) -> Duration {
         quorum::node_timeout(ttl, self.config.node_timeout)
     }
@@ -140,14 +141,14 @@ impl RedlockEngine {
         self.config.nodes[0].retention.as_secs().to_string().into_bytes()
     }
 
-    /// The nodes that are asked: those that answer; or all, if the others are too few.
+    /// The nodes to ask: those that respond; or all, if these are too few.
     fn worth_asking(&self) -> Vec<bool> {
         let answer: Vec<_> = self.nodes.iter().map(|node| !node.is_silent()).collect();
         let enough = answer.iter().filter(|answers| **answers).count() >= self.config.quorum.needed;
         if enough { answer } else { vec![true; answer.len()] }
     }
 
-    /// A request about one claim: the claim, the attempt, then what the script wants.
+    /// A request about one claim: the claim, the attempt, then the arguments of the script.
     fn about(&self, what: What, claim: &Claim, attempt: u64, rest: Vec<Vec<u8>>) -> Arc<Request> {
         let mut arguments = vec![claim.id.bits().to_be_bytes().to_vec(), wire::digits(attempt).into_bytes()];
         arguments.extend(rest);
@@ -158,11 +159,11 @@ impl RedlockEngine {
         party(&claim.terms, &self.config.nodes[0].prefix, &self.inbox)
     }
 
-    /// Takes the lock on a majority.
+    /// Acquires the lock on a majority.
     async fn take(&self, claim: &Claim) -> Result<Answer> {
         let (sent, most) = (self.clock.now(), self.most(claim.terms.ttl));
         let attempt = sent.as_nanos() / 1000;
-        // Claims of one owner share a token: it must not be guessed.
+        // Claims of one owner share a token: it cannot be guessed.
         let guess = match claim.terms.owner.is_none() && !self.config.always_two_rounds {
             true => self.guess(),
             false => Token::default(),
@@ -194,7 +195,7 @@ impl RedlockEngine {
             };
             let to = match (next, asked) {
                 (Move::Write(_), _) => (0..self.nodes.len()).filter(|node| taking.said_yes(*node)).collect(),
-                // One who says yes while the second round is under way is told its token, too.
+                // A node that votes yes during the second round gets the token, too.
                 (Move::Wait, Asked::Take) if taking.said_yes(at) => vec![at],
                 (Move::Wait, _) => Vec::new(),
                 (outcome, _) => break outcome,
@@ -263,7 +264,8 @@ impl RedlockEngine {
         })
     }
 
-    /// Takes a failed attempt back from all nodes, also from those that never answered; waits only for those that do.
+    /// Withdraws a failed attempt from all nodes, also from those that never answered; waits only
+    /// for those that respond.
     async fn withdraw(&self, claim: &Claim, attempt: u64) {
         let request = self.about(What::Release, claim, attempt, vec![self.retention(), b"0".to_vec()]);
         let (mut flights, mut late) = (Vec::new(), Vec::new());
@@ -288,7 +290,8 @@ impl RedlockEngine {
         let mut flights = Vec::new();
         let (mut silent, mut said, mut found) = (Vec::new(), Vec::new(), false);
         let worth_asking = self.worth_asking();
-        // An owner may come again at once: what is left of its claims, of each on other nodes, must not be a majority together.
+        // An owner may acquire again at once. What is left of its claims, of each on other nodes,
+        // must not add up to a majority.
         let mut awaited =
             if claim.terms.owner.is_some() { worth_asking.iter().filter(|worth| **worth).count() } else { 0 };
         for (at, worth) in worth_asking.iter().copied().enumerate() {
@@ -383,7 +386,7 @@ impl RedlockEngine {
         Ok(answers)
     }
 
-    /// Asks all nodes for something, and waits for each.
+    /// Sends a request to all nodes, and waits for each.
     pub(super) async fn all<T, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
     where
         F: Future<Output = Result<T>>,
@@ -391,7 +394,7 @@ impl RedlockEngine {
         join_all(self.nodes.iter().map(|node| ask(Arc::clone(node)))).await
     }
 
-    /// The same, but who is not worth asking is not waited for.
+    /// The same, without waiting for nodes that are not worth asking.
     pub(super) async fn all_who_answer<T, F>(&self, ask: impl Fn(Arc<Node>) -> F) -> Vec<Result<T>>
     where
         F: Future<Output = Result<T>>,
@@ -404,16 +407,17 @@ impl RedlockEngine {
     }
 }
 
-/// The longest lease, where nodes that may have forgotten leases must wait for so long.
+/// The longest lease, and so the cool-down of a node that may have lost leases; `None` without
+/// strict mode.
 fn strict(config: &Config) -> Option<Duration> {
     config.nodes.first().and_then(|node| node.strict)
 }
 
-/// The inbox of a client that nobody can tell anything.
+/// The inbox of a client that receives no messages.
 #[cfg(test)]
 pub(super) const NO_INBOX: &str = "0000000000000000";
 
-/// What went wrong in an attempt.
+/// The errors of an attempt.
 #[derive(Default)]
 struct Troubles {
     said: Vec<Error>,
@@ -430,7 +434,8 @@ fn no_answer_lately(node: &Node) -> Error {
     crate::engine::redis::error::unreachable(&node.address, "no answer lately")
 }
 
-/// Asks all of them before any answer is heard: nobody is left out because others answered at once.
+/// Sends all requests before it looks at any answer: no node is left out because others answered at
+/// once.
 async fn begin<T: Send + 'static>(mut flights: Vec<Flight<T>>) -> Flights<T> {
     poll_fn(|context| {
         for flight in &mut flights {
@@ -444,7 +449,7 @@ async fn begin<T: Send + 'static>(mut flights: Vec<Flight<T>>) -> Flights<T> {
     flights.into_iter().collect()
 }
 
-/// Lets answers come that nobody waits for any more.
+/// Receives answers that are no longer awaited, in the background.
 pub(super) fn finish<T: Send + 'static>(mut flights: Flights<T>) {
     if !flights.is_empty() {
         tokio::spawn(async move { while flights.next().await.is_some() {} });

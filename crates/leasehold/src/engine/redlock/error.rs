@@ -1,4 +1,4 @@
-//! What went wrong, in the library's words.
+//! Errors of the engine.
 
 use super::config::Config;
 use crate::error::{Effect, Error, ErrorKind};
@@ -6,11 +6,12 @@ use crate::error::{Effect, Error, ErrorKind};
 /// The engine's name in errors.
 pub(super) const NAME: &str = "redlock";
 
-/// Too few nodes did what was asked of them, and this is what they said.
+/// Too few nodes did what was asked; `said` are their errors.
 pub(super) fn too_few(config: &Config, said: &[Error]) -> Error {
     let quorum = config.quorum;
     let first = said.first();
-    // If all say the same, that is what is wrong; a mixture is no majority.
+    // If all nodes report the same kind, it is the error's kind; mixed kinds mean that there was no
+    // majority.
     let kind = first.map(Error::kind).filter(|kind| said.iter().all(|error| error.kind() == *kind));
     let mut reasons: Vec<String> = said.iter().map(Error::said).collect();
     reasons.sort();

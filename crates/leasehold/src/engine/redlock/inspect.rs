@@ -1,4 +1,4 @@
-//! What others may see, and evicting a claim.
+//! Inspects locks, and force releases claims.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logic::fence;
 use crate::name::LockName;
 
-/// How often a token that turned out too low is replaced by a higher one.
+/// How many tokens are tried before a force release fails, each higher than the last.
 const WRITES: usize = 4;
 
-/// How many locks are looked at together.
+/// How many locks are read at once.
 const AT_ONCE: usize = 128;
 
-/// One lock: what a majority says, or all who answer.
+/// One lock, as a majority reports it, or all nodes that respond.
 pub(super) async fn one(engine: &RedlockEngine, name: &LockName) -> Result<LockView> {
     let answers = engine.all_who_answer(|node| async move { stock(engine, name, &node).await });
     let (stocks, said) = sort(answers.await);
@@ -51,7 +51,8 @@ async fn stock(engine: &RedlockEngine, name: &LockName, node: &Node) -> Result<S
     stock.ok_or_else(|| Error::new(ErrorKind::Corrupt, "its record is not what leasehold writes"))
 }
 
-/// Asks a holder to release its claim, by a message from each node that has it. A client that may not subscribe does not learn of it.
+/// Asks a holder to release its claim, by a message from each node that has it. A client that may
+/// not subscribe does not receive it.
 pub(super) async fn request_release(
     engine: &RedlockEngine,
     name: &LockName,
@@ -78,7 +79,8 @@ pub(super) async fn request_release(
     if asked.is_empty() { Err(error::too_few(&engine.config, &said)) } else { Ok(holder) }
 }
 
-/// Who may hold: who is on so many nodes that those which did not answer could make it a majority.
+/// Shows every claim that may hold: one that could have a majority if the nodes that did not
+/// respond have it, too.
 fn merged(engine: &RedlockEngine, name: &LockName, stocks: &[Stock]) -> LockView {
     let quorum = engine.config.quorum;
     let unknown = quorum.nodes - stocks.len();
@@ -96,7 +98,7 @@ fn merged(engine: &RedlockEngine, name: &LockName, stocks: &[Stock]) -> LockView
         if records.len() + unknown < quorum.needed || token == Token::default() {
             continue;
         }
-        // It is held until a majority is not any more.
+        // It is held until it no longer has a majority.
         records.sort_by_key(|(_, left)| std::cmp::Reverse(*left));
         let Some((record, left)) = records.get(quorum.needed - 1).or(records.last()) else { continue };
         let age = Duration::from_micros(now.saturating_sub(token.0));
@@ -123,7 +125,7 @@ fn sort<T>(answers: Vec<Result<T>>) -> (Vec<T>, Vec<Error>) {
     (good, bad)
 }
 
-/// All locks that somebody holds.
+/// All locks that are held.
 pub(super) async fn list(engine: &RedlockEngine, prefix: &str) -> Result<Vec<LockView>> {
     let (names, said) = sort(engine.all_who_answer(|node| async move { names(engine, &node).await }).await);
     if names.len() < engine.config.quorum.needed {
@@ -140,7 +142,7 @@ pub(super) async fn list(engine: &RedlockEngine, prefix: &str) -> Result<Vec<Loc
     Ok(views)
 }
 
-/// All names that a node knows.
+/// All lock names on a node.
 async fn names(engine: &RedlockEngine, node: &Node) -> Result<Vec<LockName>> {
     let prefix = &engine.config.nodes[0].prefix;
     let (mut names, mut cursor) = (Vec::new(), "0".to_owned());
@@ -158,7 +160,7 @@ async fn names(engine: &RedlockEngine, node: &Node) -> Result<Vec<LockName>> {
     }
 }
 
-/// What a node said to an eviction.
+/// A node's answer to a force release.
 struct Ousted {
     /// Whether it stored the token.
     stored: bool,
@@ -171,8 +173,9 @@ struct Ousted {
     party: Option<PartyView>,
 }
 
-/// Evicts a claim on a majority, and stores a token there that is higher than any before. Where no node has the claim, nothing is changed: the first
-/// round stores it only on those that have.
+/// Force releases a claim on a majority, and stores a token there that is higher than any before.
+/// If no node has the claim, nothing changes: the first round stores the token only on nodes that
+/// have it.
 pub(super) async fn evict(engine: &RedlockEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let mut token = Token(engine.guess().0.max(1));
     let (mut party, mut there, mut others) = (None, false, false);
@@ -192,7 +195,7 @@ pub(super) async fn evict(engine: &RedlockEngine, name: &LockName, claim: ClaimI
         if stored >= engine.config.quorum.needed {
             tracing::warn!(%name, ?claim, reason, "evicted");
             let held = party.as_ref().map_or(Token::default(), |party: &PartyView| party.token.unwrap_or_default());
-            // Whoever stays beside it is of the same owner, and has the same token.
+            // Other holders have the same owner, and so the same token.
             let advised = fence::advice(Some(held), others.then_some(held), token);
             return Ok(Evicted::new(party, advised));
         }
@@ -202,7 +205,7 @@ pub(super) async fn evict(engine: &RedlockEngine, name: &LockName, claim: ClaimI
     Err(Error::new(ErrorKind::Unavailable, message).at_engine(error::NAME).retryable())
 }
 
-/// Asks all nodes to evict a claim; `always`: and to store the token also where it is not.
+/// Asks all nodes to force release a claim. `always`: store the token also where the claim is not.
 async fn ask_to_evict(
     engine: &RedlockEngine,
     name: &LockName,

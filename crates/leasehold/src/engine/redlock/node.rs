@@ -1,4 +1,4 @@
-//! One node: whether it answers, and what is still owed to it.
+//! One node: whether it responds, and which releases it has not received yet.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,10 +19,11 @@ use crate::engine::redis::wire::{Reader, bytes};
 use crate::error::Result;
 use crate::logic::backoff;
 
-/// How many claims a node is owed the end of, at most: what is beyond ends with its TTL.
+/// How many undelivered releases are kept for a node: claims beyond that end with their TTL.
 const MOST_DEBTS: usize = 10_000;
 
-/// How often a node is touched that stays reached: our clocks drift apart, and what nobody touches for a day strict mode forgets.
+/// How often a node is touched that stays reached: its clock drifts from ours, and the key of
+/// strict mode expires after a day.
 const AGAIN: Duration = Duration::from_secs(60);
 
 /// One server.
@@ -32,52 +33,53 @@ pub(super) struct Node {
     clock: Clock,
     server: Box<dyn Server>,
     ears: Arc<Ears>,
-    /// By how many us its clock is ahead of ours; zero if it was never seen.
+    /// By how many us its clock is ahead of ours; zero if it is unknown.
     ahead: AtomicU64,
     debts: Mutex<VecDeque<Debt>>,
     tender: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The end of a claim that a node has not been told yet.
+/// A release that a node has not received yet.
 struct Debt {
     request: Arc<Request>,
-    /// When the claim has ended by itself.
+    /// When the claim has expired.
     until: Moment,
 }
 
-/// What is told of a node while nobody asks it.
+/// Receives what the connection to a node reports.
 pub(super) struct Ears {
     losses: Arc<LossBoard>,
-    /// It did not answer in time, and has not answered since.
+    /// The node missed a timeout, and has not responded since.
     silent: AtomicBool,
-    /// Rung when it is reached, and when it falls silent.
+    /// Notified when the node is reached, and when it stops responding.
     change: Notify,
 }
 
 impl Ears {
-    /// It has evicted a claim of ours.
+    /// The node has force released a claim of ours.
     pub(super) fn evicted(&self, claim: ClaimId) {
         self.losses.check(claim);
     }
 
-    /// An operator asks for the release of a claim of ours. Each node that has the claim passes that on; once is enough.
+    /// An operator asks for the release of a claim of ours. Each node that has the claim sends
+    /// this; once is enough.
     pub(super) fn release_requested(&self, claim: ClaimId) {
         self.losses.request_release(claim);
     }
 
-    /// It is reached; `again`: it was reached before.
+    /// The node is reached; `again`: it was reached before.
     pub(super) fn reached(&self, again: bool) {
         self.silent.store(false, Ordering::SeqCst);
         self.change.notify_one();
         if again {
-            // It may have forgotten our claims.
+            // It may have lost our claims.
             self.losses.doubt();
         }
     }
 }
 
 impl Node {
-    /// Begins to reach it.
+    /// Begins to connect.
     pub(super) fn new(
         config: &Arc<Config>,
         clock: &Clock,
@@ -101,17 +103,17 @@ impl Node {
         node
     }
 
-    /// Waits until it is reached, or known why not.
+    /// Waits until the node is reached, or the reason why not is known.
     pub(super) async fn reached(&self) -> Result<()> {
         self.server.reached().await
     }
 
-    /// Its clock was seen, in us.
+    /// Notes the node's clock, in us.
     pub(super) fn saw_time(&self, micros: u64) {
         self.ahead.store(micros.saturating_sub(self.clock.now().as_nanos() / 1000), Ordering::SeqCst);
     }
 
-    /// What its clock says by now, in us, as far as is known; zero: it was never seen.
+    /// The node's clock by now, in us, as far as it is known; zero if it is unknown.
     pub(super) fn time(&self) -> u64 {
         match self.ahead.load(Ordering::SeqCst) {
             0 => 0,
@@ -119,22 +121,22 @@ impl Node {
         }
     }
 
-    /// Whether it has not answered lately: it is not worth waiting for.
+    /// Whether the node has missed a timeout and not responded since: it is not worth waiting for.
     pub(super) fn is_silent(&self) -> bool {
         self.ears.silent.load(Ordering::SeqCst)
     }
 
-    /// A claim's lease is due for renewal.
+    /// Records that a claim's lease is due for renewal.
     pub(super) fn renews(&self, claim: &Claim) {
         self.server.renews(claim.terms.ttl, claim.lease.deadline());
     }
 
-    /// Asks it. If it does not answer in time, it counts as silent until it does.
+    /// Sends a request. A node that does not answer in time counts as not responding until it does.
     pub(super) async fn ask(&self, request: &Arc<Request>, most: Duration) -> Result<Value> {
         self.in_time(self.server.ask(request), most).await
     }
 
-    /// Sends it commands in a row.
+    /// Sends commands in a row.
     pub(super) async fn commands(&self, pipeline: &Pipeline, most: Duration) -> Result<Vec<Value>> {
         self.in_time(self.server.commands(pipeline), most).await
     }
@@ -150,12 +152,13 @@ impl Node {
         }
     }
 
-    /// Tells it the end of a claim. What it cannot be told now it is told when it is reached again.
+    /// Sends the release of a claim. If it fails, the node gets it when it is reached again.
     pub(super) async fn end(&self, request: Arc<Request>, most: Duration, ttl: Duration) -> Result<Value> {
         let answer = self.ask(&request, most).await;
         if answer.is_err() {
             self.owe(request, ttl);
-            // It may have answered others meanwhile: then nothing would ring for this any more.
+            // The node may have answered other requests meanwhile: then no other notification would
+            // deliver this release.
             if self.server.is_up() && !self.is_silent() {
                 self.ears.change.notify_one();
             }
@@ -166,7 +169,8 @@ impl Node {
     fn owe(&self, request: Arc<Request>, ttl: Duration) {
         let now = self.clock.now();
         let mut debts = self.debts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those with one TTL stand in the order of their ends: to look at all of them each time would cost more than the rest.
+        // Releases of one TTL are in the order of their ends: to scan all of them each time would
+        // cost more than the rest.
         while debts.front().is_some_and(|debt| debt.until <= now) {
             debts.pop_front();
         }
@@ -175,7 +179,7 @@ impl Node {
         }
     }
 
-    /// Tells it what it is owed.
+    /// Sends the releases that the node has not received yet.
     async fn pay(&self) {
         let debts = std::mem::take(&mut *self.debts.lock().unwrap_or_else(PoisonError::into_inner));
         for debt in debts {
@@ -201,8 +205,8 @@ impl std::fmt::Debug for Node {
     }
 }
 
-/// Probes a node that has fallen silent until it answers, begins strict mode's wait where it has restarted, and pays what it is
-/// owed; for as long as the node is wanted.
+/// Probes a node that does not respond until it does, starts strict mode's cool-down where it has
+/// restarted, and delivers pending releases; ends with the node.
 async fn tend(node: Weak<Node>, clock: Clock, ears: Arc<Ears>, touch: Arc<Request>) {
     let mut failures = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Meeting the nodes: a majority must be there, and be independent servers.
+//! Connects to the nodes: a majority must be reached, and all must be independent servers.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use super::wire::micros;
 use crate::engine::redis::wire::bytes;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How much longer than for a majority the rest is waited for.
+/// How much longer to wait for the other nodes once a majority is reached.
 const REST: Duration = Duration::from_millis(250);
 
-/// Waits until a majority is reached, looks whether two of them are one server, and reads their clocks.
+/// Waits until a majority is reached, checks that no two of them are one server, and reads their
+/// clocks.
 pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
     let quorum = engine.config.quorum;
     let reach = |node| async move { (node, Node::reached(node).await) };
@@ -33,7 +34,7 @@ pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
     if reached.len() < quorum.needed {
         return Err(error::too_few(&engine.config, &said));
     }
-    // The others are on their way, most often.
+    // Most often the others follow at once.
     let rest = async {
         while let Some((node, answer)) = reaching.next().await {
             if answer.is_ok() {
@@ -45,7 +46,8 @@ pub(super) async fn meet(engine: &RedlockEngine) -> Result<()> {
     independent(&reached).await
 }
 
-/// Refuses two addresses of one server, which would vote twice. Who was not reached is not waited for again.
+/// Refuses two addresses of one server, which would vote twice. It does not wait again for nodes
+/// that were not reached.
 async fn independent(reached: &[&Node]) -> Result<()> {
     let mut both = Pipeline::new();
     both.cmd("TIME").cmd("INFO").arg("server");
@@ -58,7 +60,7 @@ async fn independent(reached: &[&Node]) -> Result<()> {
         Ok::<_, Error>((&node.address, answers))
     }));
     let mut known: Vec<(String, String)> = Vec::new();
-    // One who does not answer now is not there to be compared; `doctor` looks again.
+    // A node that does not respond now is not compared; `doctor` compares again.
     for (address, answers) in answers.await.into_iter().flatten() {
         let Some(run) = answers.get(1).and_then(run_id) else { continue };
         if let Some((_, other)) = known.iter().find(|(known, _)| *known == run) {

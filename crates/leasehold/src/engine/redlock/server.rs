@@ -1,5 +1,5 @@
-//! What a node is reached by: a trait, and the Redis server behind it. Tests have servers of their own kind, in memory, which do what
-//! [`Ballots`](crate::logic::ballots::Ballots) says.
+//! How a node is reached: a trait, and its implementation for a Redis server. Tests implement it in
+//! memory, as [`Ballots`](crate::logic::ballots::Ballots) specifies.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ use crate::engine::redis::link::{Link, Live, Owner, Target};
 use crate::engine::redis::wire::{Message, beside, bytes};
 use crate::error::{Error, ErrorKind, Result};
 
-/// What a server can be asked.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Take,
@@ -25,17 +25,17 @@ pub(super) enum What {
     Renew,
     Release,
     Evict,
-    /// Its time; and strict mode's wait begins, where it has restarted.
+    /// Returns the server's time, and starts strict mode's cool-down where it has restarted.
     Touch,
 }
 
-/// What all nodes are asked.
+/// One request, for all nodes.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) what: What,
     pub(super) keys: Vec<String>,
     pub(super) arguments: Vec<Vec<u8>>,
-    /// Whether the outcome is known: who has not been asked so far is not asked any more.
+    /// Whether the outcome is known: nodes that have not been asked so far are not asked any more.
     pub(super) over: AtomicBool,
 }
 
@@ -44,7 +44,7 @@ impl Request {
         Arc::new(Self { what, keys, arguments, over: AtomicBool::new(false) })
     }
 
-    /// Refuses what need not be asked any more.
+    /// Fails if the answer is no longer needed.
     pub(super) fn still_wanted(&self) -> Result<()> {
         match self.over.load(Ordering::SeqCst) {
             true => Err(Error::new(ErrorKind::Unavailable, "the others have decided").retryable()),
@@ -68,26 +68,29 @@ impl Request {
     }
 }
 
-/// One server, which is asked for votes. It tells its [`Ears`] whenever it is reached. How long an answer is waited for is for the
-/// caller to say: what it drops may have been done all the same.
+/// One server, which is asked for votes. It notifies its [`Ears`] whenever it is reached. The
+/// caller decides how long to wait for an answer: a request that it drops may have been done all
+/// the same.
 pub(super) trait Server: Send + Sync {
-    /// Waits until it is reached, or known why not.
+    /// Waits until the server is reached, or the reason why not is known.
     fn reached(&self) -> BoxFuture<'_, Result<()>>;
 
-    /// Whether it is reached.
+    /// Whether the server is reached.
     fn is_up(&self) -> bool;
 
-    /// A lease with this TTL is due for renewal, and ends at `deadline`: it is reached in time for that, if it can be.
+    /// Records that a lease with this TTL, which ends at `deadline`, is due for renewal: the pauses
+    /// between attempts to connect stay short until then.
     fn renews(&self, _ttl: Duration, _deadline: Moment) {}
 
-    /// Asks it, as soon as it is reached, unless the answer is not wanted any more by then.
+    /// Sends a request as soon as the server is reached, unless the answer is no longer needed by
+    /// then.
     fn ask<'a>(&'a self, request: &'a Arc<Request>) -> BoxFuture<'a, Result<Value>>;
 
-    /// Sends it commands in a row.
+    /// Sends commands in a row.
     fn commands<'a>(&'a self, pipeline: &'a Pipeline) -> BoxFuture<'a, Result<Vec<Value>>>;
 }
 
-/// Where a node is.
+/// The address of a node.
 pub(super) fn address(config: &Config) -> Address {
     match &config.topology {
         Topology::Single(address) => address.clone(),
@@ -105,7 +108,7 @@ pub(super) struct Remote {
 
 impl Owner for Ears {
     fn message(&self, info: PushInfo) {
-        // A majority decides: what one node says is asked of all.
+        // A majority decides: what one node reports is checked with all.
         let (PushKind::Message, [_, text]) = (info.kind, &info.data[..]) else { return };
         match bytes(text).and_then(Message::read) {
             Some(Message::Evicted(claim, ..)) => self.evicted(claim),
@@ -114,7 +117,7 @@ impl Owner for Ears {
         }
     }
 
-    /// Evictions are told sooner with it: no lock needs it.
+    /// No lock needs the inbox: it reports force releases sooner, and carries requests to release.
     fn needs_inbox(&self) -> bool {
         false
     }
@@ -132,7 +135,7 @@ impl Remote {
     /// Begins to connect.
     pub(super) fn new(config: &Arc<Config>, scripts: &Arc<Scripts>, inbox: &str, ears: Arc<Ears>) -> Self {
         let (address, config) = (address(config), Arc::clone(config));
-        // The servers inherit nothing from each other; only strict mode asks for their runs.
+        // The servers inherit nothing from each other, so only strict mode needs their runs.
         let strict = config.strict.is_some();
         let link = Link::new(&config, Target::Fixed(address.clone()), &scripts.each(), inbox, strict, ears);
         Self { address, config, scripts: Arc::clone(scripts), link }

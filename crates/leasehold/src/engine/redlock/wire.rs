@@ -1,9 +1,9 @@
-//! Every key, script and record on a node.
+//! The layout of every key, script and record on a node.
 //!
-//! | key | type | what |
+//! | key | type | content |
 //! |---|---|---|
-//! | `<prefix>q<name>` | string | one lock: `scripts/see.lua` says what is in it |
-//! | `<prefix>e` | string | with `strict`: which run of the server we are in |
+//! | `<prefix>q<name>` | string | one lock, see `scripts/see.lua` |
+//! | `<prefix>e` | string | with `strict`: the server's run |
 //!
 //! All keys expire.
 
@@ -23,19 +23,19 @@ pub(super) fn key(prefix: &str, name: &LockName) -> String {
     format!("{prefix}q{name}")
 }
 
-/// The name behind a lock's key.
+/// The name in a lock's key.
 pub(super) fn name(prefix: &str, key: &str) -> Option<LockName> {
     LockName::new(key.strip_prefix(prefix)?.strip_prefix('q')?).ok()
 }
 
-/// A number as the scripts compare it.
+/// A number, as the scripts compare it.
 pub(super) fn digits(number: u64) -> String {
     format!("{number:016}")
 }
 
-/// An owner as the scripts know it.
+/// An owner, as the scripts store it.
 pub(super) fn owner(owner: Option<Owner>) -> [u8; 16] {
-    // Nobody is zero; an owner that is zero is somebody.
+    // Zero means no owner; an owner whose bits are zero gets another number.
     owner.map_or(0, |owner| if owner.bits() == 0 { u128::MAX } else { owner.bits() }).to_be_bytes()
 }
 
@@ -53,7 +53,7 @@ pub(super) struct Scripts {
     pub(super) renew: Arc<Stored>,
     pub(super) release: Arc<Stored>,
     pub(super) evict: Arc<Stored>,
-    /// Tells the time, and does what strict mode does first.
+    /// Returns the time, and runs the first part of strict mode.
     pub(super) touch: Arc<Stored>,
 }
 
@@ -61,7 +61,7 @@ impl Scripts {
     pub(super) fn new(strict: bool) -> Self {
         let guard = if strict { shared::STRICT } else { shared::LAX };
         let full = |text| Stored::new([shared::WORDS, shared::HEAD, guard, lua!("see"), text].concat());
-        // What comes first is all that runs in the common case.
+        // The first part of a script handles the common case alone.
         let quick =
             |first: &str, rest| Stored::new([shared::WORDS, shared::HEAD, guard, first, lua!("see"), rest].concat());
         Self {
@@ -74,7 +74,7 @@ impl Scripts {
         }
     }
 
-    /// The one that does what is asked.
+    /// The script for a request.
     pub(super) fn of(&self, what: What) -> &Stored {
         match what {
             What::Take => &self.take,
@@ -86,14 +86,14 @@ impl Scripts {
         }
     }
 
-    /// All of them, for a server to store.
+    /// All scripts, for a server to store.
     pub(super) fn each(&self) -> Vec<Arc<Stored>> {
         let Self { take, write, renew, release, evict, touch } = self;
         [take, write, renew, release, evict, touch].map(Arc::clone).to_vec()
     }
 }
 
-/// What a node said to a claim: its vote, its time, and how long it abstains.
+/// A node's answer to a claim: its vote, its time, and how long its cool-down still lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Voted {
     pub(super) vote: Vote,
@@ -102,7 +102,7 @@ pub(super) struct Voted {
 }
 
 impl Voted {
-    /// Reads the answer of `take`, which was asked with this guess.
+    /// Reads the answer of `take` to a request with this guess.
     pub(super) fn read(answer: &Value, guess: Token) -> Option<Self> {
         if *answer == Value::Int(1) {
             let vote = Vote::Yes { last: guess, own: guess, bound: Token::default() };
@@ -138,7 +138,7 @@ pub(super) fn written(answer: &Value) -> Option<Written> {
     })
 }
 
-/// Reads the answer of `renew` for so many leases.
+/// Reads the answer of `renew` for `count` leases.
 pub(super) fn renewed(answer: &Value, count: usize) -> Option<Vec<Option<bool>>> {
     let letters = bytes(answer)?;
     let letter = |letter: &u8| match letter {
@@ -150,12 +150,12 @@ pub(super) fn renewed(answer: &Value, count: usize) -> Option<Vec<Option<bool>>>
     (letters.len() == count).then(|| letters.iter().map(letter).collect()).flatten()
 }
 
-/// A claim as a node has it.
+/// A claim, as a node stores it.
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     pub(super) claim: ClaimId,
     pub(super) token: Token,
-    /// In us of the node's clock.
+    /// When it expires, in us of the node's clock.
     pub(super) ends: u64,
     pub(super) party: Party,
 }
@@ -167,12 +167,12 @@ impl Record {
         reader.number(16)?;
         let (token, since, length) = (Token(reader.number(16)?), reader.number(16)?, reader.number(4)?);
         let party = Party::read(reader.bytes(length as usize)?)?;
-        // A time to come counts as now: the clock was set back.
+        // A time in the future counts as now: the clock was set back.
         Some(Self { claim, token, ends: since.min(now) + party.ttl.as_micros() as u64, party })
     }
 }
 
-/// A lock as one node has it.
+/// A lock, as one node stores it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Stock {
     /// The node's time, in us.
@@ -182,7 +182,7 @@ pub(super) struct Stock {
 }
 
 impl Stock {
-    /// Reads the answers of TIME and GET; `None` if they are not what the scripts write.
+    /// Reads the answers of `TIME` and `GET`; `None` if a script did not write them.
     pub(super) fn read(time: &Value, text: &Value) -> Option<Self> {
         let mut stock = Self { now: micros(time)?, ..Self::default() };
         if *text == Value::Nil {
@@ -201,7 +201,7 @@ impl Stock {
     }
 }
 
-/// The answer of TIME, in us.
+/// The answer of `TIME`, in us.
 pub(super) fn micros(answer: &Value) -> Option<u64> {
     let Value::Array(parts) = answer else { return None };
     let [seconds, micros] = &parts[..] else { return None };

@@ -1,4 +1,4 @@
-//! Connections that fail, and how soon they are made again.
+//! Connections that fail, and how soon the client reconnects.
 
 use std::time::Duration;
 
@@ -8,14 +8,15 @@ use crate::clock::Moment;
 use crate::error::ErrorKind;
 use crate::guard::Outcome;
 
-/// The longest pause between two tries.
+/// The longest pause between two attempts.
 const LONGEST: Duration = Duration::from_secs(1);
 
 fn gaps(times: &[Moment]) -> Vec<Duration> {
     times.windows(2).map(|pair| pair[1].since(pair[0])).collect()
 }
 
-/// Whether each gap is one of the pauses that begin with 20 ms and double up to a second, less up to a half; timers round up.
+/// Whether each gap is one of the pauses, which start with 20 ms and double up to a second, less up
+/// to a half; timers round up.
 fn grow(gaps: &[Duration], extra: Duration) -> bool {
     let full = |at: usize| millis(20 << at.min(6)).min(LONGEST);
     let fits = |(at, gap): (usize, &Duration)| *gap >= full(at) / 2 && *gap <= full(at) + extra + millis(2);
@@ -58,8 +59,8 @@ fn a_server_that_refuses_is_asked_again_after_pauses_that_grow_to_a_second() {
     });
 }
 
-/// Only an answer ends the growth of the pauses. A server (or a proxy before it) that lets everybody in and ends each connection before it
-/// answers anything would otherwise be connected to as fast as that goes.
+/// Only an answer resets the pauses. Otherwise clients would reconnect without a pause to a server
+/// (or a proxy before it) that accepts every connection and closes it before any answer.
 #[test]
 fn the_pause_is_reset_by_an_answer_and_not_by_a_connection() {
     with(async |server| {
@@ -90,7 +91,7 @@ fn one_that_answers_once_in_each_connection_is_not_stormed() {
         let locks = server.open(TTL).await.unwrap();
         let guard = locks.mutex("a").lock().await.unwrap();
         let before = server.dials().len();
-        // Each connection renews, as all leases are in doubt, and ends with the answer.
+        // Each connection renews, since all leases may be lost, and ends with the answer.
         server.script({
             let mut answered = false;
             move |seen| match seen.what {
@@ -111,8 +112,9 @@ fn one_that_answers_once_in_each_connection_is_not_stormed() {
     });
 }
 
-/// A server that has become a replica lets everybody in, and answers whatever only reads. Each connection ends with the first write that it
-/// refuses; that something else was answered before is no reason to come again at once.
+/// A server that has become a replica accepts connections, and answers reads. Each connection ends
+/// with the first write that it refuses. That a read was answered before is no reason to reconnect
+/// without a pause.
 #[test]
 fn one_that_takes_no_writes_is_not_stormed() {
     with(async |server| {
@@ -126,7 +128,7 @@ fn one_that_takes_no_writes_is_not_stormed() {
         let (reader, clock) = (locks.clone(), server.clock.clone());
         let reads = tokio::spawn(async move {
             loop {
-                // What it says is not understood; that it says something is what counts.
+                // The answer is malformed; that there is one is what counts.
                 let _ = reader.inspect("a").await;
                 clock.sleep(millis(1)).await;
             }
@@ -145,13 +147,14 @@ fn one_that_takes_no_writes_is_not_stormed() {
     });
 }
 
-/// A server that takes no writes for half a TTL costs no lock, however short the TTL is: the pauses before the next connection do not outgrow the
-/// leases that wait for it. The connections are bounded all the same, also once nothing is held any more.
+/// A server that refuses writes for half a TTL costs no lock, however short the TTL is: the pauses
+/// before the next connection stay short beside the leases that wait for it. The number of
+/// connections is bounded all the same, also once no lock is held.
 #[test]
 fn one_that_takes_no_writes_for_half_a_ttl_costs_no_lock() {
     let mut lost = Vec::new();
     for ttl in [millis(300), Duration::from_secs(1), Duration::from_secs(2), Duration::from_secs(6)] {
-        // Begun at any moment of a lease.
+        // The refusals begin at any moment of a lease.
         for part in 0..20 {
             with(async |server| {
                 let locks = server.open(ttl).await.unwrap();
@@ -197,7 +200,7 @@ fn one_that_falls_silent_is_found_out_and_replaced() {
         let locks = server.open(TTL).await.unwrap();
         let before = server.dials().len();
         server.script(|seen| if seen.what == "ping" { Deed::Hang } else { Deed::Answer });
-        // A quiet connection is asked after five seconds, and given up two seconds later.
+        // An idle connection is checked after five seconds, and closed two seconds later.
         server.clock.sleep(Duration::from_secs(8)).await;
         assert_eq!(server.dials().len(), before + 1);
         server.script(|_| Deed::Answer);

@@ -1,4 +1,4 @@
-//! What becomes of leases when answers are late, lost, or nonsense.
+//! What happens to leases when answers are late, lost or malformed.
 
 use std::time::Duration;
 
@@ -82,7 +82,8 @@ fn a_lost_reply_is_asked_for_again_with_the_same_claim() {
         assert_eq!(asked[0].claims, asked[1].claims);
         assert_eq!(guard.token().0, 1, "the first request had been done");
 
-        // The same of a release: that it is not there any more means that it was done.
+        // The same for a release: that the claim is no longer there means that the release was
+        // done.
         server.script({
             let mut lost = false;
             move |seen| match seen.what {
@@ -119,7 +120,7 @@ fn what_the_server_has_forgotten_is_lost_with_the_next_renewal() {
     });
 }
 
-/// Whatever a server says, it is an error at most; and who was granted nothing holds nothing.
+/// Any malformed answer is an error at most, and grants nothing.
 #[test]
 fn nonsense_is_an_error() {
     const WORDS: [&[u8]; 14] = [

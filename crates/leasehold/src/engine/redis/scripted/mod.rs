@@ -1,5 +1,6 @@
-//! The engine's own connection over a stream in memory, in virtual time: redis-rs, our link, the acquire loop and the keeper are the real
-//! ones, and a scripted server is behind them. Scripted answers belong here only; the conformance suite runs on real servers.
+//! The engine on a stream in memory, in virtual time: redis-rs, our link, the acquire loop and the
+//! keeper are the real ones, with a scripted server behind them. Scripted answers belong here only;
+//! the conformance suite runs on real servers.
 
 mod connection;
 mod leases;
@@ -15,7 +16,7 @@ use crate::virtual_time;
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// A server that answers everything, until the test says otherwise.
+/// A server that answers everything, until the test scripts something else.
 fn with<F: Future<Output = ()>>(test: impl FnOnce(Arc<Scripted>) -> F) {
     virtual_time::run(1, async { test(Scripted::new()).await });
 }

@@ -1,4 +1,4 @@
-//! As much of the protocol as our own requests need.
+//! The part of RESP that our own requests need.
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 

@@ -1,4 +1,5 @@
-//! Random servers, by the hundred: each request is answered, late or never, refused, or ends the connection.
+//! Random servers, by the hundred: each request is answered, late or never, refused, or ends the
+//! connection.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use crate::clock::Moment;
 use crate::guard::Watch;
 use crate::virtual_time::{self, Dice, Report};
 
-/// How long an attempt to connect takes at least, with the pause before it.
+/// The shortest time for an attempt to connect, with the pause before it.
 const PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +20,7 @@ struct Plan {
     ttl: Duration,
     clients: usize,
     rounds: u64,
-    /// Of a thousand.
+    /// Per thousand.
     late: u64,
     refused: u64,
     lost: u64,
@@ -52,7 +53,7 @@ impl Plan {
     }
 }
 
-/// Who holds, as their guards say; and what was found wrong.
+/// The guards that are held, and the breaches found.
 #[derive(Default)]
 struct Judge {
     report: Report,

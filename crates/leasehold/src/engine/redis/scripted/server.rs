@@ -1,6 +1,8 @@
-//! A server in memory that does what a test says: it answers, late or never, refuses, talks nonsense, or ends the connection.
+//! A server in memory that a test scripts: it answers, late or never, refuses, sends malformed
+//! answers, or ends the connection.
 //!
-//! Of the scripts it knows what one exclusive lock without a queue needs; who waits is told when to ask again.
+//! Of the scripts it implements what one exclusive lock without a queue needs; a waiter gets the
+//! time of its next attempt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,35 +23,35 @@ use crate::clock::{Clock, Moment};
 use crate::engine::EngineUrl;
 use crate::error::Result;
 
-/// How long an answer takes at least: nothing happens in no time.
+/// The shortest time for an answer.
 pub(super) const TRIP: Duration = Duration::from_millis(1);
 
 /// What the server does with one request.
 #[derive(Clone, Debug)]
 pub(super) enum Deed {
     Answer,
-    /// Does it, and answers so much later.
+    /// Does it, and answers after this time.
     After(Duration),
     Refuse(&'static str),
-    /// Does nothing, and says this.
+    /// Does nothing, and sends this.
     Say(&'static [u8]),
     /// Does it, and ends the connection instead of answering.
     Lose,
     Cut,
-    /// Reads and says nothing more.
+    /// Reads, and sends nothing more.
     Hang,
 }
 
-/// What becomes of a new connection.
+/// What happens to a new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Welcome {
     Open,
     Refused,
-    /// It is accepted, and nothing more.
+    /// Accepted, and then never answered.
     Mute,
 }
 
-/// A request, as it came.
+/// A request, as it arrived.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) at: Moment,
@@ -108,7 +110,7 @@ impl Scripted {
         })
     }
 
-    /// Opens locks on it.
+    /// Opens locks on this server.
     pub(super) async fn open(self: &Arc<Self>, ttl: Duration) -> Result<Locks> {
         let mut config = Config::read(&EngineUrl::parse("redis://h")?)?.on(&self.clock);
         config.dial = Dial::Scripted(Arc::new(Way(Arc::clone(self))));
@@ -120,12 +122,12 @@ impl Scripted {
         self.state.lock().expect("one thread")
     }
 
-    /// From here on, this is done with each request.
+    /// From now on, does this with each request.
     pub(super) fn script(&self, deed: impl FnMut(Seen) -> Deed + Send + 'static) {
         self.state().deed = Box::new(deed);
     }
 
-    /// From here on, this becomes of each connection; it is given how many there were before.
+    /// From now on, does this with each connection; the closure gets the number of earlier ones.
     pub(super) fn welcome(&self, welcome: impl FnMut(usize) -> Welcome + Send + 'static) {
         self.state().welcome = Box::new(welcome);
     }
@@ -135,7 +137,7 @@ impl Scripted {
         self.cut.notify_waiters();
     }
 
-    /// When connections were asked for.
+    /// When connections were requested.
     pub(super) fn dials(&self) -> Vec<Moment> {
         self.state().dials.clone()
     }
@@ -145,7 +147,7 @@ impl Scripted {
         self.state().seen.iter().filter(|seen| seen.what == what).cloned().collect()
     }
 
-    /// Who holds which lock, as the server has it.
+    /// The claims that hold a lock, by the server's state.
     pub(super) fn holders(&self) -> Vec<ClaimId> {
         let now = self.clock.now();
         self.state().locks.values().filter(|held| held.until > now).map(|held| held.claim).collect()
@@ -163,7 +165,7 @@ impl Scripted {
         }
     }
 
-    /// A request came: what is to be done with it.
+    /// Records a request, and returns what to do with it.
     fn heard(&self, words: &[Vec<u8>]) -> (Deed, &'static str) {
         let what = self.name(words);
         let claims = match what {
@@ -178,7 +180,7 @@ impl Scripted {
         ((state.deed)(seen), what)
     }
 
-    /// Does it, and says what there is to say.
+    /// Does it, and returns the answer.
     fn perform(&self, words: &[Vec<u8>], what: &str) -> Vec<u8> {
         let (now, mut state) = (self.clock.now(), self.state());
         state.locks.retain(|_, held| held.until > now);
@@ -229,7 +231,7 @@ fn claim(bytes: &[u8]) -> ClaimId {
     ClaimId::from_bits(u128::from_be_bytes(bytes.try_into().expect("16 bytes")))
 }
 
-/// The way to a server.
+/// Connects to a scripted server.
 struct Way(Arc<Scripted>);
 
 impl Dialer for Way {

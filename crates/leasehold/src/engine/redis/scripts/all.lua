@@ -1,5 +1,5 @@
--- Takes several locks, all or none. KEYS: the locks. ARGV: -, -, retention, longest TTL (s), then of each lock claim and party. Answers
--- with the tokens, or with nothing if one of them is not free.
+-- Acquires several locks, all or none. KEYS: the locks. ARGV: -, -, retention, longest TTL (s),
+-- then for each lock claim and party. Returns the tokens, or nothing if a lock is not free.
 local tokens, count = {}, (#ARGV - 4 - extra) / 2
 local function each(act)
   for i = 1, count do

@@ -1,9 +1,11 @@
--- KEYS: the lock. ARGV: claim, whether to queue, retention (s), TTL (s, rounded up), party.
+-- Acquires a lock, or joins its queue. KEYS: the lock. ARGV: claim, whether to queue, retention
+-- (s), TTL (s, rounded up), party.
 local key, claim, party = KEYS[1], ARGV[1], ARGV[5]
 local main = call('HGET', key, 'm')
 local kind = main and byte(main)
--- Most locks are mutexes without an owner: what follows, up to the tables, is the same for them as what comes after those, in fewer
--- words. First: it is free, or ours, and wanted alone.
+-- Most locks are mutexes without an owner. For them this part, up to the tables, does the same as
+-- what follows the tables, in fewer steps. First case: the lock is free or ours, and wanted
+-- exclusively.
 if frozen == 0 and byte(party) == 69 then
   local kept, mine, live, ours = '0', false, false, true
   if kind then kept = sub(main, 18, 27) end
@@ -15,7 +17,7 @@ if frozen == 0 and byte(party) == 69 then
   elseif kind == 82 then
     ours = sub(main, 196, 203) == RUN and sub(main, 180, 195) <= clock
   end
-  -- Until which second the key is kept.
+  -- The second in which the key expires.
   local old = time[1] + ARGV[4] + ARGV[3] / 2 > num(kept)
   if old then kept = fmt('%010.0f', time[1] + ARGV[4] + ARGV[3]) end
   if not kind or kind == 70 or kind == 72 and (mine or not live) then
@@ -33,7 +35,7 @@ if frozen == 0 and byte(party) == 69 then
     return token
   end
   if ours and ARGV[2] == '1' and sub(party, 14, 29) == NONE then
-    -- It is held by one exclusively, and we wait: as the first, or behind others.
+    -- Second case: the lock has one exclusive holder, and we wait, as the first or behind others.
     local before, at, ahead, till, fields
     if kind == 72 then
       local holder, token = sub(main, 44, 59), sub(main, 2, 17)

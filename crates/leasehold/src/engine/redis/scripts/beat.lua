@@ -1,5 +1,5 @@
--- Extends bundles of leases. KEYS: the bundles. ARGV: for each its TTL (us), how many leases it must have, and how long it is kept (s);
--- and this server's run. Answers with a 1 or a 0 for each.
+-- Renews bundles of leases. KEYS: the bundles. ARGV: for each its TTL (us), how many leases it must
+-- have, and how long the key is kept (s); then this server's run. Returns a 1 or a 0 for each.
 local answers, RUN = {}, ARGV[#ARGV]
 for i = 1, #KEYS do
   local bundle, answer = call('GET', KEYS[i]), '0'
@@ -7,7 +7,8 @@ for i = 1, #KEYS do
     local since, ours = sub(bundle, 1, 16), sub(bundle, 27, 34) == RUN
     -- What another run wrote, or a clock that was ahead, counts from now on.
     if not ours or since > clock or since + ARGV[i * 3 - 2] > now then
-      -- In this order: a server without memory lets a script go on that has begun to write, and the first takes none.
+      -- EXPIRE comes first: a server that is out of memory lets a script continue once it has
+      -- written, and EXPIRE needs no memory.
       call('EXPIRE', KEYS[i], ARGV[i * 3])
       call('SETRANGE', KEYS[i], 0, clock)
       if not ours then call('SETRANGE', KEYS[i], 26, RUN) end

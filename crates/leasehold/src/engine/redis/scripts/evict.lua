@@ -1,5 +1,6 @@
--- Evicts a claim. KEYS: the lock. ARGV: claim, -, retention, -, reason. Answers: the token that was raised, if it held alone; the lowest token of
--- the holders that stay; its record; the time. What is not there is zero.
+-- Force releases a claim. KEYS: the lock. ARGV: claim, -, retention, -, reason. Returns the raised
+-- token, if the claim was the only holder; the lowest token of the holders that stay; the claim's
+-- record; the time. What does not exist is zero.
 open(KEYS[1], call('HGET', KEYS[1], 'm'))
 settle()
 local rec, fence, lowest = get(ARGV[1]), 0, 0
@@ -19,7 +20,8 @@ if rec then
   settle()
 end
 close()
--- The client may not hear the message: what it asks next says it once more. Only the last hundred are kept, each for the claim's TTL.
+-- The client may miss the message: its next `look` reports the force release again. Only the last
+-- hundred are kept, each for the claim's TTL.
 if rec then
   local told, kept_told = call('HGET', name, 'x') or '', {}
   for at = math.max(#told - 99 * 32, 0) + 1, #told, 32 do

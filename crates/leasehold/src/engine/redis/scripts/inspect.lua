@@ -1,4 +1,4 @@
--- Shows a lock as it is stored.
+-- Returns a lock as it is stored.
 local time = redis.call('TIME')
 local fields = redis.call('HGETALL', KEYS[1])
 local main = redis.call('HGET', KEYS[1], 'm')

@@ -1,2 +1,3 @@
--- As recall.lua, and behind it the run of the server and since when it lasts: the record and the run are of one moment.
+-- As recall.lua, and adds the server's run and its start. Both are read in one step, so the record
+-- belongs to that run.
 return { now, call('GET', KEYS[1]), course, began }

@@ -1,5 +1,7 @@
--- Writes a record over the version that was read (16 digits; zeros: where there is none). An empty value removes it: its version stays for
--- a day, by when the clock is far beyond. Returns the time in us and, if it was written, the version; zero if removed.
+-- Writes a record if its version is still the one that was read (16 digits; zeros if there was
+-- none). An empty value removes the record. Its version stays for a day; by then the clock is far
+-- beyond it. Returns the time in us and, if the record was written, its version; zero if it was
+-- removed.
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local stored = redis.call('GET', KEYS[1]) or ''

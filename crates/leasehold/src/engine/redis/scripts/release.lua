@@ -1,4 +1,5 @@
--- Ends a claim. KEYS: the lock. ARGV: claim, -, retention. Answers 1: it held; 2: it waited; 0: it was not there.
+-- Releases a claim. KEYS: the lock. ARGV: claim, -, retention. Returns 1: it held; 2: it waited; 0:
+-- it was not there.
 local key, claim = KEYS[1], ARGV[1]
 local main = call('HGET', key, 'm')
 if not main then return 0 end
@@ -6,7 +7,8 @@ local kind = byte(main)
 if kind == 72 or kind == 66 then
   if sub(main, 44, 59) ~= claim then return 0 end
   if type(redis.pcall('HSET', key, 'm', 'F' .. sub(main, 2, 27))) == 'table' then
-    -- A server without memory lets a script go on that has begun to write, and this takes none.
+    -- A server that is out of memory lets a script continue once it has written. HDEL needs no
+    -- memory.
     call('HDEL', key, '')
     call('HSET', key, 'm', 'F' .. sub(main, 2, 27))
   end

@@ -1,5 +1,5 @@
--- The only holder, which holds exclusively, hands over to the first in line, which wants the same. The rest of this script does that, too,
--- and everything else.
+-- Hands off from the only holder, which is exclusive, to the first waiter, which wants the same.
+-- The rest of this script handles this case as well, and all others.
 if frozen == 0 and sub(main, 124, 141) == '000001000000000001' and sub(main, 28, 43) == claim
   and sub(main, 196, 203) == RUN and sub(main, 180, 195) <= clock then
   local first = sub(main, 60, 75)
@@ -20,7 +20,8 @@ if frozen == 0 and sub(main, 124, 141) == '000001000000000001' and sub(main, 28,
     if old then call('EXPIRE', key, long + ARGV[3]) end
     call('PUBLISH', inbox, 'G' .. first .. token .. sub(rec, 33, 48))
     local next = after ~= NONE and call('HGET', key, after)
-    -- The new first in line may have been told to look again only after this lease has ended.
+    -- An earlier answer may have put off the next `look` of the new first waiter until after the
+    -- end of this lease.
     if next and ttl * 3 < num(sub(next, 82, 93)) then
       call('PUBLISH', sub(key, 1, num(sub(next, 110, 112))) .. 'i' .. sub(next, 113, 128), 'L' .. after)
     end

@@ -1,12 +1,15 @@
--- Extends leases. KEYS: the locks. ARGV: -, key of a bundle that they join (or nothing), retention, longest TTL (s),
--- and the claims. Answers for each with 0: lost; 1: extended; 2: extended, in the bundle.
+-- Renews leases. KEYS: the locks. ARGV: -, key of a bundle that they join (or nothing), retention,
+-- longest TTL (s), and the claims. Returns for each claim 0: lost; 1: renewed; 2: renewed, in the
+-- bundle.
 local answers, rich, bundles, joined = {}, {}, {}, 0
--- A server without memory lets a script go on that has begun to write, and this takes none: leases that are held stay held.
+-- A server that is out of memory lets a script continue once it has written. HDEL needs no memory:
+-- held leases stay held.
 redis.pcall('HDEL', KEYS[1], '')
--- The bundle is there before anything points to it: if the script fails half-way, no lease ends by that.
+-- The bundle exists before any lease points to it: if the script fails half-way, no lease ends
+-- because of that.
 if ARGV[2] ~= '' then call('SET', ARGV[2], clock .. '0000000000' .. RUN, 'EX', ARGV[4] + ARGV[3]) end
 for i = 1, #ARGV - 4 - extra do
-  -- What another program has put under one lock's key is no reason to lose the others.
+  -- If another program has written one lock's key, the other leases are renewed all the same.
   local main, answer = redis.pcall('HGET', KEYS[i], 'm'), '0'
   local kind = type(main) == 'string' and byte(main)
   if type(main) == 'table' and not string.find(main.err, 'WRONGTYPE', 1, true) then return main end
@@ -18,12 +21,13 @@ for i = 1, #ARGV - 4 - extra do
       name = sub(main, 60, 59 + num(since))
       from, to = 60 + num(since), -1
       if bundles[name] == nil then bundles[name] = call('GET', name) end
-      -- Without its bundle its time is over.
+      -- Without its bundle the lease has expired.
       since, run = bundles[name] and sub(bundles[name], 1, 16) or ZERO, bundles[name] and sub(bundles[name], 27, 34) or RUN
     end
     if run ~= RUN or since > clock or since + sub(main, from + 1, from + 12) > now then
       local kept = sub(main, 18, 27)
-      -- In a bundle it is looked at by itself only after more than a TTL, and may have been extended for another one by then.
+      -- In a bundle the lease is checked on its own only after more than a TTL. By then it may have
+      -- been renewed for one more TTL.
       local most = ARGV[2] ~= '' and ARGV[4] * 4 or ARGV[4]
       local old = time[1] + most + ARGV[3] / 2 > num(kept)
       if old then

@@ -1,5 +1,6 @@
--- Looks whether leases are in their bundles. KEYS: the locks. ARGV: for how many seconds they must be kept at least, and for each what
--- its record has from the 28th byte on. Answers for each with a 1, or with a 0: then it must be asked about properly.
+-- Checks whether leases are in their bundles. KEYS: the locks. ARGV: for how many seconds each key
+-- must be kept at least, then for each what its record has from the 28th byte on. Returns a 1 for
+-- each, or a 0: the client then renews that lease on its own.
 local pcall, find = redis.pcall, string.find
 local least, answers = fmt('%010.0f', time[1] + ARGV[1]), {}
 for i = 1, #KEYS do

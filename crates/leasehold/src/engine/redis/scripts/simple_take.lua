@@ -1,4 +1,5 @@
--- The textbook's lock: SET key value NX PX. The value is the claim and its token. ARGV: claim, TTL (ms).
+-- Acquires the textbook lock: SET key value NX PX. The value is the claim and its token. ARGV:
+-- claim, TTL (ms).
 local value = redis.call('GET', KEYS[1])
 if value and string.sub(value, 1, 33) == ARGV[1] .. ':' then
   redis.call('PEXPIRE', KEYS[1], ARGV[2])

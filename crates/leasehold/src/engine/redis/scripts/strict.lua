@@ -1,6 +1,11 @@
--- Strict mode. The last key holds which run of which server we are in, and since when: start, longest lease, last touched, the floor of
--- tokens (16 digits each), run. The last two arguments are this server's run and our longest lease. In a run that we have not seen from
--- its start, leases may have been forgotten: nobody new is let in before the longest of them is over.
+-- Strict mode. The last key stores the run of the server: its start, the longest lease, when it was
+-- last touched, the floor of tokens (16 digits each), and its run_id. The last two arguments are
+-- this server's run and our longest lease. If we have not seen a run from its start, the server may
+-- have lost leases: it grants nothing new until the longest of them has ended.
+--
+-- What the other parts of the script read: `frozen`: the end of this cool-down, or zero; `extra`:
+-- how many arguments are added here; `floor`: no lost token is above it; `born`: the start of the
+-- run, during a cool-down.
 local frozen, extra, floor, born = 0, 2, ZERO, 0
 -- The run and its start, for records.
 local course, began
@@ -8,14 +13,15 @@ do
   local key, run, most = KEYS[#KEYS], ARGV[#ARGV - 1], num(ARGV[#ARGV])
   local seen = call('GET', key)
   local start, touched = now, 0
-  -- A run is a server's, and behind a colon the election that made it the master, where Sentinels told us. Whoever knows of an
-  -- older election, or of none, does not know better.
+  -- A run is a server's run_id. With Sentinels, a colon and the number of the election that made
+  -- the server the master follow. A client that knows of an older election, or of none, does not
+  -- overwrite a newer one.
   local id, election = string.match(run, '^([^:]*):?(%d*)$')
   local old_id, old_election = string.match(seen and sub(seen, 65) or '', '^([^:]*):?(%d*)$')
   if seen and id == old_id and (num(old_election) or 0) >= (num(election) or 0) then
     run = sub(seen, 65)
     start, touched = num(sub(seen, 1, 16)), num(sub(seen, 33, 48))
-    -- The clock was set back: a time to come counts as now.
+    -- The clock was set back: a time in the future counts as now.
     if start > now then
       start, touched = now, 0
     end
@@ -24,7 +30,7 @@ do
     local known = num(sub(seen, 17, 32))
     if known > most then most = known elseif known < most then touched = 0 end
   end
-  -- Whatever was forgotten, no token of it was higher, if this clock was right then.
+  -- No lost token was above this, if the clock was right then.
   floor = fmt('%016.0f', start + most)
   if seen and sub(seen, 49, 64) > floor then floor = sub(seen, 49, 64) end
   if now - touched > 43200000000 then

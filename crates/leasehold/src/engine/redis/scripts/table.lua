@@ -1,24 +1,43 @@
--- One lock as `logic/table.rs` has it; its rules are numbered there. The lock is one hash. Its field m is one of
+-- One lock, as `logic/table.rs` defines it; "rule N" below refers to the rules there.
+--
+-- The lock is one hash. Its field `m` is one of:
 --   F token kept                        free
---   H token kept since claim party run  held by one, exclusively; nobody waits
---   B token kept size claim key party   the same; since and run are under that key (of this size), for a bundle of leases
---   R token kept, the state below,      anything else: each claim has a field of its own,
---     written, run                      token since place before behind party
--- Times are in us, and 16 digits as a token is; kept is the second (10 digits) until which the key is. Since
--- is when the claim was last heard of: its time ends a TTL later. Run (8 digits) is which run of which server wrote that: by the clock of
--- another one nothing is decided. What another run wrote (the server has restarted, a replica was promoted, a slot has moved) counts from
--- when this run first sees it, and so does what a clock wrote that was ahead. A claim whose mode is in small letters was inherited so,
--- and has not been heard of since. A party is its mode, TTL (12 digits), owner, the length of the
--- prefix (3 digits) and the number of its client's inbox; for permits, how many of how many (10 digits each); and who it is. A
--- waiter's token is zero. The first in a list may name somebody before it who is long gone.
--- A field x has the claims that were evicted last, each (16 bytes) with the time (16 digits) until which it is told so when it looks.
+--   H token kept since claim party run  one exclusive holder, no waiters
+--   B token kept size claim key party   the same, but `since` and `run` are in the bundle `key`
+--                                       (`size` bytes long) of leases that are renewed together
+--   R token kept, the counters and list ends that are declared below, written, run
+--                                       any other state; each claim has a field of its own:
+--                                       token since place before behind party
+--
+-- What the parts are:
+-- - Times are in us, with 16 digits, as a token has. `kept` is the second (10 digits) in which the
+--   key expires.
+-- - `since` is when the claim last renewed or sent a heartbeat. It expires a TTL later.
+-- - `run` (8 digits) is the run of the server that wrote the entry. No decision compares times of
+--   two runs. What another run wrote counts from when the present run first sees it: the server has
+--   restarted, a replica was promoted, a slot has moved. The same holds for a time that is ahead of
+--   the present clock.
+-- - `place` orders waiters by arrival and holders by grant. `before` and `behind` link the claims
+--   of a list. The `before` of the first in a list may name a claim that is long gone.
+-- - A waiter's token is zero.
+-- - A party describes the claim's client: mode, TTL (12 digits), owner (16 bytes), length of the
+--   prefix (3 digits) and number of its inbox (16 digits); for permits, the number wanted and the
+--   limit (10 digits each); then process id, host, program and text.
+-- - A mode in lower case is inherited: another run wrote the claim, and since then it has neither
+--   renewed nor sent a heartbeat.
+--
+-- The field `x` lists the claims that were force released last: each claim (16 bytes) with the time
+-- (16 digits) until which a `look` of that claim reports it.
 local RETAIN = num(ARGV[3])
 local name, kept, longest, cache, dirty, gone
 local writing = false
--- The last token and place; how many hold it exclusively, shared, and which permits are taken; how many have or want permits,
--- and their limit; how many hold and how many wait; a moment before which no lease ends, zero if that is not known.
+-- `last` and `place` are the last token and place. `alone` and `shared` count exclusive and shared
+-- holders, `used` the permits in use. `permits` counts claims that hold or want permits, `limit` is
+-- the semaphore's limit. `holders` and `waiters` count claims. No lease ends before `soonest`; zero
+-- if that is unknown.
 local last, place, alone, shared, used, permits, limit, holders, waiters, soonest
--- The first and the last of those who hold, and of those who wait; who watches for the end of a lease, being first in line.
+-- `held` and `queue` are lists: first and last claim. `front` is the waiter that watches for the
+-- end of a lease: the first in the queue.
 local held, queue, front
 
 local function n16(number) return fmt('%016.0f', number) end
@@ -32,12 +51,15 @@ local function n_of(rec) return mode_of(rec) == 'P' and num(sub(rec, 129, 138)) 
 local function limit_of(rec) return mode_of(rec) == 'P' and num(sub(rec, 139, 148)) or 0 end
 local function behind(rec) return sub(rec, 65, 80) end
 local function inbox(rec) return sub(name, 1, num(sub(rec, 110, 112))) .. 'i' .. sub(rec, 113, 128) end
--- Tells a party something, if its client listens to this very node: what a cluster passes on to other nodes does not count. The client of
--- one that was inherited may not know yet that it must listen here: it hears it there, or when it looks.
+-- Sends a message to a claim's client if that client subscribes on this very node: what the cluster
+-- bus forwards to other nodes does not count. The client of an inherited claim may not know yet
+-- that it must subscribe here. It gets the message over the bus, or learns the same by its next
+-- `look`.
 local function tell(rec, message)
   if not is_inherited(rec) and call('PUBSUB', 'NUMSUB', inbox(rec))[2] == 0 then return false end
-  -- A server that takes no writes now (too few replicas, a full disk) says so here, before anybody is told of something that is
-  -- not written down. One without memory lets a script go on that has begun to write, and this takes no memory.
+  -- A server that refuses writes now (too few replicas, a full disk) fails here, before it
+  -- publishes what is not stored. A server that is out of memory lets a script continue once it has
+  -- written. HDEL needs no memory.
   if not writing then
     call('HDEL', name, '')
     writing = true
@@ -59,7 +81,7 @@ local function put(claim, rec)
   cache[claim], dirty[claim], gone[claim] = rec, true, nil
 end
 
--- Puts a claim at the end of a list.
+-- Appends a claim to a list.
 local function append(list, claim, rec)
   if list[2] ~= NONE then
     local other = get(list[2])
@@ -71,7 +93,7 @@ local function append(list, claim, rec)
   list[2] = claim
 end
 
--- Takes a claim out of a list.
+-- Removes a claim from a list.
 local function cut(list, claim, rec)
   local before = list[1] == claim and NONE or sub(rec, 49, 64)
   local after = list[2] == claim and NONE or behind(rec)
@@ -90,7 +112,7 @@ local function cut(list, claim, rec)
   cache[claim], dirty[claim], gone[claim] = false, nil, true
 end
 
--- A claim's time now ends at `till`; the key must live longer.
+-- A claim now expires at `till`: the key must outlive it.
 local function lasts(till)
   local left = (till - now) / 1000000
   if left > longest then longest = left end
@@ -109,7 +131,8 @@ local function hold(claim, since, main, party, run)
   place, alone, holders, soonest = last, 1, 1, till
 end
 
--- What another run wrote, or a clock that was ahead, counts from now on.
+-- Counts entries from now if another run wrote them (`foreign`) or their time is ahead of the
+-- clock.
 local function inherit(foreign)
   for _, list in ipairs({ held, queue }) do
     local claim = list[1]
@@ -143,7 +166,7 @@ local function open(of, main)
     local bundle = call('GET', tie)
     if bundle then
       hold(sub(main, 44, 59), sub(bundle, 1, 16), main, sub(main, 60 + size), sub(bundle, 27, 34))
-      -- It leaves its bundle, and whoever renews that notices.
+      -- The lease leaves its bundle. The bundle's owner finds one lease less there.
       call('SETRANGE', tie, 16, fmt('%010.0f', sub(bundle, 17, 26) - 1))
     end
   elseif kind == 82 then
@@ -178,13 +201,13 @@ local function close()
       .. fmt('%016.0f%016.0f%06d%06d%06d%06d%06d%016.0f%010.0f', place, soonest, alone, shared, holders, waiters, permits, used, limit)
       .. clock .. RUN
   end
-  -- In this order: one who may not remove has then written nothing.
+  -- HDEL comes first: where it is not permitted, the script fails before it has written anything.
   for from = 1, #out, 1000 do call('HDEL', name, unpack(out, from, math.min(from + 999, #out))) end
   for from = 1, #fields, 1000 do call('HSET', name, unpack(fields, from, math.min(from + 999, #fields))) end
   if old then call('EXPIRE', name, most) end
 end
 
--- Calls `act` for each holder, first granted first, until it answers.
+-- Calls `act` for each holder, in the order of their grants, until it returns something.
 local function each_held(act)
   local claim = held[1]
   while claim ~= NONE do
@@ -195,10 +218,10 @@ local function each_held(act)
   end
 end
 
--- Counts have six digits.
+-- Counts are stored with six digits.
 local function is_full() return holders + waiters >= 999999 end
 
--- Counts the permits in use: of each owner the largest hold only.
+-- Counts the permits in use. Of each owner only the largest hold counts.
 local function count_used()
   local most = {}
   used = 0
@@ -214,14 +237,15 @@ local function count_used()
   end)
 end
 
--- A party comes or goes, whether it holds or waits: the semaphore's limit is that of whoever is there.
+-- A claim arrives or leaves, as holder or as waiter. The semaphore's limit is that of the claims
+-- that are there.
 local function present(rec, by)
   if mode_of(rec) ~= 'P' then return end
   permits = permits + by
   limit = permits == 0 and 0 or limit_of(rec)
 end
 
--- A holder has come or gone.
+-- A holder arrives or leaves.
 local function counted(rec, by)
   holders = holders + by
   local mode = mode_of(rec)
@@ -236,7 +260,7 @@ local function counted(rec, by)
   end
 end
 
--- Takes a claim away, holder or waiter.
+-- Removes a claim, holder or waiter.
 local function remove(claim, rec)
   present(rec, -1)
   if token_of(rec) > 0 then
@@ -248,14 +272,15 @@ local function remove(claim, rec)
   end
 end
 
--- Whether a holder of `rec` already has what is wanted.
+-- Whether holder `rec` already has what is wanted.
 local function covers(rec, mode, n, most)
   local has = mode_of(rec)
   return has == 'E' or has == 'S' and mode == 'S' or has == 'P' and mode == 'P' and n <= n_of(rec) and most == limit_of(rec)
 end
 
--- What an owner has: the token of a hold that covers what is wanted, or else its first hold. In strict mode only what was renewed here
--- counts: of anything else the server may have forgotten that it was given back, and who had it after that.
+-- What an owner holds: the token of a hold that covers what is wanted, or else its first hold. In
+-- strict mode, only holds that were renewed in this run count. The server may have lost the release
+-- of any other, and who held the lock after it.
 local function owned(owner, mode, n, most)
   if owner == NONE or holders == 0 then return end
   local first
@@ -273,7 +298,7 @@ local function fits(mode, n, most)
   return alone == 0 and shared == 0 and used + n <= most
 end
 
--- The token that a party would get if it were let in now; nothing if it does not fit. Rules 5 and 6.
+-- The token that a party would get if it were granted now; nil if it does not fit. Rules 5 and 6.
 local function entry(rec)
   local mode, n, most = mode_of(rec), n_of(rec), limit_of(rec)
   local token, other = owned(owner_of(rec), mode, n, most)
@@ -287,7 +312,7 @@ local function next_place()
   return n16(place)
 end
 
--- Lets a claim in, which is in no list. Of `rec` only the party counts.
+-- Grants a claim that is in no list. Of `rec` only the party is used.
 local function grant(claim, rec, token)
   if token > last then last = token end
   local till = now + ttl_of(rec)
@@ -297,7 +322,7 @@ local function grant(claim, rec, token)
   counted(rec, 1)
 end
 
--- Holders whose time is over go. Rule 1.
+-- Removes holders whose lease has ended. Rule 1.
 local function expire()
   if holders == 0 or soonest > 0 and now < soonest then return end
   local over, first = {}, nil
@@ -313,8 +338,8 @@ local function expire()
   soonest = first or 0
 end
 
--- Lets time pass and serves the queue: rules 1 to 3. Whoever is let in is told, except `me`, who hears it from the answer; a
--- waiter that nobody hears for is passed over.
+-- Removes expired claims and serves the queue: rules 1 to 3. Notifies each waiter that is granted,
+-- except `me`, which gets its grant in the answer. Skips a waiter whose inbox has no subscriber.
 local function settle(me)
   expire()
   while queue[1] ~= NONE do
@@ -325,7 +350,8 @@ local function settle(me)
     else
       local token = entry(rec)
       if not token then
-        -- The new first in line may have been told to look again only after a lease has ended.
+        -- The claim has just become the first in the queue. An earlier answer may have put off its
+        -- next `look` until after the end of a lease.
         if claim ~= front and claim ~= me and holders > 0 and (soonest - now) * 3 < ttl_of(rec) then tell(rec, 'L' .. claim) end
         front = claim
         return
@@ -341,18 +367,18 @@ local function settle(me)
   end
 end
 
--- When the lock may be free without anybody's doing, from now.
+-- In how many us the lock may become free without a release; -1: it has no holder.
 local function recheck()
   if frozen > 0 then return frozen - now end
   return holders == 0 and -1 or soonest - now
 end
 
--- For how long strict mode cools down while no holder is known; -1: it does not.
+-- How long the cool-down of strict mode still lasts while no holder is known; -1: no cool-down.
 local function cooling()
   return frozen > 0 and holders == 0 and frozen - now or -1
 end
 
--- The answer to a claim that is there already; its time is extended. Rule 4.
+-- Answers a claim that is there already, and extends it. Rule 4.
 local function known(claim)
   local rec = get(claim)
   if not rec then return end
@@ -363,7 +389,7 @@ local function known(claim)
     if holders == 1 then soonest = till end
     return token
   end
-  -- So many that it does not matter how many are not counted.
+  -- Counts 100 claims at most: beyond that the exact position does not matter.
   local ahead, at = 0, queue[1]
   while at ~= claim and ahead < 100 do
     ahead, at = ahead + 1, behind(get(at))

@@ -1,5 +1,5 @@
--- Ends what this attempt of a claim, or an earlier one, has left. KEYS: the lock. ARGV: claim, attempt, retention, whether its
--- token was granted. Answers whether there was something.
+-- Ends what this attempt of a claim, or an earlier one, has left. KEYS: the lock. ARGV: claim,
+-- attempt, retention, whether its token was granted. Returns whether there was something.
 local key, claim = KEYS[1], ARGV[1]
 local text = call('GET', key)
 local at, size = 49, 0
@@ -20,8 +20,9 @@ end
 local rest = gone .. back .. by .. sub(text, 49, at - 1) .. sub(text, at + size)
 local done = redis.pcall('SET', key, rest, 'KEEPTTL')
 if done.err and string.find(done.err, 'OOM') then
-  -- A server without memory lets a script go on that has begun to write, and this takes none. What is left lasts as long as before:
-  -- until the last claim's end, and until the clock has passed the tokens.
+  -- A server that is out of memory lets a script continue once it has written. DEL needs no memory.
+  -- What is left lasts as long as before: until the last claim's end, and until the clock has
+  -- passed the tokens.
   local time = call('TIME')
   local now = time[1] * 1000000 + time[2]
   local ends = math.max(now, num(gone))

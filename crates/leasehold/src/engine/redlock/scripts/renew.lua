@@ -1,5 +1,6 @@
--- Extends leases. KEYS: the locks. ARGV: attempt, retention; for each lock: claim, token, party. Answers a letter for each:
--- 1: extended; 0: somebody else was here; A: not to be told.
+-- Renews leases. KEYS: the locks. ARGV: attempt, retention; for each lock: claim, token, party.
+-- Returns a letter for each. 1: renewed; 0: refused, another claim was here; A: unknown, this node
+-- is in its cool-down.
 local answers = {}
 for i = 1, #KEYS - extra / 2 do
   local key, claim, token, party = KEYS[i], ARGV[3 * i], ARGV[3 * i + 1], ARGV[3 * i + 2]

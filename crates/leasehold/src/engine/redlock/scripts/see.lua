@@ -1,13 +1,15 @@
--- One lock on one node is one string: the highest token of those who are gone, the highest that was given back (16 digits each), the
--- last claim that gave it back (16 bytes); then for each claim: the claim (16 bytes), its attempt, token and since when it lasts (16
--- digits each), the length of its party (4 digits), and its party, which begins with its mode, its TTL (12 digits) and its owner (16
--- bytes, zeros for nobody).
+-- One lock on one node is one string. It begins with the highest token of the claims that are gone,
+-- the highest token that was released (16 digits each), and the last claim that released it (16
+-- bytes). Then comes for each claim: the claim (16 bytes); its attempt, its token and its last
+-- renewal (16 digits each); the length of its party (4 digits); and its party, which begins with
+-- its mode, its TTL (12 digits) and its owner (16 bytes, zeros for none).
 local function later(a, b)
   return a > b and a or b
 end
 
--- Reads it for a claim. Says: the highest token; our own record; the highest token of the same owner's other claims; when somebody
--- else's time ends; and a table of what `store` needs: what the string begins with, the others' records, when the last of them ends.
+-- Reads a lock for a claim. Returns the highest token; our own record; the highest token of the
+-- same owner's other claims; when another owner's last claim expires; and a table for `store`. That
+-- table has the beginning of the string, the others' records, and when the last of them expires.
 local function see(key, text, claim, owner)
   local gone, last, same, mine, till, dead, moved = ZERO, ZERO, ZERO, nil, nil, false, false
   local rest = { back = ZERO, by = NONE, records = '', ends = 0 }
@@ -17,7 +19,7 @@ local function see(key, text, claim, owner)
     local at, from, others = 49, 49, {}
     while at < #text do
       local size = 68 + math.abs(sub(text, at + 64, at + 67))
-      -- The clock was set back: a time to come counts as now.
+      -- The clock was set back: a time in the future counts as now.
       if sub(text, at + 48, at + 63) > clock then
         text, moved = sub(text, 1, at + 47) .. clock .. sub(text, at + 64), true
       end
@@ -25,7 +27,8 @@ local function see(key, text, claim, owner)
       local own = sub(text, at, at + 15) == claim
       last = later(last, token)
       if own or ends <= now then
-        -- The others' records are cut out between those that go: an owner may have hundreds, and to join them one by one is slow.
+        -- Keeps the ranges between the records that go: an owner may have hundreds, and to join
+        -- them one by one is slow.
         others[#others + 1], from = sub(text, from, at - 1), at + size
         if ends <= now then dead = true else mine = sub(text, at, at + size - 1) end
       else
@@ -49,8 +52,8 @@ local function see(key, text, claim, owner)
   return last, mine, same, till, rest
 end
 
--- Stores a claim. The key is kept until this server's clock has passed its tokens, and the retention (s) after the last claim's end:
--- then the next token comes from the clock.
+-- Stores a claim. The key is kept until this server's clock has passed its tokens, and for the
+-- retention (s) after the last claim's end. After that the next token comes from the clock.
 local function store(key, rest, last, claim, attempt, token, party, retention)
   local ends = math.max(now, num(last), num(token)) + sub(party, 2, 13)
   if rest.ends > ends then ends = rest.ends end

@@ -1,4 +1,4 @@
--- Answers 1: stored with the guess, or a text: how it stands.
+-- Returns 1: stored with the guess, or a text with the state of the lock.
 local key, claim, attempt, guess, party = KEYS[1], ARGV[1], ARGV[2], ARGV[4], ARGV[5]
 local stored, mine, same, till, rest = see(key, text, claim, sub(party, 14, 29))
 local last = later(stored, floor)

@@ -1,5 +1,6 @@
--- Only our own claim is there, in time and without a token, and the token is higher than all that is known: as above.
--- KEYS: the lock. ARGV: claim, attempt, retention, token, owner.
+-- The common case, as in take_first.lua: only our own claim is here, live and without a token, and
+-- the token is higher than all known ones. KEYS: the lock. ARGV: claim, attempt, retention, token,
+-- owner.
 local text, token = call('GET', KEYS[1]), ARGV[4]
 if frozen == 0 and text and sub(text, 49, 96) == ARGV[1] .. ARGV[2] .. ZERO and #text == 116 + sub(text, 113, 116)
   and token > sub(text, 1, 16) and token > floor and sub(text, 97, 112) + sub(text, 118, 129) > now then

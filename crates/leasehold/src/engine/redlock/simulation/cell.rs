@@ -1,4 +1,4 @@
-//! A server in memory: what the scripts do, done by [`Ballots`].
+//! A server in memory: [`Ballots`] in place of the scripts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::logic::quorum::{Vote, Written};
 #[derive(Debug)]
 pub(super) struct Cell {
     locks: BTreeMap<String, Ballots>,
-    /// All claims that were ever heard of, by lock.
+    /// All claims that this server has ever seen, by lock.
     claims: BTreeSet<(String, ClaimId)>,
-    /// What its clock showed at first, in us, and by how many parts per million it is fast.
+    /// Its clock at the start, in us, and by how many parts per million it is fast.
     base: u64,
     ppm: i64,
     start: Moment,
@@ -27,7 +27,7 @@ pub(super) struct Cell {
     pub(super) hangs_until: Moment,
     /// In us of its own clock.
     abstains_until: u64,
-    /// How often it was asked for each thing.
+    /// How many requests of each kind it received.
     pub(super) asked: BTreeMap<&'static str, u64>,
 }
 
@@ -46,19 +46,19 @@ impl Cell {
         }
     }
 
-    /// What its clock shows, in us.
+    /// Its clock, in us.
     pub(super) fn time(&self, now: Moment) -> u64 {
         let passed = now.since(self.start).as_micros() as i64;
         self.base.saturating_add_signed(passed + passed * self.ppm / 1_000_000)
     }
 
-    /// It has forgotten everything, and abstains for so long.
+    /// Loses all data, and starts a cool-down of this length.
     pub(super) fn forget(&mut self, now: Moment, strict: Duration) {
         self.locks.clear();
         self.abstains_until = self.time(now) + strict.as_micros() as u64;
     }
 
-    /// The claims that are here at that time.
+    /// The claims that are live at that time.
     pub(super) fn live(&self, now: Moment) -> Vec<(String, ClaimId)> {
         let time = self.time(now);
         let ends = |(key, claim): &&(String, ClaimId)| self.locks.get(key).and_then(|lock| lock.ends(*claim));
@@ -71,7 +71,7 @@ impl Cell {
         self.locks.entry(key.to_owned()).or_insert_with(|| Ballots::abstaining(abstains_until))
     }
 
-    /// Does what is asked, and answers as a script does.
+    /// Serves a request, and answers as a script does.
     pub(super) fn serve(&mut self, now: Moment, request: &Request) -> Value {
         let (time, arguments) = (self.time(now), &request.arguments[..]);
         let word = |at: usize| &arguments[at][..];
@@ -113,13 +113,13 @@ impl Cell {
                 let known = lock.last();
                 let did = lock.evict(time, claim, token, word(4) == b"1");
                 let yes = |yes: bool| Value::Int(yes.into());
-                // Nothing is known of its party here.
+                // The party is not known here.
                 Value::Array(vec![yes(did.stored), int(known.0), int(time), text(""), yes(did.there), yes(did.others)])
             }
         }
     }
 
-    /// The answers to TIME and INFO, which a node is asked first.
+    /// The answers to `TIME` and `INFO`, which a client requests first.
     pub(super) fn introduce(&self, now: Moment, run: &str) -> Vec<Value> {
         let time = self.time(now);
         vec![Value::Array(vec![int(time / 1_000_000), int(time % 1_000_000)]), text(&format!("run_id:{run}\r\n"))]
@@ -156,7 +156,7 @@ fn ask(id: &[u8], attempt: &[u8], party: &[u8]) -> Ask {
     Ask { owner: owner(&party[13..29]), ttl, ..bare(id, attempt) }
 }
 
-/// As the script `take` says it.
+/// The same answer as the script `take` gives.
 fn voted(vote: Vote, (guess, before): (Token, Token), (time, until): (u64, u64), last: Token) -> Value {
     let d = digits;
     match vote {

@@ -1,4 +1,4 @@
-//! What a client does: it takes the lock, holds it for a while, and gives it back, again and again.
+//! One client: it acquires the lock, holds it for a while, and releases it, again and again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::guard::{Guard, Watch};
 use crate::logic::lease::call_timeout;
 use crate::{Locks, Mutex};
 
-/// How much longer than it waits a caller may have to wait for an answer that is on its way.
+/// How much longer than its wait a call may take, for an answer that is on its way.
 const GRACE: Duration = Duration::from_millis(250);
 
 pub(super) const LOCK: &str = "a";
@@ -42,21 +42,21 @@ pub(super) async fn live(world: Arc<World>, client: usize, locks: Locks) {
         world.judge().ended(number);
         give_back(&world, client, guard).await;
     }
-    // What was dropped is given back, or has ended by itself.
+    // Dropped guards have been released, or have expired.
     let start = world.clock.now();
     let settled = locks.settle().await.is_ok();
     let took = world.clock.now().since(start);
     world.judge().took(if settled { "settled" } else { "not settled" }, took, call_timeout(world.plan.ttl));
 }
 
-/// Asks for the lock, in one of the ways there are.
+/// Acquires the lock, by one of the calls there are.
 async fn take(world: &World, client: usize, mutex: &Mutex, wait: Duration) -> Option<Guard> {
     let (way, start) = (world.draw(|dice| dice.between(0, 10)), world.clock.now());
     world.event(|| format!("{client} asks, in way {way}, for {wait:?}"));
     let (answer, most) = match way {
         0..2 => (mutex.try_lock().await, call_timeout(world.plan.ttl)),
         2 => {
-            // It changes its mind.
+            // It drops its request.
             let patience = world.draw(|dice| dice.time(world.plan.ttl / 4));
             world.judge().count("cancelled");
             return world.clock.timeout(patience, mutex.lock()).await.ok().and_then(Result::ok);
@@ -76,7 +76,7 @@ async fn take(world: &World, client: usize, mutex: &Mutex, wait: Duration) -> Op
     answer.ok().flatten()
 }
 
-/// Its owner takes it once more, and gives that back.
+/// The same owner acquires the lock once more, and releases that.
 async fn again(world: &World, client: usize, mutex: &Mutex, owner: Option<Owner>) {
     if let Ok(Some(inner)) = mutex.try_lock().await {
         let number = world.judge().granted(client, owner, inner.token(), inner.watch());
@@ -86,7 +86,7 @@ async fn again(world: &World, client: usize, mutex: &Mutex, owner: Option<Owner>
     }
 }
 
-/// A loss is told by the deadline.
+/// The holder learns of a loss by the deadline.
 async fn told(world: Arc<World>, client: usize, watch: Watch) {
     let reason = watch.lost().await;
     let late = world.clock.now().since(watch.deadline());

@@ -1,4 +1,5 @@
-//! Single faults, at the moment when they matter most. What is measured here is virtual time: it does not depend on the machine.
+//! Single faults, at the moment when they matter most. The times are virtual: they do not depend on
+//! the machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +12,16 @@ use crate::lease::LostReason;
 use crate::virtual_time::{self, Dice};
 
 const TTL: Duration = Duration::from_secs(10);
-/// More than a message takes there and back, with the rounding of timers.
+/// Longer than a message and its answer take, with the rounding of timers.
 const TRIP: Duration = Duration::from_millis(10);
-/// How long a waiter pauses at most, and its attempt.
+/// The longest pause of a waiter, with its attempt.
 const PAUSE: Duration = Duration::from_millis(300);
 
 fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A world in which nothing goes wrong by itself.
+/// A world without random faults.
 fn world<F: Future<Output = ()>>(adjust: fn(&mut Plan), test: impl FnOnce(Arc<World>) -> F) {
     let mut plan = Plan::calm(TTL);
     adjust(&mut plan);
@@ -75,7 +76,8 @@ fn a_node_that_comes_back_is_told_what_has_ended_meanwhile() {
             world.hang(0, seconds(5));
             let guard = locks.mutex(LOCK).lock().await.unwrap();
             assert_eq!(guard.release().await.unwrap(), Outcome::Released);
-            // What was on its way arrives when it wakes, and in any order; it is probed once a second at least.
+            // Delayed requests arrive when the node wakes, in any order; the node is probed once a
+            // second at least.
             world.clock.sleep(seconds(7)).await;
             assert_eq!(world.cell(0).live(world.clock.now()), [], "long before the TTL");
             world.stop(1);
@@ -163,7 +165,8 @@ fn who_waits_asks_again_after_pauses_that_grow_to_a_quarter_of_a_second() {
             let error = other.mutex(LOCK).wait(seconds(20)).lock().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
             let asked = world.cell(0).asked["takes"] - before;
-            // Each pause but the first few is between an eighth and a quarter of a second, and an attempt takes a trip or two.
+            // Each pause but the first few is between an eighth and a quarter of a second, and an
+            // attempt takes a round trip or two.
             assert!((20 * 4 * 8 / 10..20 * 8 + 10).contains(&asked), "{asked}");
             assert!(guard.is_held());
         },
@@ -209,7 +212,7 @@ fn who_was_put_out_is_told_with_its_next_renewal() {
             assert!(world.clock.now().since(start) <= TTL / 3 + TRIP);
             let next = other.mutex(LOCK).wait(seconds(2)).lock().await.unwrap();
             assert!(next.token() > fence);
-            // What is gone raises nothing, and no token is advised.
+            // A force release of a claim that is gone raises no token and advises none.
             let gone = other.evict(LOCK, live[0].1).await.unwrap();
             assert_eq!((gone.party, gone.token), (None, None));
         },
@@ -222,7 +225,7 @@ fn a_reply_that_is_lost_leaves_nothing_behind() {
         |plan| plan.nodes = 5,
         async |world| {
             let locks = world.client(0).await;
-            // Two nodes do what they are asked, and their answers are lost with the connection.
+            // Two nodes serve the request, and their answers are lost with the connection.
             let cut = tokio::spawn({
                 let world = Arc::clone(&world);
                 async move {

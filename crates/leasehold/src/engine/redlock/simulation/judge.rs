@@ -6,7 +6,7 @@ use crate::claim::{Owner, Token};
 use crate::guard::Watch;
 use crate::virtual_time::Report;
 
-/// Sees every grant and every end of one.
+/// Observes every grant and the end of each.
 #[derive(Debug)]
 pub(super) struct Judge {
     report: Report,
@@ -15,7 +15,7 @@ pub(super) struct Judge {
     highest: Token,
     holders: Vec<Held>,
     next: u64,
-    /// Follows from all events so far and their order.
+    /// A hash of all events so far, in their order.
     pub(super) trace: u64,
 }
 
@@ -44,7 +44,7 @@ impl Judge {
         self.report.breaches.push(line);
     }
 
-    /// Something happens; who holds is looked at.
+    /// Records an event, and checks the holders.
     pub(super) fn event(&mut self, now: Duration, what: impl FnOnce() -> String) {
         self.now = now;
         self.count("events");
@@ -68,7 +68,7 @@ impl Judge {
         }
     }
 
-    /// A guard came. The number is for its end.
+    /// Records a guard; returns its number, for [`ended`](Self::ended).
     pub(super) fn granted(&mut self, client: usize, owner: Option<Owner>, token: Token, watch: Watch) -> u64 {
         self.count("grants");
         let shares = self.holders.iter().any(|held| owner.is_some() && held.owner == owner && held.token == token);
@@ -84,12 +84,12 @@ impl Judge {
         self.next
     }
 
-    /// Its holder is done with it.
+    /// The holder is done with the guard.
     pub(super) fn ended(&mut self, number: u64) {
         self.holders.retain(|held| held.number != number);
     }
 
-    /// A call took so long, and may take `most`.
+    /// Checks that a call took no longer than `most`.
     pub(super) fn took(&mut self, call: &'static str, took: Duration, most: Duration) {
         self.count(call);
         // The timers count whole milliseconds, and round up.

@@ -1,5 +1,6 @@
-//! The whole engine in virtual time: clients with the real acquire loop, keeper and engine, servers that do what
-//! [`Ballots`](crate::logic::ballots::Ballots) says, and a network that loses, delays and doubles messages.
+//! The whole engine in virtual time: clients with the real acquire loop, keeper and engine, servers
+//! that follow [`Ballots`](crate::logic::ballots::Ballots), and a network that loses, delays and
+//! duplicates messages.
 
 mod cell;
 mod client;
@@ -16,7 +17,7 @@ use self::client::LOCK;
 use self::world::{Plan, World};
 use crate::virtual_time::{self, Dice, Report};
 
-/// One run: what came of it, and what follows from all that happened in it.
+/// One run: its report, and a hash of all its events.
 fn run(seed: u64, logs: bool) -> (Report, u64) {
     let mut dice = Dice::new(seed);
     let plan = Plan::draw(&mut dice);
@@ -39,12 +40,13 @@ fn run(seed: u64, logs: bool) -> (Report, u64) {
     })
 }
 
-/// When the faults are over, nothing is left a TTL after all was dropped and all messages have arrived, and the lock can be had.
+/// After the faults, all claims expire: a TTL after all guards were dropped and all messages have
+/// arrived, no node has a claim, and the lock can be acquired.
 async fn afterwards(world: &Arc<World>) {
     world.event(|| "all faults are over".into());
     world.be_calm(true);
     let plan = world.plan;
-    // Nodes may hang, and their clocks may be slow; and who gives back tries so for a TTL.
+    // Nodes may hang, and their clocks may be slow; and a client retries a release for a TTL.
     world.clock.sleep(plan.latest * 2 + plan.ttl * 4).await;
     for cell in 0..plan.nodes {
         let left = world.cell(cell).live(world.clock.now());

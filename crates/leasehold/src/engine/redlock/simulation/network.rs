@@ -1,4 +1,5 @@
-//! What is between a client and a server: messages that are late, lost or doubled, and connections that break.
+//! The network between a client and a server: messages that are late, lost or duplicated, and
+//! connections that break.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,19 +13,20 @@ use super::super::server::{Request, Server};
 use super::world::World;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long a client takes to connect again.
+/// How long a client takes to reconnect.
 const AGAIN: Duration = Duration::from_millis(30);
 
-/// What becomes of one message and its answer.
+/// What happens to one message and its answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
     pub(super) there: Option<Duration>,
     pub(super) back: Option<Duration>,
-    /// It arrives once more, so much later.
+    /// The message arrives a second time, this much later.
     pub(super) doubled: Option<Duration>,
 }
 
-/// A connection that may be up, and which one it is. (Not a `watch`: that wakes those who wait in an order of its own.)
+/// A connection that may be up, and its number. (Not a `watch`: that wakes waiters in an order of
+/// its own.)
 #[derive(Debug, Default)]
 struct Line {
     now: Mutex<(bool, u64)>,
@@ -54,7 +56,7 @@ impl Line {
     }
 }
 
-/// The way of one client to one server.
+/// The connection of one client to one server.
 #[derive(Debug)]
 pub(super) struct Wire {
     world: Arc<World>,
@@ -71,7 +73,7 @@ impl Wire {
         Self { world: Arc::clone(world), client, cell, line }
     }
 
-    /// The connection, as soon as there was one.
+    /// The number of the connection, as soon as there was one.
     async fn live(&self) -> Result<u64> {
         let (up, number) = self.line.until(|(_, number)| number > 0).await;
         if up { Ok(number) } else { Err(self.broken()) }
@@ -91,10 +93,10 @@ impl Wire {
     }
 }
 
-/// Connects, and connects again after each break.
+/// Connects, and reconnects after each break.
 async fn tend(world: Arc<World>, client: usize, cell: usize, line: Arc<Line>, ears: Arc<Ears>) {
     let mut number = 0;
-    // One is kept by us.
+    // One reference is our own.
     while Arc::strong_count(&line) > 1 {
         if world.is_open(client, cell) {
             number += 1;
@@ -107,7 +109,8 @@ async fn tend(world: Arc<World>, client: usize, cell: usize, line: Arc<Line>, ea
     }
 }
 
-/// Carries a request there and its answer back. Nobody stops it: what is on its way arrives.
+/// Carries a request there and its answer back. Nothing cancels it: a message that was sent
+/// arrives.
 async fn carry(world: Arc<World>, client: usize, cell: usize, request: Arc<Request>, tell: oneshot::Sender<Value>) {
     let Fate { there, back, doubled } = world.fate();
     let Some(there) = there else { return };

@@ -1,4 +1,4 @@
-//! The servers, the network and the judge, and what is planned to go wrong.
+//! The servers, the network and the judge, and the planned faults.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,23 +18,23 @@ use crate::clock::{Clock, Moment};
 use crate::engine::EngineUrl;
 use crate::virtual_time::Dice;
 
-/// How a run goes.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) nodes: usize,
     pub(super) clients: usize,
     pub(super) ttl: Duration,
-    /// How long a message takes at most, if it is neither late nor lost.
+    /// The longest time of a message that is neither late nor lost.
     pub(super) pace: Duration,
-    /// How much later one comes that is late.
+    /// The longest delay of a late message.
     pub(super) latest: Duration,
-    /// Of a thousand messages.
+    /// Per thousand messages.
     pub(super) lost: u64,
     pub(super) late: u64,
     pub(super) doubled: u64,
-    /// How many times something happens to a node or a connection.
+    /// How many faults there are, of nodes or connections.
     pub(super) faults: u64,
-    /// Nodes that restart have lost their data, and abstain.
+    /// Nodes restart empty, and start a cool-down.
     pub(super) forgetful: bool,
     pub(super) rounds: u64,
 }
@@ -47,7 +47,7 @@ impl Plan {
             nodes: dice.one_of(&[3, 3, 5]),
             clients: dice.between(2, 4) as usize,
             ttl,
-            // Nodes are waited for for a tenth of the TTL.
+            // A client waits for a node for a tenth of the TTL.
             pace: ttl / dice.one_of(&[1000, 200, 40]),
             latest: ttl * 3 / 2,
             lost: if rough { dice.between(0, 100) } else { 0 },
@@ -59,7 +59,7 @@ impl Plan {
         }
     }
 
-    /// Nothing goes wrong by itself.
+    /// Without random faults.
     pub(super) fn calm(ttl: Duration) -> Self {
         Self {
             nodes: 3,
@@ -77,20 +77,20 @@ impl Plan {
     }
 }
 
-/// All that a run has.
+/// The state of a run.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) clock: Clock,
     pub(super) start: Moment,
     cells: Vec<Mutex<Cell>>,
-    /// Which clients reach no server.
+    /// Which clients are partitioned from all servers.
     parted: Vec<AtomicBool>,
-    /// Rung to break the connection of this client to this server.
+    /// Notified to break the connection of this client to this server.
     cuts: Vec<Vec<Notify>>,
     pub(super) judge: Mutex<Judge>,
     dice: Mutex<Dice>,
-    /// Nothing is lost, late or doubled any more.
+    /// No message is lost, late or duplicated.
     calm: AtomicBool,
 }
 
@@ -136,7 +136,7 @@ impl World {
         Locks::builder().clock(self.clock.clone()).ttl(self.plan.ttl).open_engine(engine)
     }
 
-    /// Throws the dice.
+    /// Draws from the random numbers of the run.
     pub(super) fn draw<T>(&self, throw: impl FnOnce(&mut Dice) -> T) -> T {
         throw(&mut lock(&self.dice))
     }
@@ -149,7 +149,7 @@ impl World {
         lock(&self.judge)
     }
 
-    /// Something happens: who holds now is looked at.
+    /// Records an event, and checks the holders.
     pub(super) fn event(&self, what: impl FnOnce() -> String) {
         self.judge().event(self.clock.now().since(self.start), what);
     }
@@ -178,7 +178,7 @@ impl World {
         self.cell(cell).up && !self.parted[client].load(Ordering::SeqCst)
     }
 
-    /// The client reaches no server, or all of them again.
+    /// Partitions the client from all servers, or ends that.
     pub(super) fn part(&self, client: usize, parted: bool) {
         self.event(|| format!("{client} is {}", if parted { "cut off" } else { "back" }));
         self.parted[client].store(parted, Ordering::SeqCst);
@@ -210,7 +210,7 @@ impl World {
         self.cell(cell).introduce(self.clock.now(), &format!("run-{cell}"))
     }
 
-    /// Comes back when the connection breaks.
+    /// Returns when the connection breaks.
     pub(super) async fn until_cut(&self, client: usize, cell: usize) {
         self.cuts[client][cell].notified().await;
     }
@@ -220,13 +220,13 @@ impl World {
         self.cuts[client][cell].notify_waiters();
     }
 
-    /// The server does nothing for so long, and then goes on.
+    /// The server hangs for this long, and then goes on.
     pub(super) fn hang(&self, cell: usize, lasts: Duration) {
         self.event(|| format!("node {cell} hangs for {lasts:?}"));
         self.cell(cell).hangs_until = self.clock.now().after(lasts);
     }
 
-    /// The server ends, and all its connections do.
+    /// The server stops, and all its connections end.
     pub(super) fn stop(&self, cell: usize) {
         self.cell(cell).up = false;
         for client in 0..self.cuts.len() {
@@ -244,7 +244,7 @@ impl World {
         self.event(|| format!("node {cell} is there again"));
     }
 
-    /// Whatever is planned to go wrong, for so long.
+    /// Runs the planned faults, for this long.
     pub(super) async fn faults(self: Arc<Self>, lasts: Duration) {
         for _ in 0..self.plan.faults {
             let (pause, cell, what, time) = self.draw(|dice| {
