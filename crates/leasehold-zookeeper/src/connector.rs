@@ -80,9 +80,10 @@ impl Connector {
     /// random order.
     ///
     /// # Errors
-    /// [`Error::NoHosts`] if [each was tried](Self::with_fail_eagerly), [`Error::Timeout`] if none
-    /// has opened a session within the session timeout, [`Error::AuthFailed`] at once if one
-    /// refuses the login, [`Error::BadArguments`] if this is no list of servers.
+    /// - [`Error::NoHosts`] if [each was tried](Self::with_fail_eagerly).
+    /// - [`Error::Timeout`] if none has opened a session within the session timeout.
+    /// - [`Error::AuthFailed`] at once if one refuses the login.
+    /// - [`Error::BadArguments`] if this is no list of servers.
     pub async fn connect(self, servers: &str) -> Result<Client> {
         let mut servers = Server::list(servers)?;
         if i32::try_from(self.settings.session_timeout.as_millis()).is_err() {

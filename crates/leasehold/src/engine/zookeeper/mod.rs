@@ -18,11 +18,11 @@
 //!   that it is next long before it is woken.
 //! - **Release.** The node is deleted: one request. One waiter is woken.
 //! - **Token.** The number of the transaction that created the node (czxid). It rises in the order
-//!   of the queue and over all locks, past the end of the folder and of the sequence, and as long
-//!   as the ensemble keeps its data.
+//!   of the queue, and over all locks. It goes on rising past the end of the folder and of the
+//!   sequence, as long as the ensemble keeps its data.
 //! - **Re-entry.** A further claim of an owner shares the position of the first one (a re-entrant
 //!   child node). One transaction creates its node, named after the position and the token of the
-//!   first, and changes the first one's data, so that the waiter behind it looks again.
+//!   first. It also changes the first one's data, so that the waiter behind it looks again.
 //! - **Permits and owners.** When a claim that others may have seen waiting is granted the lock, it
 //!   changes its own node's data; at once if it has permits or an owner. That notifies the waiter
 //!   behind it, which may be compatible, too.
@@ -32,7 +32,7 @@
 //! As long as its session. The leader ends a session that shows no activity for the session's
 //! timeout; our own deadline must come earlier. *An answered request does not show that the leader
 //! knows of our activity.* Followers answer reads without the leader, even when they have just been
-//! partitioned, and report active sessions to the leader only twice a tick. So leases are renewed
+//! partitioned. They report active sessions to the leader only twice a tick. So leases are renewed
 //! by a **write** (a transaction that checks the nodes of all claims), which only the leader can
 //! commit. The deadline does not count from that write, but from the last request that was answered
 //! a quarter of the timeout before it: the leader knew of that one by then
@@ -41,8 +41,9 @@
 //!
 //! A claim's TTL limits the timeout of its session:
 //! - The first three TTLs of a client have sessions of exactly that timeout.
-//! - Claims of further TTLs share the longest session that is not too long and at least half of
-//!   theirs, or one of a power of two seconds ([`sharing`](crate::logic::sharing)).
+//! - Claims of further TTLs share the longest session that is not too long and has at least half of
+//!   their TTL. If there is none, they share one of a power of two seconds
+//!   ([`sharing`](crate::logic::sharing)).
 //! - With `session=own`, each claim has its own session.
 //! - A session that no claim has needed for half a minute is closed, except the one used last.
 //! - A server that allows only shorter sessions gives shorter ones, which are renewed more often.

@@ -119,8 +119,8 @@ pub(super) fn stands(nodes: &[String]) -> Vec<Stand> {
 }
 
 /// Whether a claim's number gives its position. A server counts with 31 bits. When they are used
-/// up, it repeats the last number, with a negative one in between for a node that is created while
-/// another is still being written.
+/// up, it repeats the last number. In between, a node that is created while another is still being
+/// written gets a negative one.
 pub(super) fn is_in_order(stand: &Stand) -> bool {
     (0..i32::MAX).contains(&stand.seq)
 }

@@ -61,7 +61,7 @@ pub(crate) struct LeaseEngine {
     held: Mutex<HashSet<ClaimId>>,
     /// Notified when the first of them acquires: the listening connection is needed again.
     pub(super) holds: Arc<Notify>,
-    /// Notified when a row is remembered: someone must then check whether others write to it.
+    /// Notified when a row is remembered: a task must then check whether others write to it.
     pub(super) kept: Arc<Notify>,
 }
 

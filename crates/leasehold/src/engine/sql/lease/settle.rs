@@ -1,5 +1,5 @@
-//! The basis of a round and its consequences: who of ours has the lock, who is notified, and what
-//! is remembered.
+//! The basis of a round and its consequences: which of our claims has the lock, which callers are
+//! notified, and what is remembered.
 
 use std::sync::Arc;
 

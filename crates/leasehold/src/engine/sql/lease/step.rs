@@ -67,8 +67,8 @@ pub(super) struct Effects {
     pub(super) evicted: Vec<(ClaimId, Arc<str>)>,
     /// Holders that are asked for a release, each with its client.
     pub(super) requested: Vec<(ClaimId, Arc<str>)>,
-    /// The first waiter, with its client, if it must look again sooner than it was told: the lock
-    /// went to a shorter lease.
+    /// The first waiter, with its client, if it must look again sooner than its last answer said:
+    /// the lock went to a shorter lease.
     pub(super) sooner: Option<(ClaimId, Arc<str>)>,
 }
 
