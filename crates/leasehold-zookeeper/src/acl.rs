@@ -1,4 +1,4 @@
-//! Who may do what with a node.
+//! Access control lists of nodes.
 
 use std::borrow::Cow;
 use std::ops::BitOr;
@@ -6,22 +6,22 @@ use std::ops::BitOr;
 use crate::error::Result;
 use crate::jute::{Reader, Writer};
 
-/// What one may do with a node.
+/// The operations that a rule allows on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permission(i32);
 
 impl Permission {
     /// Nothing.
     pub const NONE: Self = Self(0);
-    /// To read its data, and list its children.
+    /// Reading its data, and listing its children.
     pub const READ: Self = Self(1);
-    /// To set its data.
+    /// Setting its data.
     pub const WRITE: Self = Self(2);
-    /// To create children.
+    /// Creating children.
     pub const CREATE: Self = Self(4);
-    /// To delete children.
+    /// Deleting children.
     pub const DELETE: Self = Self(8);
-    /// To set its ACL.
+    /// Setting its ACL.
     pub const ADMIN: Self = Self(16);
     /// Everything.
     pub const ALL: Self = Self(31);
@@ -49,27 +49,28 @@ pub struct Acl {
 }
 
 impl Acl {
-    /// A rule. The scheme says what the id means: `world` and `anyone`, `digest` and `user:hash`, `auth` and nothing for the creator.
+    /// A rule. The scheme gives the meaning of the id: `world` with `anyone`, `digest` with
+    /// `user:hash`, `auth` with an empty id for the creator.
     pub fn new(permission: Permission, scheme: impl Into<String>, id: impl Into<String>) -> Self {
         Self { permission, scheme: Cow::Owned(scheme.into()), id: Cow::Owned(id.into()) }
     }
 
-    /// The same in a constant.
+    /// The same, in a constant.
     pub const fn new_const(permission: Permission, scheme: &'static str, id: &'static str) -> Self {
         Self { permission, scheme: Cow::Borrowed(scheme), id: Cow::Borrowed(id) }
     }
 
-    /// What is allowed.
+    /// The allowed operations.
     pub fn permission(&self) -> Permission {
         self.permission
     }
 
-    /// What the id means.
+    /// The scheme, which gives the meaning of the id.
     pub fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// To whom it is allowed.
+    /// The id of the users to whom the rule applies.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -105,17 +106,17 @@ impl<'a> Acls<'a> {
 }
 
 impl Acls<'static> {
-    /// Everything to everybody.
+    /// Every client may do everything.
     pub const fn anyone_all() -> Self {
         Self(&ANYONE_ALL)
     }
 
-    /// Reading to everybody, and the rest to no user.
+    /// Every client may read, and no user may do the rest.
     pub const fn anyone_read() -> Self {
         Self(&ANYONE_READ)
     }
 
-    /// Everything to the user who creates the node, who must have logged in.
+    /// The user that creates the node may do everything; it must have logged in.
     pub const fn creator_all() -> Self {
         Self(&CREATOR_ALL)
     }

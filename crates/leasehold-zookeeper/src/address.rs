@@ -36,7 +36,7 @@ impl Server {
     }
 }
 
-/// Refuses what no server takes for the path of a node.
+/// Refuses a path that no server accepts for a node.
 pub(crate) fn check(path: &str) -> Result<()> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(Error::BadArguments("a path begins with a slash"));

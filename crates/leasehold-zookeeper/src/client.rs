@@ -1,4 +1,4 @@
-//! A session, as its users have it in hand.
+//! The user's handle on a session.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,8 +19,9 @@ use crate::wire::Header;
 
 /// A session with an ensemble. Clones share it; dropping the last one closes it.
 ///
-/// A request is on its way when its method returns, before its future is polled, and requests are done in the order in which they were
-/// made. Dropping the future does not take the request back.
+/// A method sends its request before it returns, that is, before its future is polled. The server
+/// executes requests in the order in which they were made. Dropping the future does not cancel the
+/// request.
 #[derive(Clone)]
 pub struct Client {
     requests: UnboundedSender<Asked>,
@@ -41,12 +42,12 @@ impl fmt::Debug for Client {
 pub(crate) struct Answer {
     /// The whole frame, or why there is none.
     pub(crate) frame: Result<Vec<u8>>,
-    /// The watch that was asked for, if there is one now.
+    /// The requested watch, if it was set.
     pub(crate) watcher: Option<OneshotWatcher>,
 }
 
 impl Answer {
-    /// Reads what is behind the header.
+    /// Reads the part behind the header.
     pub(crate) fn read<T>(self, read: impl FnOnce(&mut Reader<'_>) -> Result<T>) -> Result<T> {
         let frame = self.frame?;
         read(&mut Reader::new(frame.get(Header::LENGTH..).unwrap_or_default()))
@@ -81,23 +82,24 @@ impl Client {
         self.id
     }
 
-    /// How long the session outlives its client, as the first server has allowed it.
+    /// How long the session outlives its client, as granted by the first server.
     pub fn session_timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// How the session stands.
+    /// The session's state.
     pub fn state(&self) -> SessionState {
         *self.state.borrow()
     }
 
-    /// Tells every change of the state since the session was opened.
+    /// Watches the state: every change since the session was opened.
     pub fn state_watcher(&self) -> StateWatcher {
         StateWatcher::new(self.state.clone())
     }
 
-    /// Counts the changes of the state. A change is counted before it is told, and a lost connection before any event that comes over
-    /// the next one: what was heard while the count stayed the same came over one connection, in order.
+    /// Counts the changes of the state. A change is counted before watchers are notified, and a
+    /// lost connection before any event of the next connection. So events that arrive while the
+    /// count stays the same came over one connection, in order.
     pub fn changes(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.changes)
     }
@@ -107,7 +109,7 @@ impl Client {
         MultiWriter::new(self)
     }
 
-    /// Sends a request now; the answer comes later.
+    /// Sends a request now; the future returns the answer.
     pub(crate) fn send(
         &self,
         frame: Result<Writer>,
@@ -129,7 +131,7 @@ impl Client {
     }
 }
 
-/// Why a request got no answer though its session has ended.
+/// Why a request of an ended session got no answer.
 fn ended(state: SessionState) -> Error {
     if state.is_terminated() { state.error() } else { Error::ClientClosed }
 }

@@ -26,31 +26,32 @@ impl fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// How long the session is to outlive its client; 6 s unless said. The server may allow another:
-    /// [`Client::session_timeout`](crate::Client::session_timeout).
+    /// How long the session should outlive its client; 6 s by default. The server may grant another
+    /// timeout: [`Client::session_timeout`](crate::Client::session_timeout).
     #[must_use]
     pub fn with_session_timeout(mut self, timeout: Duration) -> Self {
         self.settings.session_timeout = timeout;
         self
     }
 
-    /// How long a server may take to accept a connection and open the session, and how long a connected one may say nothing, before
-    /// another is tried. Two thirds of the session timeout unless said, and never more.
+    /// Time limit for a server to accept a connection and open the session, and for a connected
+    /// server to respond, before another one is tried. The default, and the maximum, is two thirds
+    /// of the session timeout.
     #[must_use]
     pub fn with_connection_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connection_timeout = Some(timeout);
         self
     }
 
-    /// Gives up when each server was tried once, instead of trying until the session timeout is over. This is about opening the session
-    /// only, and not about reconnecting.
+    /// Gives up after each server was tried once, instead of trying until the session timeout is
+    /// over. This applies to opening the session only, and not to reconnecting.
     #[must_use]
     pub fn with_fail_eagerly(mut self) -> Self {
         self.settings.fail_eagerly = true;
         self
     }
 
-    /// Logs in, on every connection; `digest` with `user:password` is the common one.
+    /// Logs in, on every connection; `digest` with `user:password` is the usual scheme.
     #[must_use]
     pub fn with_auth(mut self, scheme: &str, secret: &[u8]) -> Self {
         self.settings.logins.push((scheme.to_owned(), secret.to_owned()));
@@ -65,8 +66,9 @@ impl Connector {
         self
     }
 
-    /// Speaks TLS with all servers. The configuration says whom to trust, which certificate to show, and whose cryptography is used; the
-    /// name that a server's certificate must have is that of the list of servers.
+    /// Uses TLS with all servers. The configuration has the trusted authorities, our own
+    /// certificate and the crypto provider. A server's certificate must have the server's name in
+    /// the list of servers.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn with_tls(mut self, config: std::sync::Arc<tokio_rustls::rustls::ClientConfig>) -> Self {
@@ -74,11 +76,14 @@ impl Connector {
         self
     }
 
-    /// Opens a session with the servers of a list such as `zk1:2181,zk2:2181`, which are tried in random order.
+    /// Opens a session with the servers of a list such as `zk1:2181,zk2:2181`, which are tried in
+    /// random order.
     ///
     /// # Errors
-    /// [`Error::NoHosts`] if [each was tried](Self::with_fail_eagerly), [`Error::Timeout`] if none has opened a session within the
-    /// session timeout, [`Error::AuthFailed`] at once if one refuses the login, [`Error::BadArguments`] if this is no list of servers.
+    /// - [`Error::NoHosts`] if [each was tried](Self::with_fail_eagerly).
+    /// - [`Error::Timeout`] if none has opened a session within the session timeout.
+    /// - [`Error::AuthFailed`] at once if one refuses the login.
+    /// - [`Error::BadArguments`] if this is no list of servers.
     pub async fn connect(self, servers: &str) -> Result<Client> {
         let mut servers = Server::list(servers)?;
         if i32::try_from(self.settings.session_timeout.as_millis()).is_err() {

@@ -1,10 +1,10 @@
-//! What a new node is like.
+//! Options of a new node.
 
 use std::fmt;
 
 use crate::acl::Acls;
 
-/// How long a node stays, and whether the server numbers it.
+/// How long a node exists, and whether the server numbers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateMode {
     /// Until a client deletes it.
@@ -20,7 +20,7 @@ pub enum CreateMode {
 }
 
 impl CreateMode {
-    /// With these rules for who may do what.
+    /// Adds the access rules.
     pub const fn with_acls(self, acls: Acls<'_>) -> CreateOptions<'_> {
         CreateOptions { mode: self, acls }
     }
@@ -40,14 +40,15 @@ impl CreateMode {
     }
 }
 
-/// Everything about a new node but its path and data.
+/// Everything about a new node except its path and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateOptions<'a> {
     pub(crate) mode: CreateMode,
     pub(crate) acls: Acls<'a>,
 }
 
-/// The number that the server has appended to a name; it is shown as in the name. For other nodes it is -1.
+/// The number that the server appended to a name, displayed as in the name. For other nodes it is
+/// -1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CreateSequence(pub(crate) i64);
 

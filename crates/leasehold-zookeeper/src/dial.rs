@@ -10,20 +10,20 @@ use tokio::net::{TcpStream, lookup_host};
 use crate::address::Server;
 use crate::random;
 
-/// What a connection is, below the protocol.
+/// A byte stream below the protocol.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// Makes connections.
+/// Opens connections.
 pub(crate) trait Dial: Send + Sync + 'static {
     type Stream: Stream + 'static;
 
-    /// Connects to a server; how long that may take is the caller's matter.
+    /// Connects to a server; the caller limits the time.
     fn dial(&self, server: &Server) -> impl Future<Output = io::Result<Self::Stream>> + Send;
 }
 
-/// TCP, and TLS above it if that was asked for.
+/// TCP, with TLS above it if configured.
 #[derive(Clone, Default)]
 pub(crate) struct Tcp {
     #[cfg(feature = "tls")]
@@ -35,7 +35,7 @@ impl Dial for Tcp {
 
     async fn dial(&self, server: &Server) -> io::Result<Self::Stream> {
         let stream = connect(server).await?;
-        // A request is not kept back until the one before it was answered.
+        // A request must not wait until the one before it was answered.
         stream.set_nodelay(true)?;
         #[cfg(feature = "tls")]
         if let Some(config) = &self.tls {
@@ -49,7 +49,8 @@ impl Dial for Tcp {
     }
 }
 
-/// Connects to one of the addresses that a name stands for. It begins with a random one: if that hangs, the next attempt may begin with another.
+/// Connects to one of the addresses of a name, starting with a random one: if that address hangs,
+/// the next attempt may start with another.
 async fn connect(server: &Server) -> io::Result<TcpStream> {
     let mut addresses: Vec<SocketAddr> = lookup_host((server.host.as_str(), server.port)).await?.collect();
     random::shuffle(&mut addresses);

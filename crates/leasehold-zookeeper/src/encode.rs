@@ -1,4 +1,4 @@
-//! What requests about one node are made of.
+//! The parts of requests about one node.
 
 use crate::address;
 use crate::create::CreateOptions;
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::jute::Writer;
 use crate::wire;
 
-/// A request that has a path and, for some, says whether to watch it.
+/// A request that has a path and, for some, whether to watch it.
 pub(crate) fn about(op: i32, path: &str, watch: Option<bool>) -> Result<Writer> {
     address::check(path)?;
     let mut writer = wire::request(op);

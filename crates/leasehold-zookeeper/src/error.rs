@@ -1,4 +1,4 @@
-//! What can go wrong.
+//! Errors.
 
 use std::fmt;
 
@@ -10,7 +10,8 @@ pub enum Error {
     NoHosts,
     /// No session was opened within its own timeout.
     Timeout,
-    /// The connection broke before the answer came: the server may have done what was asked, or not.
+    /// The connection broke before the answer arrived: the server may have executed the request, or
+    /// not.
     ConnectionLoss,
     /// The session is over; the servers delete its ephemeral nodes.
     SessionExpired,
@@ -20,9 +21,9 @@ pub enum Error {
     ClientClosed,
     /// The server refused the login, or demands one.
     AuthFailed,
-    /// An argument that no server would take.
+    /// An argument that no server accepts.
     BadArguments(&'static str),
-    /// The server sent what the protocol does not allow.
+    /// The server sent bytes that the protocol does not allow.
     Malformed(&'static str),
     /// The node, or its parent, does not exist.
     NoNode,
@@ -36,28 +37,28 @@ pub enum Error {
     NoAuth,
     /// The ACL is empty, malformed, or needs a login.
     InvalidAcl,
-    /// An ephemeral node has no children.
+    /// An ephemeral node cannot have children.
     NoChildrenForEphemerals,
-    /// The server has lost its majority and takes no writes.
+    /// The server has lost its majority and accepts no writes.
     NotReadOnly,
     /// There is no such watch.
     NoWatcher,
     /// The quota of a node above is used up.
     QuotaExceeded,
-    /// The server has too much to do.
+    /// The server is overloaded.
     Throttled,
-    /// The server could not read the request.
+    /// The server could not parse the request.
     MarshallingError,
     /// The server does not know this request.
     Unimplemented,
     /// A part of a transaction was not tried, because another part failed.
     RuntimeInconsistent,
-    /// Another code of the server.
+    /// Another error code of the server.
     Code(i32),
 }
 
 impl Error {
-    /// The error that a server means by a code other than 0.
+    /// The error for a server's code other than 0.
     pub(crate) fn from_code(code: i32) -> Self {
         match code {
             -2 => Self::RuntimeInconsistent,
@@ -84,7 +85,7 @@ impl Error {
         }
     }
 
-    /// Whether the session is over with this.
+    /// Whether this error ends the session.
     pub(crate) fn ends_session(&self) -> bool {
         matches!(self, Self::SessionExpired | Self::AuthFailed | Self::ClientClosed)
     }
@@ -123,5 +124,5 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What a request gives.
+/// The result of a request.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,14 +1,14 @@
-//! Jute, ZooKeeper's encoding: big-endian numbers, and buffers with their length before them.
+//! Jute, ZooKeeper's encoding: big-endian numbers, and buffers preceded by their length.
 
 use crate::error::{Error, Result};
 
-/// Writes one frame: its length, and then what is in it.
+/// Writes one frame: its length, then its content.
 #[derive(Debug)]
 pub(crate) struct Writer(Vec<u8>);
 
 impl Writer {
     pub(crate) fn new() -> Self {
-        // The length of the frame is known at its end.
+        // Filled in when the frame is complete.
         Self(vec![0; 4])
     }
 
@@ -24,7 +24,8 @@ impl Writer {
         self.0.push(u8::from(value));
     }
 
-    /// A length or a number of things. No server takes a frame of 2 GiB, so that the number may be wrong then.
+    /// A length or a number of items. Too large a number may be wrong: no server accepts a frame of
+    /// 2 GiB.
     pub(crate) fn count(&mut self, count: usize) {
         self.int(i32::try_from(count).unwrap_or(i32::MAX));
     }
@@ -43,7 +44,7 @@ impl Writer {
         texts.for_each(|text| self.text(text));
     }
 
-    /// What was written so far, without the frame's length.
+    /// The bytes written so far, without the frame's length.
     #[cfg(test)]
     pub(crate) fn into_body(self) -> Vec<u8> {
         self.0[4..].to_vec()
@@ -56,13 +57,13 @@ impl Writer {
         self.0
     }
 
-    /// Appends what another writer has, without the length of its frame.
+    /// Appends the content of another writer, without its length.
     pub(crate) fn append(&mut self, other: &Self) {
         self.0.extend_from_slice(&other.0[4..]);
     }
 }
 
-/// Reads what a frame has in it. It never panics, whatever the bytes are.
+/// Reads the content of a frame. It never panics, whatever the bytes are.
 #[derive(Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 
@@ -93,7 +94,7 @@ impl<'a> Reader<'a> {
         self.array::<1>().map(|[byte]| byte != 0)
     }
 
-    /// A number of things; -1 stands for none at all.
+    /// A number of items; -1 stands for no list.
     pub(crate) fn count(&mut self) -> Result<usize> {
         match self.int()? {
             -1 => Ok(0),
@@ -112,10 +113,11 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(self.buffer()?).map_err(|_| Error::Malformed("a text is not UTF-8"))
     }
 
-    /// Several things, each of which `read` reads.
+    /// A list whose items `read` reads.
     pub(crate) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
         let count = self.count()?;
-        // Each takes four bytes at least: what the server claims does not decide how much memory is taken.
+        // Each item takes four bytes at least: the server's count alone does not decide how much
+        // memory is allocated.
         let mut list = Vec::with_capacity(count.min(self.0.len() / 4));
         for _ in 0..count {
             list.push(read(self)?);

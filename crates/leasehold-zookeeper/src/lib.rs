@@ -1,7 +1,7 @@
 //! A small asynchronous [ZooKeeper](https://zookeeper.apache.org) client for tokio.
 //!
-//! It has what the `leasehold` locks need of ZooKeeper 3.5 and later: nodes of all kinds, one-shot watches that survive a reconnect,
-//! transactions, ACLs, logins and TLS.
+//! It has what the `leasehold` locks need of ZooKeeper 3.5 and later: nodes of all kinds, one-shot
+//! watches that survive a reconnect, transactions, ACLs, logins and TLS.
 //!
 //! ```no_run
 //! use leasehold_zookeeper::{Acls, Client, CreateMode};
@@ -15,24 +15,31 @@
 //! # }
 //! ```
 //!
-//! - **A request is on its way when its method returns**, and requests are answered in their order; what is asked at once is written at
-//!   once. Nagle's algorithm is off.
-//! - **A lost connection is told as it is.** What was sent and not answered fails with [`Error::ConnectionLoss`]: the server may have
-//!   done it. What is asked meanwhile waits for the next connection, or for the end of the session.
-//! - **A session goes to another server** when its own says nothing, with its watches and logins. When it is over,
-//!   everything that waits hears of it.
-//! - **Every future may be dropped at any time**, and every watcher; a dropped watcher is removed at the server, too.
-//! - **TLS is the caller's configuration** (feature `tls`): a `rustls::ClientConfig` says whom to trust, and whose cryptography is
-//!   used. This crate chooses none, and never touches the provider of the process.
-//! - **No byte of a server makes it panic**, and frames above 16 MiB are refused.
+//! - **A method sends its request before it returns.** The server answers requests in their order.
+//!   Requests made together are written together; Nagle's algorithm is off.
+//! - **A lost connection is reported.** Unanswered requests fail with [`Error::ConnectionLoss`]:
+//!   the server may have executed them. New requests wait for the next connection, or for the end
+//!   of the session.
+//! - **A session moves to another server** when its own is unresponsive, with its watches and
+//!   logins. When the session ends, all pending requests and watchers are notified.
+//! - **Every future may be dropped at any time**, and every watcher; a dropped watcher is removed
+//!   at the server, too.
+//! - **The caller configures TLS** (feature `tls`): a `rustls::ClientConfig` has the trusted
+//!   authorities and the crypto provider. This crate chooses no provider, and never touches the one
+//!   of the process.
+//! - **No bytes from a server cause a panic**, and frames above 16 MiB are refused.
 //!
 //! # Why another client
-//! We had used `zookeeper-client` 0.11. Its `tls` feature builds aws-lc, in C, beside whatever cryptography the program has, and needs a
-//! provider for the whole process; it leaves Nagle's algorithm on, so that the second of two requests waits for the answer to the first;
-//! the future of its `StateWatcher` must not be dropped while it waits; and it brings some 40 crates, several of them in a second version.
+//! `leasehold` used `zookeeper-client` 0.11 before:
+//! - Its `tls` feature builds aws-lc, in C, in addition to the program's own crypto provider, and
+//!   needs a provider for the whole process.
+//! - It leaves Nagle's algorithm on, so that the second of two requests waits for the answer to the
+//!   first.
+//! - The future of its `StateWatcher` must not be dropped while it waits.
+//! - It brings some 40 crates, several of them in a second version.
 //!
 //! # Features
-//! | | |
+//! | feature | adds |
 //! |---|---|
 //! | `tls` | `Connector::with_tls` |
 //! | `sasl` | `Connector::with_sasl`: DIGEST-MD5 |

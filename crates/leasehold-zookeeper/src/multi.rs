@@ -1,4 +1,4 @@
-//! Transactions: several writes, all of which are done or none.
+//! Transactions: several writes, all of which are executed or none.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::jute::{Reader, Writer};
 use crate::types::Stat;
 use crate::wire::{self, op};
 
-/// A transaction that is being put together.
+/// A transaction under construction.
 #[derive(Debug)]
 pub struct MultiWriter<'a> {
     client: &'a Client,
@@ -20,7 +20,7 @@ pub struct MultiWriter<'a> {
     count: usize,
 }
 
-/// What one part of a transaction gave.
+/// The result of one part of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MultiWriteResult {
@@ -36,24 +36,24 @@ pub enum MultiWriteResult {
     },
     /// The data is set.
     SetData {
-        /// What is known of the node now; its `num_children` counts what earlier parts have created.
+        /// The node's stat now; its `num_children` includes nodes created by earlier parts.
         stat: Stat,
     },
 }
 
-/// Why nothing of a transaction was done, or may not have been.
+/// Why a transaction failed; see the variants for its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MultiWriteError {
-    /// The transaction as a whole failed; if the connection was lost, it may have been done.
+    /// The transaction as a whole failed; if the connection was lost, it may have been executed.
     RequestFailed {
-        /// Why.
+        /// The cause.
         source: Error,
     },
-    /// One part could not be done, and so nothing was.
+    /// One part failed, and so the transaction had no effect.
     OperationFailed {
         /// Which part, counted from 0.
         index: usize,
-        /// Why.
+        /// The cause.
         source: Error,
     },
 }
@@ -103,7 +103,7 @@ impl<'a> MultiWriter<'a> {
         Ok(())
     }
 
-    /// Only if this node has this version; -1 stands for any.
+    /// Requires that this node has this version; -1 stands for any.
     ///
     /// # Errors
     /// [`Error::BadArguments`]
@@ -141,7 +141,8 @@ impl<'a> MultiWriter<'a> {
         self.add(op::DELETE, |part| write_delete(part, path, version))
     }
 
-    /// Has all of it done, and begins anew; the answer has one result for each part, in their order.
+    /// Sends the transaction, and starts an empty one. The answer has one result for each part, in
+    /// their order.
     pub fn commit(&mut self) -> impl Future<Output = Result<Vec<MultiWriteResult>, MultiWriteError>> + Send + use<> {
         let (parts, count) = (std::mem::replace(&mut self.parts, Writer::new()), std::mem::take(&mut self.count));
         let mut request = wire::request(op::MULTI);
@@ -179,7 +180,8 @@ fn results(reader: &mut Reader<'_>, count: usize) -> Result<Vec<MultiWriteResult
             _ => return Err(Error::Malformed("an unknown part of a transaction").into()),
         }
     }
-    // The parts before the one that failed have code 0, and those behind it that another failed.
+    // The parts before the failed one have code 0, and those behind it the code for another part's
+    // failure.
     if let Some(index) = codes.iter().position(|code| *code != 0) {
         return Err(MultiWriteError::OperationFailed { index, source: Error::from_code(codes[index]) });
     }

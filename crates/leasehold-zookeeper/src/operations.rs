@@ -1,4 +1,4 @@
-//! The requests that are about one node.
+//! The requests about one node.
 
 use crate::acl::Acl;
 use crate::address;
@@ -11,13 +11,13 @@ use crate::types::Stat;
 use crate::watch::OneshotWatcher;
 use crate::wire::op;
 
-/// The node in which servers keep what the ensemble is made of.
+/// The node in which servers keep the ensemble's configuration.
 const CONFIG: &str = "/zookeeper/config";
 
 const UNWATCHED: Error = Error::Malformed("a watch was asked for, and there is none");
 
 impl Client {
-    /// Creates a node. The number is that at the end of its name, if the server numbers it.
+    /// Creates a node. The number is the end of its name, if the server numbers it.
     pub fn create(
         &self,
         path: &str,
@@ -41,12 +41,13 @@ impl Client {
         }
     }
 
-    /// Creates a node without data, and the parents that it lacks, all with these options.
+    /// Creates a node without data, and its missing parents, all with these options.
     ///
     /// # Errors
-    /// As [`create`](Self::create); that a node exists already is none.
+    /// As [`create`](Self::create); an existing node is no error.
     pub async fn mkdir(&self, path: &str, options: &CreateOptions<'_>) -> Result<()> {
-        // From the node upwards, since one may lack the right to create what is there already.
+        // From the node upwards, since a client may lack the right to create a node that exists
+        // already.
         let mut missing = vec![path];
         while let Some(path) = missing.last() {
             match self.create(path, b"", options).await {
@@ -81,7 +82,8 @@ impl Client {
         async move { answer.await.read(|reader| Ok((reader.buffer()?.to_vec(), Stat::read(reader)?))) }
     }
 
-    /// Reads a node's data, and watches for its being set or deleted. Where there is no node, no watch is left behind.
+    /// Reads a node's data, and watches for the node's change or deletion. If the node does not
+    /// exist, no watch is left.
     pub fn get_and_watch_data(
         &self,
         path: &str,
@@ -96,7 +98,7 @@ impl Client {
         }
     }
 
-    /// Whether a node exists, and what is known of it.
+    /// The stat of a node, if it exists.
     pub fn check_stat(&self, path: &str) -> impl Future<Output = Result<Option<Stat>>> + Send + use<> {
         let answer = self.send(about(op::EXISTS, path, Some(false)), None);
         async move {
@@ -107,7 +109,7 @@ impl Client {
         }
     }
 
-    /// The same, and watches for its being created, set or deleted.
+    /// The same, and watches for the node's creation, change or deletion.
     pub fn check_and_watch_stat(
         &self,
         path: &str,
@@ -131,7 +133,8 @@ impl Client {
         async move { answer.await.read(|reader| reader.texts()) }
     }
 
-    /// The same, and watches for a child's being created or deleted, and for the node's being deleted.
+    /// The same, and watches for the creation and deletion of children, and for the node's own
+    /// deletion.
     pub fn list_and_watch_children(
         &self,
         path: &str,
@@ -145,25 +148,25 @@ impl Client {
         }
     }
 
-    /// The names of a node's children, and what is known of the node itself.
+    /// The names of a node's children, and the node's stat.
     pub fn get_children(&self, path: &str) -> impl Future<Output = Result<(Vec<String>, Stat)>> + Send + use<> {
         let answer = self.send(about(op::GET_CHILDREN_AND_STAT, path, Some(false)), None);
         async move { answer.await.read(|reader| Ok((reader.texts()?, Stat::read(reader)?))) }
     }
 
-    /// Who may do what with a node.
+    /// The access rules of a node.
     pub fn get_acl(&self, path: &str) -> impl Future<Output = Result<(Vec<Acl>, Stat)>> + Send + use<> {
         let answer = self.send(about(op::GET_ACL, path, None), None);
         async move { answer.await.read(|reader| Ok((reader.list(Acl::read)?, Stat::read(reader)?))) }
     }
 
-    /// Has the server catch up with the leader before it answers what is asked after this.
+    /// Makes the server catch up with the leader before it answers later requests.
     pub fn sync(&self, path: &str) -> impl Future<Output = Result<()>> + Send + use<> {
         let answer = self.send(about(op::SYNC, path, None), None);
         async move { answer.await.read(|_| Ok(())) }
     }
 
-    /// What the ensemble is made of, as it says itself.
+    /// The ensemble's own configuration.
     pub fn get_config(&self) -> impl Future<Output = Result<(Vec<u8>, Stat)>> + Send + use<> {
         self.get_data(CONFIG)
     }

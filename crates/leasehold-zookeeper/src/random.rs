@@ -1,8 +1,9 @@
-//! A little chance.
+//! Random numbers.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Random bits. The standard library keys its maps with numbers of the system, which differ from process to process and call to call.
+/// Random bits. The standard library keys its maps with random numbers from the system, which
+/// differ from process to process and call to call.
 pub(crate) fn bits() -> u64 {
     RandomState::new().build_hasher().finish()
 }

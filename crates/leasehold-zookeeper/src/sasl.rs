@@ -1,4 +1,5 @@
-//! SASL DIGEST-MD5 (RFC 2831), as ZooKeeper's servers speak it: `qop=auth`, one round, and the server's proof at its end.
+//! SASL DIGEST-MD5 (RFC 2831), as ZooKeeper's servers use it: `qop=auth`, one round, and the
+//! server's proof at the end.
 
 use std::fmt;
 
@@ -19,7 +20,7 @@ pub struct SaslOptions {
 }
 
 impl SaslOptions {
-    /// By DIGEST-MD5.
+    /// A login by DIGEST-MD5.
     pub fn digest_md5(user: impl Into<String>, password: impl Into<String>) -> Self {
         Self { user: user.into(), password: password.into() }
     }
@@ -31,22 +32,22 @@ impl fmt::Debug for SaslOptions {
     }
 }
 
-/// One login's dialogue.
+/// The exchange of one login.
 #[derive(Debug)]
 pub(crate) struct Dialogue {
     options: SaslOptions,
     cnonce: String,
-    /// What the server must answer, once that is known.
+    /// The answer that the server must give, once that is known.
     proof: Option<String>,
 }
 
 impl Dialogue {
     pub(crate) fn new(options: SaslOptions) -> Self {
-        // It differs each time, so that no server can choose what is hashed.
+        // It differs each time, so that no server can choose the hashed bytes.
         Self { options, cnonce: format!("{:016x}{:016x}", bits(), bits()), proof: None }
     }
 
-    /// What to say to a challenge; `None` at the end.
+    /// The response to a challenge; `None` at the end.
     ///
     /// # Errors
     /// [`Error::AuthFailed`] if the server does not prove that it knows the password.
@@ -80,7 +81,7 @@ impl Dialogue {
         Ok(Some(said.into_bytes()))
     }
 
-    /// The hash of who one is, for this dialogue.
+    /// The hash of the user and password, for this exchange.
     fn key(&self, realm: &str, nonce: &str) -> String {
         let mut secret = Md5::new();
         for (at, part) in [&self.options.user, realm, &self.options.password].into_iter().enumerate() {
@@ -96,7 +97,7 @@ impl Dialogue {
     }
 }
 
-/// Texts that ISO 8859-1 has are hashed in it, and others in UTF-8.
+/// Texts that fit in ISO 8859-1 are hashed in it, and others in UTF-8.
 fn latin(text: &str) -> Vec<u8> {
     let latin: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(u32::from(c)).ok()).collect();
     latin.unwrap_or_else(|| text.as_bytes().to_vec())
@@ -139,7 +140,7 @@ fn fields(text: &str) -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
-    /// The example of RFC 2831, but for the service that is named.
+    /// The example of RFC 2831, except for the service name.
     #[test]
     fn a_challenge_is_answered_and_the_proof_is_checked() {
         let mut dialogue = Dialogue::new(SaslOptions::digest_md5("chris", "secret"));

@@ -1,4 +1,4 @@
-//! What servers tell of nodes and of a session.
+//! Data that servers report on nodes and on a session.
 
 use std::fmt;
 
@@ -21,12 +21,12 @@ impl fmt::Debug for SessionId {
     }
 }
 
-/// How a session stands.
+/// The state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionState {
-    /// There is no connection just now.
+    /// There is no connection at present.
     Disconnected,
-    /// A server answers.
+    /// A server is connected and responds.
     SyncConnected,
     /// The server refused the login; the session is over.
     AuthFailed,
@@ -42,7 +42,7 @@ impl SessionState {
         matches!(self, Self::AuthFailed | Self::Expired | Self::Closed)
     }
 
-    /// What a request is told in this state.
+    /// The error of a request in this state.
     pub(crate) fn error(self) -> Error {
         match self {
             Self::Disconnected | Self::SyncConnected => Error::ConnectionLoss,
@@ -53,10 +53,10 @@ impl SessionState {
     }
 }
 
-/// What a watch tells.
+/// The kind of a watch's event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
-    /// The session is over. One-shot watches are told nothing of lost connections.
+    /// The session is over. One-shot watches report no lost connections.
     Session,
     /// The node was created.
     NodeCreated,
@@ -80,28 +80,28 @@ impl EventType {
     }
 }
 
-/// An event that a watch tells.
+/// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WatchedEvent {
-    /// What has happened.
+    /// The kind of event.
     pub event_type: EventType,
-    /// How the session stands.
+    /// The session's state.
     pub session_state: SessionState,
-    /// To which node; empty if the session is over.
+    /// The path of the node; empty if the session is over.
     pub path: String,
 }
 
-/// What a server knows of a node beside its data.
+/// A server's information on a node, other than its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// The transaction that created it.
     pub czxid: i64,
-    /// The transaction that set its data last.
+    /// The transaction that last set its data.
     pub mzxid: i64,
     /// When it was created, in milliseconds since 1970 by the leader's clock.
     pub ctime: i64,
-    /// When its data was set last.
+    /// When its data was last set.
     pub mtime: i64,
     /// How often its data was set.
     pub version: i32,
@@ -115,7 +115,7 @@ pub struct Stat {
     pub data_length: i32,
     /// How many children it has.
     pub num_children: i32,
-    /// The transaction that changed its list of children last.
+    /// The transaction that last changed its list of children.
     pub pzxid: i64,
 }
 

@@ -1,4 +1,4 @@
-//! Waiting for what happens to a node, or to the session.
+//! Waiting for events of a node, or of the session.
 
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::{oneshot, watch};
@@ -6,17 +6,17 @@ use tokio::sync::{oneshot, watch};
 use crate::session::{Asked, Interest};
 use crate::types::{EventType, SessionState, WatchedEvent};
 
-/// A watch on one node, which tells one event.
+/// A watch on one node, which reports one event.
 ///
-/// It survives reconnects: the next server tells what has happened meanwhile. Dropping it removes it, at the server too unless another
-/// watcher of this client needs the same.
+/// It survives reconnects: the next server reports what has happened meanwhile. Dropping it removes
+/// it. It is removed at the server, too, unless another watcher of this client needs the same.
 #[derive(Debug)]
 pub struct OneshotWatcher {
     event: oneshot::Receiver<WatchedEvent>,
     interest: Interest,
     path: String,
     session: WeakUnboundedSender<Asked>,
-    /// How the session stands; read only when it is over.
+    /// The session's state; read only when the session is over.
     state: watch::Receiver<SessionState>,
     told: bool,
 }
@@ -56,7 +56,7 @@ impl Drop for OneshotWatcher {
     }
 }
 
-/// Tells how a session stands. Any of its futures may be dropped at any time.
+/// Watches a session's state. Any of its futures may be dropped at any time.
 #[derive(Clone, Debug)]
 pub struct StateWatcher(watch::Receiver<SessionState>);
 
@@ -65,8 +65,9 @@ impl StateWatcher {
         Self(state)
     }
 
-    /// Waits until the state has changed since the last call, or since the session was opened, and gives the newest. Short states in between may be left out. After the
-    /// end of the session, which is told once, it waits for ever.
+    /// Waits until the state has changed since the last call, or since the session was opened, and
+    /// returns the newest state. It may skip short states in between. After it has reported the end
+    /// of the session once, it waits for ever.
     pub async fn changed(&mut self) -> SessionState {
         match self.0.changed().await {
             Ok(()) => *self.0.borrow_and_update(),
@@ -74,7 +75,7 @@ impl StateWatcher {
         }
     }
 
-    /// The state of now; [`changed`](Self::changed) tells it all the same.
+    /// The state at present; [`changed`](Self::changed) still reports it.
     pub fn peek_state(&self) -> SessionState {
         *self.0.borrow()
     }

@@ -3,14 +3,14 @@
 use crate::error::{Error, Result};
 use crate::jute::{Reader, Writer};
 
-/// The longest frame that is taken from a server. A server refuses a node's data above 1 MiB unless it was told otherwise, and a list of
-/// children is rarely longer.
+/// The longest frame accepted from a server. By default a server refuses a node's data above 1 MiB,
+/// and a list of children is rarely longer.
 pub(crate) const MAX_FRAME: usize = 16 * 1024 * 1024;
 
-/// How long a packet of watches may become: far enough below the 128 KiB that the reference client allows itself.
+/// The maximum size of a packet of watches: well below the reference client's own limit of 128 KiB.
 const MAX_WATCHES: usize = 100 * 1024;
 
-/// Requests, by the servers' numbers for them.
+/// The servers' numbers for requests.
 pub(crate) mod op {
     pub(crate) const CREATE: i32 = 1;
     pub(crate) const DELETE: i32 = 2;
@@ -33,11 +33,11 @@ pub(crate) mod op {
     #[cfg(feature = "sasl")]
     pub(crate) const SASL: i32 = 102;
     pub(crate) const CLOSE_SESSION: i32 = -11;
-    /// A part of a transaction that failed, in its answer.
+    /// A failed part of a transaction, in its answer.
     pub(crate) const ERROR: i32 = -1;
 }
 
-/// The numbers of packets that stand outside the order of requests and answers.
+/// The numbers of packets outside the order of requests and answers.
 pub(crate) mod xid {
     pub(crate) const EVENT: i32 = -1;
     pub(crate) const PING: i32 = -2;
@@ -45,7 +45,7 @@ pub(crate) mod xid {
     pub(crate) const SET_WATCHES: i32 = -8;
 }
 
-/// A request whose number is not known yet.
+/// A request that has no number yet.
 pub(crate) fn request(op: i32) -> Writer {
     numbered(0, op)
 }
@@ -57,14 +57,14 @@ pub(crate) fn numbered(xid: i32, op: i32) -> Writer {
     writer
 }
 
-/// Gives a finished request its number.
+/// Sets the number of a finished request.
 pub(crate) fn set_xid(frame: &mut [u8], xid: i32) {
     if let Some(place) = frame.get_mut(4..8) {
         place.copy_from_slice(&xid.to_be_bytes());
     }
 }
 
-/// What is in front of every answer.
+/// The header of every answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub(crate) xid: i32,
@@ -80,7 +80,7 @@ impl Header {
     }
 }
 
-/// The first packet: a new session, or an earlier one.
+/// The first packet: opens a new session, or resumes an earlier one.
 pub(crate) fn connect(last_zxid: i64, timeout_ms: i32, id: i64, password: &[u8]) -> Vec<u8> {
     let mut writer = Writer::new();
     writer.int(0);
@@ -88,7 +88,7 @@ pub(crate) fn connect(last_zxid: i64, timeout_ms: i32, id: i64, password: &[u8])
     writer.int(timeout_ms);
     writer.long(id);
     writer.buffer(password);
-    // A server that has lost its majority is of no use.
+    // Refuses a server that has lost its majority.
     writer.flag(false);
     writer.finish()
 }
@@ -126,10 +126,11 @@ pub(crate) fn auth(scheme: &str, secret: &[u8]) -> Vec<u8> {
     writer.finish()
 }
 
-/// The paths that are watched: for their data, for being created, for their children.
+/// The watched paths: for their data, for their creation, for their children.
 pub(crate) type Watched<'a> = [Vec<&'a str>; 3];
 
-/// All watches once more, after a reconnect: the server tells what has happened since `last_zxid`, and watches the rest.
+/// Sets all watches again, after a reconnect: the server reports what has happened since
+/// `last_zxid`, and watches the rest.
 pub(crate) fn set_watches(last_zxid: i64, watched: &Watched<'_>) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let (mut part, mut length) = (Watched::default(), 0);

@@ -1,4 +1,4 @@
-//! What has come and was not read yet, and what is to be sent.
+//! Buffers for bytes that are received and not read yet, and for bytes to send.
 
 use std::io;
 
@@ -9,19 +9,19 @@ use crate::wire::MAX_FRAME;
 
 /// How much is read at once, at least.
 const CHUNK: usize = 8 * 1024;
-/// A buffer that has become larger than this is not kept.
+/// A buffer that has grown beyond this is not kept.
 const KEPT: usize = 256 * 1024;
 
 /// Bytes from the server.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    /// What is before this has been taken.
+    /// The bytes before this have been read.
     start: usize,
 }
 
 impl Inbox {
-    /// Waits for more. It may be dropped while it waits.
+    /// Waits for more. Its future may be dropped at any time.
     pub(super) async fn fill(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
         if self.start == self.bytes.len() {
             self.bytes.clear();
@@ -39,7 +39,7 @@ impl Inbox {
         }
     }
 
-    /// The next frame, without its length, if all of it is there.
+    /// The next frame, without its length, if it is complete.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>> {
         let rest = &self.bytes[self.start..];
         let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
@@ -54,13 +54,14 @@ impl Inbox {
     }
 }
 
-/// Bytes to the server: what is asked while others are still to be written goes with them.
+/// Bytes to the server: requests made while earlier ones are still unwritten are written together
+/// with them.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     bytes: Vec<u8>,
-    /// What is before this was written.
+    /// The bytes before this were written.
     start: usize,
-    /// What was written may still be kept back by TLS.
+    /// Whether TLS may still hold back written bytes.
     unflushed: bool,
 }
 
@@ -78,7 +79,7 @@ impl Outbox {
         self.unflushed || self.len() > 0
     }
 
-    /// Writes a part of it, or flushes what was written. It may be dropped while it waits.
+    /// Writes a part of it, or flushes what was written. Its future may be dropped at any time.
     pub(super) async fn step(&mut self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
         if self.len() == 0 {
             writer.flush().await?;

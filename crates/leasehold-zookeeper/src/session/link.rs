@@ -1,4 +1,4 @@
-//! One connection: its two buffers, and what waits for an answer on it.
+//! One connection: its two buffers, and the requests that wait for an answer on it.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -18,14 +18,14 @@ use crate::wire::{self, op, xid};
 
 /// How many requests are taken at once.
 const BATCH: usize = 64;
-/// While more than this is not written yet, no request is taken.
+/// While more than this is unwritten, no request is taken.
 const UNSENT: usize = 1024 * 1024;
 
-/// Where requests come from.
+/// The source of requests.
 #[derive(Debug)]
 pub(super) struct Intake {
     asked: UnboundedReceiver<Asked>,
-    /// What was taken, and is not done yet.
+    /// Messages that were taken, and are not processed yet.
     pub(super) batch: Vec<Asked>,
     /// Whether more may come on this connection.
     pub(super) open: bool,
@@ -36,7 +36,7 @@ impl Intake {
         Self { asked, batch: Vec::new(), open: true }
     }
 
-    /// Has all that waits fail.
+    /// Fails all pending requests.
     pub(super) fn end(mut self, error: &Error) {
         self.asked.close();
         let taken = std::mem::take(&mut self.batch);
@@ -55,22 +55,22 @@ impl Request {
 
     pub(super) fn answer(self, answer: Answer) {
         if let Some(reply) = self.reply {
-            // The caller may have gone.
+            // The caller may have stopped waiting.
             let _ = reply.send(answer);
         }
     }
 }
 
-/// What has happened on a connection.
+/// An event on a connection.
 #[derive(Debug)]
 pub(super) enum Turn {
-    /// Something came.
+    /// Bytes arrived.
     Heard,
-    /// Something was written.
+    /// Bytes were written.
     Wrote,
-    /// There are requests; if none, the last client was dropped.
+    /// Requests arrived; if there are none, the last client was dropped.
     Asked,
-    /// The time has come that was set.
+    /// The alarm fired.
     Alarm,
 }
 
@@ -88,11 +88,11 @@ pub(super) struct Link<S> {
     writer: WriteHalf<S>,
     pub(super) inbox: Inbox,
     outbox: Outbox,
-    /// What was sent and not answered, in order.
+    /// The unanswered requests, in order.
     pub(super) waiting: VecDeque<Waiting>,
     last_xid: i32,
     pub(super) last_sent: Instant,
-    /// Whether a ping was sent and not answered.
+    /// Whether a ping is unanswered.
     pub(super) pinging: bool,
     /// The number of the request to close the session.
     pub(super) closing: Option<i32>,
@@ -120,8 +120,8 @@ impl<S: Stream> Link<S> {
         self.alarm.as_mut().reset(at);
     }
 
-    /// Waits for whatever happens next. What has come is seen before the alarm, so that a process that was stopped for a while does not
-    /// take its own silence for the server's.
+    /// Waits for the next event. Bytes that have arrived come before the alarm, so that a process
+    /// that was stopped for a while does not take its own pause for the server's.
     pub(super) async fn turn(&mut self, intake: Option<&mut Intake>) -> io::Result<Turn> {
         let takes = self.outbox.len() < UNSENT && intake.as_ref().is_some_and(|intake| intake.open);
         let more = async {
@@ -145,7 +145,7 @@ impl<S: Stream> Link<S> {
         self.last_sent = Instant::now();
     }
 
-    /// Gives a request its number and sends it.
+    /// Numbers a request and sends it.
     pub(super) fn ask(&mut self, mut request: Request) -> i32 {
         self.last_xid = self.last_xid.checked_add(1).unwrap_or(1);
         let mut frame = std::mem::take(&mut request.frame);
@@ -166,7 +166,7 @@ impl<S: Stream> Link<S> {
         self.closing = Some(self.ask(Request { frame, watch: None, reply: None }));
     }
 
-    /// Has all that was not answered fail.
+    /// Fails all unanswered requests.
     pub(super) fn fail(&mut self, error: &Error) {
         self.waiting.drain(..).for_each(|waiting| waiting.request.fail(error));
     }

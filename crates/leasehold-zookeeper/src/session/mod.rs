@@ -1,18 +1,19 @@
-//! A session: one task that owns its connection, its watches, and what waits for an answer.
+//! A session: one task that owns its connection, its watches, and the pending requests.
 //!
 //! # Life
-//! A session is opened with the first server that answers, and from then on [`Session::run`] serves it. When a connection breaks, what was
-//! sent and not answered fails with [`Error::ConnectionLoss`]; what is asked meanwhile waits in the channel until there is a connection
-//! again, or the session is over. The next connection begins with the session's number and password, the logins and the watches; only when
-//! the server has answered all of that is the session connected again.
+//! The first server that responds opens the session, and from then on [`Session::run`] serves it.
+//! When a connection breaks, unanswered requests fail with [`Error::ConnectionLoss`]. New requests
+//! wait in the channel until there is a connection again, or the session is over. The next
+//! connection begins with the session's number and password, the logins and the watches. Only when
+//! the server has answered all of these is the session connected again.
 //!
 //! # Time
-//! | what | when |
+//! | event | when |
 //! |---|---|
-//! | a ping | nothing was sent for half of the *silence* |
-//! | the server is left for another | it has said nothing for the *silence*: two thirds of the session timeout, or the connection timeout if that is shorter |
+//! | a ping is sent | nothing was sent for half of the *silence* |
+//! | another server is tried | the current one has sent nothing for the *silence*: two thirds of the session timeout, or the connection timeout if that is shorter |
 //! | an attempt to connect is given up | it has taken as long as the silence |
-//! | the session is declared over | no server has said anything for 7/5 of the session timeout. The servers may have ended it after one timeout; but if all of them were away, they give it its full time again |
+//! | the session is declared over | no server has sent anything for 7/5 of the session timeout. The servers may have ended it after one timeout; but if all of them were unreachable, they restart its full timeout |
 
 mod buffers;
 mod link;
@@ -41,10 +42,10 @@ use crate::dial::Dial;
 use crate::error::{Error, Result};
 use crate::types::{SessionId, SessionState};
 
-/// What the task is asked for.
+/// A message to the task.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// To send this.
+    /// A request to send.
     Request(Request),
     /// A watcher was dropped.
     Unwatch { interest: Interest, path: String },
@@ -53,15 +54,15 @@ pub(crate) enum Asked {
 /// One request.
 #[derive(Debug)]
 pub(crate) struct Request {
-    /// The whole packet, in which the number is still missing.
+    /// The whole packet, without its number yet.
     pub(crate) frame: Vec<u8>,
-    /// What it watches.
+    /// The watch that it sets.
     pub(crate) watch: Option<(Interest, String)>,
-    /// Where the answer goes; `None` if it is of no interest.
+    /// Where the answer goes; `None` if it is not needed.
     pub(crate) reply: Option<oneshot::Sender<Answer>>,
 }
 
-/// Opens a session with the first of these servers that answers.
+/// Opens a session with the first of these servers that responds.
 pub(crate) async fn open<D: Dial>(settings: Settings, dial: D, servers: Vec<Server>) -> Result<Client> {
     let (requests, asked) = unbounded_channel();
     let (state, mut states) = watch::channel(SessionState::Disconnected);
@@ -84,7 +85,7 @@ pub(crate) async fn open<D: Dial>(settings: Settings, dial: D, servers: Vec<Serv
     let link = session.connect().await?;
     session.opened = true;
     session.change(SessionState::SyncConnected);
-    // Watchers of the state tell what comes after this.
+    // Watchers of the state report only later changes.
     states.mark_unchanged();
     let client = Client::new(requests, (states, changes), SessionId(session.id), session.timeout);
     tokio::spawn(session.run(link, asked));
@@ -101,11 +102,11 @@ struct Session<D> {
     started: Instant,
     id: i64,
     password: Vec<u8>,
-    /// How long it outlives its client, as the server has it.
+    /// How long it outlives its client, as granted by the server.
     timeout: Duration,
-    /// The newest transaction of which a server has told.
+    /// The newest transaction that a server has reported.
     last_zxid: i64,
-    /// When a server said something.
+    /// When a server last sent something.
     last_heard: Instant,
     watches: Watches,
     state: watch::Sender<SessionState>,
@@ -113,24 +114,24 @@ struct Session<D> {
 }
 
 impl<D: Dial> Session<D> {
-    /// How long a server may say nothing.
+    /// How long a server may send nothing.
     fn silence(&self) -> Duration {
         let most = self.timeout * 2 / 3;
         self.settings.connection_timeout.map_or(most, |timeout| timeout.min(most))
     }
 
-    /// When it is over if no server says anything until then.
+    /// When the session is over if no server sends anything until then.
     fn end(&self) -> Instant {
         if self.opened { self.last_heard + self.timeout * 7 / 5 } else { self.started + self.settings.session_timeout }
     }
 
     fn change(&self, state: SessionState) {
-        // First, so that a change that is told is counted already.
+        // Counted first, so that watchers find a reported change counted already.
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.state.send_replace(state);
     }
 
-    /// Serves the session to its end.
+    /// Serves the session until its end.
     async fn run(mut self, mut link: Link<D::Stream>, asked: UnboundedReceiver<Asked>) {
         let mut intake = Intake::new(asked);
         let why = loop {
@@ -154,7 +155,7 @@ impl<D: Dial> Session<D> {
         self.finish(&why, intake);
     }
 
-    /// Tells everything that waits that the session is over.
+    /// Notifies everything that waits that the session is over.
     fn finish(self, why: &Error, intake: Intake) {
         let state = match why {
             Error::AuthFailed => SessionState::AuthFailed,
@@ -164,6 +165,6 @@ impl<D: Dial> Session<D> {
         tracing::debug!(session = %SessionId(self.id), ?state, "the session is over");
         self.change(state);
         intake.end(&state.error());
-        // With the watches, their senders are dropped, which tells each watcher.
+        // Dropping the watches drops their senders, which notifies each watcher.
     }
 }

@@ -1,4 +1,4 @@
-//! From no connection to one on which the session goes on.
+//! Opens a connection on which the session goes on.
 
 use tokio::time::Instant;
 
@@ -13,7 +13,7 @@ impl<D: Dial> Session<D> {
     /// Tries one server after the other until one serves the session.
     ///
     /// # Errors
-    /// When the session is over, or could not be opened.
+    /// The session is over, or could not be opened.
     pub(super) async fn connect(&mut self) -> Result<Link<D::Stream>> {
         self.rota.begin();
         loop {
@@ -36,7 +36,7 @@ impl<D: Dial> Session<D> {
                     return Ok(link);
                 }
                 Err(why) if why == Error::AuthFailed || (self.opened && why.ends_session()) => return Err(why),
-                // It answers, but not as ZooKeeper does: no other try finds another.
+                // It responds, but is not ZooKeeper: retrying does not help.
                 Err(why @ Error::Malformed(_)) if self.settings.fail_eagerly && !self.opened => return Err(why),
                 Err(why) => tracing::debug!(server = server.host, port = server.port, %why, "no connection"),
             }
@@ -58,10 +58,10 @@ impl<D: Dial> Session<D> {
         Ok(link)
     }
 
-    /// Says which session this is, or that it is new.
+    /// Resumes this session, or requests a new one.
     async fn greet(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
         if !self.opened {
-            // What an earlier attempt may have opened ends by itself.
+            // A session that an earlier attempt may have opened expires.
             (self.id, self.password) = (0, vec![0; 16]);
         }
         let timeout = i32::try_from(self.settings.session_timeout.as_millis()).unwrap_or(i32::MAX);
@@ -82,7 +82,7 @@ impl<D: Dial> Session<D> {
         Ok(())
     }
 
-    /// Logs in, sets the watches again, and waits until the server has done all of it.
+    /// Logs in, sets the watches again, and waits until the server has processed all of it.
     async fn restore(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
         #[cfg(feature = "sasl")]
         self.log_in(link).await?;
@@ -92,7 +92,7 @@ impl<D: Dial> Session<D> {
         for packet in wire::set_watches(self.last_zxid, &self.watches.watched()) {
             link.send(&packet);
         }
-        // It is answered last. A server that demands a login refuses it.
+        // The answer to this comes last. A server that demands a login refuses it.
         link.ping();
         while link.pinging {
             quiet(link).await?;
@@ -101,7 +101,7 @@ impl<D: Dial> Session<D> {
         Ok(())
     }
 
-    /// The dialogue of SASL.
+    /// The SASL exchange.
     #[cfg(feature = "sasl")]
     async fn log_in(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
         let Some(options) = &self.settings.sasl else { return Ok(()) };
@@ -126,7 +126,7 @@ impl<D: Dial> Session<D> {
     }
 }
 
-/// Waits for one turn on a connection over which no requests go yet.
+/// Waits for one event on a connection that takes no requests yet.
 async fn quiet<S: crate::dial::Stream>(link: &mut Link<S>) -> Result<()> {
     match link.turn(None).await {
         Ok(Turn::Alarm) | Err(_) => Err(Error::ConnectionLoss),

@@ -6,7 +6,7 @@ use crate::address::Server;
 
 /// The first pause.
 const FIRST: Duration = Duration::from_millis(50);
-/// The longest.
+/// The longest pause.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The servers, one after the other.
@@ -24,7 +24,7 @@ impl Rota {
         Self { servers, next: 0, left: 0, pause: Duration::ZERO }
     }
 
-    /// Begins a round: each server is tried once, first the one behind that which was tried last.
+    /// Begins a round: each server is tried once, starting after the one that was tried last.
     pub(super) fn begin(&mut self) {
         self.left = self.servers.len();
     }
@@ -37,14 +37,15 @@ impl Rota {
         Some(server)
     }
 
-    /// How long to wait before the next round: each time twice as long, and never a great part of a session.
+    /// Pause before the next round: doubled each time, and never a large part of a session.
     pub(super) fn pause(&mut self, timeout: Duration) -> Duration {
         self.pause = (self.pause * 2).clamp(FIRST, LONGEST).min(timeout / 10);
         self.pause
     }
 
-    /// How long to wait after a connection that lasted so long: not at all, if it did for a while. Servers may accept connections and close
-    /// each of them soon, so that a short one does not end the pauses.
+    /// Pause after a connection that lasted this long: none, if it lasted for a while. Servers may
+    /// accept connections and soon close each of them, so a short connection does not reset the
+    /// back-off.
     pub(super) fn broke_after(&mut self, lasted: Duration, timeout: Duration) -> Duration {
         if lasted < LONGEST {
             return self.pause(timeout);

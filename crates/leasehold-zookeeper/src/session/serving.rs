@@ -1,4 +1,4 @@
-//! What happens on a connection while it lasts.
+//! Serves a connection while it lasts.
 
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::types::EventType;
 use crate::wire::{self, Header, op, xid};
 
 impl<D: Dial> Session<D> {
-    /// Serves requests until the connection breaks or the session ends; why.
+    /// Serves requests until the connection breaks or the session ends, and returns the reason.
     pub(super) async fn serve(&mut self, link: &mut Link<D::Stream>, intake: &mut Intake) -> Error {
         intake.open = true;
         link.set_alarm(Instant::now());
@@ -36,7 +36,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// Sends a ping if it is time, and gives up a server that says nothing.
+    /// Sends a ping if it is time, and gives up an unresponsive server.
     fn look_at_clock(&self, link: &mut Link<D::Stream>) -> Result<()> {
         let (now, silence) = (Instant::now(), self.silence());
         let given_up = self.last_heard + silence;
@@ -64,12 +64,13 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// A watcher was dropped: the server need not watch any more, unless for another.
+    /// A watcher was dropped: removes the server's watch, unless another watcher needs it.
     fn unwatch(&mut self, link: &mut Link<D::Stream>, interest: Interest, path: &str) {
         let wanted = |watch: &Option<(Interest, String)>| {
             watch.as_ref().is_some_and(|(other, at)| other.list() == interest.list() && at == path)
         };
-        // A watch that was asked for before this, and is not answered yet, would be removed as well.
+        // The removal would also remove a watch that was requested before it, and is not confirmed
+        // yet.
         let pending = link.waiting.iter().any(|waiting| wanted(&waiting.request.watch));
         if self.watches.remove_dropped(interest, path) && !pending {
             let mut writer = wire::request(op::REMOVE_WATCHES);
@@ -79,7 +80,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// Reads what has come.
+    /// Reads the frames that have arrived.
     pub(super) fn hear(&mut self, link: &mut Link<D::Stream>) -> Result<()> {
         self.last_heard = Instant::now();
         while let Some(frame) = link.inbox.next()? {
@@ -110,7 +111,7 @@ impl<D: Dial> Session<D> {
         }
     }
 
-    /// An answer: it belongs to what was asked first and not answered yet.
+    /// Handles an answer, which belongs to the oldest unanswered request.
     fn answer(
         &mut self,
         link: &mut Link<D::Stream>,
@@ -136,7 +137,8 @@ impl<D: Dial> Session<D> {
         };
         let moved = failed == Some(Error::SessionMoved);
         request.answer(Answer { frame: failed.map_or(Ok(frame), Err), watcher });
-        // Whatever else is on its way would be refused as well: the session goes on over another connection.
+        // The server would refuse the other requests as well: the session goes on over another
+        // connection.
         if moved { Err(Error::ConnectionLoss) } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! What a session is to be like.
+//! Settings of a session.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 #[cfg(feature = "sasl")]
 use crate::sasl::SaslOptions;
 
-/// How long a session outlives its client, unless said.
+/// How long a session outlives its client, by default.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// What a session is to be like.
+/// Settings of a session.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) session_timeout: Duration,

@@ -10,7 +10,7 @@ use crate::types::{EventType, SessionState, WatchedEvent};
 use crate::watch::OneshotWatcher;
 use crate::wire::Watched;
 
-/// What a watcher wants to hear of.
+/// The events that a watcher waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
     /// The node's data is set, or the node deleted.
@@ -22,7 +22,7 @@ pub(crate) enum Interest {
 }
 
 impl Interest {
-    /// The servers' number for the list of watches in which this one is: the first two are in one.
+    /// The servers' number for the list that has this watch: the first two share one.
     pub(super) fn list(self) -> i32 {
         if self == Self::Children { 1 } else { 2 }
     }
@@ -33,9 +33,9 @@ type Watchers = Vec<oneshot::Sender<WatchedEvent>>;
 /// The watchers of one node.
 #[derive(Debug, Default)]
 struct Node {
-    /// The node was there when they began.
+    /// The node existed when they began.
     data: Watchers,
-    /// The node was not there.
+    /// The node did not exist.
     absent: Watchers,
     children: Watchers,
 }
@@ -53,7 +53,7 @@ impl Watches {
         Self { nodes: HashMap::new(), session, state }
     }
 
-    /// The server watches a node, which is there or not.
+    /// Adds a watcher: the server watches a node, which exists or not.
     pub(super) fn add(&mut self, interest: Interest, path: String, there: bool) -> OneshotWatcher {
         let (sender, receiver) = oneshot::channel();
         let node = self.nodes.entry(path.clone()).or_default();
@@ -66,7 +66,7 @@ impl Watches {
         OneshotWatcher::new(receiver, (interest, path), self.session.clone(), self.state.clone())
     }
 
-    /// The server has told an event; the watches that it belongs to are over.
+    /// Delivers an event of the server, which ends the watches that it belongs to.
     pub(super) fn tell(&mut self, event_type: EventType, path: &str) {
         let Some(node) = self.nodes.get_mut(path) else { return };
         let mut told = Watchers::new();
@@ -80,12 +80,12 @@ impl Watches {
         self.forget_if_unwatched(path);
         for watcher in told {
             let event = WatchedEvent { event_type, session_state: *self.state.borrow(), path: path.to_owned() };
-            // It may have been dropped.
+            // The watcher may have been dropped.
             let _ = watcher.send(event);
         }
     }
 
-    /// A watcher was dropped. `true`: the server watches for no other.
+    /// Removes dropped watchers. `true`: the server's watch has no other.
     pub(super) fn remove_dropped(&mut self, interest: Interest, path: &str) -> bool {
         let Some(node) = self.nodes.get_mut(path) else { return false };
         let lists: &mut [&mut Watchers] = match interest {
@@ -107,7 +107,7 @@ impl Watches {
         }
     }
 
-    /// All paths that are watched, for the next server.
+    /// All watched paths, for the next server.
     pub(super) fn watched(&self) -> Watched<'_> {
         let mut watched = Watched::default();
         for (path, node) in &self.nodes {

@@ -37,7 +37,7 @@ async fn logins_come_first_and_a_refusal_is_told_at_once() {
     assert_eq!(opening.await.unwrap().unwrap_err(), Error::AuthFailed);
 }
 
-/// Nothing else is sent, and so a ping is; a server that answers it is kept.
+/// Nothing else is sent, so a ping is; a server that answers it is kept.
 #[tokio::test(start_paused = true)]
 async fn an_idle_session_pings_at_a_third_of_its_timeout() {
     let (client, mut peer, _ensemble) = opened("a,b").await;
@@ -62,7 +62,7 @@ async fn requests_take_the_place_of_pings() {
     assert_eq!(start.elapsed(), TIMEOUT / 3);
 }
 
-/// It takes the connection, and says nothing.
+/// The server accepts the connection, and sends nothing.
 #[tokio::test(start_paused = true)]
 async fn a_hung_server_is_given_up_for_another() {
     let patience = Duration::from_secs(2);
@@ -120,7 +120,8 @@ async fn the_last_client_closes_the_session() {
     assert!(peer.is_left().await);
 }
 
-/// The servers need not wait for the end of a session that its client has closed while it had no connection.
+/// If a client closes its session while it has no connection, the servers need not wait for the
+/// session's timeout.
 #[tokio::test(start_paused = true)]
 async fn a_session_is_closed_over_the_next_connection() {
     let (client, peer, mut ensemble) = opened("a,b").await;

@@ -1,4 +1,4 @@
-//! The server's side of a connection, played by a test.
+//! The server's side of a connection, controlled by a test.
 
 use std::io;
 use std::time::Duration;
@@ -20,7 +20,7 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(12);
 pub(super) const ID: i64 = 0x1234;
 pub(super) const PASSWORD: [u8; 16] = [7; 16];
 
-/// Hands the other end of each connection to the test.
+/// Gives the other end of each connection to the test.
 struct Wire(UnboundedSender<Peer>);
 
 impl Dial for Wire {
@@ -43,7 +43,7 @@ impl Ensemble {
         self.0.recv().await.expect("a session that connects")
     }
 
-    /// The next connection, on which the session is welcomed.
+    /// The next connection, with its session opened.
     pub(super) async fn serve(&mut self) -> Peer {
         let mut peer = self.next().await;
         peer.welcome().await;
@@ -56,14 +56,14 @@ pub(super) fn settings() -> Settings {
     Settings { session_timeout: TIMEOUT, ..Settings::default() }
 }
 
-/// Opens a session with these servers, which the test plays.
+/// Opens a session with these servers, which the test controls.
 pub(super) fn open(settings: Settings, servers: &str) -> (JoinHandle<Result<Client>>, Ensemble) {
     let (sender, peers) = unbounded_channel();
     let servers = Server::list(servers).expect("servers");
     (tokio::spawn(session::open(settings, Wire(sender), servers)), Ensemble(peers))
 }
 
-/// A session that is open, and its connection.
+/// An open session, and its connection.
 pub(super) async fn opened(servers: &str) -> (Client, Peer, Ensemble) {
     let (opening, mut ensemble) = open(settings(), servers);
     let peer = ensemble.serve().await;
@@ -74,11 +74,11 @@ pub(super) async fn opened(servers: &str) -> (Client, Peer, Ensemble) {
 pub(super) struct Peer {
     pub(super) host: String,
     pub(super) stream: DuplexStream,
-    /// When it was made.
+    /// When it was opened.
     pub(super) at: Instant,
 }
 
-/// What a client says first.
+/// A client's first packet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) last_zxid: i64,
@@ -121,7 +121,7 @@ impl Peer {
         Hello { last_zxid, id: reader.long().expect("an id"), password: reader.buffer().expect("a password").to_vec() }
     }
 
-    /// Answers the hello; a timeout of 0 says that the session is over.
+    /// Answers the first packet; a timeout of 0 means that the session is over.
     pub(super) async fn greet(&mut self, timeout: Duration) {
         let mut writer = Writer::new();
         writer.int(0);
@@ -167,7 +167,7 @@ impl Peer {
         self.send(writer).await;
     }
 
-    /// Tells an event: 1 created, 2 deleted, 3 data, 4 children.
+    /// Sends an event: 1 created, 2 deleted, 3 data, 4 children.
     pub(super) async fn tell(&mut self, event: i32, path: &str) {
         self.reply(xid::EVENT, -1, 0, |writer| {
             writer.int(event);
@@ -177,7 +177,7 @@ impl Peer {
         .await;
     }
 
-    /// Whether the client has left.
+    /// Whether the client has disconnected.
     pub(super) async fn is_left(&mut self) -> bool {
         let mut rest = Vec::new();
         self.stream.read_to_end(&mut rest).await.is_ok()

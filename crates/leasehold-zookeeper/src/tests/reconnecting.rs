@@ -72,7 +72,7 @@ async fn an_answer_may_tell_that_the_session_is_over() {
     assert_eq!(client.state_watcher().changed().await, SessionState::Expired);
 }
 
-/// Without a word of any server it is over by itself, but not before the servers may have ended it.
+/// Without a response of any server the session ends, but not before the servers may have ended it.
 #[tokio::test(start_paused = true)]
 async fn a_session_that_reaches_no_server_ends_by_itself() {
     let (client, peer, mut ensemble) = opened("a,b").await;
@@ -112,7 +112,7 @@ async fn a_server_that_hangs_while_reconnecting_is_left() {
     assert_eq!(asked.await, Ok(()));
 }
 
-/// A server that lets everybody in and then hangs up is not asked in a busy loop.
+/// A server that accepts every connection and then closes it is not tried in a busy loop.
 #[tokio::test(start_paused = true)]
 async fn connections_that_break_at_once_are_made_less_often() {
     let (_client, peer, mut ensemble) = opened("a").await;

@@ -102,7 +102,7 @@ async fn a_transaction_tells_each_part_or_the_one_that_failed() {
     assert_eq!(failed.await, Err(error));
 }
 
-/// From the node upwards: one may lack the right to create what is there already.
+/// From the node upwards: a client may lack the right to create a node that exists already.
 #[tokio::test(start_paused = true)]
 async fn parents_are_made_where_they_are_missing() {
     let (client, mut peer, _ensemble) = opened("a").await;
@@ -159,7 +159,7 @@ async fn garbage_never_panics() {
     assert_eq!(client.state(), SessionState::SyncConnected);
 }
 
-/// What cannot be what it should be ends the connection, and not the session.
+/// Impossible bytes end the connection, and not the session.
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_is_too_long_or_out_of_order_ends_the_connection() {
     for wrong in [true, false] {

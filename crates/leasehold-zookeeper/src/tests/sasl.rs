@@ -9,7 +9,7 @@ use crate::{Client, Error};
 
 const CHALLENGE: &[u8] = br#"realm="zk-sasl-md5",nonce="n0nce",qop="auth",charset=utf-8,algorithm=md5-sess"#;
 
-/// Plays the dialogue up to the client's answer; what that was, and its number.
+/// Runs the exchange up to the client's answer; returns that answer and its number.
 async fn dialogue(peer: &mut Peer) -> (i32, String) {
     peer.welcome().await;
     let first = peer.expect(op::SASL).await;
@@ -45,7 +45,7 @@ async fn a_server_that_does_not_know_the_password_is_not_believed() {
     assert_eq!(opening.await.unwrap().unwrap_err(), Error::AuthFailed);
 }
 
-/// What a server that knows the password answers, computed from what the client said.
+/// The answer of a server that knows the password, computed from the client's message.
 #[tokio::test(start_paused = true)]
 async fn a_login_comes_before_everything_else() {
     use md5::{Digest, Md5};

@@ -87,7 +87,7 @@ async fn a_dropped_watcher_is_removed_at_the_server() {
         // The event was on its way.
         peer.reply(removed.xid, 4, -121, |_| {}).await;
     }
-    // A future that is dropped before its answer leaves no watch, either.
+    // A future that is dropped before its answer leaves no watch either.
     drop(client.get_and_watch_data("/b"));
     let packet = peer.expect(op::GET_DATA).await;
     peer.reply(packet.xid, 1, 0, |writer| {
@@ -98,11 +98,12 @@ async fn a_dropped_watcher_is_removed_at_the_server() {
     let removed = peer.expect(op::REMOVE_WATCHES).await;
     assert_eq!(removed.path(), "/b");
     drop(peer);
-    // Nothing is set again: the next packet is the ping.
+    // No watch is set again: the next packet is the ping.
     ensemble.serve().await;
 }
 
-/// The server has one watch for both; and one that was asked for before the removal would be removed as well.
+/// The server has one watch for both, and a removal would also remove one that was requested before
+/// it.
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_another_needs_is_not_removed() {
     let (client, mut peer, _ensemble) = opened("a").await;

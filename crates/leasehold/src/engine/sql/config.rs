@@ -1,4 +1,4 @@
-//! The engine's URL: which servers, who we are to them, and how the lock is kept there.
+//! The engine's URL: the servers, our login, and how the lock is kept there.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,13 +10,13 @@ use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
 
-/// What our tables' names begin with.
+/// The beginning of our tables' names.
 pub(super) const TABLE: &str = "leasehold";
-/// How many connections there are at most.
+/// The most connections, unless the URL sets another limit.
 const CONNECTIONS: usize = 10;
-/// How often a waiter looks by itself where nothing can wake it.
+/// Poll interval of a waiter when no notification can wake it.
 const POLL: Duration = Duration::from_millis(100);
-/// How seldom MySQL may be asked whether the sessions that hold are still there.
+/// The longest interval at which MySQL is asked whether the holders' sessions still exist.
 const LATEST_LOOK: Duration = Duration::from_secs(1);
 
 /// The options that the URL may have.
@@ -48,7 +48,7 @@ pub(crate) enum Technique {
 }
 
 impl Technique {
-    /// As the URL says it.
+    /// As in the URL.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Row => "row",
@@ -61,9 +61,9 @@ impl Technique {
 /// What wakes a waiter of the lease table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
-    /// A message or a bell where the server has them.
+    /// A notification or a wake-up lock, where the server has them.
     Auto,
-    /// Nothing: it looks by itself.
+    /// Nothing: the waiter polls.
     Poll,
 }
 
@@ -80,16 +80,16 @@ impl fmt::Debug for Login {
     }
 }
 
-/// How TLS is spoken.
+/// TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Tls {
-    /// Whom to trust: a PEM file.
+    /// The trusted authorities: a PEM file.
     pub(crate) ca: PathBuf,
     /// Our own certificate and its key, both PEM files.
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Everything that the URL says.
+/// Everything in the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     pub(crate) dialect: Dialect,
@@ -97,22 +97,23 @@ pub(crate) struct Config {
     pub(crate) login: Login,
     pub(crate) database: String,
     pub(crate) technique: Technique,
-    /// What our tables' names begin with; a schema may stand before it.
+    /// The beginning of our tables' names; `schema` may qualify it.
     pub(crate) table: String,
     pub(crate) schema: Option<String>,
-    /// How many connections there are at most.
+    /// The most connections.
     pub(crate) connections: usize,
     pub(crate) wake: Wake,
     pub(crate) poll: Duration,
-    /// Whether a pooler between us and the server gives each transaction another session: then nothing is kept in one.
+    /// Whether a pooler between us and the server gives each transaction another session: then
+    /// nothing is kept in one.
     pub(crate) pooler: bool,
     pub(crate) connect_timeout: Duration,
-    /// Whether nothing is to be locked, so that a server which takes no writes will do.
+    /// Whether nothing will be locked, so that a server that accepts no writes is enough.
     pub(crate) only_looks: bool,
-    /// How far the clocks of servers that all take writes may be apart.
+    /// The allowed difference between the clocks of servers that all accept writes.
     pub(crate) clock_skew: Duration,
     pub(crate) tls: Option<Tls>,
-    /// By which connections and pauses are timed.
+    /// The clock for connections and pauses.
     pub(crate) clock: Clock,
     /// The URL without secrets.
     pub(crate) shown: String,
@@ -249,7 +250,7 @@ fn identifier(url: &EngineUrl, key: &str) -> Result<Option<String>> {
 /// A name that needs no quoting anywhere.
 pub(super) fn plain_name(key: &str, text: &str) -> Result<String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    // Others of our tables have a suffix, and PostgreSQL's names end at 63 bytes.
+    // Our other tables add a suffix, and PostgreSQL's names end at 63 bytes.
     if text.is_empty() || text.len() > 40 || !text.chars().all(plain) || text.starts_with(|c: char| c.is_ascii_digit())
     {
         return Err(bad(format!("{key} is up to 40 lower-case letters, digits and `_`, and not {text:?}")));

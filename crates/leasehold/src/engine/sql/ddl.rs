@@ -1,19 +1,19 @@
-//! The tables, and how they are made.
+//! The tables, and the statements that create them.
 
 use super::Dialect;
 use super::config::{self, Config};
 use crate::error::Result;
 
-/// The tables' names, as statements say them.
+/// The tables' names, as in the statements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tables {
-    /// The lease table: a row a lock.
+    /// The lease table: one row per lock.
     pub(super) leases: String,
     /// The rows that `technique=for-update` locks.
     pub(super) rows: String,
-    /// The counters of the techniques that hold a session.
+    /// The counters of the techniques that keep a session.
     pub(super) tokens: String,
-    /// The records: a row each.
+    /// The records: one row each.
     pub(super) records: String,
 }
 
@@ -32,10 +32,10 @@ impl Tables {
     }
 }
 
-/// The statements that make what is not there yet, one each.
+/// The statements that create missing tables, one for each table.
 ///
-/// Names are compared byte by byte. In MySQL that is `VARBINARY`: every `_bin` collation of MariaDB pads with spaces, so that `a`
-/// and `a` with a space behind it would be one lock.
+/// Names are compared byte by byte. In MySQL that means `VARBINARY`: every `_bin` collation of
+/// MariaDB pads with spaces, so that `a` and `a` with a trailing space would be one lock.
 pub(super) fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
     let Tables { leases, rows, tokens, records } = tables;
     match dialect {
@@ -74,12 +74,12 @@ pub(super) fn statements(dialect: Dialect, tables: &Tables) -> Vec<String> {
     }
 }
 
-/// How the table of records is made, which every technique may use.
+/// The statement that creates the table of records, which every technique may use.
 pub(super) fn records(config: &Config) -> String {
     statements(config.dialect, &Tables::of(config)).pop().unwrap_or_default()
 }
 
-/// Which of the tables a technique needs for its locks.
+/// The statements for the tables that a technique needs for its locks.
 pub(super) fn needed(config: &Config) -> Vec<String> {
     let [leases, rows, tokens, _]: [String; 4] =
         statements(config.dialect, &Tables::of(config)).try_into().unwrap_or_default();
@@ -90,8 +90,8 @@ pub(super) fn needed(config: &Config) -> Vec<String> {
     }
 }
 
-/// The statements that make our tables, and, as comments, the rights that whoever takes locks needs on them: for an
-/// administrator, where the locks' own user may not make tables.
+/// Returns the statements that create our tables, for an administrator, if the locks' own user may
+/// not create them. Comments list the rights that this user needs.
 ///
 /// `table` is the URL's `table=`, and `schema`, which only PostgreSQL has, its `schema=`.
 ///
@@ -104,7 +104,7 @@ pub(super) fn needed(config: &Config) -> Vec<String> {
 /// ```
 ///
 /// # Errors
-/// `InvalidUrl` for a name that the URL would not take, either.
+/// `InvalidUrl` for a name that the URL would not accept either.
 pub fn ddl(dialect: Dialect, table: Option<&str>, schema: Option<&str>) -> Result<String> {
     let table = config::plain_name("table", table.unwrap_or(config::TABLE))?;
     let schema = schema.map(|schema| config::plain_name("schema", schema)).transpose()?;

@@ -1,37 +1,37 @@
-//! What the server or the connection says, in the library's words.
+//! Converts errors of the server and the connection to the library's errors.
 
 use super::Dialect;
 use crate::error::{Error, ErrorKind};
 
-/// Why a statement gave nothing.
+/// Why a statement failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// No connection could be made: nothing was asked.
+    /// No connection could be opened: the statement was not sent.
     Unreachable(String),
-    /// Something answered that is no database of this kind.
+    /// The server is not a database of this kind.
     Stranger(String),
-    /// The connection broke: the statement may have been done.
+    /// The connection broke: the statement may have taken effect.
     Broken(String),
-    /// The server says no: the statement was not done.
+    /// The server refuses: the statement had no effect.
     Refused { code: String, said: String },
-    /// The answer is not what the statement gives.
+    /// The answer is not one that the statement can have.
     Strange(String),
-    /// What is stored of a lock cannot be understood.
+    /// The stored state of a lock cannot be parsed.
     Damaged(String),
     /// There is no room for more.
     Full(String),
-    /// Others were quicker each time.
+    /// Other clients wrote first each time.
     Contended(String),
     /// The engine was closed.
     Closed,
 }
 
-/// What a server's code means.
+/// The meaning of a server's error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
-    /// Two statements were in each other's way: again, at once.
+    /// Two statements conflicted: retry at once.
     Collision,
-    /// Somebody else keeps our row locked.
+    /// Another transaction keeps our row locked.
     Occupied,
     ReadOnly,
     Denied,
@@ -39,14 +39,14 @@ pub(super) enum Meaning {
     NoTable,
     OtherTable,
     Crowded,
-    /// Not now: starting, shutting down, or a cluster without a majority.
+    /// Temporary: starting, shutting down, or a cluster without a majority.
     NotNow,
-    /// The statement or its session was ended by somebody.
+    /// An administrator or the server ended the statement or its session.
     Killed,
     Full,
     /// A pooler gives us another session each time.
     Pooled,
-    /// A lock that this server does not have.
+    /// The server does not support named locks.
     NoBell,
     Other,
 }
@@ -56,7 +56,7 @@ impl Failure {
         Self::Refused { code: code.to_string(), said: said.into() }
     }
 
-    /// Nothing was heard for so long: the connection is taken for broken.
+    /// No answer within this time: the connection counts as broken.
     pub(super) fn silent(within: std::time::Duration) -> Self {
         Self::Broken(format!("no answer within {within:?}"))
     }
@@ -69,7 +69,7 @@ impl Failure {
         })
     }
 
-    /// Whether nothing can be said on this connection any more.
+    /// Whether this connection cannot be used any more.
     pub(super) fn is_end(&self, dialect: Dialect) -> bool {
         match self {
             Self::Unreachable(_) | Self::Stranger(_) | Self::Broken(_) | Self::Strange(_) | Self::Closed => true,
@@ -83,18 +83,18 @@ impl Failure {
         }
     }
 
-    /// Whether the connection ended under the statement, by itself or by somebody's order: another one may do.
+    /// Whether the connection ended during the statement, for any reason: another one may work.
     pub(super) fn is_lost_line(&self, dialect: Dialect) -> bool {
         matches!(self, Self::Broken(_)) || self.meaning(dialect) == Some(Meaning::Killed)
     }
 
-    /// In the library's words.
+    /// Converts it to the library's error.
     pub(super) fn tell(&self, dialect: Dialect, server: &str) -> Error {
         use ErrorKind::{Corrupt, Full, Unavailable};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
             Self::Unreachable(why) => later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(why))),
-            // No waiting makes it one.
+            // Retrying does not turn it into one.
             Self::Stranger(why) => {
                 let message =
                     format!("{server} answered, but is not {}: check host and port ({why})", dialect.product());
@@ -121,7 +121,7 @@ impl Failure {
 }
 
 impl Meaning {
-    /// A refusal, in the library's words.
+    /// Converts a refusal to the library's error.
     fn tell(self, dialect: Dialect, server: &str, said: &str) -> Error {
         use ErrorKind::{Corrupt, Denied, Full, InvalidUrl, Unavailable, Unsupported};
         let later = |kind, message: String| Error::new(kind, message).retryable();
@@ -137,7 +137,7 @@ impl Meaning {
             ),
             Self::Denied => Error::new(Denied, format!("{server} does not let us ({said})")),
             Self::NoDatabase => {
-                // MySQL tells those who may not use a database nothing else.
+                // MySQL gives the same answer to a user that may not use the database.
                 let or = if dialect == Dialect::MySql { ", or this user may not use it" } else { "" };
                 Error::new(InvalidUrl, format!("{server} has no such database{or} ({said})"))
             }
@@ -173,7 +173,7 @@ impl Meaning {
     }
 }
 
-/// What to do about a connection that cannot be made.
+/// What to do if a connection cannot be opened.
 fn hint(why: &str) -> &'static str {
     if why.contains("UnknownIssuer") || why.contains("invalid peer certificate") {
         "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
@@ -184,7 +184,7 @@ fn hint(why: &str) -> &'static str {
     }
 }
 
-/// The cause itself, without a client library's own words around it.
+/// The root cause, without what the client library adds to it.
 pub(super) fn plain(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(inner) = cause.source() {
@@ -193,7 +193,7 @@ pub(super) fn plain(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// What an answer looks like to a client library that cannot read it, because the server speaks another protocol.
+/// Whether the client library could not parse the answer, because the server uses another protocol.
 pub(super) fn is_stranger(why: &str) -> bool {
     const SIGNS: [&str; 10] = [
         "bytes remaining on stream",

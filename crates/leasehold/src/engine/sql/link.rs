@@ -6,17 +6,19 @@ use super::config::Config;
 use super::error::Failure;
 use crate::clock::Clock;
 
-/// How long a statement waits at the server for a row that another transaction keeps locked: less than the client waits for its answer, so that the
-/// server says why. Where the TTL leaves less than that, PostgreSQL's statements say so ([`lock_wait`]); MySQL counts whole seconds.
+/// How long a statement waits at the server for a row that another transaction keeps locked. It is
+/// less than the client's own time limit, so that the server reports the reason. If the TTL leaves
+/// less, PostgreSQL's statements set a shorter time ([`lock_wait`]); MySQL counts whole seconds.
 pub(super) const LOCK_WAIT: Duration = Duration::from_secs(1);
 
-/// How long a statement of a step that may take `within` waits for a locked row: half of that. In milliseconds, as PostgreSQL reads it.
+/// The row-lock timeout of a step that may take `within`: half of that. In milliseconds, as
+/// PostgreSQL reads it.
 pub(super) fn lock_wait(within: Duration) -> String {
-    // Zero would be for ever.
+    // Zero would mean no timeout.
     (within / 2).min(LOCK_WAIT).as_millis().max(1).to_string()
 }
 
-/// A value that goes to the server with a statement, or comes back.
+/// A value of a statement or of its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Null,
@@ -25,7 +27,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// A whole number; anything else is none.
+    /// A whole number, or `None`.
     pub(super) fn int(&self) -> Option<i64> {
         match self {
             Self::Int(int) => Some(*int),
@@ -57,13 +59,13 @@ impl From<i64> for Value {
     }
 }
 
-/// What a statement gave.
+/// The result of a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reply {
     pub(super) rows: Vec<Vec<Value>>,
     /// How many rows it changed.
     pub(super) changed: u64,
-    /// MySQL only: what the statement said by `LAST_INSERT_ID(…)`.
+    /// MySQL only: the value that the statement set with `LAST_INSERT_ID(…)`.
     pub(super) insert_id: u64,
 }
 
@@ -79,7 +81,8 @@ impl Reply {
     }
 }
 
-/// A connection. One statement at a time; whoever drops a call must drop the connection, too.
+/// A connection. It runs one statement at a time. A caller that drops a call must drop the
+/// connection, too.
 #[allow(clippy::large_enum_variant, reason = "there are few of them, and they are not moved about")]
 pub(super) enum Link {
     #[cfg(feature = "mysql")]
@@ -89,7 +92,7 @@ pub(super) enum Link {
 }
 
 impl Link {
-    /// Connects to the first server that takes writes.
+    /// Connects to the first server that accepts writes.
     pub(super) async fn open(config: &Config) -> Result<Self, Failure> {
         match config.dialect {
             #[cfg(feature = "mysql")]
@@ -101,7 +104,7 @@ impl Link {
         }
     }
 
-    /// Runs one statement; it is prepared once per connection, unless a pooler forbids that.
+    /// Runs one statement. It is prepared once per connection, unless a pooler forbids that.
     pub(super) async fn run(&mut self, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         match self {
             #[cfg(feature = "mysql")]
@@ -111,7 +114,7 @@ impl Link {
         }
     }
 
-    /// Runs statements that have no values and give no rows, one after the other in one message.
+    /// Runs statements without values and rows, one after the other in one message.
     pub(super) async fn script(&mut self, sql: &str) -> Result<(), Failure> {
         match self {
             #[cfg(feature = "mysql")]
@@ -121,7 +124,8 @@ impl Link {
         }
     }
 
-    /// The session is this connection's own: what a session keeps (prepared statements) stays there.
+    /// Notes that the session belongs to this connection alone: what it keeps (prepared statements)
+    /// stays there.
     pub(super) fn own_session(&mut self) {
         match self {
             #[cfg(feature = "mysql")]
@@ -141,7 +145,8 @@ impl Link {
         }
     }
 
-    /// What is said on the channels that this connection listens to, once; only PostgreSQL has them.
+    /// The notifications of the channels that this connection listens on; returned once. PostgreSQL
+    /// only.
     pub(super) fn news(&mut self) -> Option<tokio::sync::mpsc::UnboundedReceiver<String>> {
         match self {
             #[cfg(feature = "mysql")]
@@ -151,7 +156,7 @@ impl Link {
         }
     }
 
-    /// Whether it is known to be gone.
+    /// Whether the connection is known to be gone.
     pub(super) fn is_closed(&self) -> bool {
         match self {
             #[cfg(feature = "mysql")]
@@ -161,7 +166,7 @@ impl Link {
         }
     }
 
-    /// Comes back when the connection is over, where that is heard of while it is idle: of MySQL's it is not.
+    /// Returns when the connection has ended. MySQL's driver does not notice that while idle.
     pub(super) async fn ended(&mut self) {
         match self {
             #[cfg(feature = "mysql")]
@@ -171,7 +176,8 @@ impl Link {
         }
     }
 
-    /// What ends a statement of this connection from beside it, where the driver can: of MySQL's it cannot.
+    /// The handle that ends a statement of this connection from another one. MySQL's driver has
+    /// none.
     #[cfg(feature = "postgres")]
     pub(super) fn stopper(&self) -> Option<tokio_postgres::CancelToken> {
         match self {
@@ -181,7 +187,7 @@ impl Link {
         }
     }
 
-    /// Ends it at once, also in the middle of a statement.
+    /// Cuts the connection at once, even during a statement.
     pub(super) fn cut(self) {
         match self {
             #[cfg(feature = "mysql")]
@@ -191,7 +197,8 @@ impl Link {
         }
     }
 
-    /// Gives it up in the middle of a statement, and comes back when the server has surely done the same.
+    /// Gives the connection up during a statement, and returns when the server has certainly ended
+    /// the statement, too.
     pub(super) async fn abandon(self, clock: &Clock) {
         match self {
             #[cfg(feature = "mysql")]
@@ -207,7 +214,7 @@ impl Link {
         }
     }
 
-    /// Says good-bye.
+    /// Closes the connection in order.
     pub(super) async fn close(self) {
         match self {
             #[cfg(feature = "mysql")]

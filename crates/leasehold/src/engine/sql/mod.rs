@@ -1,7 +1,8 @@
-//! Locks between machines, in a database that is there already: MySQL or MariaDB, or PostgreSQL.
+//! Locks between machines, in a database that you already run: MySQL or MariaDB, or PostgreSQL.
 //!
-//! `lease/` is the default, a table of leases; `held/` has the two techniques that keep the lock in an open session. Both speak to either database
-//! over `link` and `pool`; every statement is in a `wire.rs`, those on `records` beside what they do. docs/sql.md is for users.
+//! `lease/` is the default, a table of leases. `held/` has the two techniques that keep the lock in
+//! an open session. Both use either database through `link` and `pool`. Every statement is in a
+//! `wire.rs`; those on `records` are beside their code. Users read docs/sql.md.
 
 mod config;
 mod ddl;
@@ -34,9 +35,9 @@ use super::{Capabilities, Engine, EngineUrl, Fairness, Fencing};
 use crate::clock::Clock;
 use crate::error::Result;
 
-/// What the lease table can do in MySQL and MariaDB.
+/// Capabilities of the lease table in MySQL and MariaDB.
 pub const MYSQL: Capabilities = lease("mysql");
-/// What the lease table can do in PostgreSQL.
+/// Capabilities of the lease table in PostgreSQL.
 pub const POSTGRES: Capabilities = lease("postgres");
 
 const fn lease(engine: &'static str) -> Capabilities {
@@ -67,7 +68,8 @@ pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engin
     }
 }
 
-/// Makes the tables that are not there. Whoever may not make them can have them made: `leasehold engines --ddl`.
+/// Creates the tables that do not exist. A user without that right gets the statements from
+/// `leasehold engines --ddl`.
 async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> {
     let tables = ddl::Tables::of(config);
     let needed = match config.technique {
@@ -78,14 +80,14 @@ async fn make_tables(config: &Config, link: &mut Pooled) -> Result<(), Failure> 
     for (table, statement) in needed.into_iter().zip(ddl::needed(config)) {
         make_table(config, link, table, &statement).await.map_err(|failure| with_hint(failure, config))?;
     }
-    // Who may not make this one, or use it, has locks all the same: whoever asks for a record is told then.
+    // A user that may not create or use this table still has locks; requests for records fail.
     match make_records(config, link).await {
         Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Denied | Meaning::Other)) => Ok(()),
         made => made,
     }
 }
 
-/// Makes the table of records, unless it is there.
+/// Creates the table of records, unless it exists.
 async fn make_records(config: &Config, link: &mut Pooled) -> Result<(), Failure> {
     make_table(config, link, &ddl::Tables::of(config).records, &ddl::records(config)).await
 }
@@ -98,7 +100,7 @@ async fn make_table(config: &Config, link: &mut Pooled, table: &str, statement: 
             Err(failure) if failure.meaning(config.dialect) == Some(Meaning::NoTable) => {}
             found => return found,
         }
-        // Somebody else may make it at the same time, and PostgreSQL minds.
+        // Another client may create it at the same time, which PostgreSQL refuses.
         refused = match link.script(statement).await {
             Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Other | Meaning::Collision)) => {
                 Some(failure)
@@ -112,10 +114,11 @@ async fn make_table(config: &Config, link: &mut Pooled, table: &str, statement: 
     }
 }
 
-/// What tells whether several servers take writes here, each with sessions and named locks of its own.
+/// Asks whether several servers accept writes here, each with sessions and named locks of its own.
 const IS_GALERA: &str = "SELECT @@wsrep_on";
 
-/// What came of [`IS_GALERA`]. Only some servers have the variable; one that could not be asked may have.
+/// The answer to [`IS_GALERA`]. Only some servers have the variable. A connection that ends before
+/// the answer is an error: the server may have it.
 fn is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
     match asked {
         Ok(reply) => Ok(reply.value().and_then(Value::int) == Some(1)),
@@ -124,7 +127,8 @@ fn is_galera(asked: Result<Reply, Failure>) -> Result<bool, Failure> {
     }
 }
 
-/// The same, with what to do where our table is not there, or not for us, and we may not make it.
+/// Adds to the failure what to do if our table is missing or closed to us, and we may not create
+/// it.
 fn with_hint(failure: Failure, config: &Config) -> Failure {
     match (failure.meaning(config.dialect), failure) {
         (Some(Meaning::Denied), Failure::Refused { code, said }) => {
@@ -136,17 +140,20 @@ fn with_hint(failure: Failure, config: &Config) -> Failure {
     }
 }
 
-/// For benches: the two statements by which a lock that nobody else wants is taken and given back, on a table of that name.
+/// For benches: the two statements that acquire and release an uncontended lock, on a table of that
+/// name.
 ///
-/// Their parameters: name, TTL, state and clock skew, and PostgreSQL's end with how many milliseconds they wait for a locked row, as text; in MySQL's, state and skew stand once more for the row that is there, and the skew twice more.
-/// Then name, version, token and state; in MySQL's, token, state, name and version. Times are microseconds; in the states the moment of the take is
-/// written as `\u{1}`.
+/// Parameters of the first: name, TTL, state and clock skew. PostgreSQL's ends with the row-lock
+/// timeout in milliseconds, as text. MySQL's has state and skew once more for the row that exists,
+/// and the skew twice more. Parameters of the second: name, version, token and state; in MySQL's,
+/// token, state, name and version. Times are microseconds; in the states, `\u{1}` stands for the
+/// time of the acquire.
 #[doc(hidden)]
 pub fn bare_statements(dialect: Dialect, table: &str) -> [String; 2] {
     lease::take_and_clear(dialect, table)
 }
 
-/// Which database.
+/// The kind of database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// MySQL and MariaDB.
@@ -164,7 +171,7 @@ impl Dialect {
         }
     }
 
-    /// The product, for people.
+    /// The product's name, as people know it.
     pub(crate) const fn product(self) -> &'static str {
         match self {
             Self::MySql => "MySQL or MariaDB",
@@ -172,7 +179,7 @@ impl Dialect {
         }
     }
 
-    /// The server's usual port.
+    /// The server's default port.
     pub(crate) const fn port(self) -> u16 {
         match self {
             Self::MySql => 3306,

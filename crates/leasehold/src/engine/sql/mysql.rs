@@ -14,16 +14,23 @@ use super::link::{Reply, Value};
 pub(super) struct MyLink {
     conn: Conn,
     closed: bool,
-    /// What was prepared: the driver would read the text anew each time. `None`: there are too many.
+    /// Our prepared statements: the driver would parse the text each time. `None`: there are too
+    /// many.
     prepared: Option<Vec<(String, Statement)>>,
 }
 
-/// How many statements of a connection are kept here: fewer than the driver keeps, which ends those that it forgets.
+/// How many statements of a connection are kept here: fewer than the driver keeps, which closes
+/// those that it drops.
 const MOST_PREPARED: usize = 12;
 
-/// What every session is told first: a time zone without summer time, so that `NOW` is unambiguous; statements that end by
-/// themselves, before we stop waiting for them ([`LOCK_WAIT`](super::link::LOCK_WAIT); there are only whole seconds); no gaps locked. Nothing else
-/// ends a statement: whoever hears a bell waits in one for seconds. (MariaDB and MySQL have different words for that, and pass over each other's.)
+/// The settings of every session:
+/// - a time zone without summer time, so that `NOW` is unambiguous;
+/// - lock timeouts that end a statement before the client stops waiting for it
+///   ([`LOCK_WAIT`](super::link::LOCK_WAIT); there are only whole seconds);
+/// - no gap locks;
+/// - no other time limit for statements, because waiting on a wake-up lock is a statement of
+///   several seconds. (MariaDB and MySQL name that setting differently, and each skips the
+///   other's.)
 const SETUP: &str = "SET NAMES utf8mb4; SET SESSION time_zone = '+00:00', autocommit = 1, sql_mode = 'STRICT_ALL_TABLES', \
     innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 28800 \
     /*M!100101 , max_statement_time = 0 */ /*!50708 , max_execution_time = 0 */; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
@@ -43,7 +50,7 @@ impl MyLink {
 
     async fn to(config: &Config, host: &str, port: u16) -> Result<Self, Failure> {
         if config.tls.is_some() {
-            // The client library asks for the process's own; whoever was first stays.
+            // The client library uses the process-wide provider; the first one installed stays.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
         let conn = Conn::new(options(config, host, port)).await.map_err(unreachable)?;
@@ -55,7 +62,7 @@ impl MyLink {
         Ok(link)
     }
 
-    /// Whether an administrator says that nothing is to be written there. Some users could all the same.
+    /// Whether an administrator has forbidden writes. Some users could write all the same.
     async fn is_read_only(&mut self) -> Result<bool, Failure> {
         let reply = self.run("SELECT @@global.read_only", &[]).await?;
         let value = reply.value();
@@ -78,7 +85,8 @@ impl MyLink {
         result
     }
 
-    /// A statement without values goes as text: it is not prepared, and the server shows it as it is.
+    /// A statement without values is sent as text: it is not prepared, and the server shows it as
+    /// it is.
     async fn ask(&mut self, sql: &str, params: Params) -> Result<Reply, Failure> {
         if matches!(params, Params::Empty) {
             return gather(self.conn.query_iter(sql).await.map_err(failed)?).await;
@@ -89,14 +97,14 @@ impl MyLink {
         }
     }
 
-    /// The statement, if statements are kept here.
+    /// The prepared statement, if statements are kept here.
     async fn prepare(&mut self, sql: &str) -> Result<Option<Statement>, Failure> {
         let Some(prepared) = &mut self.prepared else { return Ok(None) };
         if let Some((_, statement)) = prepared.iter().find(|(text, _)| text == sql) {
             return Ok(Some(statement.clone()));
         }
         if prepared.len() == MOST_PREPARED {
-            // From here on the driver knows which of them are still there.
+            // From now on the driver keeps track of which statements still exist.
             self.prepared = None;
             return Ok(None);
         }

@@ -1,4 +1,4 @@
-//! A bounded number of connections, made when needed and kept.
+//! A limited number of connections, opened when needed and kept.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,8 @@ use super::link::{LOCK_WAIT, Link, Reply, Value};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 
-/// Whoever stops asking sooner has not waited for an answer; later, the line may be dead. Less than the least that a step waits.
+/// A statement that is given up sooner had a caller that did not wait for the answer; later, the
+/// connection may be dead. Shorter than the shortest time limit of a step.
 const SILENT: Duration = Duration::from_millis(200);
 
 /// How long a server that refused a connection counts as short of them.
@@ -42,18 +43,18 @@ struct Shortage {
     holds: AtomicUsize,
 }
 
-/// The connections that nobody uses.
+/// The idle connections.
 #[derive(Debug, Default)]
 struct Rest {
     idle: Vec<Idle>,
-    /// When any of them all last answered.
+    /// When any of our connections last answered.
     heard: Option<Moment>,
-    /// What was last heard of before that may be dead.
+    /// Connections that last answered before this moment may be dead.
     doubted: Option<Moment>,
 }
 
 impl Rest {
-    /// The one used last, and whether it can be relied on: the others may be let go by the server.
+    /// The one used last, and whether it is reliable. The server may close the others as idle.
     fn next(&mut self) -> Option<(Idle, bool)> {
         self.idle.retain(|idle| !idle.link.is_closed());
         let idle = self.idle.pop()?;
@@ -62,7 +63,7 @@ impl Rest {
     }
 }
 
-/// A connection that nobody uses.
+/// An idle connection.
 #[derive(Debug)]
 struct Idle {
     link: Link,
@@ -71,12 +72,12 @@ struct Idle {
 }
 
 impl Pool {
-    /// An empty pool, for as many as the URL says.
+    /// An empty pool, with the URL's limit.
     pub(super) fn new(config: &Arc<Config>) -> Arc<Self> {
         Self::of(config, config.connections)
     }
 
-    /// An empty pool for so many.
+    /// An empty pool with this limit.
     pub(super) fn of(config: &Arc<Config>, connections: usize) -> Arc<Self> {
         let hosts: Vec<String> = config.servers.iter().map(|(host, port)| format!("{host}:{port}")).collect();
         let room = Arc::new(Semaphore::new(connections));
@@ -90,19 +91,19 @@ impl Pool {
         })
     }
 
-    /// As [`borrow`](Self::borrow), with an error in the library's words.
+    /// The same as [`borrow`](Self::borrow), with the library's error.
     pub(super) async fn take(self: &Arc<Self>) -> Result<Pooled> {
         self.borrow().await.map_err(|failure| self.tell(&failure))
     }
 
-    /// A connection, as soon as one is free; those who wait are served in order.
+    /// A connection, as soon as one is free; requests are served in order.
     pub(super) async fn borrow(self: &Arc<Self>) -> Result<Pooled, Failure> {
         let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| Failure::Closed)?;
         let next = self.rest().next();
         match next {
             Some((idle, true)) => Ok(Pooled::new(idle, self, permit)),
             Some((idle, false)) => {
-                // Until it has ended it is one of ours, and in the place of the next.
+                // Until it has ended it counts as ours, and takes the place of the next one.
                 let _ = self.config.clock.timeout(LOCK_WAIT, idle.link.close()).await;
                 self.open(permit).await
             }
@@ -110,8 +111,9 @@ impl Pool {
         }
     }
 
-    /// A new connection. It is made by a task of its own: whoever gives up meanwhile leaves it to the next, and not to the server. One that is not made
-    /// soon after that keeps nobody else's room: the line may be dead, and the next try goes over one that is not.
+    /// Opens a connection in a task of its own. If the caller gives up meanwhile, the connection
+    /// goes to the next caller instead of being left to the server. If it does not open soon after
+    /// that, its place becomes free: the network may be down, and the next try may work.
     async fn open(self: &Arc<Self>, permit: OwnedSemaphorePermit) -> Result<Pooled, Failure> {
         let (pool, (wanted, unwanted)) = (Arc::clone(self), oneshot::channel::<()>());
         let opening = tokio::spawn(async move {
@@ -129,7 +131,7 @@ impl Pool {
         opened
     }
 
-    /// Each connection has a session of its own: what a session keeps may be used.
+    /// Notes that each connection has a session of its own: sessions may keep state.
     pub(super) fn own_sessions(&self) {
         self.own_sessions.store(true, Ordering::SeqCst);
     }
@@ -139,7 +141,8 @@ impl Pool {
         self.own_sessions.load(Ordering::SeqCst)
     }
 
-    /// A connection was refused: if for want of one, the server counts as short of them for a while.
+    /// Notes a refused connection. If the server had none to spare, it counts as short of them for
+    /// a while.
     pub(super) fn note_refusal(&self, failure: &Failure) {
         if failure.meaning(self.config.dialect) == Some(Meaning::Crowded) {
             self.shortage.refused.fetch_add(1, Ordering::SeqCst);
@@ -158,29 +161,31 @@ impl Pool {
         self.config.clock.now() < *lock(&self.shortage.until)
     }
 
-    /// The server is short of connections for so long.
+    /// Notes that the server is short of connections for this long.
     pub(super) fn short_for(&self, time: Duration) {
         *lock(&self.shortage.until) = self.config.clock.now().after(time);
         self.shrink();
     }
 
-    /// The server is short of connections until further notice, or is so no longer. Those that nothing uses are closed.
+    /// Notes that the server is short of connections until further notice, or no longer is. If so,
+    /// idle ones are closed.
     pub(super) fn set_short(&self, short: bool) {
         *lock(&self.shortage.until) = if short { Moment::NEVER } else { Moment::default() };
         self.shrink();
     }
 
-    /// How many locks this client holds.
+    /// Sets how many locks this client holds.
     pub(super) fn set_holds(&self, holds: usize) {
         self.shortage.holds.store(holds, Ordering::SeqCst);
     }
 
-    /// Whether no connection is kept that nothing uses: the server is short of them, and this client holds nothing.
+    /// Whether idle connections are closed: the server is short of them, and this client holds no
+    /// lock.
     pub(super) fn spares(&self) -> bool {
         self.shortage.holds.load(Ordering::SeqCst) == 0 && self.is_short()
     }
 
-    /// Closes the connections that nothing uses, if the server needs them.
+    /// Closes the idle connections, if the server needs them.
     fn shrink(&self) {
         if !self.spares() {
             return;
@@ -190,7 +195,7 @@ impl Pool {
         }
     }
 
-    /// Takes in a connection that was made elsewhere, for whoever comes first.
+    /// Adds a connection that was opened elsewhere.
     pub(super) fn adopt(&self, mut link: Link) {
         if self.own_sessions.load(Ordering::SeqCst) {
             link.own_session();
@@ -199,20 +204,21 @@ impl Pool {
         self.rest().idle.push(Idle { link, heard });
     }
 
-    /// Runs one statement on any connection; its answer may take as long as connecting.
+    /// Runs one statement on any connection. Its time limit is that of connecting.
     pub(super) async fn run(self: &Arc<Self>, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         let within = self.config.connect_timeout;
         let mut link = self.borrow().await?;
         self.config.clock.timeout(within, link.run(sql, values)).await.unwrap_or_else(|_| Err(Failure::silent(within)))
     }
 
-    /// Has the idle connections ended instead of used: one of them was dead.
+    /// Closes the idle connections instead of reusing them: one of them was dead.
     pub(super) fn forget_idle(&self) {
         self.rest().doubted = Some(self.config.clock.now());
     }
 
-    /// The same if nothing was heard since then on any: one was silent from then on, and they may be, too. Otherwise it may have been a locked row, or
-    /// a busy server; and the one used last is alive.
+    /// The same, if none has answered since that moment: one was unresponsive from then on, and the
+    /// others may be, too. If one has answered, a locked row or a busy server may be the reason,
+    /// and the connection used last is alive.
     fn forget_silent(&self, since: Moment) {
         let mut rest = self.rest();
         if rest.heard < Some(since) {
@@ -228,7 +234,7 @@ impl Pool {
         failure.tell(self.config.dialect, &self.server)
     }
 
-    /// Ends all connections, also those in use when they come back.
+    /// Closes all connections, and those in use when they return.
     pub(super) async fn close(&self) {
         self.room.close();
         let idle = std::mem::take(&mut self.rest().idle);
@@ -238,7 +244,7 @@ impl Pool {
     }
 }
 
-/// Closes a connection in the background; until then it is one of ours.
+/// Closes a connection in the background; until then it counts as ours.
 fn close_behind(link: Link, permit: Option<OwnedSemaphorePermit>) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
         runtime.spawn(async move {
@@ -252,24 +258,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Comes back some time after nobody wants it any more.
+/// Returns some time after the caller gave up.
 async fn forgotten(unwanted: oneshot::Receiver<()>, clock: &Clock) {
-    // Nothing is ever sent: its sender goes away.
+    // The channel only ever closes: nothing is sent.
     let _ = unwanted.await;
     clock.sleep(LOCK_WAIT).await;
 }
 
-/// A connection out of the pool; it goes back when dropped, unless it broke or a statement was left half-way.
+/// A connection from the pool. It returns when dropped, unless it broke or a statement is
+/// unfinished.
 #[derive(Debug)]
 pub(super) struct Pooled {
     link: Option<Link>,
     pool: Arc<Pool>,
     permit: Option<OwnedSemaphorePermit>,
-    /// When the statement was sent that is under way.
+    /// When the statement under way was sent.
     asked: Option<Moment>,
     /// When it last answered.
     heard: Moment,
-    /// Whether it can be used again.
+    /// Whether it can be reused.
     good: bool,
 }
 
@@ -322,7 +329,8 @@ impl Drop for Pooled {
             if clock.now().since(asked) >= SILENT {
                 self.pool.forget_silent(asked);
             }
-            // The server may be at it for a while yet: till then, this is one of our connections.
+            // The server may still work on the statement for a while: until then, this connection
+            // counts as ours.
             if let (Ok(runtime), Some(permit)) = (tokio::runtime::Handle::try_current(), self.permit.take()) {
                 runtime.spawn(async move {
                     link.abandon(&clock).await;

@@ -1,11 +1,12 @@
-//! Whether a pooler between the client and PostgreSQL gives each transaction another session. Then a lock that a session has is anybody's, and what a
-//! session is told (settings, prepared statements, `LISTEN`) is told to other programs.
+//! Detects a pooler before PostgreSQL that gives each transaction another session. Then a session's
+//! lock belongs to any program, and what is set in a session (settings, prepared statements,
+//! `LISTEN`) reaches other programs.
 
 use super::config::Config;
 use super::error::{Failure, Meaning};
 use super::link::{Link, Value};
 
-/// How often it is looked.
+/// How many times the sessions are compared.
 const ROUNDS: usize = 3;
 
 /// Two connections to one server, and whether each keeps its session.
@@ -18,13 +19,13 @@ pub(super) struct Probed {
     pub(super) pooled: bool,
 }
 
-/// Makes two connections and finds out whether they meet in one session, or one moves to another while its own is in use. Nothing is set, prepared
-/// or listened to on either.
+/// Opens two connections and finds out whether they share a session, or whether one gets another
+/// session while its own is in use. Nothing is set, prepared or listened to on either.
 pub(super) async fn probe(config: &Config) -> Result<Probed, Failure> {
     probe_beside(Link::open(config).await?, config).await
 }
 
-/// As [`probe`], with a first connection that is there already.
+/// The same as [`probe`], with a first connection that is already open.
 pub(super) async fn probe_beside(mut first: Link, config: &Config) -> Result<Probed, Failure> {
     let mut second = match Link::open(config).await {
         Ok(second) => second,
@@ -43,16 +44,16 @@ pub(super) async fn probe_beside(mut first: Link, config: &Config) -> Result<Pro
         }
     }
     let pooled = match met {
-        // One that does not even let a transaction pass.
+        // A pooler that does not even allow a transaction.
         Err(failure) if failure.meaning(config.dialect) == Some(Meaning::Pooled) => true,
         met => met?,
     };
     Ok(Probed { first, second: Some(second), pooled })
 }
 
-/// As [`probe`], and both connections are closed.
+/// The same as [`probe`], and closes both connections.
 pub(super) async fn changes_sessions(config: &Config) -> Result<bool, Failure> {
-    // As behind one: what is set in a session that others get next would stay there.
+    // Treated as pooled: otherwise what is set in a session would stay there for the next program.
     let config = Config { pooler: true, ..config.clone() };
     let Probed { first, second, pooled } = probe(&config).await?;
     let known = second.is_some();
@@ -66,7 +67,7 @@ pub(super) async fn changes_sessions(config: &Config) -> Result<bool, Failure> {
 async fn meet(one: &mut Link, other: &mut Link) -> Result<bool, Failure> {
     let first = session(one).await?;
     other.script("BEGIN").await?;
-    // Where there is but one session, the first would wait for it now.
+    // With only one session, the first connection would wait for it now.
     if session(other).await? == first {
         return other.script("ROLLBACK").await.map(|()| true);
     }

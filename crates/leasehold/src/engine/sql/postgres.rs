@@ -22,23 +22,27 @@ use crate::clock::Clock;
 pub(super) struct PgLink {
     client: Client,
     id: i64,
-    /// What was prepared; none where the session may be another's the next time.
+    /// Prepared statements. `None` if the session may belong to another program next time.
     prepared: Option<HashMap<String, Statement>>,
     driver: JoinHandle<()>,
     news: Option<UnboundedReceiver<String>>,
     clock: Clock,
 }
 
-/// What a session begins with: statements that end before the client stops waiting for them ([`LOCK_WAIT`]), each of them a transaction of its own.
-/// It is part of the login, so nothing is ever *set* on a session: a pooler refuses or ignores it, and no other program inherits it.
+/// The start of a session: statements that end before the client stops waiting for them
+/// ([`LOCK_WAIT`]), each a transaction of its own. It is part of the login, so nothing is ever
+/// *set* in a session. A pooler refuses or ignores it, and no other program inherits it.
 ///
-/// `default_transaction_read_only` is left alone: an administrator may have set it, on a former primary.
+/// `default_transaction_read_only` is left alone: an administrator may have set it on a former
+/// primary.
 const BEGINS: &str = "-c lock_timeout=1s -c default_transaction_isolation=read\\ committed";
 
-/// The same for a session that is surely this client's own, where a pooler in session mode refused it at the login.
+/// The same for a session that certainly belongs to this client, if a pooler in session mode
+/// refused it at the login.
 const SETUP: &str = "SET SESSION lock_timeout = '1s'; SET SESSION default_transaction_isolation = 'read committed'";
 
-/// How long a line is quiet before the kernel asks whether the other side is there; of the lease table's it is given up after twice that.
+/// How long a connection is idle before the kernel probes it. The lease table's connections are
+/// given up after twice that.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
 impl PgLink {
@@ -47,7 +51,7 @@ impl PgLink {
             return Self::login(config, false).await;
         }
         match Self::login(config, true).await {
-            // A pooler refuses a login with options in words of its own.
+            // A pooler refuses a login with options with an error of its own.
             Err(failure) if matches!(failure.meaning(config.dialect), Some(Meaning::Pooled | Meaning::Other)) => {
                 let mut link = Self::login(config, false).await?;
                 if config.technique != Technique::Row {
@@ -79,7 +83,7 @@ impl PgLink {
         let prepared = (!config.pooler && config.technique != Technique::Row).then(HashMap::new);
         let mut link = Self { client, id: 0, prepared, driver, news: Some(news), clock: config.clock.clone() };
         let within = config.connect_timeout;
-        // A pooler lets us log in also where it has no connection to give.
+        // A pooler accepts a login even if it has no connection to give.
         let mute = format!(
             "logged in, and no answer within {within:?}: is a pooler before it, and are all its connections in use?"
         );
@@ -99,7 +103,8 @@ impl PgLink {
         Ok(())
     }
 
-    /// The session is this connection's own: statements are prepared from now on.
+    /// Notes that the session belongs to this connection alone: statements are prepared from now
+    /// on.
     pub(super) fn own_session(&mut self) {
         self.prepared.get_or_insert_default();
     }
@@ -133,7 +138,7 @@ impl PgLink {
         self.client.batch_execute(sql).await.map_err(failed)
     }
 
-    /// What is said on the channels that this connection listens to; once.
+    /// The notifications of the channels that this connection listens on; returned once.
     pub(super) fn news(&mut self) -> Option<UnboundedReceiver<String>> {
         self.news.take()
     }
@@ -146,7 +151,7 @@ impl PgLink {
         self.client.is_closed()
     }
 
-    /// Comes back when the connection is over.
+    /// Returns when the connection has ended.
     pub(super) async fn ended(&mut self) {
         if !self.driver.is_finished() {
             // However it ended.
@@ -154,18 +159,19 @@ impl PgLink {
         }
     }
 
-    /// Ends the statement that is under way on this connection, if there is one, from beside it.
+    /// The handle that ends this connection's current statement from another connection.
     pub(super) fn stopper(&self) -> CancelToken {
         self.client.cancel_token()
     }
 
-    /// Ends it at once, also in the middle of a statement.
+    /// Cuts the connection at once, even during a statement.
     pub(super) fn cut(self) {
         self.driver.abort();
     }
 
     pub(super) async fn close(mut self) {
-        // The library says good-bye when the client is dropped, and its driver ends then; whoever does not take it is left.
+        // Dropping the client ends the session in order, and then the driver. A server that does
+        // not respond is not waited for.
         let (client, driver) = (self.client, &mut self.driver);
         drop(client);
         let _ = self.clock.timeout(LOCK_WAIT, driver).await;
@@ -188,7 +194,8 @@ fn options(config: &Config) -> Options {
         .keepalives_idle(KEEPALIVE)
         .ssl_mode(if config.tls.is_some() { SslMode::Require } else { SslMode::Disable });
     if config.technique == Technique::Row {
-        // Nothing is lost with a connection. A session that holds a lock may outlive a longer silence, if its TTL does.
+        // These connections keep no lock. A session that holds a lock may outlast a longer
+        // interruption, if its TTL does.
         options.keepalives_interval(KEEPALIVE / 2).keepalives_retries(2).tcp_user_timeout(KEEPALIVE * 2);
     }
     if let Some(password) = &config.login.password {
@@ -205,7 +212,7 @@ where
     while let Some(message) = messages.next().await {
         match message {
             Ok(AsyncMessage::Notification(note)) => {
-                // Nobody listens on most connections.
+                // Most connections have no listener.
                 let _ = news.send(note.payload().to_owned());
             }
             Ok(AsyncMessage::Notice(notice)) => tracing::debug!(%notice, "PostgreSQL says"),

@@ -1,16 +1,17 @@
-//! Records: a table of their own, a row each, the same for all techniques.
+//! Records: a table of their own with one row per record, the same for all techniques.
 //!
-//! Every write is one statement that compares the version, so no transaction is open between two messages, and a pooler is no hindrance. A
-//! removed record's row stays, without a value: its version is not forgotten. All times are microseconds of the database's clock.
+//! Every write is one statement that compares the version. So no transaction stays open between two
+//! messages, and poolers work. The row of a removed record stays, without a value, to keep its
+//! version. All times are microseconds of the database's clock.
 //!
-//! | what if | then |
+//! | event | consequence |
 //! |---|---|
-//! | the answer to a write is lost | nobody knows; whoever reads again sees. Sent again over the same version, it does nothing the second time |
-//! | two write at once | the row is locked for one of them; the second finds another version |
-//! | MySQL does the write, and the question for the time fails | an error with an unknown effect, as above |
+//! | the answer to a write is lost | outcome unknown; a read shows it. Sent again over the same version, the write has no second effect |
+//! | two clients write at once | the row is locked for one of them; the second finds another version |
+//! | MySQL does the write, and the query for the time fails | an error with an unknown effect, as above |
 //! | the database's clock is set back | versions go on one by one; the time that is read goes back with it |
-//! | a fail-over loses the last commits | the record is as it was before; whoever writes next gets a version above the lost ones, if the clocks are right |
-//! | the table is not there, and we may not make it | locks work; whoever asks for a record is told what to do |
+//! | a fail-over loses the last commits | the record is as it was before; the next write gets a version above the lost ones, if the clocks are right |
+//! | the table is missing, and we may not create it | locks work; requests for records fail, with what to do |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::engine::Record;
 use crate::error::Result;
 use crate::name::LockName;
 
-/// How often a statement is tried that others were in the way of.
+/// How many times a statement is tried that others blocked.
 const TRIES: u32 = 5;
 
 /// The records of one engine.
@@ -74,7 +75,8 @@ impl Shelf {
         }
     }
 
-    /// Whether a statement is tried again: nothing was done, or it changes nothing. A table that is missing is made.
+    /// Decides whether a statement is tried again: it had no effect, or it only reads. Creates a
+    /// missing table.
     async fn again(&self, mut link: Pooled, failure: Failure, tries: &mut u32, reads: bool) -> Result<()> {
         let config = &self.pool.config;
         *tries += 1;
@@ -83,7 +85,7 @@ impl Shelf {
             _ if *tries >= TRIES => Err(tell(failure)),
             Some(Meaning::Collision) => Ok(()),
             Some(Meaning::NoTable) => super::make_records(config, &mut link).await.map_err(tell),
-            // An idle connection that had ended; the others may have, too.
+            // An idle connection had ended; the others may have, too.
             _ if reads && *tries == 1 && failure.is_lost_line(config.dialect) => {
                 self.pool.forget_idle();
                 Ok(())
@@ -97,13 +99,13 @@ impl Shelf {
 #[derive(Clone, Debug)]
 struct Statements {
     dialect: Dialect,
-    /// The version, the value and the time, also where there is no row: name.
+    /// The version, the value and the time, even without a row. Parameter: name.
     read: String,
-    /// Where there is no record: name, value.
+    /// Writes a record that does not exist. Parameters: name, value.
     make: String,
-    /// Over a version: value, name, version.
+    /// Writes over a version. Parameters: value, name, version.
     change: String,
-    /// The names of all that begin so: prefix.
+    /// The names that start with a prefix. Parameter: prefix.
     names: String,
     clock: String,
 }
@@ -163,7 +165,7 @@ impl Statements {
     async fn written(&self, link: &mut Pooled, reply: &Reply) -> Result<(u64, Duration), Failure> {
         match self.dialect {
             Dialect::MySql => {
-                // Whatever goes wrong here, it is written.
+                // Whatever goes wrong here, the write was made.
                 let clock = link.run(&self.clock, &[]).await.map_err(|failure| match failure {
                     Failure::Refused { code, said } => Failure::Broken(format!("{code}: {said}")),
                     failure => failure,
@@ -180,7 +182,7 @@ impl Statements {
 
     async fn names(&self, link: &mut Pooled, prefix: &str) -> Result<Vec<LockName>, Failure> {
         let values = match self.dialect {
-            // The prefix stands twice.
+            // The prefix appears twice.
             Dialect::MySql => vec![prefix.into(), prefix.into()],
             Dialect::Postgres => vec![prefix.into()],
         };
@@ -189,7 +191,8 @@ impl Statements {
         Ok(reply.rows.iter().filter_map(name).collect())
     }
 
-    /// A value as it goes to the server. PostgreSQL's texts have no zero character, so it goes there as digits.
+    /// A value as it is sent. PostgreSQL's texts have no zero character, so they are sent as hex
+    /// digits.
     fn stored(&self, value: &str) -> Value {
         match self.dialect {
             Dialect::MySql => value.into(),
@@ -221,7 +224,8 @@ fn strange() -> Failure {
 
 fn mysql(table: &str) -> Statements {
     const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
-    // The version goes back by LAST_INSERT_ID. Columns are assigned from left to right, and `value` is still the old one before its own.
+    // LAST_INSERT_ID returns the version. Columns are assigned from left to right: before its own
+    // assignment, `value` is the old one.
     let next = format!("LAST_INSERT_ID(GREATEST(version + 1, {NOW}))");
     Statements {
         dialect: Dialect::MySql,
@@ -241,7 +245,7 @@ fn mysql(table: &str) -> Statements {
 }
 
 fn postgres(table: &str) -> Statements {
-    // Read anew wherever it stands: behind a row that was waited for, too.
+    // Evaluated at each use: even after waiting for a locked row.
     const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
     Statements {
         dialect: Dialect::Postgres,

@@ -1,4 +1,4 @@
-//! TLS for the PostgreSQL client, which leaves that to others.
+//! TLS for the PostgreSQL client, which has none of its own.
 
 use std::io;
 use std::path::Path;
@@ -16,12 +16,12 @@ use tokio_rustls::client::TlsStream as Inner;
 
 use super::config;
 
-/// Speaks TLS as the URL says; without TLS it is never asked.
+/// TLS as the URL configures it; unused without TLS.
 #[derive(Clone)]
 pub(super) struct Tls(Option<TlsConnector>);
 
 impl Tls {
-    /// Reads the certificates. The error says which file is wrong.
+    /// Reads the certificates. The error names the file that is wrong.
     pub(super) fn new(config: Option<&config::Tls>) -> Result<Self, String> {
         let Some(tls) = config else { return Ok(Self(None)) };
         let mut roots = RootCertStore::empty();
@@ -63,12 +63,12 @@ where
     type Error = io::Error;
 
     fn make_tls_connect(&mut self, host: &str) -> io::Result<Handshake> {
-        // Asked for also where TLS is off; then it is not used.
+        // The client calls this even if TLS is off, and then does not use it.
         Ok(Handshake { connector: self.0.clone(), host: host.to_owned() })
     }
 }
 
-/// One handshake to come.
+/// A handshake to come.
 pub(super) struct Handshake {
     connector: Option<TlsConnector>,
     host: String,
@@ -91,7 +91,7 @@ where
     }
 }
 
-/// A connection under TLS.
+/// A TLS connection.
 pub(super) struct Stream<S>(Box<Inner<S>>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for Stream<S> {

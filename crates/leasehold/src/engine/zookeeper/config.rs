@@ -1,4 +1,4 @@
-//! The engine's URL: which servers, who we are to them, and how long a session outlives its client.
+//! The engine's URL: the servers, our login, and how long a session outlives its client.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,16 +10,16 @@ use crate::engine::EngineUrl;
 use crate::engine::url::host_and_port;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Where our nodes are, unless the URL has a path.
+/// The path of our nodes, unless the URL has one.
 const BASE: &str = "/leasehold";
-/// The port of a server.
+/// The default port of a server.
 const PORT: u16 = 2181;
 
 /// The options that the URL may have.
 const OPTIONS: [&str; 9] =
     ["session", "session-timeout", "connect-timeout", "auth", "acl", "tls", "ca", "cert", "cert-key"];
 
-/// How the login is spoken.
+/// The kind of login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scheme {
     /// `addauth digest`.
@@ -28,7 +28,7 @@ pub(super) enum Scheme {
     Sasl,
 }
 
-/// Who we are; `Debug` does not show it.
+/// User and password; `Debug` does not show them.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Login {
     pub(super) scheme: Scheme,
@@ -42,10 +42,10 @@ impl fmt::Debug for Login {
     }
 }
 
-/// How TLS is spoken.
+/// TLS settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tls {
-    /// Whom to trust: a PEM file.
+    /// The trusted authorities: a PEM file.
     pub(super) ca: PathBuf,
     /// Our own certificate and its key, both PEM files.
     pub(super) identity: Option<(PathBuf, PathBuf)>,
@@ -54,11 +54,11 @@ pub(super) struct Tls {
 /// Who may do what with our nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Access {
-    /// Everybody everything.
+    /// Every client everything.
     Open,
-    /// Only who made them.
+    /// Only the user that created them.
     Creator,
-    /// Who made them, and everybody may read.
+    /// The user that created them everything; every client may read.
     Readable,
 }
 
@@ -76,23 +76,23 @@ impl Access {
     }
 }
 
-/// Everything that the URL says.
+/// Everything in the URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Config {
     /// `h1:2181,h2:2181`, as the client library reads it.
     pub(super) hosts: String,
     /// The same, for errors.
     pub(super) shown_hosts: String,
-    /// Each of them.
+    /// Each of the servers.
     pub(super) servers: Vec<(String, u16)>,
-    /// Where our nodes are; without a slash at its end, and so empty for the root.
+    /// The path of our nodes, without a slash at its end, and so empty for the root.
     pub(super) base: String,
     pub(super) login: Option<Login>,
     pub(super) access: Access,
     pub(super) tls: Option<Tls>,
     /// One session for each claim, instead of a few for all.
     pub(super) own_sessions: bool,
-    /// The timeout of all sessions; at most the TTL otherwise.
+    /// The timeout of all sessions. Without it, a session's timeout is at most the TTL.
     pub(super) session_timeout: Option<Duration>,
     pub(super) connect_timeout: Duration,
     /// The URL without secrets.
@@ -162,7 +162,7 @@ fn servers(url: &EngineUrl) -> Result<Vec<(String, u16)>> {
     url.hosts.iter().map(|text| host_and_port(text, PORT, "zk1.example")).collect()
 }
 
-/// The path, as ZooKeeper allows it.
+/// The path, if ZooKeeper allows it.
 fn base(path: &str) -> Result<String> {
     if path.is_empty() {
         return Ok(BASE.to_owned());

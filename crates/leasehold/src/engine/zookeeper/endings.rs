@@ -1,5 +1,5 @@
-//! Holds of ours that have ended while the servers still have their nodes: their owner does not enter with them again, since it would get
-//! the token of what is over.
+//! Ended holds of ours whose nodes the servers still have. Their owner must not re-enter with them:
+//! it would get the token of a hold that is over.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,7 +12,7 @@ use crate::claim::ClaimId;
 use crate::error::Result;
 use crate::logic::line::{Id, Line};
 
-/// How many sessions are remembered, besides those that live: the servers have let older ones go long ago.
+/// How many ended sessions are remembered: the servers have ended older ones long ago.
 const REMEMBERED: usize = 1024;
 
 /// The sessions that this client has had, by the servers' numbers for them.
@@ -20,7 +20,7 @@ const REMEMBERED: usize = 1024;
 pub(super) struct Past(Mutex<VecDeque<(i64, Weak<Session>)>>);
 
 impl Past {
-    /// One has been opened.
+    /// Adds a new session.
     pub(super) fn note(&self, session: &Arc<Session>) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= REMEMBERED
@@ -31,19 +31,21 @@ impl Past {
         all.push_back((session.client.session_id().0, Arc::downgrade(session)));
     }
 
-    /// Whether this was one of ours, and is over: only the servers may still have it.
+    /// Whether this was a session of ours and is over for us: only the servers may still have it.
     fn has(&self, number: i64) -> bool {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().any(|(one, session)| *one == number && is_past(session))
     }
 }
 
-/// Whether nobody relies on a session any more. If a login was refused, it is over earlier than what was promised of it.
+/// Whether no claim relies on a session any more. After a refused login, a session is over before
+/// the deadlines of its claims.
 fn is_past(session: &Weak<Session>) -> bool {
     session.upgrade().is_none_or(|session| session.is_over() && session.now() >= session.until())
 }
 
-/// Takes out the node of a claim, on the session of this number, if its hold was ours and has ended. `true`: it has, and is out.
+/// Deletes the node of a claim, on the session of this number, if its hold was ours and has ended.
+/// `true`: it had, and is deleted.
 pub(super) async fn take_out(
     engine: &ZookeeperEngine,
     seat: &Seat,
@@ -54,13 +56,14 @@ pub(super) async fn take_out(
     if ending.is_none() && !engine.past.has(number) {
         return Ok(false);
     }
-    // Before it is gone: whoever gives it back just now hears that it was there.
+    // Noted before the deletion: a release that runs at this moment then reports that the node
+    // existed.
     ending.iter().for_each(|other| other.note_taken_out());
     steps::delete(&seat.session, path).await.map_err(|cause| engine.failed(cause))?;
     Ok(true)
 }
 
-/// Takes out what is in the line of the same owner's holds that have ended. `true`: something was.
+/// Deletes the nodes of the same owner's ended holds. `true`: there was one.
 pub(super) async fn sweep(engine: &ZookeeperEngine, seat: &Seat, line: &Line, id: Id) -> Result<bool> {
     let owner = line.find(id).and_then(|stand| stand.owner);
     let mut swept = false;
@@ -74,11 +77,12 @@ pub(super) async fn sweep(engine: &ZookeeperEngine, seat: &Seat, line: &Line, id
     Ok(swept)
 }
 
-/// How often nodes of a claim that has left are looked for, in a quarter of the session's timeout each.
+/// How many times a claim's late nodes are looked for, a quarter of the session's timeout apart.
 const LOOKS: u32 = 8;
 
-/// Takes out what comes late of a claim that has left: a request for a node that was never answered may have been held back on its way, and
-/// arrive after the claim was found to have none, and got another. Its session lives, so nobody else would ever take it out.
+/// Deletes late nodes of a claim that has left. A create that was never answered may have been
+/// delayed, and arrive after the claim was found to have no node and got another one. Its session
+/// lives, so no other client would ever delete that node.
 pub(super) fn sweep_late(seats: &Arc<Seats>, seat: &Seat) {
     let (seats, session) = (Arc::downgrade(seats), Arc::downgrade(&seat.session));
     let (claim, folder) = (seat.claim, seat.folder.clone());
@@ -92,7 +96,7 @@ pub(super) fn sweep_late(seats: &Arc<Seats>, seat: &Seat) {
             if let Err(cause) = take_out_late(&seats, &session, &folder, claim).await {
                 tracing::debug!(%cause, "what a claim may have left behind could not be looked for");
             }
-            // Nobody is kept from ending the session meanwhile.
+            // Dropped, so that the session can end meanwhile.
             drop((seats, session));
             clock.sleep_until(until).await;
         }
@@ -106,7 +110,7 @@ async fn take_out_late(
     claim: ClaimId,
 ) -> std::result::Result<(), leasehold_zookeeper::Error> {
     for node in steps::nodes_of(session, folder, claim).await? {
-        // Whoever has come again since has a node that may not be in this list.
+        // The claim exists again: it has a node that may not be in this list.
         if seats.find(claim).is_some() {
             return Ok(());
         }

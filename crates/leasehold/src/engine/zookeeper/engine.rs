@@ -1,4 +1,4 @@
-//! The engine: which session a claim is on, and what each call does.
+//! The engine: the session of each claim, and the steps of each call.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,10 +24,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
 use crate::name::LockName;
 
-/// How many folders are remembered as being there.
+/// How many folders are remembered as existing.
 const FOLDERS: usize = 4096;
 
-/// Claims that hold on one session: which of those asked about, and the path of its node.
+/// Holding claims on one session: the index of each in the request, and the path of its node.
 type Held = Vec<(usize, String)>;
 
 /// Locks in a ZooKeeper ensemble.
@@ -45,8 +45,8 @@ pub struct ZookeeperEngine {
     folders: Mutex<HashSet<LockName>>,
 }
 
-/// A call that goes on while nobody polls it, and ends when it is dropped: it keeps others from a claim's place, also whoever clears
-/// that when its time is over.
+/// Runs a call that goes on while it is not polled, and ends when it is dropped. It blocks other
+/// steps of the claim, including the one that removes the claim when its TTL is over.
 async fn on<T: Send + 'static>(
     runtime: tokio::runtime::Handle,
     call: impl Future<Output = Result<T>> + Send + 'static,
@@ -64,7 +64,7 @@ async fn on<T: Send + 'static>(
 }
 
 impl ZookeeperEngine {
-    /// Opens a first session, so that what is wrong is known at once.
+    /// Opens a first session, so that errors show at once.
     pub(crate) async fn open(config: Config, clock: &Clock) -> Result<Arc<Self>> {
         let engine = Arc::new(Self {
             clock: clock.clone(),
@@ -125,12 +125,12 @@ impl ZookeeperEngine {
         format!("{}/{}", self.config.base, wire::RECORDS)
     }
 
-    /// The folder of the marks that evictions leave.
+    /// The folder of the marks that force releases leave.
     pub(super) fn marks(&self) -> String {
         format!("{}/{}", self.config.base, wire::EVICTED)
     }
 
-    /// The mark of a claim that was evicted.
+    /// The mark of a claim that was force released.
     pub(super) fn mark(&self, claim: ClaimId) -> String {
         format!("{}/{:032x}", self.marks(), claim.bits())
     }
@@ -140,7 +140,7 @@ impl ZookeeperEngine {
         format!("{}/{}", self.records(), wire::escaped(name.as_str()))
     }
 
-    /// Whether the folder of this lock was there lately.
+    /// Whether the folder of this lock existed lately.
     pub(super) fn knows_folder(&self, name: &LockName) -> bool {
         self.folders.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }
@@ -161,7 +161,7 @@ impl ZookeeperEngine {
         error::step(&self.config, cause)
     }
 
-    /// The claim's seat, on a session that lives.
+    /// The claim's entry, on a session that lives.
     async fn seat(&self, claim: &Arc<Claim>) -> Result<Arc<Seat>> {
         if let Some(seat) = self.seats.find(claim.id) {
             if !seat.session.is_over() {
@@ -177,7 +177,8 @@ impl ZookeeperEngine {
         let seat = self.seat(claim).await?;
         let mut place = seat.place.lock().await;
         if !self.seats.has(&seat) {
-            // It was taken away meanwhile, because nobody had wanted it for a TTL: the caller asks anew.
+            // The claim was removed meanwhile, because no caller wanted it for a TTL: the caller
+            // tries again.
             return Ok(Answer::Busy { recheck: None });
         }
         let known = place.node().map(str::to_owned);
@@ -186,18 +187,18 @@ impl ZookeeperEngine {
         let look = match steps::ask(self, &seat, claim, &mut place).await {
             Ok(look) => look,
             Err(error) => {
-                // Refused for good: it has nothing at the servers, and needs no session.
+                // Refused for good: it has no node, and needs no session.
                 if matches!(place.stage, Stage::New) && !error.is_retryable() {
                     self.seats.leave(&seat);
                 }
                 return Err(error);
             }
         };
-        // Who is in the queue stays there.
+        // A claim that is queued already stays in the queue.
         let queued = queue || (known.is_some() && known.as_deref() == place.node());
         let answer = match look {
             Look::Holds => {
-                // Others may have seen it wait.
+                // Other clients may have seen it wait.
                 let seen = known.is_some() || place.id().is_some_and(|id| place.line.has_behind(id));
                 match self.grant(claim, &seat, &mut place, sent, seen) {
                     busy @ Answer::Busy { .. } if !queued => busy,
@@ -213,7 +214,7 @@ impl ZookeeperEngine {
         Ok(answer)
     }
 
-    /// Takes all, one round trip for all of them, or none.
+    /// Acquires all of them in one round trip, or none.
     async fn do_attempt_all(&self, claims: &[Arc<Claim>], sent: Moment) -> Result<Option<Vec<Grant>>> {
         let answers = try_join_all(claims.iter().map(|claim| self.do_attempt(claim, false, sent))).await?;
         let grants: Option<Vec<Grant>> = answers
@@ -230,7 +231,7 @@ impl ZookeeperEngine {
     }
 
     async fn do_wait(&self, claim: &Claim, patience: Duration, sent: Moment) -> Result<Answer> {
-        // Whoever is not in the queue is not let in: the caller asks anew.
+        // A claim that is not in the queue cannot be granted: the caller tries again.
         let absent = Answer::Busy { recheck: None };
         let Some(seat) = self.seats.find(claim.id).filter(|seat| !seat.is_gone()) else { return Ok(absent) };
         let mut place = seat.place.lock().await;
@@ -241,7 +242,7 @@ impl ZookeeperEngine {
         if seat.is_held() {
             return Ok(self.grant(claim, &seat, &mut place, sent, false));
         }
-        // A session may be shorter than the TTL: it must hear from the leader often enough.
+        // A session may be shorter than the TTL: the leader must confirm it often enough.
         let patience = patience.min(seat.session.timeout / 3);
         let mut found = steps::wait(self, &seat, claim, &mut place, sent.after(patience)).await?;
         seat.show();
@@ -256,7 +257,7 @@ impl ZookeeperEngine {
         }
     }
 
-    /// The claim holds. How long it surely does, is counted from when the caller asked.
+    /// Grants the lock. Its validity counts from when the caller sent the request.
     fn grant(
         &self,
         claim: &Claim,
@@ -274,13 +275,14 @@ impl ZookeeperEngine {
         seat.note_granted();
         if !seat.set_held(Some(path.clone())) {
             let news = waited.then(|| super::wire::record(&claim.terms.holder, claim.terms.ttl));
-            // For somebody behind who may fit, too, it is told at once.
+            // A waiter behind it may be compatible: it is notified at once.
             let soon = own.stand.owner.is_some() || matches!(own.stand.mode, crate::claim::Mode::Permits { .. });
             session.guard(Guarded { claim: claim.id, path, event, news, soon: waited && soon });
         }
         let left = session.until().since(sent);
         if session.runs_low() {
-            // Too little is known for too long: ask again when more is.
+            // The last proof of the session is too old: the caller asks again when there is a newer
+            // one.
             return Answer::Busy { recheck: Some(session.timeout / 8) };
         }
         Answer::Granted(Grant { token: own.token(), validity: Validity::FromSend(left) })
@@ -320,7 +322,7 @@ impl ZookeeperEngine {
         }
     }
 
-    /// One transaction that checks all nodes; those that are gone are left out of the next.
+    /// Checks all nodes in one transaction, and repeats it without those that are gone.
     async fn check(&self, session: &Arc<Session>, held: &Held, sent: Moment) -> Result<Vec<Renewal>> {
         let mut there: Vec<usize> = (0..held.len()).collect();
         let mut answers = vec![Renewal::Lost; held.len()];
@@ -348,7 +350,7 @@ impl ZookeeperEngine {
 
     async fn do_release(&self, claim: &Claim) -> Result<Released> {
         let Some(seat) = self.seats.find(claim.id) else { return Ok(Released::Absent) };
-        // Whatever comes of it: nobody enters with it again.
+        // Set whatever the outcome: no claim may re-enter with it any more.
         seat.set_leaving(true);
         let mut place = seat.place.lock().await;
         let held = seat.was_granted();

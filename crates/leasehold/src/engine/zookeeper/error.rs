@@ -1,4 +1,4 @@
-//! What went wrong, in the library's words.
+//! Converts the client library's errors to the library's errors.
 
 use leasehold_zookeeper::{Error as Cause, MultiWriteError};
 
@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorKind};
 /// The engine's name in errors.
 pub(super) const NAME: &str = "zookeeper";
 
-/// A request that failed. Whatever is not surely refused may have been done.
+/// Converts a failed request. Unless it was certainly refused, it may have taken effect.
 pub(super) fn step(config: &Config, cause: Cause) -> Error {
     let hosts = &config.shown_hosts;
     let (kind, said) = match &cause {
@@ -52,11 +52,11 @@ fn shown_base(config: &Config) -> &str {
     if config.base.is_empty() { "/" } else { &config.base }
 }
 
-/// What to do where something is not allowed.
+/// What to do if a request is not allowed.
 fn no_auth(config: &Config) -> &'static str {
     match config.login.as_ref().map(|login| login.scheme) {
         None => "log in as user:password@, or have its ACL changed; `leasehold doctor` shows it",
-        // The server takes any user and password, and compares them with the ACL only.
+        // The server accepts any user and password, and compares them only with the ACL.
         Some(Scheme::Digest) => {
             "another user or password than that of user:password@ made it (with digest, a wrong password is noticed only here); or have its \
              ACL changed; `leasehold doctor` shows it"
@@ -74,7 +74,7 @@ pub(super) fn cause(error: MultiWriteError) -> Cause {
     error.into()
 }
 
-/// What to do where one is not let in.
+/// What to do if the login is refused.
 fn refused_login(config: &Config) -> String {
     let hosts = &config.shown_hosts;
     match config.login.as_ref().map(|login| login.scheme) {
@@ -90,7 +90,7 @@ fn refused_login(config: &Config) -> String {
     }
 }
 
-/// Nobody could be reached.
+/// Converts the failure to open a session.
 pub(super) fn unreachable(config: &Config, cause: Cause) -> Error {
     if matches!(cause, Cause::AuthFailed) {
         return step(config, cause);
@@ -105,7 +105,7 @@ pub(super) fn unreachable(config: &Config, cause: Cause) -> Error {
         }
     };
     if matches!(cause, Cause::Malformed(_)) {
-        // No waiting makes it one.
+        // Retrying does not turn it into one.
         let message = format!("{} answered, but is not ZooKeeper: check host and port{hint}", config.shown_hosts);
         return Error::new(ErrorKind::Unavailable, message).at_engine(NAME).caused_by(cause);
     }

@@ -1,4 +1,4 @@
-//! What others may see, and evicting a claim.
+//! Inspection and force release.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -15,10 +15,10 @@ use crate::logic::fence;
 use crate::logic::line::{Line, Stand};
 use crate::name::LockName;
 
-/// How many locks are looked at together.
+/// How many locks are read at the same time.
 pub(super) const AT_ONCE: usize = 64;
 
-/// How long the mark of an eviction is kept at least, in ms of the servers' clock.
+/// How long the mark of a force release is kept at least, in ms of the servers' clock.
 const MARKED_MS: i64 = 3_600_000;
 
 /// One lock.
@@ -84,7 +84,7 @@ pub(super) async fn names(
     Ok(names)
 }
 
-/// All locks that somebody holds or waits for.
+/// All locks with a holder or a waiter.
 pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<LockView>> {
     let session = engine.any_session().await?;
     let base = if engine.config.base.is_empty() { "/" } else { &engine.config.base };
@@ -97,11 +97,11 @@ pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<L
     Ok(views)
 }
 
-/// What stands in a lock's folder, as an eviction needs it.
+/// The nodes of a lock's folder that a force release needs.
 struct Found {
-    /// The claim: its node, the version of that, and how others may see it.
+    /// The claim: its node, the version of that, and its inspection view.
     claim: Option<(String, i32, PartyView)>,
-    /// The tokens of the other holders, and of the first waiter: those behind that one have higher ones.
+    /// The tokens of the other holders and of the first waiter; later waiters have higher ones.
     others: Vec<Token>,
 }
 
@@ -133,19 +133,23 @@ async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &
     Ok(found)
 }
 
-/// Evicts a claim: deletes its node. A claim that is not there changes nothing.
+/// Force releases a claim: deletes its node. If the claim does not exist, nothing changes.
 ///
-/// **The token.** A waiter has its token from the moment when it joined the queue, so that a fresh number would refuse it later. The advised token lies
-/// strictly between the evicted holder's and the lowest of the others: the other holders', and the first waiter's. A resource refuses a token that it has seen
-/// without an owner, or with another's, so the first waiter's own number would refuse that waiter. Tokens are numbers of transactions, each given once: the
-/// number before the first waiter's is nobody else's, unless it is the evicted holder's. Then no number lies between, and none is advised
-/// ([`fence::advice`]). Where nobody else is there, it is the number of the transaction that evicts: whoever comes later has a higher one.
+/// **The token.** A waiter has its token from the moment when it joined the queue, so a fresh
+/// number would refuse that waiter later. The advised token lies strictly between the released
+/// holder's and the lowest of the others: the other holders' and the first waiter's. A resource
+/// refuses a token that it has seen without an owner, or with another's, so the first waiter's own
+/// number would refuse that waiter. Tokens are numbers of transactions, each used once. So the
+/// number before the first waiter's is free, unless it is the released holder's. In that case no
+/// number lies between, and none is advised ([`fence::advice`]). Without other claims, the token is
+/// the number of the transaction that force releases: every later claim has a higher one.
 ///
-/// The deletion names the version of the node that was read: an owner that re-enters meanwhile changes it, and stays with the same token.
+/// The deletion names the version of the node that was read: an owner that re-enters meanwhile
+/// changes it, and stays with the same token.
 pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let session = engine.any_session().await?;
     let (client, folder) = (&session.client, engine.folder(name));
-    // Whether a mark is there already.
+    // Whether a mark exists already.
     let mut marked = false;
     loop {
         let (synced, listed) = join(client.sync(&folder), client.get_children(&folder)).await;
@@ -163,7 +167,7 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
             let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
             added = added.and_then(|()| all.add_create(&engine.mark(claim), reason.as_bytes(), &persistent));
         }
-        // Only if nobody has come since the list was read: whoever comes changes the folder.
+        // Only if no claim was added since the list was read: a new claim changes the folder.
         if others.is_empty() {
             added = added.and_then(|()| all.add_set_data(&folder, name.as_str().as_bytes(), Some(seen.version)));
         }
@@ -189,7 +193,7 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
     }
 }
 
-/// Asks a holder to release its claim: a line in its node's data, which its client watches.
+/// Requests that a holder releases its claim: a line in its node's data, which its client watches.
 pub(super) async fn request_release(
     engine: &ZookeeperEngine,
     name: &LockName,
@@ -214,7 +218,7 @@ pub(super) async fn request_release(
             match client.set_data(&path, &data, Some(stat.version)).await {
                 Ok(_) => {}
                 Err(Cause::NoNode) => return Ok(None),
-                // Its holder has written to it meanwhile: once more, over what is there now.
+                // Its client has written to the node meanwhile: try again over the new version.
                 Err(Cause::BadVersion) => continue,
                 Err(cause) => return Err(engine.failed(cause)),
             }
@@ -224,7 +228,8 @@ pub(super) async fn request_release(
     }
 }
 
-/// Whether a claim whose node is gone was evicted: that was marked in the same transaction. The mark is deleted then.
+/// Whether a claim whose node is gone was force released: the same transaction created a mark.
+/// Deletes the mark.
 pub(super) async fn was_evicted(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) -> Result<bool> {
     match session.client.delete(&engine.mark(claim), None).await {
         Ok(()) => Ok(true),
@@ -233,7 +238,8 @@ pub(super) async fn was_evicted(engine: &ZookeeperEngine, session: &Session, cla
     }
 }
 
-/// Deletes marks that are much older than this claim's: whoever waited then has gone. What fails is left to the next eviction.
+/// Deletes marks that are much older than this claim's: their waiters are gone. The next force
+/// release retries what fails here.
 async fn sweep(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
     let client = &session.client;
     let made = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
@@ -256,7 +262,7 @@ pub(super) async fn watch(engine: &ZookeeperEngine, name: &LockName, patience: D
     let event = match session.client.list_and_watch_children(&folder).await {
         Ok((_, watcher)) => watcher,
         Err(Cause::NoNode) => match session.client.check_and_watch_stat(&folder).await {
-            // It was made meanwhile.
+            // The folder was created meanwhile.
             Ok((Some(_), _)) => return Ok(Step::ready(Ok(()))),
             Ok((None, watcher)) => watcher,
             Err(cause) => return Err(engine.failed(cause)),

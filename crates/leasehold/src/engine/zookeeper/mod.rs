@@ -1,69 +1,86 @@
-//! ZooKeeper: a fair queue of ephemeral nodes, where each waiter watches one other.
+//! ZooKeeper: a fair queue of ephemeral nodes, where each waiter watches one other node.
 //!
 //! # The protocol
-//! A lock is a folder; a claim is an ephemeral, sequential node in it. Who holds is read from the names alone
-//! ([`line`](crate::logic::line)), by everybody alike: the longest start of the list that fits together.
+//! A lock is a folder; a claim is an ephemeral, sequential node in it. Every client reads the
+//! holders from the names alone, and all read the same ([`line`](crate::logic::line)): the longest
+//! prefix of the sorted list whose claims can hold together.
 //!
-//! - **Take.** One transaction makes the node *and* touches the folder. Its answer has the number of nodes in the folder: if ours
-//!   is the only one, the lock is held, after one request and one round trip, without a list. Otherwise the list is read, and
-//!   whoever is not among the first that fit waits. A folder that is not known to be there is made in the same transaction.
-//! - **Wait.** A waiter watches one node ahead of it (the one just ahead; readers the nearest writer; the first who waits for permits
-//!   the folder). Those ahead can only become fewer: when the watched one goes and nobody else is known to be ahead, the lock is
-//!   held, without another request; for that, who is next watches its own node, too. Otherwise the list is read again.
-//!   Whoever was let in after waiting, and still holds it after 50 ms, changes its own node's data; the one behind then reads the
-//!   list, and knows that it is next long before it is woken.
-//! - **Give back.** The node is deleted: one request. One waiter is woken.
-//! - **Token.** The number of the transaction that made the node (czxid): it rises in the order of the queue, over all locks, over
-//!   the end of the folder and of the sequence, and as long as the ensemble keeps its data.
-//! - **Re-entry.** A further claim of an owner stands *with* its first one (a rider): a transaction makes its node, named after
-//!   the place and token of the first, and changes the data of that, which tells the waiter behind it to look again.
-//! - **Permits and owners.** Somebody whom others may have seen wait changes its own node's data when let in, at once if it has permits
-//!   or an owner: that tells the one behind, who may fit, too.
-//! - **Records** are nodes of their own; `records.rs` says how they are written.
+//! - **Acquire.** One transaction creates the node *and* touches the folder. Its answer has the
+//!   number of nodes in the folder. If ours is the only one, the lock is held: one request, one
+//!   round trip, no list. Otherwise the client reads the list, and waits unless its claim is in the
+//!   prefix. A folder that may be missing is created in the same transaction.
+//! - **Wait.** A waiter watches one node ahead of it: the node just ahead, or for readers the
+//!   nearest writer. The first waiter for permits watches the folder. The nodes ahead can only
+//!   become fewer. When the watched node goes and no other is known to be ahead, the waiter holds
+//!   the lock without another request. For that, the next waiter in the queue watches its own node,
+//!   too. Otherwise the list is read again. A claim that was granted after waiting, and still holds
+//!   after 50 ms, changes its own node's data. The waiter behind it then reads the list, and knows
+//!   that it is next long before it is woken.
+//! - **Release.** The node is deleted: one request. One waiter is woken.
+//! - **Token.** The number of the transaction that created the node (czxid). It rises in the order
+//!   of the queue, and over all locks. It goes on rising past the end of the folder and of the
+//!   sequence, as long as the ensemble keeps its data.
+//! - **Re-entry.** A further claim of an owner shares the position of the first one (a re-entrant
+//!   child node). One transaction creates its node, named after the position and the token of the
+//!   first. It also changes the first one's data, so that the waiter behind it looks again.
+//! - **Permits and owners.** When a claim that others may have seen waiting is granted the lock, it
+//!   changes its own node's data; at once if it has permits or an owner. That notifies the waiter
+//!   behind it, which may be compatible, too.
+//! - **Records** are nodes of their own; `records.rs` describes how they are written.
 //!
-//! # How long a lock is surely held
-//! As long as its session. The leader ends a session that it has not heard of for the session's timeout; our own deadline must
-//! come earlier. *That a request was answered does not show that the leader has heard of us*: followers answer reads by themselves,
-//! also when they have just been cut off, and report to the leader whom they have heard of only twice a tick. So leases are
-//! renewed by a **write** (a transaction that checks the nodes of all claims), which only the leader can take; and what is counted from
-//! is not that write, but the last request that was answered a quarter of the timeout before it, of which the leader had been
-//! told by then ([`Proof`](crate::logic::session::Proof)). Between renewals, a read every sixth of the timeout keeps that fresh.
+//! # How long a lock is certainly held
+//! As long as its session. The leader ends a session that shows no activity for the session's
+//! timeout; our own deadline must come earlier. *An answered request does not show that the leader
+//! knows of our activity.* Followers answer reads without the leader, even when they have just been
+//! partitioned. They report active sessions to the leader only twice a tick. So leases are renewed
+//! by a **write** (a transaction that checks the nodes of all claims), which only the leader can
+//! commit. The deadline does not count from that write, but from the last request that was answered
+//! a quarter of the timeout before it: the leader knew of that one by then
+//! ([`Proof`](crate::logic::session::Proof)). Between renewals, a read every sixth of the timeout
+//! keeps that recent.
 //!
-//! A claim's TTL bounds the timeout of its session. The first three TTLs of a client have sessions of exactly that timeout; claims of
-//! further TTLs share the longest that is not too long and at least half of theirs, or one of a power of two seconds
-//! ([`sharing`](crate::logic::sharing)); `session=own`: each claim has its own. A session that no claim has needed for half a minute is
-//! closed, except the one used last. A server that allows only shorter sessions gives shorter ones, which are renewed more often; a TTL
-//! below its shortest is refused, because a dead holder's lock would not be free in time.
+//! A claim's TTL limits the timeout of its session:
+//! - The first three TTLs of a client have sessions of exactly that timeout.
+//! - Claims of further TTLs share the longest session that is not too long and has at least half of
+//!   their TTL. If there is none, they share one of a power of two seconds
+//!   ([`sharing`](crate::logic::sharing)).
+//! - With `session=own`, each claim has its own session.
+//! - A session that no claim has needed for half a minute is closed, except the one used last.
+//! - A server that allows only shorter sessions gives shorter ones, which are renewed more often.
+//! - A TTL below the server's shortest session is refused, because a dead holder's lock would not
+//!   be free in time.
 //!
 //! # What if
-//! | | |
+//! | event | consequence |
 //! |---|---|
-//! | the answer to a take is lost | the claim's own number is in the node's name: the next try finds it, after a `sync` |
-//! | ... because the request itself was held back, and arrives when the claim has another node | while it is held, nobody minds; when it has left, its nodes are looked for and deleted for two more timeouts |
+//! | the answer to an acquire is lost | the claim's own number is in the node's name: the retry finds it, after a `sync` |
+//! | ... because the request itself was delayed, and arrives when the claim has another node | harmless while the claim exists; after the claim has left, its nodes are looked for and deleted for two more timeouts |
 //! | ... and the caller has given up | the node is looked for and deleted until that is confirmed or the session is over |
-//! | the answer to a give-back is lost | it is deleted again; another's node has another name |
-//! | the connection breaks | leases run down; the library goes to another server; all claims are then checked by a write before they count again |
-//! | the session ends | all its claims are lost at once (their deadlines were over before); nothing is taken again by itself |
-//! | ... only for its client: answers were lost, or the servers were all away, and give it its full time again | the claim's old node is another's to it: it waits behind that; with an owner, it deletes it and does not ride on it |
-//! | an owner comes again while a node of its ended hold is still there | no re-entry: the client knows the sessions that it had, and what it has lost or gives back; it deletes the node, and the token is a new one |
-//! | ... which was another client's | nobody else can know that it has ended: until the servers end its session, it is a re-entry |
-//! | nobody polls, or drops, a waiter's call | it is taken out of the queue after its TTL |
-//! | the client stops | its deadline is over before the leader ends the session; the token tells later |
-//! | the leader dies | no answers until there is another, who gives all sessions their full timeout again |
-//! | a follower is cut off | its reads prove nothing; without writes the lease runs down, before the leader ends the session |
-//! | a claim is evicted | its node goes, and a mark comes in the same transaction. A holder's own watch tells: lost; a waiter finds the mark, and ends with an error |
-//! | an operator asks for a release | a line in the node's data, over the version that was read; its holder's watch tells. If its client writes to the node at that moment, the line is written again |
-//! | somebody deletes our node by hand | our own watch tells: lost; a waiter goes to the end of the queue |
-//! | an event is seen after a broken connection | it is not trusted: the list is read again |
-//! | the folder vanishes | it is made again; tokens go on |
-//! | the sequence ends | the server gives its last number again and again: the transactions that made the nodes tell who came first, and whoever leaves the folder empty deletes it |
-//! | somebody re-enters while we wait | the data of the node that we watch, or will watch, changes: the list is read again |
+//! | the answer to a release is lost | deleted again; another claim's node has another name |
+//! | the connection breaks | leases run down; the library connects to another server; a write checks all claims before they count again |
+//! | the session ends | all its claims are lost at once (their deadlines passed before); nothing is acquired again automatically |
+//! | ... only for its client: answers were lost, or all servers were unreachable and restart its full timeout | the claim's old node counts as another client's: the claim waits behind it; with an owner, it deletes the old node and does not re-enter with it |
+//! | an owner acquires again while a node of its ended hold still exists | no re-entry: the client knows its past sessions, and what it has lost or is releasing; it deletes the node and gets a new token |
+//! | ... which was another client's | only that client knows that the hold has ended: until the servers end its session, this is a re-entry |
+//! | a waiter's call is not polled, or dropped | the claim leaves the queue after its TTL |
+//! | the client stops | its deadline passes before the leader ends the session; later the token shows it |
+//! | the leader dies | no answers until there is a new one, which restarts the full timeout of all sessions |
+//! | a follower is partitioned | its reads prove nothing; without writes the lease runs down before the leader ends the session |
+//! | a claim is force released | one transaction deletes its node and creates a mark. A holder's own watch fires: lost; a waiter finds the mark, and ends with an error |
+//! | an operator requests a release | a line in the node's data, written over the version that was read; its holder's watch fires. If its client writes to the node at that moment, the line is written again |
+//! | our node is deleted by hand | our own watch fires: lost; a waiter goes to the end of the queue |
+//! | an event arrives after a broken connection | not trusted: the list is read again |
+//! | the folder vanishes | created again; tokens go on |
+//! | the sequence ends | the server uses its last number again and again: the transactions that created the nodes give the order, and the claim that leaves the folder empty deletes it |
+//! | another claim re-enters while we wait | the data of the node that we watch, or will watch, changes: the list is read again |
 //! | a clock jumps | nothing: only our own monotonic clock and the leader's count |
 //!
 //! # What is assumed
-//! The leader's clock does not run faster than ours by more than 1 %, and it hears its followers' reports at least four times
-//! within a session's timeout (they come twice a tick, and a session is at least two ticks long unless the server was told otherwise).
-//! While a claim stands in a lock's folder, fewer than 2^31 others come to it.
+//! - The leader's clock does not run faster than ours by more than 1 %.
+//! - The leader gets its followers' reports at least four times within a session's timeout. They
+//!   come twice a tick, and a session is at least two ticks long unless the server is configured
+//!   otherwise.
+//! - While a claim is in a lock's folder, fewer than 2^31 others are created there.
 
 mod config;
 pub(crate) mod doctor;
@@ -90,10 +107,11 @@ use crate::clock::Clock;
 use crate::error::Result;
 use crate::logic::lease::Drift;
 
-/// The shortest TTL: shorter sessions end when a server's garbage is collected. By default servers allow none below 4 s.
+/// The shortest TTL: shorter sessions expire during a server's garbage collection. By default
+/// servers allow none below 4 s.
 const MIN_TTL: Duration = Duration::from_secs(2);
 
-/// What it can do.
+/// What the engine can do.
 pub const CAPABILITIES: Capabilities = Capabilities {
     shared: true,
     permits: true,
@@ -104,14 +122,15 @@ pub const CAPABILITIES: Capabilities = Capabilities {
     eviction: true,
     records: true,
     min_ttl: MIN_TTL,
-    // What clocks may run apart within a session is taken off by the engine: a session may be shorter than the TTL.
+    // The engine subtracts the clock drift within a session, since a session may be shorter than
+    // the TTL.
     drift: Drift { ppm: 0, fixed: Duration::from_millis(2) },
     survives: "any client's crash, cut or pause; the death or cut of any minority of its servers, the leader too",
     breaks: "a leader whose clock runs more than 1 % fast, a server told to allow sessions shorter than two ticks",
     ..Capabilities::exclusive_only("zookeeper")
 };
 
-/// Opens what the URL names.
+/// Opens the engine of the URL.
 pub(crate) async fn open(url: &EngineUrl, clock: &Clock) -> Result<Arc<dyn Engine>> {
     Ok(ZookeeperEngine::open(Config::read(url)?, clock).await?)
 }

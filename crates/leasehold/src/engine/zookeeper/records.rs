@@ -1,18 +1,20 @@
-//! Records: a node each, that stays.
+//! Records: one persistent node each.
 //!
-//! A record's version is the transaction that wrote it last (mzxid), which never comes back. A server compares only a node's own count of
-//! writes, which starts anew with a new node; so a removed record's node stays, empty, and goes on counting.
+//! A record's version is the transaction that wrote it last (mzxid), which never repeats. A server
+//! compares only a node's own count of writes, which starts again with a new node. So the node of a
+//! removed record stays, empty, and keeps counting.
 //!
-//! The time is the leader's, of a write: a record's own when it is written; to read one, the folder is touched. On one session a read that
-//! comes behind a write sees at least that, so what is read is not older than the time that is read with it.
+//! The time is the leader's, of a write: of the record's own write, or, for a read, of touching the
+//! folder. On one session, a read that follows a write sees at least that write. So the value that
+//! is read is not older than the time that is read with it.
 //!
-//! | what if | then |
+//! | event | consequence |
 //! |---|---|
-//! | the answer to a write is lost | nobody knows; whoever reads again sees. Sent again over the same version, it does nothing the second time |
-//! | two write at once | the second finds another count, or a node where there was none: nothing is written |
-//! | the server that we ask is behind | an old version is not believed before it has caught up; an old count is refused by the leader |
+//! | the answer to a write is lost | outcome unknown; a read shows it. Sent again over the same version, the write has no second effect |
+//! | two clients write at once | the second finds another count, or a node where there was none: nothing is written |
+//! | the server that we ask lags behind | a different version is not trusted before the server has caught up; the leader refuses an old count |
 //! | the leader changes | the time is the new one's; versions rise all the same |
-//! | somebody deletes the node by hand | the record is gone, and made again with a higher version; only whoever has just read the count, and not yet written, may then write over the new one |
+//! | the node is deleted by hand | the record is gone, and recreated with a higher version. Only a client that has just read the count, and not yet written, may then write over the new one |
 
 use std::time::Duration;
 
@@ -35,7 +37,7 @@ pub(super) async fn read(engine: &ZookeeperEngine, name: &LockName) -> Result<Re
         Ok(stat) => time(stat.mtime),
         Err(Cause::NoNode) => {
             let now = clock(engine, &session).await?;
-            // Somebody may have made the folder, and the record, meanwhile.
+            // Another client may have created the folder, and the record, meanwhile.
             found = session.client.get_data(&path).await;
             now
         }
@@ -65,7 +67,7 @@ pub(super) async fn write(
     let path = engine.record_path(name);
     let mut there = stat(engine, &session, &path).await?;
     if version(there.as_ref()) != over {
-        // The server may be behind: it catches up first.
+        // The server may lag behind: `sync` makes it catch up first.
         let (synced, looked) = join(session.client.sync(&path), session.client.check_stat(&path)).await;
         there = synced.and(looked).map_err(|cause| engine.failed(cause))?;
         if version(there.as_ref()) != over {
@@ -105,7 +107,7 @@ async fn stat(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result
     session.client.check_stat(path).await.map_err(|cause| engine.failed(cause))
 }
 
-/// The version of what a node has; an empty one has been removed.
+/// The version of a node's record; an empty one has been removed.
 fn version(stat: Option<&Stat>) -> u64 {
     stat.filter(|stat| stat.data_length > 0).map_or(0, |stat| stat.mzxid.cast_unsigned())
 }
@@ -114,7 +116,7 @@ fn time(ms: i64) -> Duration {
     Duration::from_millis(ms.max(0).cast_unsigned())
 }
 
-/// Makes a record's node, and the folder if that is missing.
+/// Creates a record's node, and the folder if that is missing.
 async fn create(
     engine: &ZookeeperEngine,
     session: &Session,
@@ -133,7 +135,7 @@ async fn create(
     Ok(made.map(|(stat, _)| stat))
 }
 
-/// The leader's time, where nothing else is written. The folder is made if it is missing.
+/// The leader's time, if nothing else is written. Creates the folder if it is missing.
 async fn clock(engine: &ZookeeperEngine, session: &Session) -> Result<Duration> {
     let folder = engine.records();
     let touched = match session.client.set_data(&folder, b"", None).await {

@@ -1,4 +1,4 @@
-//! Which claims this client has at the servers, and how each stands.
+//! This client's claims at the servers, and the state of each.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,39 +21,41 @@ pub(super) struct Seat {
     /// The lock's folder.
     pub(super) folder: String,
     ttl: Duration,
-    /// When the claim, or its place, ends unless it shows itself again: in nanoseconds.
+    /// When the claim or its queue position expires, unless a caller shows that it is still wanted.
+    /// In nanoseconds.
     until: AtomicU64,
-    /// One step at a time.
+    /// Its state at the servers. The mutex allows one step at a time.
     pub(super) place: tokio::sync::Mutex<Place>,
     /// The path of its node while it holds.
     held: Mutex<Option<String>>,
-    /// Whether it was granted with the node that it has.
+    /// Whether it was granted with its current node.
     granted: AtomicBool,
     gone: AtomicBool,
-    /// Whether it is being given back.
+    /// Whether it is being released.
     leaving: AtomicBool,
-    /// Whether a later claim of its owner has deleted its node, since it had ended.
+    /// Whether a later claim of its owner has deleted its node, because this one had ended.
     taken_out: AtomicBool,
-    /// Whether the making of a node was not answered: what was held back on a line that is given up may arrive when nobody expects it.
+    /// Whether the creation of a node was not answered. The request may be delayed on an abandoned
+    /// connection and arrive unexpectedly.
     doubted: AtomicBool,
     asked: Arc<Claim>,
 }
 
-/// How a claim stands.
+/// A claim's state at the servers.
 #[derive(Default)]
 pub(super) struct Place {
     pub(super) stage: Stage,
-    /// Who was ahead when it last looked, less those who have left.
+    /// The claims ahead when it last read the list, less those that have left since.
     pub(super) line: Line,
     pub(super) armed: Option<Armed>,
     /// The watch on its own node, while it waits.
     pub(super) own: Option<Event>,
-    /// Whether it has found its place: it is not new any more.
+    /// Whether it holds or is queued: it is not a new claim any more.
     pub(super) settled: bool,
 }
 
 impl Place {
-    /// The name of its node, if it surely has one.
+    /// The name of its node, if it certainly has one.
     pub(super) fn node(&self) -> Option<&str> {
         match &self.stage {
             Stage::In(own) => Some(&own.node),
@@ -61,7 +63,7 @@ impl Place {
         }
     }
 
-    /// Its node, if that has a place of its own.
+    /// Its node, if that has a position of its own.
     pub(super) fn id(&self) -> Option<Id> {
         match &self.stage {
             Stage::In(own) if own.stand.ride.is_none() => Some(own.stand.id()),
@@ -76,7 +78,7 @@ pub(super) enum Stage {
     /// Nothing.
     #[default]
     New,
-    /// Perhaps a node: it was asked for, and the answer has not come.
+    /// Perhaps a node: its creation was sent, and not answered yet.
     Sent,
     /// A node.
     In(Own),
@@ -88,40 +90,41 @@ pub(super) struct Own {
     /// Its name, in the lock's folder.
     pub(super) node: String,
     pub(super) stand: Stand,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub(super) czxid: u64,
 }
 
 impl Own {
-    /// Its own, or that of the claim with which it re-entered.
+    /// Its own token, or that of the claim with which it re-entered.
     pub(super) fn token(&self) -> Token {
         Token(self.stand.ride.map_or(self.czxid, |ride| ride.token))
     }
 }
 
-/// Whom a waiter watches.
+/// A waiter's watch.
 pub(super) struct Armed {
     pub(super) watch: Watch,
     pub(super) event: Event,
-    /// Whether the list has been read so that this watch is enough. A step may break off before.
+    /// Whether the list has been read so that this watch is sufficient. A step may break off before
+    /// that.
     pub(super) enough: bool,
-    /// The session's count of breaks, and what it was.
+    /// The session's count of state changes, and its value when the watch was set.
     breaks: (Arc<AtomicU64>, u64),
 }
 
 impl Armed {
-    /// `breaks`: from before the watch was asked for.
+    /// `breaks`: read before the watch was requested.
     pub(super) fn new(watch: Watch, event: Event, breaks: (Arc<AtomicU64>, u64)) -> Self {
         Self { watch, event, enough: false, breaks }
     }
 
-    /// The list was read with it.
+    /// Notes that the list was read after the watch was set.
     pub(super) fn enough(mut self) -> Self {
         self.enough = true;
         self
     }
 
-    /// Whether the line has been up all the time: only then do events come in order.
+    /// Whether the connection has lasted all the time: only then do events arrive in order.
     pub(super) fn is_steady(&self) -> bool {
         self.breaks.0.load(Ordering::Acquire) == self.breaks.1
     }
@@ -154,12 +157,12 @@ impl Seat {
         seat
     }
 
-    /// Somebody still wants it.
+    /// Notes that a caller still wants it.
     pub(super) fn show(&self) {
         self.until.store(self.session.now().after(self.ttl).as_nanos(), Ordering::Release);
     }
 
-    /// Whether nobody has shown for a TTL that it is still wanted.
+    /// Whether no caller has wanted it for a TTL.
     pub(super) fn is_stale(&self) -> bool {
         self.session.now().as_nanos() >= self.until.load(Ordering::Acquire)
     }
@@ -173,7 +176,7 @@ impl Seat {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It holds from now on, by this node; or does not any more. `true`: it held before.
+    /// Sets whether it holds, and by which node. `true`: it held before.
     pub(super) fn set_held(&self, path: Option<String>) -> bool {
         std::mem::replace(&mut *self.held(), path).is_some()
     }
@@ -187,34 +190,34 @@ impl Seat {
         self.held().is_some()
     }
 
-    /// It holds from now on.
+    /// Notes that it was granted.
     pub(super) fn note_granted(&self) {
         self.granted.store(true, Ordering::Release);
     }
 
-    /// It is new again: whatever it had is not its own any more.
+    /// Resets it: its former node and grant are not its own any more.
     pub(super) fn renew(&self) {
         self.set_held(None);
         self.granted.store(false, Ordering::Release);
         self.taken_out.store(false, Ordering::Release);
     }
 
-    /// Whether it was granted, also if it is on its way out.
+    /// Whether it was granted, even if it is being released.
     pub(super) fn was_granted(&self) -> bool {
         self.granted.load(Ordering::Acquire)
     }
 
-    /// It is being given back, or wanted again.
+    /// Sets whether it is being released, or wanted again.
     pub(super) fn set_leaving(&self, leaving: bool) {
         self.leaving.store(leaving, Ordering::Release);
     }
 
-    /// Whether its holder has done with it, or lost it, though the servers may still have its node.
+    /// Whether its holder has released or lost it, though the servers may still have its node.
     pub(super) fn is_ending(&self) -> bool {
         self.leaving.load(Ordering::Acquire) || self.asked.lease.is_over()
     }
 
-    /// A later claim of its owner deletes its node.
+    /// Notes that a later claim of its owner deletes its node.
     pub(super) fn note_taken_out(&self) {
         self.taken_out.store(true, Ordering::Release);
     }
@@ -224,12 +227,12 @@ impl Seat {
         self.taken_out.load(Ordering::Acquire)
     }
 
-    /// The making of a node was not answered.
+    /// Notes that the creation of a node was not answered.
     pub(super) fn note_doubt(&self) {
         self.doubted.store(true, Ordering::Release);
     }
 
-    /// Whether a node of it may be there, or come, of which nobody knows.
+    /// Whether it may have, or get, a node that the client does not know of.
     pub(super) fn is_doubted(&self) -> bool {
         self.doubted.load(Ordering::Acquire)
     }
@@ -249,18 +252,19 @@ impl Seats {
         self.all().get(&claim).cloned()
     }
 
-    /// The claim's seat; on `session` if it has none.
+    /// The claim's entry; a new one is on `session`.
     pub(super) fn take(&self, claim: &Arc<Claim>, folder: String, session: &Arc<Session>) -> Arc<Seat> {
         let new = || Arc::new(Seat::new(claim, folder, Arc::clone(session)));
         Arc::clone(self.all().entry(claim.id).or_insert_with(new))
     }
 
-    /// Whether this is the seat of its claim: it may have been taken away while somebody waited for its place.
+    /// Whether this is still the entry of its claim: it may have been removed while a step waited
+    /// for its mutex.
     pub(super) fn has(&self, seat: &Arc<Seat>) -> bool {
         self.all().get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat))
     }
 
-    /// Claims of a session that nobody wants any more.
+    /// The claims of a session that no caller wants any more.
     pub(super) fn stale(&self, session: &Weak<Session>) -> Vec<Arc<Seat>> {
         let here = |seat: &&Arc<Seat>| std::ptr::eq(Arc::as_ptr(&seat.session), session.as_ptr()) && seat.is_stale();
         self.all().values().filter(here).cloned().collect()
@@ -278,7 +282,7 @@ impl Seats {
         self.find(claim).is_some_and(|seat| seat.held().as_deref() == Some(path))
     }
 
-    /// Empties the seats of a session that is over; those who held.
+    /// Removes the claims of a session that is over, and returns those that held.
     pub(super) fn clear(&self, session: &Arc<Session>) -> Vec<ClaimId> {
         let mut held = Vec::new();
         self.all().retain(|claim, seat| {

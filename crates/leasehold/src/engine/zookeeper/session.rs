@@ -1,4 +1,4 @@
-//! One session with the ensemble: opening it, knowing how long it surely lives, and noticing when it does not.
+//! One session with the ensemble: opening it, proving until when it lives, and noticing its end.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,40 +21,41 @@ use crate::engine::LossBoard;
 use crate::error::Result;
 use crate::logic::session::Proof;
 
-/// An event that is waited for.
+/// An event to wait for.
 pub(super) type Event = BoxFuture<'static, WatchedEvent>;
 
-/// How long a lock is held before its own node is watched, and the one behind is told: most are given back sooner, and need neither.
+/// How long a lock is held before its own node is watched and the waiter behind it notified. Most
+/// are released sooner, and need neither.
 const SETTLED: Duration = Duration::from_millis(50);
 
-/// How long the end of a session is waited for: it would end by itself.
+/// How long closing waits for the end of a session, which would expire anyway.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// The longest time without an answer after which another server is tried.
+/// The longest time without an answer before another server is tried.
 const SILENCE: Duration = Duration::from_secs(4);
 
 /// One session.
 pub(super) struct Session {
     pub(super) client: Client,
-    /// How long it outlives its client, as the server has it.
+    /// How long it outlives its client, as granted by the server.
     pub(super) timeout: Duration,
     clock: Clock,
     proof: Mutex<Proof>,
     over: AtomicBool,
-    /// How often the connection has changed.
+    /// How often the state of the connection has changed.
     breaks: Arc<AtomicU64>,
     guarded: UnboundedSender<Guarded>,
 }
 
-/// A held claim's own node.
+/// A holding claim's own node.
 pub(super) struct Guarded {
     pub(super) claim: ClaimId,
     pub(super) path: String,
     /// The watch on it, if there is one already.
     pub(super) event: Option<Event>,
-    /// What to write to it, so that the one behind hears that it was let in.
+    /// The data to write to it, which notifies the waiter behind it of the grant.
     pub(super) news: Option<String>,
-    /// Whether that cannot wait.
+    /// Whether that is urgent.
     pub(super) soon: bool,
 }
 
@@ -65,7 +66,8 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Opens a session that outlives its client by `timeout`, or as near to that as the server allows.
+    /// Opens a session that outlives its client by `timeout`, or as near to that as the server
+    /// allows.
     pub(super) async fn open(
         config: &Config,
         timeout: Duration,
@@ -89,7 +91,8 @@ impl Session {
         Ok(session)
     }
 
-    /// Ends the session, unless somebody else still has it, and waits until the server has been told, but not for long.
+    /// Ends the session, unless it is still in use, and waits a short time until the server has
+    /// ended it.
     pub(super) async fn close(self: Arc<Self>) {
         let (states, clock) = (self.client.state_watcher(), self.clock.clone());
         drop(self);
@@ -99,12 +102,12 @@ impl Session {
         }
     }
 
-    /// How often the connection has changed, now and later.
+    /// The count of the connection's state changes: the live counter, and its value now.
     pub(super) fn breaks(&self) -> (Arc<AtomicU64>, u64) {
         (Arc::clone(&self.breaks), self.breaks.load(Ordering::Acquire))
     }
 
-    /// Whether nothing can be asked any more.
+    /// Whether no request can be sent any more.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire) || self.client.state().is_terminated()
     }
@@ -121,33 +124,34 @@ impl Session {
         self.proof.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A read that was sent at `sent` has ended.
+    /// Notes the end of a read that was sent at `sent`.
     pub(super) fn read<T>(&self, sent: Moment, result: &std::result::Result<T, Cause>) {
         if result.is_ok() {
             self.proof().heard(sent, self.clock.now());
         }
     }
 
-    /// A write that was sent at `sent` has ended.
+    /// Notes the end of a write that was sent at `sent`.
     pub(super) fn wrote<T, E>(&self, sent: Moment, result: &std::result::Result<T, E>) {
         if result.is_ok() {
             self.proof().committed(sent, self.clock.now());
         }
     }
 
-    /// The session surely lives until then, also if the leader's clock runs 1 % faster than ours.
+    /// The session certainly lives until then, even if the leader's clock runs 1 % faster than
+    /// ours.
     pub(super) fn until(&self) -> Moment {
         self.proof().until().before(self.timeout / 100)
     }
 
-    /// Whether too little is left of what is known for a new grant.
+    /// Whether the certain time left is too short for a new grant.
     pub(super) fn runs_low(&self) -> bool {
         self.until().since(self.now()) < self.timeout / 8
     }
 
-    /// Has a held claim's own node watched.
+    /// Requests a watch on a holding claim's own node.
     pub(super) fn guard(&self, guarded: Guarded) {
-        // Nobody listens when the session is over; its claims are lost anyway.
+        // There is no receiver after the end of the session; its claims are lost anyway.
         let _ = self.guarded.send(guarded);
     }
 }
@@ -156,7 +160,7 @@ async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
     let mut connector =
         Client::connector().with_session_timeout(timeout).with_connection_timeout((timeout * 2 / 5).min(SILENCE));
     if config.servers.len() == 1 {
-        // There is nobody else to try: what is wrong is said at once.
+        // There is no other server to try: errors are reported at once.
         connector = connector.with_fail_eagerly();
     }
     if let Some(login) = &config.login {
@@ -171,24 +175,24 @@ async fn connect(config: &Config, timeout: Duration) -> Result<Client> {
     connector.connect(&config.hosts).await.map_err(|cause| error::unreachable(config, cause))
 }
 
-/// Looks after a session for as long as somebody has it.
+/// Looks after a session as long as it is in use.
 struct Care {
     session: Weak<Session>,
     seats: Weak<Seats>,
     board: Arc<LossBoard>,
 }
 
-/// A held claim's own node, and what became of it.
+/// A holding claim's own node, and the state found.
 type Told = (Guarded, Fate);
 
 enum Fate {
     /// It is gone.
     Gone,
-    /// It is there, and this is the watch on it.
+    /// It exists, and this is the watch on it.
     Watched(Event),
-    /// The same, and an operator asks for its release.
+    /// The same, and an operator requests its release.
     Requested(Event),
-    /// It is there, and must be looked at again.
+    /// It exists, and must be read again.
     Changed,
 }
 
@@ -211,7 +215,7 @@ impl Care {
                 state = states.changed() => match state {
                     SessionState::Disconnected => {}
                     state if state.is_terminated() => break,
-                    // Whatever happened meanwhile: look whether all is still ours.
+                    // Whatever happened meanwhile: check that all claims are still ours.
                     _ => self.board.doubt(),
                 },
                 request = requests.recv() => match request {
@@ -261,7 +265,7 @@ impl Care {
         }
     }
 
-    /// Takes out claims that nobody wants any more: their TTL is over, though the session lives.
+    /// Removes claims that no caller wants any more: their TTL is over, though the session lives.
     fn reap(&self) {
         let Some(seats) = self.seats.upgrade() else { return };
         for seat in seats.stale(&self.session) {
@@ -282,7 +286,7 @@ impl Care {
         }
     }
 
-    /// The session is over, and so are its claims.
+    /// Ends the claims of a session that is over.
     fn end(&self) {
         let Some(session) = self.session.upgrade() else { return };
         session.over.store(true, Ordering::Release);
@@ -293,18 +297,18 @@ impl Care {
     }
 }
 
-/// Waits for what happens to an own node.
+/// Waits for an event on a holding claim's own node.
 async fn watch(guarded: Guarded, event: Event) -> Told {
     let fate = match event.await.event_type {
         EventType::NodeDeleted => Fate::Gone,
-        // The end of the session is told otherwise.
+        // The watcher of the session's state reports its end.
         EventType::Session => Fate::Watched(futures_util::future::pending().boxed()),
         _ => Fate::Changed,
     };
     (guarded, fate)
 }
 
-/// Tells the one behind a holder, if that is to be done, and watches the holder's own node from now on.
+/// Notifies the waiter behind a holder, if required, and watches the holder's own node from now on.
 async fn arm(session: Weak<Session>, mut guarded: Guarded) -> Told {
     let Some(session) = session.upgrade() else {
         return (guarded, Fate::Watched(futures_util::future::pending().boxed()));
@@ -317,7 +321,7 @@ async fn arm(session: Weak<Session>, mut guarded: Guarded) -> Told {
         match result {
             Ok(_) | Err(Cause::BadVersion) => guarded.news = None,
             Err(Cause::NoNode) => return (guarded, Fate::Gone),
-            // The line broke: once more.
+            // The connection broke: try again.
             Err(_) => return again(&session, guarded).await,
         }
     }
@@ -337,13 +341,13 @@ async fn arm(session: Weak<Session>, mut guarded: Guarded) -> Told {
     }
 }
 
-/// After a pause, since what failed once at once would do so again.
+/// After a pause, since a failure at once would repeat.
 async fn again(session: &Session, guarded: Guarded) -> Told {
     session.clock.sleep_until(session.clock.now().after(SETTLED)).await;
     (guarded, Fate::Changed)
 }
 
-/// Shows that we are there, and hears that the server is.
+/// A heartbeat: shows the server our activity, and us that the server responds.
 async fn look(session: Weak<Session>) {
     let Some(session) = session.upgrade() else { return };
     let sent = session.now();

@@ -1,4 +1,5 @@
-//! The sessions that claims share: few for many TTLs ([`sharing`](crate::logic::sharing)), and none that nothing needs for long.
+//! The sessions that claims share: few for many TTLs ([`sharing`](crate::logic::sharing)), and none
+//! that is unused for long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,18 +12,18 @@ use crate::clock::{Clock, Moment};
 use crate::error::Result;
 use crate::logic::sharing::{self, Choice, Open};
 
-/// How long a session that no claim needs is kept for the next one.
+/// How long an unused session is kept for the next claim.
 const IDLE: Duration = Duration::from_secs(30);
 
-/// Sessions, by the timeout that was asked for.
+/// Sessions, by the timeout that was requested.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(Mutex<HashMap<Duration, Arc<Slot>>>);
 
-/// One session, or the place of one.
+/// One session, or room for one.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     session: tokio::sync::Mutex<Option<Arc<Session>>>,
-    /// The timeout that the server gave last, in nanoseconds; zero: not known.
+    /// The timeout that the server granted last, in nanoseconds; zero: unknown.
     given: AtomicU64,
     /// When it was last needed, in nanoseconds.
     used: AtomicU64,
@@ -41,9 +42,9 @@ impl Slot {
         self.used.store(now.as_nanos(), Ordering::Release);
     }
 
-    /// The session, if nothing but this slot has it. `Err`: it is needed.
+    /// Takes the session, if only this slot has it. `Err`: it is needed.
     fn unneeded(self: &Arc<Self>) -> std::result::Result<Option<Arc<Session>>, ()> {
-        // Whoever wants it has the slot first, under the lock of all of them.
+        // A user takes a reference to the slot first, under the mutex of all slots.
         if Arc::strong_count(self) > 1 {
             return Err(());
         }
@@ -65,7 +66,7 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The place of the session for claims of this TTL, and the timeout to ask for.
+    /// The slot of the session for claims of this TTL, and the timeout to request.
     fn slot_for(&self, ttl: Duration) -> (Duration, Arc<Slot>) {
         let mut all = self.all();
         let open: Vec<Open> = all.iter().map(|(asked, slot)| Open { asked: *asked, given: slot.given() }).collect();
@@ -73,18 +74,18 @@ impl Sessions {
         (asked, Arc::clone(all.entry(asked).or_default()))
     }
 
-    /// The place of the session of just this timeout.
+    /// The slot of the session of exactly this timeout.
     fn slot_of(&self, timeout: Duration) -> (Duration, Arc<Slot>) {
         (timeout, Arc::clone(self.all().entry(timeout).or_default()))
     }
 
-    /// The place that was used last.
+    /// The slot that was used last.
     fn latest(&self) -> Option<(Duration, Arc<Slot>)> {
         let all = self.all();
         all.iter().max_by_key(|(_, slot)| slot.used()).map(|(asked, slot)| (*asked, Arc::clone(slot)))
     }
 
-    /// Takes out those that nothing has needed for long, but for the one that was used last.
+    /// Takes out the sessions that have been unused for long, except the one used last.
     fn take_idle(&self, now: Moment) -> Vec<Arc<Session>> {
         let mut all = self.all();
         for slot in all.values().filter(|slot| slot.is_needed()) {
@@ -107,7 +108,7 @@ impl Sessions {
         idle
     }
 
-    /// Takes out all of them.
+    /// Takes out all sessions.
     pub(super) async fn take_all(&self) -> Vec<Arc<Session>> {
         let slots: Vec<Arc<Slot>> = self.all().drain().map(|(_, slot)| slot).collect();
         let mut sessions = Vec::new();
@@ -119,13 +120,13 @@ impl Sessions {
 }
 
 impl ZookeeperEngine {
-    /// A session for what no claim is part of.
+    /// A session for requests that belong to no claim.
     pub(super) async fn any_session(&self) -> Result<Arc<Session>> {
         let first = || self.sessions.slot_of(self.config.session_timeout.unwrap_or(crate::locks::DEFAULT_TTL));
         self.session_in(self.sessions.latest().unwrap_or_else(first)).await
     }
 
-    /// A session that claims of this TTL share.
+    /// The session that claims of this TTL share.
     pub(super) async fn shared_session(&self, ttl: Duration) -> Result<Arc<Session>> {
         let slot = match self.config.session_timeout {
             Some(timeout) => self.sessions.slot_of(timeout),
@@ -147,7 +148,7 @@ impl ZookeeperEngine {
     }
 }
 
-/// Closes sessions that nothing needs, for as long as the engine lives.
+/// Closes unused sessions, as long as the engine lives.
 pub(super) async fn tidy(engine: Weak<ZookeeperEngine>, clock: Clock) {
     loop {
         clock.sleep_until(clock.now().after(IDLE / 2)).await;

@@ -1,4 +1,4 @@
-//! The steps of one claim: into the folder, up the line, and out again.
+//! The steps of one claim: joining the queue, waiting, and leaving.
 
 use std::sync::Arc;
 
@@ -16,16 +16,16 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::logic::line::{Id, Line, Ride, Standing, Watch};
 use crate::logic::table::Refusal;
 
-/// How often a step that others disturb is begun again.
+/// How many times a step is tried that other clients disturb.
 const TRIES: usize = 64;
 
-/// How a claim stands.
+/// The state of a claim.
 #[derive(Debug)]
 pub(super) enum Look {
     Holds,
     Waits(usize),
     Refused(Refusal),
-    /// Its node was deleted, though its session lives: it was evicted, or somebody deleted it by hand.
+    /// Its node was deleted though its session lives: by a force release, or by hand.
     Removed,
 }
 
@@ -34,10 +34,11 @@ fn disturbed() -> Error {
     Error::new(ErrorKind::Unavailable, message).retryable().effect_unknown().at_engine(error::NAME)
 }
 
-/// A claim asks for the lock, for the first time or again.
+/// Requests the lock for a claim, for the first time or again.
 pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Claim, place: &mut Place) -> Result<Look> {
     for _ in 0..TRIES {
-        // What can never be granted is refused at once, and not when a claim that waits asks again.
+        // A request that can never be granted is refused at once, but not when a waiting claim
+        // tries again.
         let new = !place.settled;
         let found = match &place.stage {
             Stage::New => {
@@ -50,7 +51,7 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
                 find(engine, seat, place).await?;
                 continue;
             }
-            // A retry: whatever was told may have been lost, and the node itself, too.
+            // A retry: the last answer may have been lost, and the node, too.
             Stage::In(own) => match confirm(engine, &seat.session, &seat.path(own)).await? {
                 true if seat.is_held() => Some(Look::Holds),
                 true => look(engine, seat, claim, place, new).await?,
@@ -61,7 +62,7 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
             place.settled = !matches!(look, Look::Refused(_));
             return Ok(look);
         }
-        // Somebody has deleted it: it comes anew.
+        // The node was deleted: the claim starts again.
         forget(seat, place);
     }
     Err(disturbed())
@@ -72,7 +73,7 @@ fn forget(seat: &Seat, place: &mut Place) {
     *place = Place::default();
 }
 
-/// Makes the claim's node. `true`: it is the only one.
+/// Creates the claim's node. `true`: it is the only one.
 async fn enter(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place) -> Result<bool> {
     let (session, terms) = (&seat.session, &claim.terms);
     let (folder, name) = (&seat.folder, claim.name().as_str().as_bytes());
@@ -132,12 +133,12 @@ fn odd(what: &str) -> Error {
     Error::new(ErrorKind::Corrupt, format!("the server answered what nobody asked for: {what}")).at_engine(error::NAME)
 }
 
-/// Makes the node under which all locks are, and its parents.
+/// Creates the folder of all locks, and its parents.
 async fn make_base(engine: &ZookeeperEngine, session: &Session) -> Result<()> {
     make_persistent(engine, session, &engine.config.base).await
 }
 
-/// Makes a node that stays, and its parents.
+/// Creates a persistent node, and its parents.
 pub(super) async fn make_persistent(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<()> {
     let options = CreateMode::Persistent.with_acls(engine.config.access.acls());
     let sent = session.now();
@@ -146,7 +147,7 @@ pub(super) async fn make_persistent(engine: &ZookeeperEngine, session: &Session,
     result.map_err(|cause| engine.failed(cause))
 }
 
-/// Looks whether a node whose making was not confirmed is there.
+/// Looks for a node whose creation was not confirmed.
 async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Result<()> {
     let session = &seat.session;
     seat.note_doubt();
@@ -155,7 +156,8 @@ async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Resul
         let path = format!("{}/{node}", seat.folder);
         let stat = session.client.check_stat(&path).await.map_err(|cause| engine.failed(cause))?;
         match stat {
-            // Of an earlier session of ours: it would go with that, but others wait for it meanwhile. Or a second one.
+            // Belongs to an earlier session of ours, and would end with it, but others wait for it
+            // meanwhile. Or it is a second node.
             Some(stat) if stat.ephemeral_owner != session.client.session_id().0 || found.is_some() => {
                 delete(session, &path).await.map_err(|cause| engine.failed(cause))?;
             }
@@ -163,19 +165,20 @@ async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Resul
             None => {}
         }
     }
-    // Only now: if this breaks off, what else there is must be looked for again. Nobody else could tell that it is nobody's.
+    // Not earlier: if this step breaks off, the remaining nodes must be looked for again. No other
+    // client can tell that they belong to no claim.
     place.stage = found.map_or(Stage::New, Stage::In);
     Ok(())
 }
 
-/// All nodes of a claim, as of now; the first one first.
+/// All nodes of a claim at present, in their order.
 pub(super) async fn nodes_of(
     session: &Session,
     folder: &str,
     claim: ClaimId,
 ) -> std::result::Result<Vec<String>, Cause> {
     let client = &session.client;
-    // The server may be behind: it catches up first.
+    // The server may lag behind: `sync` makes it catch up first.
     let (synced, listed) = join(client.sync(folder), client.list_children(folder)).await;
     let nodes = match synced.and(listed) {
         Ok(nodes) => nodes,
@@ -188,7 +191,7 @@ pub(super) async fn nodes_of(
     Ok(own)
 }
 
-/// `true`: it was there.
+/// Deletes a node. `true`: it existed.
 pub(super) async fn delete(session: &Session, path: &str) -> std::result::Result<bool, Cause> {
     let sent = session.now();
     let result = session.client.delete(path, None).await;
@@ -200,7 +203,7 @@ pub(super) async fn delete(session: &Session, path: &str) -> std::result::Result
     }
 }
 
-/// By a write, which only the leader can take: whether a node is there.
+/// Whether a node exists, checked by a write, which only the leader can commit.
 async fn confirm(engine: &ZookeeperEngine, session: &Session, path: &str) -> Result<bool> {
     let sent = session.now();
     let mut check = session.client.new_multi_writer();
@@ -214,7 +217,8 @@ async fn confirm(engine: &ZookeeperEngine, session: &Session, path: &str) -> Res
     }
 }
 
-/// Reads the list and finds the claim's place in it; if it waits, watches are set. `None`: its node is gone.
+/// Reads the list, finds the claim's position in it, and sets watches if it waits. `None`: its node
+/// is gone.
 async fn look(
     engine: &ZookeeperEngine,
     seat: &Arc<Seat>,
@@ -224,7 +228,7 @@ async fn look(
 ) -> Result<Option<Look>> {
     let (session, folder) = (&seat.session, &seat.folder);
     let mut all = false;
-    // Until the end of this it may be that it holds already, or watches the wrong one.
+    // Until this step ends, the claim may already hold, or watch the wrong node.
     if let Some(armed) = &mut place.armed {
         armed.enough = false;
     }
@@ -256,7 +260,7 @@ async fn look(
         place.line = line(session, folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
         match place.line.standing(id, new) {
             Standing::Holds => return Ok(Some(Look::Holds)),
-            // What is over refuses nothing.
+            // A hold that has ended is no reason to refuse: it is deleted, and the list read again.
             Standing::Refused(Refusal::Upgrade(_)) if endings::sweep(engine, seat, &place.line, id).await? => {}
             Standing::Refused(refusal) => return Ok(Some(Look::Refused(refusal))),
             Standing::Absent => return Ok(None),
@@ -274,7 +278,7 @@ async fn look(
             },
             Standing::Waits { ahead, watch } => {
                 let armed = place.armed.as_mut().is_some_and(|armed| armed.watch == watch && armed.is_steady());
-                // If the list was read after the watch was set, nothing can be missed.
+                // If the list was read after the watch was set, no event can be missed.
                 if armed || arm(engine, seat, place, watch).await? == Target::Untouched {
                     let there = !place.line.is_next_after(id, watch) || watch_own(engine, seat, place).await?;
                     place.armed.iter_mut().for_each(|armed| armed.enough = true);
@@ -286,18 +290,19 @@ async fn look(
     Err(disturbed())
 }
 
-/// The node that is to be watched.
+/// The state of the node to watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Target {
-    /// There, and as it was made.
+    /// It exists, unchanged since its creation.
     Untouched,
-    /// There, but changed since it was made: somebody may have joined it after our list.
+    /// It exists, but has changed: another claim may have joined it after our list was read.
     Changed,
-    /// Not there, or ours is not.
+    /// It does not exist, or our own node does not.
     Gone,
 }
 
-/// Watches one claim ahead; and our own node, if we are next: then nothing more will be asked before we hold the lock.
+/// Watches one claim ahead. If ours is the next claim, it watches its own node, too: then it
+/// acquires the lock without another request.
 async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watch: Watch) -> Result<Target> {
     let session = &seat.session;
     let (Watch::One(target), Stage::In(own)) = (watch, &place.stage) else { return Ok(Target::Gone) };
@@ -307,9 +312,9 @@ async fn arm(engine: &ZookeeperEngine, seat: &Arc<Seat>, place: &mut Place, watc
     place.armed = None;
     let breaks = session.breaks();
     let sent = session.now();
-    // Unlike `exists`, this leaves no watch behind where there is no node.
+    // Unlike `exists`, this leaves no watch if the node does not exist.
     let watching = session.client.get_and_watch_data(&path);
-    // Both are sent before either is answered.
+    // Both requests are sent before either is answered.
     let (result, own) =
         join(watching, async { if next { watch_own(engine, seat, place).await } else { Ok(true) } }).await;
     session.read(sent, &result);
@@ -339,7 +344,8 @@ async fn watch_own(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> 
     }
 }
 
-/// Stands with a claim of the same owner that holds. `false`: that one is gone, has ended and was taken out, or changed meanwhile.
+/// Re-enters with a holding claim of the same owner. `false`: that claim is gone, had ended and was
+/// deleted, or changed meanwhile.
 async fn ride(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut Place, host: Id) -> Result<bool> {
     let (Stage::In(first), Some(stand)) = (&place.stage, place.line.find(host)) else { return Ok(false) };
     let (session, terms, folder, first) = (&seat.session, &claim.terms, &seat.folder, first.clone());
@@ -360,7 +366,7 @@ async fn ride(engine: &ZookeeperEngine, seat: &Seat, claim: &Claim, place: &mut 
     let ephemeral = CreateMode::EphemeralSequential.with_acls(engine.config.access.acls());
     let sent = session.now();
     let mut all = session.client.new_multi_writer();
-    // Whoever watches the host looks again.
+    // The changed data makes the waiter that watches the host look again.
     let added = all
         .add_set_data(&host, &data, Some(stat.version))
         .and_then(|()| all.add_delete(&seat.path(&first), None))
@@ -411,7 +417,7 @@ async fn own_event(own: &mut Option<Event>) -> WatchedEvent {
     }
 }
 
-/// What an event on a waiter's own node means, if it is its end.
+/// The outcome for the waiter, if an event on its own node ends it.
 fn end_of(event: EventType) -> Option<Option<Look>> {
     match event {
         EventType::NodeDeleted => Some(Some(Look::Removed)),
@@ -431,14 +437,14 @@ async fn waited(
         let (node, id) = match &place.stage {
             Stage::In(own) => (seat.path(own), own.stand.id()),
             Stage::New => return Ok(None),
-            // The last step broke off: there is one node, or another.
+            // The last step broke off: find out which node the claim has.
             Stage::Sent => {
                 find(engine, seat, place).await?;
                 continue;
             }
         };
         let Some(armed) = place.armed.as_mut().filter(|armed| armed.enough) else {
-            // Not there yet, or the last step broke off.
+            // There is no sufficient watch yet, or the last step broke off.
             match look(engine, seat, claim, place, false).await? {
                 Some(Look::Waits(_)) => continue,
                 other => return Ok(other),
@@ -446,7 +452,7 @@ async fn waited(
         };
         let event = tokio::select! {
             biased;
-            // What happened to our own node comes first: an evicted waiter is not next.
+            // Events on our own node come first: a force-released waiter is not next.
             event = own_event(&mut place.own) => {
                 place.own = None;
                 if let Some(end) = end_of(event.event_type) {
@@ -457,7 +463,7 @@ async fn waited(
             }
             event = armed.event.as_mut() => event,
             () = engine.clock.sleep_until(until) => {
-                // Shows that we are alive, and that the leader knows.
+                // A write shows that our session lives, and that the leader knows it.
                 if !confirm(engine, &seat.session, &node).await? {
                     return Ok(Some(Look::Removed));
                 }
@@ -466,7 +472,7 @@ async fn waited(
         };
         let (steady, watch) = (armed.is_steady(), armed.watch);
         place.armed = None;
-        // It may have come just after we looked for it, and before the other.
+        // It may have come just after the first check, and before the other event.
         if let Some(event) = place.own.as_mut().and_then(FutureExt::now_or_never) {
             place.own = None;
             if let Some(end) = end_of(event.event_type) {
@@ -475,13 +481,15 @@ async fn waited(
         }
         match (event.event_type, watch) {
             (EventType::Session, _) => return Ok(None),
-            // Everything since our list came to us, and in order: that one has left, nobody has joined it, and we are there.
+            // All events since our list was read have arrived, in order: the claim ahead has left,
+            // none has joined it, and our node exists.
             (EventType::NodeDeleted, Watch::One(_))
                 if steady && place.own.is_some() && place.line.is_next_after(id, watch) =>
             {
                 return Ok(Some(Look::Holds));
             }
-            // It has been let in, or somebody has joined it: watch on first, and then read the list.
+            // That claim was granted the lock, or another has joined it: set a new watch first,
+            // then read the list.
             (EventType::NodeDataChanged, Watch::One(_)) => {
                 arm(engine, seat, place, watch).await?;
             }
@@ -494,21 +502,22 @@ async fn waited(
     }
 }
 
-/// Takes the claim out, whether it holds or waits. `true`: it was there.
+/// Removes the claim, whether it holds or waits. `true`: it had a node.
 pub(super) async fn leave(seats: &Arc<Seats>, seat: &Arc<Seat>, place: &mut Place) -> std::result::Result<bool, Cause> {
     let there = match &place.stage {
         _ if seat.is_gone() => false,
         Stage::New => false,
         Stage::In(own) => {
             let path = seat.path(own);
-            // Not ours any more, whatever comes: our own watch must not take it for a loss.
+            // Not held any more, whatever the outcome: our own watch must not report a loss.
             let held = seat.held_path();
             seat.set_held(None);
             let there = delete(&seat.session, &path).await.inspect_err(|_| {
                 seat.set_held(held);
             })?;
             if !wire::is_in_order(&own.stand) {
-                // The next one makes the folder anew, and counts from 0; if there is somebody already, it stays.
+                // The next claim recreates the folder, which counts from 0. If it has a node
+                // already, it stays.
                 let _ = delete(&seat.session, &seat.folder).await;
             }
             there || seat.was_taken_out()
@@ -530,7 +539,7 @@ pub(super) async fn leave(seats: &Arc<Seats>, seat: &Arc<Seat>, place: &mut Plac
     Ok(there)
 }
 
-/// The line of a lock, as of now.
+/// The queue of a lock, as of now.
 pub(super) async fn read_line(engine: &ZookeeperEngine, session: &Session, folder: &str) -> Result<Line> {
     let (synced, listed) = join(session.client.sync(folder), session.client.list_children(folder)).await;
     let read = match synced.and(listed) {
@@ -541,7 +550,7 @@ pub(super) async fn read_line(engine: &ZookeeperEngine, session: &Session, folde
     read.map_err(|cause| engine.failed(cause))
 }
 
-/// The line that a list of nodes makes.
+/// The queue that a list of nodes makes.
 pub(super) async fn line(session: &Session, folder: &str, nodes: &[String]) -> std::result::Result<Line, Cause> {
     let stands = wire::stands(nodes);
     if stands.iter().all(wire::is_in_order) {
@@ -551,6 +560,6 @@ pub(super) async fn line(session: &Session, folder: &str, nodes: &[String]) -> s
         let stat = session.client.check_stat(&format!("{folder}/{}", wire::node(&stand))).await?;
         Ok::<_, Cause>(stat.map(|stat| (stat.czxid, stand)))
     });
-    // Whoever has left meanwhile is not in the line.
+    // A claim that has left meanwhile is not in the queue.
     Ok(wire::line_of_transactions(try_join_all(made).await?.into_iter().flatten().collect()))
 }

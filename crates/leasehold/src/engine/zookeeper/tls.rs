@@ -1,4 +1,4 @@
-//! TLS as the URL says: the files are read anew with each session.
+//! TLS as the URL configures it. The files are read again for each session.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +12,12 @@ use super::config::Tls;
 use super::error;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Reads the files. The error says which of them is wrong.
+/// Reads the files. The error names the one that is wrong.
 pub(super) fn read(tls: &Tls) -> Result<Arc<ClientConfig>> {
     let (roots, revoked) = authorities(&tls.ca)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    // As without revocations, by the name of the host in the URL, and beside that none of them may stand in the chain.
+    // Checks the host name of the URL, as without revocation lists; in addition, no certificate of
+    // the chain may be revoked.
     let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
     let verifier = verifier.with_crls(revoked).build().map_err(|cause| no_pem(&tls.ca, &cause))?;
     let builder = ClientConfig::builder_with_provider(provider)
@@ -35,7 +36,7 @@ pub(super) fn read(tls: &Tls) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(builder.with_client_auth_cert(certs, key).map_err(|cause| apart(&cause))?))
 }
 
-/// Whom to trust, and what they have revoked: both are in one file.
+/// The trusted authorities and their revocation lists: both are in one file.
 fn authorities(path: &Path) -> Result<(RootCertStore, Vec<CertificateRevocationListDer<'static>>)> {
     let text = text(path)?;
     let certs: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text.as_bytes()).collect();

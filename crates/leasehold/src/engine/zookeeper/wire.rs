@@ -1,15 +1,15 @@
 //! Every node and its data.
 //!
-//! | node | type | what |
+//! | node | type | content |
 //! |---|---|---|
-//! | `<base>` | persistent | where all locks are; its parents are made, too |
-//! | `<base>/<name>` | container | one lock; vanishes when nobody has used it for a while. Its data is the lock's name |
-//! | `<base>/%records` | persistent | where all records are; written to learn the leader's time. No lock is called so |
+//! | `<base>` | persistent | all locks; its parents are created, too |
+//! | `<base>/<name>` | container | one lock; vanishes when unused for a while. Its data is the lock's name |
+//! | `<base>/%records` | persistent | all records; written to learn the leader's time. No lock's node has this name |
 //! | `<base>/%records/<name>` | persistent | one record; without data: removed |
-//! | `<base>/%evicted/<claim>` | persistent | a claim that was evicted: its waiter reads why its node is gone, and deletes this. Evictions delete what is older than an hour |
-//! | `<base>/<name>/<claim>-<mode>-<owner>-<ride>-<sequence>` | ephemeral, sequential | a claim; its data says whose |
+//! | `<base>/%evicted/<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark. Force releases delete marks older than an hour |
+//! | `<base>/<name>/<claim>-<mode>-<owner>-<ride>-<sequence>` | ephemeral, sequential | a claim; its data describes the holder |
 //!
-//! All that decides is in the names, so that one list of them is enough.
+//! The names contain everything that decides, so that one list of them is enough.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use crate::claim::{ClaimId, Holder, Mode, Owner};
 use crate::logic::line::{Line, Ride, Stand};
 use crate::name::LockName;
 
-/// What stands for nobody, or nothing.
+/// Stands for no owner, or no re-entry.
 const NONE: &str = "0";
 
 /// The folder of the records.
 pub(super) const RECORDS: &str = "%records";
 
-/// The folder of the marks that evictions leave.
+/// The folder of the marks that force releases leave.
 pub(super) const EVICTED: &str = "%evicted";
 
-/// A lock name as a node's name: letters, digits and a few signs stay; of everything else each byte is written as `%` and two
-/// digits. No two names meet, and no name is one that a server refuses or keeps for itself.
+/// A lock name as a node's name. Letters, digits and a few signs stay; every other byte becomes `%`
+/// and two hex digits. No two names get the same node, and no server refuses or reserves one.
 pub(super) fn escaped(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for (at, byte) in name.bytes().enumerate() {
@@ -42,7 +42,7 @@ pub(super) fn escaped(name: &str) -> String {
     text
 }
 
-/// The lock behind a node's name; `None` if it is not ours.
+/// The lock of a node's name; `None` if it is not ours.
 pub(super) fn unescaped(node: &str) -> Option<LockName> {
     let (mut bytes, mut rest) = (Vec::with_capacity(node.len()), node.as_bytes());
     while let Some((&first, tail)) = rest.split_first() {
@@ -56,11 +56,11 @@ pub(super) fn unescaped(node: &str) -> Option<LockName> {
         }
     }
     let name = LockName::new(String::from_utf8(bytes).ok()?).ok()?;
-    // What we would have written otherwise is somebody else's.
+    // We would have written this name differently, so it is not ours.
     (escaped(name.as_str()) == node).then_some(name)
 }
 
-/// An owner as names show it: others must not be able to re-enter because they have seen it.
+/// An owner as names show it: hashed, so that seeing it does not allow others to re-enter.
 pub(super) fn owner(owner: Option<Owner>) -> Option<u64> {
     use sha2::{Digest, Sha256};
     let digest = Sha256::digest(owner?.bits().to_be_bytes());
@@ -69,7 +69,7 @@ pub(super) fn owner(owner: Option<Owner>) -> Option<u64> {
     Some(u64::from_be_bytes(bits))
 }
 
-/// What a claim's node is called, up to the number that the server adds.
+/// The name of a claim's node, up to the number that the server adds.
 pub(super) fn prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Option<Ride>) -> String {
     let mode = match mode {
         Mode::Exclusive => "x".to_owned(),
@@ -81,12 +81,12 @@ pub(super) fn prefix(claim: ClaimId, mode: Mode, owner: Option<u64>, ride: Optio
     format!("{:032x}-{mode}-{owner}-{ride}-", claim.bits())
 }
 
-/// What a claim's node is called.
+/// The name of a claim's node.
 pub(super) fn node(stand: &Stand) -> String {
     format!("{}{:010}", prefix(stand.claim, stand.mode, stand.owner, stand.ride), stand.seq)
 }
 
-/// The claim behind a node's name; `None` if it is not ours.
+/// The claim of a node's name; `None` if it is not ours.
 pub(super) fn stand(node: &str) -> Option<Stand> {
     let mut parts = node.splitn(5, '-');
     let mut part = || parts.next();
@@ -109,7 +109,7 @@ pub(super) fn stand(node: &str) -> Option<Stand> {
     };
     let claim = ClaimId::from_bits(u128::from_str_radix(claim, 16).ok()?);
     let stand = Stand { claim, mode, owner, ride, seq: seq.parse().ok()? };
-    // What we would have written otherwise is somebody else's.
+    // We would have written this name differently, so it is not ours.
     (self::node(&stand) == node).then_some(stand)
 }
 
@@ -118,13 +118,15 @@ pub(super) fn stands(nodes: &[String]) -> Vec<Stand> {
     nodes.iter().filter_map(|node| stand(node)).collect()
 }
 
-/// Whether a claim's number tells who came before it. A server counts with 31 bits. When they are used up, it gives the last number
-/// again and again, and in between a negative one to whoever comes while another's is still being written.
+/// Whether a claim's number gives its position. A server counts with 31 bits. When they are used
+/// up, it repeats the last number. In between, a node that is created while another is still being
+/// written gets a negative one.
 pub(super) fn is_in_order(stand: &Stand) -> bool {
     (0..i32::MAX).contains(&stand.seq)
 }
 
-/// The line that claims make whose numbers do not tell who came first: each is here with the transaction that made its node.
+/// The queue of claims whose numbers do not give the order. Each comes with the transaction that
+/// created its node.
 pub(super) fn line_of_transactions(mut stands: Vec<(i64, Stand)>) -> Line {
     stands.sort_by_key(|(made, stand)| {
         let made = made.cast_unsigned();
@@ -133,7 +135,7 @@ pub(super) fn line_of_transactions(mut stands: Vec<(i64, Stand)>) -> Line {
     Line::in_order(stands.into_iter().map(|(_, stand)| stand).collect())
 }
 
-/// What a claim's node says of it.
+/// The data of a claim's node.
 pub(super) fn record(holder: &Holder, ttl: Duration) -> String {
     format!(
         "host={}\npid={}\nprogram={}\nttl-ms={}\ntext={}\n",
@@ -145,15 +147,15 @@ pub(super) fn record(holder: &Holder, ttl: Duration) -> String {
     )
 }
 
-/// The line of a record by which an operator asks for the claim's release.
+/// The line of that data by which an operator requests the claim's release.
 pub(super) const RELEASE_REQUESTED: &str = "release=requested\n";
 
-/// Whether an operator asks for the claim's release.
+/// Whether an operator requests the claim's release.
 pub(super) fn is_release_requested(data: &[u8]) -> bool {
     String::from_utf8_lossy(data).lines().any(|line| line == RELEASE_REQUESTED.trim_end())
 }
 
-/// Reads a record; what is missing stays empty.
+/// Reads a node's data; missing fields stay empty.
 pub(super) fn read_record(data: &[u8]) -> (Holder, Duration) {
     let text = String::from_utf8_lossy(data);
     let value = |key: &str| {

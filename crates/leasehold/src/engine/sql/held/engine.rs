@@ -1,4 +1,4 @@
-//! The engine: what each call does.
+//! Implements the engine trait with locks that sessions hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl HeldEngine {
         Self { can, records: Shelf::new(&room.side), room, runtime }
     }
 
-    /// The claim's seat, with a task of its own.
+    /// The claim's entry, with a task of its own.
     fn seat(&self, claim: &Claim, queue: bool) -> Arc<Seat> {
         let (seat, orders) = self.room.seats.take(claim, &self.room.clock);
         if let Some(orders) = orders {
@@ -44,14 +44,15 @@ impl HeldEngine {
         seat
     }
 
-    /// How the claim stands, to a request sent at `sent`.
+    /// The claim's state, as the answer to a request sent at `sent`.
     async fn answer(&self, seat: &Seat, stage: Stage, sent: Moment) -> Result<Answer> {
         match stage {
             Stage::New | Stage::Waiting => Ok(Answer::Queued { ahead: 0, recheck: None, cooling: None }),
             Stage::Gone(None) => Ok(Answer::Busy { recheck: None }),
             Stage::Gone(Some(trouble)) => Err(trouble.tell(&self.room)),
             Stage::Held { token, until } => {
-                // It was granted before it was asked for: how long ago?
+                // It was granted before this request, so the session must show until when it holds
+                // now.
                 let until = if until.before(seat.ttl) < sent { seat.prove().await } else { Some(until) };
                 Ok(match until {
                     Some(until) => Answer::Granted(Grant { token, validity: Validity::FromSend(until.since(sent)) }),
@@ -122,7 +123,7 @@ impl Engine for HeldEngine {
                 match self.room.clock.timeout(within, seat.prove()).await {
                     Ok(Some(until)) => Renewal::Renewed(Validity::FromSend(until.since(sent).min(claim.terms.ttl))),
                     Ok(None) => Renewal::Lost,
-                    // Its session is silent; those of the others are not.
+                    // This claim's session did not answer; those of the others may.
                     Err(_) => {
                         tracing::warn!(name = %claim.name(), "a session gave no answer within {within:?}");
                         Renewal::Unknown

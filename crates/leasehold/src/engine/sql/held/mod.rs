@@ -1,55 +1,69 @@
-//! `technique=session` and `technique=for-update`: the lock is what an open session of the database has, and ends with it.
+//! `technique=session` and `technique=for-update`: an open session of the database has the lock,
+//! and the lock ends with the session.
 //!
 //! # The protocol
-//! Every claim that holds has a connection of its own, and so has the first of this client that waits for a name; those behind it wait here, in
-//! order. `connections=` bounds them all; one or two of them are kept for what holds nothing.
+//! Every claim that holds has a connection of its own. So has this client's first waiter for each
+//! name; the waiters behind it wait here, in order. `connections=` limits them all. One or two of
+//! them are reserved for statements that hold nothing.
 //!
-//! - **Idle time.** The session is told to end when nothing is heard of it for the TTL (`wait_timeout`, `idle_session_timeout`,
-//!   `idle_in_transaction_session_timeout`): by this the server frees the lock of a holder that is stopped, cut off or gone, and never before
-//!   the holder's own deadline, which counts from when the last answered statement was *sent*.
-//! - **Take.** `session`: `GET_LOCK(key, 0)`, `pg_try_advisory_lock(key)`. `for-update`: the row is made by a statement of its own if it is not there
-//!   (a missing row would let both pass), then `BEGIN` and `SELECT … FOR UPDATE SKIP LOCKED`. Only a clear yes is a grant.
-//! - **Wait.** The same without the bound, one statement for as long as the claim waits: a new one would lose the place. Who leaves has it ended from
-//!   beside (`KILL QUERY`, a cancel request), and then gives back *all* that the session may have: the grant may have come in that moment.
-//! - **Token.** A counter of the name in a table, `greatest(counter + 1, microseconds of the database's clock)`, raised *after* the lock was
-//!   got. `session`: on the session itself, each statement its own transaction; the answer shows that the lock was held meanwhile.
-//!   `for-update`: on another connection (what its own transaction writes is undone with it), and then a statement on the session shows that the
-//!   lock was held all the time.
-//! - **Renew.** A statement on the session. Its answer shows that the session lived after it was sent. (MySQL: that the lock is its own.)
-//! - **Give back.** `RELEASE_LOCK`, `pg_advisory_unlock`, `ROLLBACK`. The connection is used again only if the answer shows that nothing is left.
-//! - **Loss.** PostgreSQL's driver hears of a connection's end at once. MySQL's hears nothing while idle; the server is asked elsewhere, every `poll`,
-//!   which of our connections it has (asking on the connection itself would keep the lock of somebody who does not renew it).
+//! - **Idle time.** The server ends the session when it receives nothing for the TTL
+//!   (`wait_timeout`, `idle_session_timeout`, `idle_in_transaction_session_timeout`). So it frees
+//!   the lock of a holder that is stopped, partitioned or gone, and never before the holder's own
+//!   deadline. That deadline counts from when the last answered statement was *sent*.
+//! - **Acquire.** `session`: `GET_LOCK(key, 0)`, `pg_try_advisory_lock(key)`. `for-update`: a
+//!   statement of its own creates a missing row (without a row, both clients would pass), then
+//!   `BEGIN` and `SELECT … FOR UPDATE SKIP LOCKED`. Only a clear yes is a grant.
+//! - **Wait.** The same without the limit: one statement for as long as the claim waits, since a
+//!   new one would lose the position. When a claim stops waiting, another connection ends the
+//!   statement (`KILL QUERY`, a cancel request). The session then releases *everything* that it may
+//!   have, because the grant may have come in that moment.
+//! - **Token.** A counter per name in a table, `greatest(counter + 1, microseconds of the
+//!   database's clock)`, raised *after* the lock was acquired. `session`: on the session itself,
+//!   each statement in its own transaction; the answer shows that the lock was held meanwhile.
+//!   `for-update`: on another connection, since a rollback would undo it on its own. A statement on
+//!   the session then shows that the lock was held all the time.
+//! - **Renew.** A statement on the session. Its answer shows that the session still lived after the
+//!   statement was sent. (In MySQL: that the lock is its own.)
+//! - **Release.** `RELEASE_LOCK`, `pg_advisory_unlock`, `ROLLBACK`. The connection is reused only
+//!   if the answer shows that nothing is left.
+//! - **Loss.** PostgreSQL's driver notices the end of a connection at once. MySQL's notices nothing
+//!   while idle. Every `poll`, another connection asks the server which of our connections it has.
+//!   (A query on the connection itself would prolong the lock of a holder that does not renew.)
 //!
 //! # What if
-//! | | |
+//! | event | consequence |
 //! |---|---|
-//! | the reply to a take is lost | the connection is broken with it, or cut after `connect-timeout`: the server lets go; the next try is a new session |
-//! | ... while it waits | the place is lost; the claim asks again, and comes last |
-//! | ... to the raising of the counter | it is raised again: numbers are left out, none is given twice |
-//! | ... to a renewal | the session is taken for lost, and the claim with it, not later than a TTL after; until then the lease runs down |
-//! | ... while other leases of the client are renewed | those are told theirs: each is waited for by itself, for less long than the keeper waits for all |
-//! | ... to what holds nothing (counters, looks) | asked again on another connection after `connect-timeout` |
-//! | ... to a give-back | the connection is cut; what is left of the lock ends with it, by the idle time at the latest. Whether the lock was ours until then is not known: it is said to be lost |
-//! | the caller goes away | the claim's task goes on; a claim that is not wanted for a TTL leaves |
+//! | the reply to an acquire is lost | the connection is broken too, or cut after `connect-timeout`: the server releases the lock; the retry uses a new session |
+//! | ... while the claim waits | its position is lost; the claim tries again, at the end of the queue |
+//! | ... to the increment of the counter | incremented again: numbers are skipped, none is given twice |
+//! | ... to a renewal | the session, and so the lock, counts as lost after a TTL at the latest; until then the lease runs down |
+//! | ... while other leases of the client are renewed | the others get their answers: each has a time limit of its own, shorter than the keeper's for all of them |
+//! | ... to a statement that holds nothing (counters, checks) | sent again on another connection after `connect-timeout` |
+//! | ... to a release | the connection is cut; the rest of the lock ends with it, by the idle time at the latest. Whether the lock was ours until then is unknown: reported as lost |
+//! | the caller stops waiting | the claim's task goes on; a claim that no caller wants for a TTL leaves |
 //! | the process is killed | the kernel closes its connections: the server frees all its locks at once |
-//! | ... or the machine, or the line | the idle time ends the session; who waits is found out when it is granted (PostgreSQL: within a second) |
-//! | the process stops, before the lock is got | the server frees it a TTL after the grant |
-//! | ... while it holds | the same; its own deadline was over before |
-//! | ... between lock and counter | it raises the counter on a session that is over (fails), or elsewhere, and then finds its session over: no grant |
-//! | two take at once | the server decides; its answer is the grant |
-//! | the server ends a connection | waiting: asks again; releasing: said to be lost; holding: lost. **The lock is free at once, and its holder hears of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, of 1 s at most): until then two believe that they hold, and the token tells them apart |
+//! | ... or the machine fails, or the network | the idle time ends the session; a dead waiter is found when it is granted the lock (PostgreSQL: within a second) |
+//! | the process stops before it acquires the lock | the server frees the lock a TTL after the grant |
+//! | ... while it holds | the same; its own deadline passed before |
+//! | ... between lock and counter | it increments the counter on a session that has ended (fails), or elsewhere, and then finds its session ended: no grant |
+//! | two clients acquire at once | the server decides; its answer is the grant |
+//! | the server ends a connection | waiting: tries again; releasing: reported as lost; holding: lost. **The lock is free at once, and its holder learns of it a moment later** (PostgreSQL: with the end of the connection; MySQL: within `poll`, at most 1 s). Until then two clients believe that they hold, and the token tells them apart |
 //! | the server is killed | all sessions end, and all locks; counters are kept, and never fall behind the clock |
-//! | a deadlock (1213, 40P01), a lock wait timeout (1205, 55P03) | the statement was not done: the counter is tried again, four times in all, then the lock is given back and the error says why; a wait is asked for again |
-//! | ... of a counter that somebody keeps locked, on a session of PostgreSQL, which has none | no answer within `connect-timeout`: the connection is cut, and the lock with it |
-//! | a server that takes no writes | the counter cannot be raised: the lock is given back, and the error says so |
-//! | the database's clock jumps | back: the counter goes on by one; forward: it goes on from there. Nothing else reads it |
-//! | our clock | only the monotonic one is read |
-//! | two names have one key | PostgreSQL only, 1 in 2^64 for each pair: they exclude each other, and never are two in |
+//! | a deadlock (1213, 40P01), a lock wait timeout (1205, 55P03) | the statement had no effect. The counter is tried four times in all, then the lock is released and the error gives the reason; a wait is started again |
+//! | ... of a counter that another transaction keeps locked, on a PostgreSQL session, which has no lock timeout | no answer within `connect-timeout`: the connection is cut, and the lock with it |
+//! | the server accepts no writes | the counter cannot be incremented: the lock is released, and the error gives the reason |
+//! | the database's clock jumps | back: the counter goes on by one; forward: it goes on from there. Nothing else reads that clock |
+//! | our clock jumps | only the monotonic clock is read |
+//! | two names have one key | PostgreSQL only, 1 in 2^64 for each pair: they exclude each other, and never are there two holders |
 //!
 //! # What is assumed
-//! All clients use the same technique, table and server. A pooler in transaction mode is looked for at opening, and refused; so is Galera. A failover to another server ends the locks of the first only for those who notice: a server that
-//! was cut off and is not stopped goes on holding for those who still reach it; their tokens are then lower, or the resource cannot tell. Nothing
-//! between us and the server changes sessions (a pooler in transaction mode), and the server's clock does not run more than 1 % fast.
+//! - All clients use the same technique, table and server.
+//! - Nothing between us and the server changes sessions. A pooler in transaction mode is detected
+//!   at opening and refused; so is Galera.
+//! - After a failover, the locks of the first server are over only for clients that notice. A
+//!   server that was partitioned but not stopped still holds locks for clients that reach it. Their
+//!   tokens are lower, or the resource cannot tell.
+//! - The server's clock does not run more than 1 % fast.
 
 mod engine;
 mod room;
@@ -85,7 +99,7 @@ const MYSQL_BREAKS: &str = "a session that the server ends: its lock is free at 
 const POSTGRES_BREAKS: &str = "a session that the server ends: its lock is free at once, and its holder learns of it a moment later; \
     a failover that leaves the old server up; a pooler that changes sessions; clients of other techniques";
 
-/// What all of them can do.
+/// Capabilities that all of them have.
 const fn base(engine: &'static str) -> Capabilities {
     Capabilities {
         fencing: Fencing::Durable,
@@ -129,10 +143,11 @@ fn capabilities(config: &Config) -> Capabilities {
     }
 }
 
-/// Opens it: connects once, so that what is wrong is known at once, and makes the tables that are not there.
+/// Opens the engine: connects once, so that errors show at once, and creates the tables that do not
+/// exist.
 pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine>> {
     let config = Arc::new(config);
-    // Those who hold must not keep a counter from being raised, nor a statement from being ended.
+    // Reserved, so that holders cannot block the increment of a counter or the end of a statement.
     let beside = if config.connections >= 8 { 2 } else { 1 };
     let side = Pool::new(&Arc::new(Config { connections: beside, ..Config::clone(&config) }));
     let server = find_out(&side, &config).await?;
@@ -143,13 +158,13 @@ pub(super) async fn open(config: Config, clock: &Clock) -> Result<Arc<dyn Engine
     let places = config.connections - beside;
     let wire = Wire::new(&config, server);
     let room = Arc::new(Room::new(config, wire, clock.clone(), side, places));
-    // Logging in may take longer than a lock: the first of them shall not wait for it.
+    // Logging in may take longer than a lock: the first lock must not wait for it.
     let first = session::Session::open(&room).await.map_err(|failure| room.side.tell(&failure))?;
     room.keep(first).await;
     Ok(Arc::new(HeldEngine::new(room, can)))
 }
 
-/// Which server it is, and whether its sessions' locks exclude all its clients.
+/// Detects the server, and whether its sessions' locks exclude all its clients.
 async fn find_out(side: &Arc<Pool>, config: &Config) -> Result<Server> {
     let unsupported = |message: &str| {
         Err(Error::new(ErrorKind::Unsupported, format!("{} {message}: use technique=row", side.server))

@@ -1,4 +1,4 @@
-//! What all claims of one client share: connections, and the lines before them.
+//! State that all claims of one client share: connections, and the local queues.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,14 +18,14 @@ use crate::clock::Clock;
 use crate::engine::LossBoard;
 use crate::name::LockName;
 
-/// How many rows are remembered as being there.
+/// How many rows are remembered as existing.
 const ROWS: usize = 4096;
-/// How many connections are kept for later.
+/// How many idle connections are kept.
 const IDLE: usize = 8;
-/// How often a statement is tried that others were in the way of.
+/// How many times a statement is tried that others blocked.
 const TRIES: usize = 4;
 
-/// What all claims of one client share.
+/// State that all claims of one client share.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) config: Arc<Config>,
@@ -33,24 +33,25 @@ pub(super) struct Room {
     pub(super) clock: Clock,
     pub(super) board: LossBoard,
     pub(super) seats: Seats,
-    /// For what holds nothing: counters, ends of statements, looks.
+    /// For statements that hold nothing: counters, ending other statements, checks.
     pub(super) side: Arc<Pool>,
-    /// Connections that may hold or wait.
+    /// Permits for connections that may hold or wait.
     permits: Arc<Semaphore>,
     idle: Mutex<Vec<Session>>,
     lines: Mutex<HashMap<LockName, Arc<Line>>>,
     rows: Mutex<HashSet<LockName>>,
 }
 
-/// Who asks the server for one lock: one claim of this client at a time. The others wait here, in order, and need no connection.
+/// The local queue of one lock. One claim of this client at a time asks the server; the others wait
+/// here, in order, and need no connection.
 #[derive(Debug)]
 pub(super) struct Line {
     turn: Arc<Semaphore>,
-    /// Whether the one whose turn it is waits at the server.
+    /// Whether the claim at the head waits at the server.
     pub(super) blocked: watch::Sender<bool>,
 }
 
-/// A claim's turn to ask; it ends when dropped.
+/// A claim's turn to ask the server; it ends when dropped.
 #[derive(Debug)]
 pub(super) struct Turn {
     line: Arc<Line>,
@@ -58,7 +59,7 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// It waits at the server.
+    /// Notes that the claim waits at the server.
     pub(super) fn block(&self) {
         self.line.blocked.send_replace(true);
     }
@@ -71,13 +72,13 @@ impl Drop for Turn {
 }
 
 impl Line {
-    /// The next turn.
+    /// Waits for the next turn.
     pub(super) async fn turn(self: &Arc<Self>) -> Result<Turn, Trouble> {
         let permit = Arc::clone(&self.turn).acquire_owned().await.map_err(|_| Failure::Closed)?;
         Ok(Turn { line: Arc::clone(self), _permit: permit })
     }
 
-    /// The next turn, unless the one whose turn it is waits at the server: then none.
+    /// Waits for the next turn; `None` if the claim whose turn it is waits at the server.
     pub(super) async fn turn_or_blocked(self: &Arc<Self>) -> Result<Option<Turn>, Trouble> {
         let mut blocked = self.blocked.subscribe();
         tokio::select! {
@@ -104,13 +105,13 @@ impl Room {
         }
     }
 
-    /// The line before a lock.
+    /// The local queue of a lock.
     pub(super) fn line(&self, name: &LockName) -> Arc<Line> {
         let new = || Arc::new(Line { turn: Arc::new(Semaphore::new(1)), blocked: watch::Sender::new(false) });
         Arc::clone(lock(&self.lines).entry(name.clone()).or_insert_with(new))
     }
 
-    /// Forgets lines in which nobody stands.
+    /// Drops the queue if it is empty.
     pub(super) fn tidy(&self, name: &LockName, line: Arc<Line>) {
         let mut lines = lock(&self.lines);
         drop(line);
@@ -119,12 +120,12 @@ impl Room {
         }
     }
 
-    /// Room for one more connection, if there is.
+    /// A permit for one more connection, if there is one.
     pub(super) fn permit(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 
-    /// Room for one more connection, as soon as there is; those who wait are served in order.
+    /// A permit for one more connection, as soon as there is one; in order of the requests.
     pub(super) async fn next_permit(&self) -> Result<OwnedSemaphorePermit, Trouble> {
         Arc::clone(&self.permits).acquire_owned().await.map_err(|_| Failure::Closed.into())
     }
@@ -137,7 +138,7 @@ impl Room {
         idle.pop()
     }
 
-    /// Keeps a connection that surely has nothing.
+    /// Keeps a connection that certainly has no lock.
     pub(super) async fn keep(&self, session: Session) {
         let full = {
             let mut idle = lock(&self.idle);
@@ -169,7 +170,8 @@ impl Room {
         }
     }
 
-    /// Raises the counter on another connection than the one that holds the lock: what that does is undone with its transaction.
+    /// Increments the counter on another connection than the lock's: a rollback there would undo
+    /// it.
     pub(super) async fn side_token(&self, name: &LockName) -> Result<Token, Trouble> {
         let (sql, values) = self.wire.token(name.as_str());
         let mut tries = 0;
@@ -179,7 +181,7 @@ impl Room {
                 Ok(reply) => return Ok(self.wire.token_of(&reply)?),
                 Err(failure) => failure,
             };
-            // It may be raised twice; an idle connection may have been let go.
+            // Incrementing twice does no harm. The server may have closed an idle connection.
             let broken = matches!(failure, Failure::Broken(_));
             if broken {
                 self.side.forget_idle();
@@ -191,7 +193,7 @@ impl Room {
         }
     }
 
-    /// Raises the counter on the connection that holds the lock.
+    /// Increments the counter on the connection that holds the lock.
     pub(super) async fn own_token(&self, session: &mut Session, name: &LockName) -> Result<Token, Trouble> {
         let mut tries = 0;
         loop {
@@ -204,12 +206,12 @@ impl Room {
         }
     }
 
-    /// How long a try waits for a connection, or an end for its statement.
+    /// Time limit for getting a connection, or for ending its statement.
     pub(super) fn bound(&self) -> Duration {
         self.config.connect_timeout
     }
 
-    /// Ends all connections.
+    /// Closes all connections.
     pub(super) async fn close(&self) {
         self.permits.close();
         let idle = std::mem::take(&mut *lock(&self.idle));
@@ -220,7 +222,7 @@ impl Room {
     }
 }
 
-/// Whether others were in the statement's way, so that nothing was done.
+/// Whether others blocked the statement, so that it had no effect.
 fn was_undone(failure: &Failure, wire: &Wire) -> bool {
     matches!(failure.meaning(wire.dialect), Some(Meaning::Collision | Meaning::Occupied))
 }

@@ -1,4 +1,4 @@
-//! Which claims this client has, and how each stands.
+//! This client's claims, and the state of each.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -14,29 +14,30 @@ use crate::clock::{Clock, Moment};
 use crate::engine::Released;
 use crate::name::LockName;
 
-/// How a claim stands.
+/// The state of a claim.
 #[derive(Clone, Debug)]
 pub(super) enum Stage {
-    /// It has just been made.
+    /// Just created.
     New,
     /// It waits: here, or at the server.
     Waiting,
-    /// It holds, by a session that is surely kept until then.
+    /// It holds, by a session that certainly lasts until then.
     Held { token: Token, until: Moment },
-    /// It is over; why, if something was in its way.
+    /// It has ended; with the reason, if something went wrong.
     Gone(Option<Trouble>),
 }
 
-/// What the task of a seat is asked to do.
+/// A request to the task of a claim.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// Show that it holds, and say until when it surely does.
+    /// Show that the lock is held, and return until when it certainly is.
     Prove(oneshot::Sender<Moment>),
-    /// End it.
+    /// End the claim.
     Leave(oneshot::Sender<Result<Released, Trouble>>),
 }
 
-/// One claim. Its connection belongs to a task of its own, which goes on when a caller's step is dropped.
+/// One claim. Its connection belongs to a task of its own, which goes on when a caller's step is
+/// dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     pub(super) claim: ClaimId,
@@ -45,11 +46,11 @@ pub(super) struct Seat {
     pub(super) ttl: Duration,
     pub(super) stage: watch::Sender<Stage>,
     orders: UnboundedSender<Order>,
-    /// When it was last seen to be wanted, in nanoseconds.
+    /// When a caller last wanted it, in nanoseconds.
     shown: AtomicU64,
     /// The server's number of the connection that holds; 0 while none does.
     pub(super) connection: AtomicI64,
-    /// Somebody has seen that the connection is gone.
+    /// Notified when the connection was found missing.
     pub(super) doubt: Notify,
 }
 
@@ -70,12 +71,12 @@ impl Seat {
         (Arc::new(seat), receiver)
     }
 
-    /// Somebody still wants it.
+    /// Notes that a caller still wants it.
     pub(super) fn show(&self, now: Moment) {
         self.shown.fetch_max(now.as_nanos(), Ordering::AcqRel);
     }
 
-    /// Comes back when nobody has wanted it for a TTL.
+    /// Returns when no caller has wanted it for a TTL.
     pub(super) async fn stale(&self, clock: &Clock) {
         loop {
             let until = Moment::from_nanos(self.shown.load(Ordering::Acquire)).after(self.ttl);
@@ -86,14 +87,14 @@ impl Seat {
         }
     }
 
-    /// Until when it surely holds, as the server says now; `None`: it does not.
+    /// Until when it certainly holds, by the server's answer now. `None`: it does not.
     pub(super) async fn prove(&self) -> Option<Moment> {
         let (sender, answer) = oneshot::channel();
         self.orders.send(Order::Prove(sender)).ok()?;
         answer.await.ok()
     }
 
-    /// Ends it; `None`: it had ended before.
+    /// Ends it. `None`: it had ended before.
     pub(super) async fn leave(&self) -> Option<Result<Released, Trouble>> {
         let (sender, answer) = oneshot::channel();
         self.orders.send(Order::Leave(sender)).ok()?;
@@ -114,7 +115,7 @@ impl Seats {
         self.all().get(&claim).cloned()
     }
 
-    /// The claim's seat, and what its task listens to if it is new.
+    /// The claim's entry; for a new one, also the requests for its task.
     pub(super) fn take(&self, claim: &Claim, clock: &Clock) -> (Arc<Seat>, Option<UnboundedReceiver<Order>>) {
         let mut all = self.all();
         if let Some(seat) = all.get(&claim.id) {
@@ -125,7 +126,7 @@ impl Seats {
         (seat, Some(orders))
     }
 
-    /// It is over.
+    /// Removes a claim that has ended.
     pub(super) fn leave(&self, seat: &Arc<Seat>) {
         let mut all = self.all();
         if all.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat)) {
@@ -133,7 +134,7 @@ impl Seats {
         }
     }
 
-    /// Whether another claim of this client surely holds the lock so that this one cannot.
+    /// Whether another claim of this client certainly holds the lock and excludes this one.
     pub(super) fn excludes(&self, seat: &Seat, now: Moment) -> bool {
         self.all().values().any(|other| {
             let same = other.claim != seat.claim && other.name == seat.name;
@@ -142,7 +143,7 @@ impl Seats {
         })
     }
 
-    /// Those who hold.
+    /// The claims that hold.
     pub(super) fn held(&self) -> Vec<Arc<Seat>> {
         self.all().values().filter(|seat| seat.connection.load(Ordering::Acquire) != 0).cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! The task of one claim: it asks, waits, holds and gives back, on a connection of its own.
+//! The task of one claim: it acquires, waits, holds and releases, on a connection of its own.
 
 use std::ops::ControlFlow;
 use std::pin::Pin;
@@ -19,16 +19,16 @@ use crate::claim::Token;
 use crate::clock::Moment;
 use crate::engine::Released;
 
-/// Between two tries to end a statement.
+/// Pause between two tries to end a statement.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// How a claim ended.
 enum End {
-    /// Somebody else has the lock, or its place is lost: it may ask again.
+    /// Another claim has the lock, or the position is lost: it may try again.
     Busy,
-    /// Something was in its way.
+    /// Something went wrong.
     Trouble(Trouble),
-    /// It was asked to leave, or nobody wanted it any more.
+    /// It was asked to leave, or no caller wanted it any more.
     Left(Released),
     /// It held, and its session ended.
     Lost,
@@ -46,24 +46,24 @@ impl From<Failure> for End {
     }
 }
 
-/// What is asked of a claim.
+/// Requests to a claim.
 struct Orders {
     orders: UnboundedReceiver<Order>,
-    /// Who waits to hear that it has left.
+    /// Callers that wait until it has left.
     leaving: Vec<oneshot::Sender<Result<Released, Trouble>>>,
 }
 
 impl Orders {
-    /// Comes back when it is asked to leave.
+    /// Returns when it is asked to leave.
     async fn leave(&mut self) {
         while let Some(order) = self.orders.recv().await {
             if let Order::Leave(answer) = order {
                 self.leaving.push(answer);
                 return;
             }
-            // It does not hold: who asks hears nothing, and knows.
+            // It does not hold: the request is dropped without an answer, which means just that.
         }
-        // The seat itself has the sender.
+        // The claim's entry keeps the sender, so the channel does not close.
         std::future::pending().await
     }
 
@@ -74,7 +74,7 @@ impl Orders {
                 self.leaving.push(answer);
             }
         }
-        // The first is told what was done; to the others there was nothing any more.
+        // The first caller gets the outcome; for the others there was nothing left to release.
         let mut told = false;
         for answer in self.leaving {
             let what = if told { Ok(Released::Absent) } else { what.clone() };
@@ -83,7 +83,7 @@ impl Orders {
     }
 }
 
-/// Serves a claim until it is over.
+/// Serves a claim until it ends.
 pub(super) async fn serve(room: Arc<Room>, seat: Arc<Seat>, orders: UnboundedReceiver<Order>, queue: bool) {
     let mut orders = Orders { orders, leaving: Vec::new() };
     let line = room.line(&seat.name);
@@ -111,11 +111,11 @@ struct Held {
     session: Session,
     permit: OwnedSemaphorePermit,
     token: Token,
-    /// The lease counts from then.
+    /// The lease counts from this moment.
     from: Moment,
 }
 
-/// Asks for the lock until it is held.
+/// Tries until the lock is held.
 async fn ask(room: &Room, seat: &Seat, line: &Arc<Line>, orders: &mut Orders, queue: bool) -> ControlFlow<End, Held> {
     if room.seats.excludes(seat, room.clock.now()) {
         // No connection is needed to know that.
@@ -141,7 +141,7 @@ async fn ask(room: &Room, seat: &Seat, line: &Arc<Line>, orders: &mut Orders, qu
     match granted {
         Ok((token, from)) => ControlFlow::Continue(Held { session, permit, token, from }),
         Err(trouble) => {
-            // What it has is given back, in order or with the connection.
+            // Releases what it has, in order or with the connection.
             if session.clear(&room.wire).await.is_ok() {
                 room.keep(session).await;
             }
@@ -157,7 +157,7 @@ fn broken<T, E: Into<End>>(result: Result<T, E>) -> ControlFlow<End, T> {
     }
 }
 
-/// A step that ends when the claim is to leave, or nobody wants it any more.
+/// Runs a step, unless the claim is asked to leave or no caller wants it any more.
 async fn or_leave<T>(
     room: &Room,
     seat: &Seat,
@@ -184,7 +184,7 @@ async fn turn(seat: &Seat, line: &Arc<Line>, queue: bool) -> Result<Turn, End> {
     }
 }
 
-/// Room for a connection.
+/// A permit for a connection.
 async fn permit(room: &Room, seat: &Seat, queue: bool) -> Result<OwnedSemaphorePermit, End> {
     if let Some(permit) = room.permit() {
         return Ok(permit);
@@ -193,14 +193,15 @@ async fn permit(room: &Room, seat: &Seat, queue: bool) -> Result<OwnedSemaphoreP
         seat.stage.send_replace(Stage::Waiting);
         return Ok(room.next_permit().await?);
     }
-    // One may just be on its way back.
+    // A permit may just be about to return.
     match room.clock.timeout(room.bound().min(seat.ttl / 4), room.next_permit()).await {
         Ok(permit) => Ok(permit?),
         Err(_) => Err(End::Trouble(Trouble::Crowded)),
     }
 }
 
-/// Takes the lock if it is free. A connection that was idle may have been let go meanwhile: then a new one is made.
+/// Acquires the lock if it is free. The server may have closed an idle connection meanwhile: then a
+/// new one is opened.
 async fn take(room: &Room, seat: &Seat) -> Result<(Session, bool), Failure> {
     while let Some(mut session) = room.used_session() {
         match session.take(room, &seat.name, seat.mode, seat.ttl).await {
@@ -214,7 +215,7 @@ async fn take(room: &Room, seat: &Seat) -> Result<(Session, bool), Failure> {
     Ok((session, taken))
 }
 
-/// Nothing was granted: the connection may be used again.
+/// Returns a connection that was granted nothing, for reuse.
 async fn give_back_nothing(room: &Room, mut session: Session) {
     if !room.wire.begins() || session.clear(&room.wire).await.is_ok() {
         room.keep(session).await;
@@ -239,7 +240,8 @@ async fn wait(room: &Room, seat: &Seat, orders: &mut Orders, mut session: Sessio
         }
     };
     if leaves {
-        // It may have been granted in the last moment, and even if the statement says that it was ended.
+        // The lock may have been granted in the last moment, even if the statement reports that it
+        // was ended.
         if answer.is_some() && session.clear(&room.wire).await.is_ok() {
             room.keep(session).await;
         }
@@ -250,7 +252,7 @@ async fn wait(room: &Room, seat: &Seat, orders: &mut Orders, mut session: Sessio
         Some(Err(failure)) if !is_lapse(&failure, room) => ControlFlow::Break(failure.into()),
         Some(Err(_)) => ControlFlow::Break(End::Busy),
         Some(Ok(false)) | None => {
-            // The row is gone, or the server waits no longer.
+            // The row is gone, or the server stopped waiting.
             room.note_row(&seat.name, false);
             give_back_nothing(room, session).await;
             ControlFlow::Break(End::Busy)
@@ -258,7 +260,7 @@ async fn wait(room: &Room, seat: &Seat, orders: &mut Orders, mut session: Sessio
     }
 }
 
-/// Ends a statement that waits; what it said at last, if anything.
+/// Ends a waiting statement; returns its last answer, if there is one.
 async fn stop<T>(room: &Room, stopper: &Stopper, mut waiting: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     let stopping = async {
         loop {
@@ -275,7 +277,7 @@ async fn stop<T>(room: &Room, stopper: &Stopper, mut waiting: Pin<&mut impl Futu
     }
 }
 
-/// Whether the place in the queue was lost, and nothing else is wrong.
+/// Whether the position in the queue was lost, and nothing else is wrong.
 fn is_lapse(failure: &Failure, room: &Room) -> bool {
     use Meaning::{Collision, Killed, NotNow, Occupied};
     match failure.meaning(room.wire.dialect) {
@@ -284,10 +286,11 @@ fn is_lapse(failure: &Failure, room: &Room) -> bool {
     }
 }
 
-/// The lock was taken: raises its counter, and sees that it is still held after that. The moment from which the lease counts.
+/// Increments the counter of a lock just acquired, and checks that the lock is still held after
+/// that. Also returns the moment from which the lease counts.
 async fn confirm(room: &Room, seat: &Seat, session: &mut Session) -> Result<(Token, Moment), Trouble> {
     if !room.wire.begins() {
-        // A session's lock is held while this is done on the session itself.
+        // The session holds its lock while its own statement runs.
         let token = room.own_token(session, &seat.name).await?;
         return Ok((token, session.used));
     }
@@ -298,7 +301,7 @@ async fn confirm(room: &Room, seat: &Seat, session: &mut Session) -> Result<(Tok
     Ok((token, session.used))
 }
 
-/// Holds the lock until it is given back or lost.
+/// Holds the lock until it is released or lost.
 async fn hold(room: &Room, seat: &Seat, orders: &mut Orders, held: Held) -> End {
     let Held { mut session, token, mut from, permit: _permit } = held;
     seat.connection.store(session.id(), Ordering::Release);
@@ -317,7 +320,7 @@ async fn hold(room: &Room, seat: &Seat, orders: &mut Orders, held: Held) -> End 
         if let Some(Order::Prove(answer)) = &order
             && answer.is_closed()
         {
-            // Who asked while the last answer was late waits no longer.
+            // The caller stopped waiting while the last answer was late.
             continue;
         }
         match session.prove(&room.wire, &seat.name, seat.ttl).await {
@@ -328,13 +331,13 @@ async fn hold(room: &Room, seat: &Seat, orders: &mut Orders, held: Held) -> End 
             }
         }
         if let Some(Order::Prove(answer)) = order {
-            // Who asked may have gone.
+            // The caller may have stopped waiting.
             let _ = answer.send(from.after(seat.ttl));
         }
     }
 }
 
-/// Gives the lock back. Only a connection that surely has nothing is used again.
+/// Releases the lock. The connection is reused only if it certainly has nothing.
 async fn give_back(room: &Room, seat: &Seat, mut session: Session) -> End {
     match session.give_back(&room.wire, &seat.name, seat.mode).await {
         Ok(true) => {
@@ -342,7 +345,8 @@ async fn give_back(room: &Room, seat: &Seat, mut session: Session) -> End {
             End::Left(Released::Released)
         }
         Ok(false) => End::Left(Released::Absent),
-        // The connection may have been over for a while, and somebody else in: nobody can say that it was ours to the end.
+        // The connection may have ended a while ago and another client may hold the lock: it is
+        // unknown whether it was ours to the end.
         Err(failure) if failure.is_end(room.wire.dialect) => End::Left(Released::Absent),
         Err(failure) => failure.into(),
     }

@@ -10,16 +10,16 @@ use crate::claim::{ClaimId, Mode, Token};
 use crate::clock::{Clock, Moment};
 use crate::name::LockName;
 
-/// A connection. Dropped, it is cut, and the server lets go of what it had.
+/// A connection. Dropping it cuts it, and the server releases what it had.
 #[derive(Debug)]
 pub(super) struct Session {
     link: Option<Link>,
     clock: Clock,
-    /// How long an answer may take.
+    /// Time limit for an answer.
     bound: Duration,
-    /// For how long the server keeps it idle.
+    /// How long the server keeps it while idle.
     lasts: Option<Duration>,
-    /// When the last statement was sent that was answered.
+    /// When the last answered statement was sent.
     pub(super) used: Moment,
 }
 
@@ -42,7 +42,7 @@ impl Session {
         self.link.as_mut().ok_or_else(|| Failure::Broken("the connection is gone".into()))
     }
 
-    /// Runs a statement that is answered soon, or the connection is taken for broken.
+    /// Runs a statement that must be answered soon, or the connection counts as broken.
     async fn run(&mut self, statement: &Statement) -> Result<Reply, Failure> {
         self.run_within(self.bound, statement).await
     }
@@ -80,18 +80,18 @@ impl Session {
         }
     }
 
-    /// The server's number of it.
+    /// The server's number of this connection.
     pub(super) fn id(&self) -> i64 {
         self.link.as_ref().map_or(0, Link::id)
     }
 
-    /// Whether it may be used again: the server does not let go of it meanwhile.
+    /// Whether it may be reused: the server does not close it meanwhile.
     pub(super) fn is_fresh(&self, now: Moment) -> bool {
         let open = self.link.as_ref().is_some_and(|link| !link.is_closed());
         open && self.lasts.is_none_or(|lasts| now.since(self.used) < lasts / 2)
     }
 
-    /// Makes it ready to hold a lock for `ttl`, and takes the lock if it is free.
+    /// Prepares it to hold a lock for `ttl`, and acquires the lock if it is free.
     pub(super) async fn take(
         &mut self,
         room: &Room,
@@ -124,20 +124,21 @@ impl Session {
         }
         match self.run(&insert).await {
             Ok(_) => Ok(()),
-            // Somebody has made it, and locked it.
+            // Another client has created the row, and locked it.
             Err(failure) if failure.meaning(wire.dialect) == Some(Meaning::Occupied) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 
-    /// Waits for the lock, as long as it takes. Whoever drops this must end the statement by the [`Stopper`], or drop the session.
+    /// Waits for the lock without a time limit. A caller that drops this future must end the
+    /// statement with the [`Stopper`], or drop the session.
     pub(super) async fn wait(&mut self, wire: &Wire, name: &LockName, mode: Mode, mark: &str) -> Result<bool, Failure> {
         let (sql, values) = wire.wait(name.as_str(), mode, mark);
         let reply = self.link()?.run(&sql, &values).await?;
         Ok(wire.is_taken(&reply, name.as_str()))
     }
 
-    /// What ends the wait.
+    /// The handle that ends the wait.
     pub(super) fn stopper(&self, claim: ClaimId) -> Stopper {
         Stopper {
             id: self.id(),
@@ -147,19 +148,19 @@ impl Session {
         }
     }
 
-    /// Raises the counter on this very connection: while the answer is awaited, the lock is held.
+    /// Increments the counter on this connection: while the answer is awaited, the lock is held.
     pub(super) async fn token(&mut self, wire: &Wire, name: &LockName) -> Result<Token, Failure> {
         let reply = self.run(&wire.token(name.as_str())).await?;
         wire.token_of(&reply)
     }
 
-    /// Whether the lock was held after this was asked. An answer that takes a TTL is worth nothing.
+    /// Whether the lock was held after this was sent. An answer later than a TTL is worthless.
     pub(super) async fn prove(&mut self, wire: &Wire, name: &LockName, within: Duration) -> Result<bool, Failure> {
         let reply = self.run_within(within, &wire.prove(name.as_str())).await?;
         Ok(reply.value().and_then(Value::int) == Some(1))
     }
 
-    /// Gives the lock back; whether it was there.
+    /// Releases the lock. Returns whether it was held.
     pub(super) async fn give_back(&mut self, wire: &Wire, name: &LockName, mode: Mode) -> Result<bool, Failure> {
         match wire.give_back(name.as_str(), mode) {
             Some(statement) => Ok(self.run(&statement).await?.value().and_then(Value::int) == Some(1)),
@@ -167,19 +168,19 @@ impl Session {
         }
     }
 
-    /// Gives back whatever it may have.
+    /// Releases everything that it may have.
     pub(super) async fn clear(&mut self, wire: &Wire) -> Result<(), Failure> {
         self.script(wire.clear()).await
     }
 
-    /// Comes back when the connection is over, where that is heard of.
+    /// Returns when the connection has ended, if the driver notices that.
     pub(super) async fn ended(&mut self) {
         if let Some(link) = &mut self.link {
             link.ended().await;
         }
     }
 
-    /// Says good-bye.
+    /// Closes the connection in order.
     pub(super) async fn close(mut self) {
         if let Some(link) = self.link.take() {
             link.close().await;
@@ -193,17 +194,17 @@ impl Drop for Session {
     }
 }
 
-/// Ends a statement that waits, from beside it.
+/// Ends a waiting statement from another connection.
 pub(super) struct Stopper {
     id: i64,
-    /// By which the statement is known: numbers of connections begin anew when the server does.
+    /// Identifies the statement: connection numbers restart with the server.
     pub(super) mark: String,
     #[cfg(feature = "postgres")]
     token: Option<tokio_postgres::CancelToken>,
 }
 
 impl Stopper {
-    /// Asks for it; the statement's own answer tells what came of it.
+    /// Requests the end; the statement's own answer shows the outcome.
     pub(super) async fn stop(&self, room: &Room) -> Result<(), String> {
         #[cfg(feature = "postgres")]
         if let Some(token) = &self.token {
@@ -217,7 +218,8 @@ impl Stopper {
         if found.value().and_then(Value::int) != Some(1) {
             return Err("the statement is not there".to_owned());
         }
-        // The same connection has just seen it: the server is the same, and gives no number twice.
+        // The same connection has just seen the statement: the server is the same, and uses no
+        // number twice.
         side.script(&format!("KILL QUERY {}", self.id)).await.map_err(|failure| format!("{failure:?}"))
     }
 }

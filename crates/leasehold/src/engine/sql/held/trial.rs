@@ -1,4 +1,5 @@
-//! What a lock of these techniques does to our tables, done once and taken back: for `leasehold doctor`.
+//! For `leasehold doctor`: runs these techniques' statements on our tables once, and rolls them
+//! back.
 
 use super::wire::{Server, Wire};
 use crate::claim::Mode;
@@ -6,7 +7,7 @@ use crate::engine::sql::config::{Config, Technique};
 use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::Link;
 
-/// Makes and locks the row of a lock that nobody has, raises its counter, and rolls all of it back.
+/// Creates and locks the row of an unused lock, increments its counter, and rolls everything back.
 pub(in super::super) async fn take_back(link: &mut Link, config: &Config) -> Result<(), Failure> {
     link.script("BEGIN").await?;
     let tried = take(link, config).await;
@@ -27,7 +28,7 @@ async fn take(link: &mut Link, config: &Config) -> Result<(), Failure> {
         }
     }
     for _ in 0..2 {
-        // The second time it is there.
+        // The second time, the row exists.
         let (sql, values) = wire.token(&name);
         wire.token_of(&link.run(&sql, &values).await?)?;
     }

@@ -1,13 +1,13 @@
-//! Why a claim came to nothing, for whoever asks.
+//! Why a claim failed, for all its callers.
 
 use super::super::error::Failure;
 use super::room::Room;
 use crate::error::{Error, ErrorKind};
 
-/// Why a claim came to nothing. Kept by its seat, and told to all who wait for it.
+/// Why a claim failed. Its entry keeps this, and all its callers get it.
 #[derive(Clone, Debug)]
 pub(super) enum Trouble {
-    /// The server, or the connection.
+    /// The server or the connection failed.
     Said(Failure),
     /// All connections hold other locks, or wait for them.
     Crowded,
@@ -20,7 +20,7 @@ impl From<Failure> for Trouble {
 }
 
 impl Trouble {
-    /// In the library's words.
+    /// Converts it to the library's error.
     pub(super) fn tell(&self, room: &Room) -> Error {
         match self {
             Self::Said(failure) => room.side.tell(failure),

@@ -1,8 +1,10 @@
-//! Who looks whether the connections that hold are still there.
+//! Checks that the connections of holders still exist.
 //!
-//! PostgreSQL's driver reads all the time, and hears of an end at once. MySQL's reads only while a statement is under way, and nothing
-//! may be sent on a connection that holds to find out: that would keep the lock of a holder that does not renew it. So the server is asked on
-//! another connection which of ours it has; if one is missing, its own task asks on it, and that decides.
+//! PostgreSQL's driver reads all the time, and notices the end of a connection at once. MySQL's
+//! driver reads only while a statement runs. Nothing may be sent on a holder's connection to find
+//! out: that would prolong the lock of a holder that does not renew. So another connection asks the
+//! server which of ours it has. If one is missing, its own task sends a statement on it, and the
+//! answer decides.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -15,7 +17,7 @@ use super::room::Room;
 /// All connections of our user.
 const OURS: &str = "SELECT id FROM information_schema.processlist";
 
-/// Looks from time to time, until the engine is gone.
+/// Checks every `poll`, until the engine is gone.
 pub(super) async fn watch(room: Weak<Room>) {
     loop {
         let Some(strong) = room.upgrade() else { return };
@@ -30,7 +32,8 @@ pub(super) async fn watch(room: Weak<Room>) {
 }
 
 async fn look(room: &Arc<Room>) {
-    // First who holds, then who is there: whoever comes between is not missed.
+    // First the holders, then the connections: a holder that comes in between is not taken for
+    // missing.
     let held: Vec<_> =
         room.seats.held().into_iter().map(|seat| (seat.connection.load(Ordering::Acquire), seat)).collect();
     if held.is_empty() {

@@ -1,4 +1,4 @@
-//! Every statement, and what its answer means.
+//! Every statement, and the meaning of its answer.
 
 use std::time::Duration;
 
@@ -11,15 +11,16 @@ use super::super::error::Failure;
 use super::super::link::{Reply, Value};
 use crate::claim::{Mode, Token};
 
-/// Longer than anybody waits: a year, in seconds. (-1 is "for ever" in MySQL, and an error in MariaDB.)
+/// A wait without a limit: a year, in seconds. (-1 means "for ever" in MySQL, and is an error in
+/// MariaDB.)
 const FOR_EVER: u32 = 31_536_000;
 
-/// What the server is.
+/// The kind of server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Server {
     /// MariaDB, and not MySQL.
     pub(super) maria: bool,
-    /// PostgreSQL's number: 150004, say.
+    /// PostgreSQL's version number, for example 150004.
     pub(super) version: i64,
 }
 
@@ -30,7 +31,7 @@ pub(super) struct Wire {
     pub(super) technique: Technique,
     pub(super) tables: Tables,
     pub(super) server: Server,
-    /// What named locks are scoped by.
+    /// The scope of named locks.
     scope: String,
 }
 
@@ -48,8 +49,9 @@ impl Wire {
         Sha256::new().chain_update(&self.scope).chain_update([0]).chain_update(name).finalize().into()
     }
 
-    /// The name of a session's lock. MySQL's are the whole server's, are compared without regard to case, and end at 64 characters:
-    /// ours are 224 bits of a hash. PostgreSQL's are numbers of 64 bits: two names may have the same one, and then exclude each other.
+    /// The name of a session's lock. MySQL's names are server-wide, ignore case and end at 64
+    /// characters: ours are 224 bits of a hash. PostgreSQL's are numbers of 64 bits: two names with
+    /// the same number exclude each other.
     pub(super) fn key(&self, name: &str) -> Value {
         let digest = self.digest(name);
         match self.dialect {
@@ -62,7 +64,8 @@ impl Wire {
         }
     }
 
-    /// What a new connection is told, beside what all of ours are: nothing but us and its idle time ends it.
+    /// Settings of a new connection beyond those of all our connections: only the client and the
+    /// idle time end it.
     pub(super) fn setup(&self) -> String {
         match self.dialect {
             Dialect::MySql if self.server.maria => "SET SESSION max_statement_time = 0, idle_transaction_timeout = 0, \
@@ -76,18 +79,19 @@ impl Wire {
         }
     }
 
-    /// What helps the server to see that somebody who waits is gone; not every server can.
+    /// Setting that helps the server to notice a dead waiter; not every server has it.
     pub(super) fn eyes(&self) -> Option<&'static str> {
         let can = self.dialect == Dialect::Postgres && self.server.version >= 140_000;
         can.then_some("SET SESSION client_connection_check_interval = '1s'")
     }
 
-    /// Whether the idle time is set anew with each hold.
+    /// Whether each hold opens a transaction, which also sets the idle time.
     pub(super) fn begins(&self) -> bool {
         self.technique == Technique::ForUpdate
     }
 
-    /// Sets for how long the server keeps an idle session, and opens the transaction that holds the row.
+    /// Sets how long the server keeps an idle session, and opens the transaction that holds the
+    /// row.
     pub(super) fn begin(&self, ttl: Duration) -> String {
         let seconds = idle_seconds(ttl);
         let millis = u64::try_from(ttl.as_micros().div_ceil(1000)).unwrap_or(u64::MAX).min(i32::MAX as u64);
@@ -103,7 +107,7 @@ impl Wire {
         }
     }
 
-    /// Whether the row that is locked is there.
+    /// Whether the row to lock exists.
     pub(super) fn find_row(&self, name: &str) -> Statement {
         let rows = &self.tables.rows;
         match self.dialect {
@@ -112,7 +116,7 @@ impl Wire {
         }
     }
 
-    /// Makes the row. In MySQL this would wait for whoever has locked it: not for long.
+    /// Creates the row. In MySQL this waits for a transaction that has locked it, but not for long.
     pub(super) fn make_row(&self, name: &str) -> (Option<&'static str>, Statement) {
         let rows = &self.tables.rows;
         match self.dialect {
@@ -132,7 +136,7 @@ impl Wire {
         }
     }
 
-    /// Takes the lock if it is free.
+    /// Acquires the lock if it is free.
     pub(super) fn take(&self, name: &str, mode: Mode) -> Statement {
         let shared = mode == Mode::Shared;
         let rows = &self.tables.rows;
@@ -152,7 +156,8 @@ impl Wire {
         }
     }
 
-    /// Waits for the lock. In MySQL the statement carries its mark, by which it is found when it is to be ended.
+    /// Waits for the lock. In MySQL the statement has a mark, by which it is found when it must be
+    /// ended.
     pub(super) fn wait(&self, name: &str, mode: Mode, mark: &str) -> Statement {
         let shared = mode == Mode::Shared;
         let rows = &self.tables.rows;
@@ -166,7 +171,7 @@ impl Wire {
                 (format!("SELECT name FROM {rows} WHERE name = $1 {lock}"), vec![name.into()])
             }
             (Dialect::MySql, _) => {
-                // It has nothing but letters, digits and a colon.
+                // The key has only letters, digits and a colon.
                 let key = self.key(name);
                 (format!("SELECT /* {mark} */ GET_LOCK('{}', {FOR_EVER})", key.text().unwrap_or("")), Vec::new())
             }
@@ -185,7 +190,7 @@ impl Wire {
         }
     }
 
-    /// Whether a take or a wait was granted. Nothing but a clear yes is one.
+    /// Whether an acquire or a wait was granted. Only a clear yes is a grant.
     pub(super) fn is_taken(&self, reply: &Reply, name: &str) -> bool {
         match self.technique {
             Technique::ForUpdate => {
@@ -195,7 +200,7 @@ impl Wire {
         }
     }
 
-    /// Shows that the session lives, and the lock with it.
+    /// Shows that the session lives, and so the lock.
     pub(super) fn prove(&self, name: &str) -> Statement {
         match (self.dialect, self.technique) {
             (Dialect::MySql, Technique::Session) => {
@@ -205,7 +210,7 @@ impl Wire {
         }
     }
 
-    /// Gives the lock back; none if the end of the transaction does.
+    /// Releases the lock. `None`: the end of the transaction does.
     pub(super) fn give_back(&self, name: &str, mode: Mode) -> Option<Statement> {
         let sql = match (self.dialect, self.technique, mode) {
             (_, Technique::ForUpdate, _) => return None,
@@ -216,7 +221,7 @@ impl Wire {
         Some((sql.to_owned(), vec![self.key(name)]))
     }
 
-    /// Gives back whatever the session may have.
+    /// Releases everything that the session may have.
     pub(super) fn clear(&self) -> &'static str {
         match (self.dialect, self.technique) {
             (_, Technique::ForUpdate) => "ROLLBACK",
@@ -225,7 +230,7 @@ impl Wire {
         }
     }
 
-    /// Raises the counter of a name, and says its value.
+    /// Increments the counter of a name, and returns its value.
     pub(super) fn token(&self, name: &str) -> Statement {
         let tokens = &self.tables.tokens;
         let sql = match self.dialect {
@@ -245,7 +250,7 @@ impl Wire {
         (sql, vec![name.into()])
     }
 
-    /// What the counter says.
+    /// The value of the counter.
     pub(super) fn token_of(&self, reply: &Reply) -> Result<Token, Failure> {
         let token = match self.dialect {
             Dialect::MySql => Some(reply.insert_id),

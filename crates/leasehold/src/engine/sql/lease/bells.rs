@@ -1,9 +1,12 @@
-//! Bells: where the database sends no messages (MySQL), a named lock of ours rings when we let go of it.
+//! Wake-up locks, for databases without notifications (MySQL): named locks whose release wakes a
+//! waiter.
 //!
-//! Each of our claims that has been there for a moment has a bell, which one connection of ours holds, unless another of ours is
-//! right behind it: that one needs none. Whoever waits right behind the claim, in another process, blocks in `GET_LOCK` on its bell: it wakes when we ring by `RELEASE_LOCK`, and also when our
-//! process dies, for then the server lets go. A bell that rings for nothing costs a look, one that is not there yet another try a
-//! little later. Nothing rests on it.
+//! A claim of ours that lasts a moment gets such a lock ("bell" in the code), which one connection
+//! of ours holds. A claim needs none if another of our own claims is right behind it. The waiter
+//! right behind the claim, in another process, blocks in `GET_LOCK` on its wake-up lock. It wakes
+//! when we call `RELEASE_LOCK`, and also when our process dies, since the server then releases the
+//! lock. A wake-up in vain costs one look at the row; a missing wake-up lock costs a retry a little
+//! later. Correctness never depends on it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -18,42 +21,44 @@ use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::{Link, Reply, Value};
 use crate::engine::sql::pool::Pool;
 
-/// How long a claim is there before it gets a bell: most are gone by then, and nobody waits for them.
+/// How old a claim must be to get a wake-up lock: most end earlier, without a waiter.
 const SETTLED: Duration = Duration::from_millis(5);
 
-/// How long the server may take to answer.
+/// Time limit for the server's answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// How long bells hang before the server is asked whether it still has them: without, whoever hears them would look again and again.
+/// How long wake-up locks stay unchecked. If the server had lost them, waiters would look at the
+/// row again and again.
 const LOOK: Duration = Duration::from_secs(3);
 
-/// How many bells one statement takes or rings.
+/// How many wake-up locks one statement acquires or releases.
 const AT_ONCE: usize = 64;
 
-/// The name of a claim's bell.
+/// The name of a claim's wake-up lock.
 pub(super) fn name(claim: ClaimId) -> String {
     format!("leasehold:{:032x}", claim.bits())
 }
 
-/// What the keeper of the bells is told.
+/// A change for the task that keeps the wake-up locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
-    /// A claim of ours is there.
+    /// One of our claims exists.
     Hang(ClaimId),
-    /// Nobody would hear it: it gets none, unless it has it already.
+    /// No other client waits behind the claim: it gets no wake-up lock, but keeps one that it has.
     Spare(ClaimId),
-    /// A claim of ours is gone.
+    /// One of our claims is gone.
     Ring(ClaimId),
 }
 
-/// Our bells.
+/// Our wake-up locks.
 #[derive(Debug)]
 pub(super) struct Bells {
     desk: Arc<Desk>,
     clock: Clock,
 }
 
-/// Where orders are left. The keeper is woken only for what cannot wait until it wakes by itself: most claims are gone by then.
+/// The queue of orders. The task wakes only for what cannot wait until its next alarm: most claims
+/// are gone by then.
 #[derive(Debug, Default)]
 struct Desk {
     book: Mutex<Book>,
@@ -61,7 +66,7 @@ struct Desk {
 }
 
 impl Bells {
-    /// Begins to keep them, on a connection of its own.
+    /// Starts the task that keeps them, on a connection of its own.
     pub(super) fn start(pool: Arc<Pool>, clock: Clock) -> Self {
         let desk = Arc::new(Desk::default());
         tokio::spawn(keep(pool, clock.clone(), Arc::clone(&desk)));
@@ -81,7 +86,7 @@ impl Bells {
         }
     }
 
-    /// Nothing is held any more: the connection is given up.
+    /// Gives up the connection: no claim holds any more.
     pub(super) fn end(&self) {
         lock(&self.desk.book).ended = true;
         self.desk.wake.notify_one();
@@ -94,23 +99,24 @@ impl Drop for Bells {
     }
 }
 
-/// The keeper's book: which claims have a bell, which will, and what to tell the server next.
+/// The task's state: which claims have a wake-up lock, which will, and what to send to the server
+/// next.
 #[derive(Debug, Default)]
 struct Book {
-    /// When each claim that has none yet gets one, in order.
+    /// When each claim without a wake-up lock gets one, in order.
     due: VecDeque<(Moment, ClaimId)>,
     waiting: HashSet<ClaimId>,
-    /// Those that the server has.
+    /// Claims whose wake-up lock the server has.
     hung: HashSet<ClaimId>,
-    /// Those that it has, and shall let go.
+    /// Wake-up locks that the server has and must release.
     to_ring: Vec<ClaimId>,
-    /// When the keeper wakes by itself.
+    /// When the task wakes without a notification.
     alarm: Option<Moment>,
     ended: bool,
 }
 
 impl Book {
-    /// Whether the keeper must be woken for it.
+    /// Records an order. Returns whether the task must wake for it.
     fn write(&mut self, order: Order, now: Moment) -> bool {
         match order {
             Order::Hang(claim) => {
@@ -136,7 +142,7 @@ impl Book {
         }
     }
 
-    /// When the next bell is due.
+    /// When the next wake-up lock is due.
     fn next_due(&mut self) -> Option<Moment> {
         while self.due.front().is_some_and(|(_, claim)| !self.waiting.contains(claim)) {
             self.due.pop_front();
@@ -144,7 +150,7 @@ impl Book {
         self.due.front().map(|(at, _)| *at)
     }
 
-    /// The bells to hang now.
+    /// The wake-up locks to acquire now.
     fn take_due(&mut self, now: Moment) -> Vec<ClaimId> {
         let mut claims = Vec::new();
         while claims.len() < AT_ONCE && self.next_due().is_some_and(|at| at <= now) {
@@ -156,7 +162,7 @@ impl Book {
         claims
     }
 
-    /// These are not hung after all.
+    /// Schedules those that could not be acquired once more.
     fn again(&mut self, claims: &[ClaimId], now: Moment) {
         for claim in claims {
             if self.hung.remove(claim) {
@@ -165,7 +171,8 @@ impl Book {
         }
     }
 
-    /// The connection is gone, and all bells have rung with it: they are hung again on the next one.
+    /// The connection is gone, which released all wake-up locks: they are acquired again on the
+    /// next one.
     fn lost(&mut self, now: Moment) {
         self.to_ring.clear();
         for claim in std::mem::take(&mut self.hung) {
@@ -178,7 +185,8 @@ async fn keep(pool: Arc<Pool>, clock: Clock, desk: Arc<Desk>) {
     let mut link: Option<Link> = None;
     while let Some((hang, ring)) = desk.next(&clock).await {
         if pool.spares() {
-            // All bells ring with its end. Until the server has connections again, those who wait look now and then.
+            // Closing it releases all wake-up locks. Until the server has connections to spare,
+            // waiters poll.
             if let Some(link) = link.take() {
                 link.close().await;
             }
@@ -190,7 +198,7 @@ async fn keep(pool: Arc<Pool>, clock: Clock, desk: Arc<Desk>) {
             continue;
         };
         match tell(open, &clock, &hang, &ring).await {
-            // Somebody listened at that very moment: again, a little later.
+            // Another client was probing that wake-up lock: try again a little later.
             Ok(taken) => lock(&desk.book).again(&taken, clock.now()),
             Err(failure) => {
                 tracing::debug!(?failure, "the bells are gone");
@@ -205,7 +213,8 @@ async fn keep(pool: Arc<Pool>, clock: Clock, desk: Arc<Desk>) {
 }
 
 impl Desk {
-    /// Waits until there are bells to hang or to ring, or those that hang were not heard of for a while: then there are none of both. `None`: it is over.
+    /// Waits until there are wake-up locks to acquire or release. If those held have not been
+    /// checked for a while, it returns with neither. `None`: shut down.
     async fn next(&self, clock: &Clock) -> Option<(Vec<ClaimId>, Vec<ClaimId>)> {
         let look_at = clock.now().after(LOOK);
         loop {
@@ -231,7 +240,8 @@ impl Desk {
     }
 }
 
-/// Rings and hangs; those that did not work. If there is nothing to do, the server is asked whether it still has our connection, and so our bells.
+/// Releases and acquires wake-up locks; returns those that could not be acquired. With nothing to
+/// do, it checks that the server still has our connection and so our wake-up locks.
 async fn tell(link: &mut Link, clock: &Clock, hang: &[ClaimId], ring: &[ClaimId]) -> Result<Vec<ClaimId>, Failure> {
     if hang.is_empty() && ring.is_empty() {
         answer(link, clock, "SELECT 1", &[]).await?;
@@ -252,7 +262,7 @@ async fn wake(clock: &Clock, at: Option<Moment>) {
     }
 }
 
-/// One statement for all of them; those that did not work.
+/// Runs one statement for up to [`AT_ONCE`] of them; returns those that failed.
 async fn order(link: &mut Link, clock: &Clock, what: &str, claims: &[ClaimId]) -> Result<Vec<ClaimId>, Failure> {
     let mut failed = Vec::new();
     for claims in claims.chunks(AT_ONCE) {
@@ -266,12 +276,13 @@ async fn order(link: &mut Link, clock: &Clock, what: &str, claims: &[ClaimId]) -
     Ok(failed)
 }
 
-/// Who has a bell, or will, at one lock: so that it rings when they leave.
+/// Which claims at one lock have a wake-up lock, or will get one: it is released when they leave.
 #[derive(Debug, Default)]
 pub(super) struct Hung(HashMap<ClaimId, bool>);
 
 impl Hung {
-    /// What changed when our claims at a lock are these now, each with whether others may wait right behind it.
+    /// Compares our claims at a lock, each with whether another client may wait right behind it,
+    /// with the last ones. Returns the changes.
     pub(super) fn now(&mut self, ours: impl Iterator<Item = (ClaimId, bool)>) -> Vec<Order> {
         let now: HashMap<ClaimId, bool> = ours.collect();
         let gone = self.0.keys().filter(|claim| !now.contains_key(claim)).map(|claim| Order::Ring(*claim));

@@ -1,4 +1,4 @@
-//! The trait, on the lease table.
+//! Implements the engine trait on the lease table.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ use crate::logic::connections::{self, Wake as Wakeup};
 use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
-/// How long a step may take that no claim's TTL bounds.
+/// Time limit of a step that no claim's TTL bounds.
 pub(super) const UNHURRIED: Duration = Duration::from_secs(15);
 
 /// Locks in a table of leases.
@@ -44,34 +44,35 @@ pub(crate) struct LeaseEngine {
     pub(super) sql: Statements,
     records: Shelf,
     can: Capabilities,
-    /// Which client we are, to others.
+    /// Identifies this client to others.
     pub(super) inbox: Arc<str>,
-    /// Whether whoever is let in can be sent a message.
+    /// Whether a granted claim can be sent a notification.
     pub(super) sends: bool,
-    /// Whether no message would reach us at present.
+    /// Whether no notification would reach us at present.
     is_deaf: AtomicBool,
-    /// Our bells, where no messages are sent.
+    /// Our wake-up locks, where the database sends no notifications.
     pub(super) bells: Option<Bells>,
-    /// How many connections may wait for others' bells.
+    /// How many connections may wait on other clients' wake-up locks.
     pub(super) ears: Option<Arc<Semaphore>>,
     pub(super) lots: Mutex<HashMap<LockName, Arc<Lot>>>,
     pub(super) losses: LossBoard,
     attendant: Mutex<Option<JoinHandle<()>>>,
-    /// The claims of ours that hold.
+    /// Our claims that hold a lock.
     held: Mutex<HashSet<ClaimId>>,
-    /// Rung when the first of them does: the connection that listens is wanted again.
+    /// Notified when the first of them acquires: the listening connection is needed again.
     pub(super) holds: Arc<Notify>,
-    /// Rung when a row is kept: then somebody must look whether others write to it.
+    /// Notified when a row is remembered: a task must then check whether others write to it.
     pub(super) kept: Arc<Notify>,
 }
 
 impl LeaseEngine {
-    /// Connects, and makes the table if it is not there.
+    /// Connects, and creates the table if it does not exist.
     pub(crate) async fn open(config: Config, can: Capabilities, clock: &Clock) -> Result<Arc<Self>> {
         let config = Arc::new(config);
         let sends = config.dialect == Dialect::Postgres;
         let all = config.connections;
-        // One to listen on, or one for our bells and some for those of others; the rest for statements.
+        // One connection to listen on; or one for our wake-up locks and some for those of others.
+        // The rest run statements.
         let (apart, ears) = match (config.wake, sends) {
             (Wake::Poll, _) => (0, 0),
             (Wake::Auto, true) => (1, 0),
@@ -82,10 +83,10 @@ impl LeaseEngine {
         let second = own_sessions(&pool).await?;
         let mut link = pool.take().await?;
         make_tables(&config, &mut link).await.map_err(|failure| pool.tell(&failure))?;
-        // What is judged that much later must still be renewed in time.
+        // A lease that others may judge expired this much early must still be renewed in time.
         let mut can = can;
         can.min_ttl = can.min_ttl.max(config.clock_skew * 3);
-        // A named lock is one server's own.
+        // A named lock exists on one server only.
         let rings = ears > 0 && !is_galera(link.run(IS_GALERA, &[]).await).map_err(|failure| pool.tell(&failure))?;
         drop(link);
         let listens = sends && config.wake == Wake::Auto;
@@ -123,60 +124,63 @@ impl LeaseEngine {
         Arc::clone(lots.entry(name.clone()).or_insert_with(|| Arc::new(Lot::new(name.clone()))))
     }
 
-    /// A message says that a claim of ours was let in at `at` on the database's clock.
+    /// A notification reports that one of our claims was granted the lock at `at`, on the
+    /// database's clock.
     pub(super) fn told(&self, name: &LockName, claim: ClaimId, token: Token, at: Moment) {
         let Some(lot) = lock(&self.lots).get(name).cloned() else { return };
         let mut inside = lot.lock();
         let reading = inside.row.as_ref().map(|row| row.reading);
         inside.hear();
         if inside.cohort.as_ref().and_then(Cohort::current) == Some(claim) {
-            // Whatever we gave it, it holds by this now.
+            // This grant replaces whatever we handed to the claim locally.
             inside.cohort = None;
         }
         let Some(ear) = inside.ears.get(&claim).cloned() else {
-            // It may have come before the answer to what put it into the queue.
+            // The notification may arrive before the reply to the statement that queued the claim.
             inside.missed |= inside.at_work;
             return;
         };
         if !ear.is_news(token) {
-            // An old message, or a re-entry, which has its owner's token: a look tells.
+            // Either an old notification or a re-entry, which has its owner's token. Reading the
+            // row decides.
             ear.rung.notify_one();
             return;
         }
-        // It was let in after it was last seen waiting; and no earlier than the message says, on the clock as we know it.
+        // The claim was granted after it was last seen waiting, and no earlier than the
+        // notification's time on the clock as we know it.
         let first = ear.queued_at().after(ear.ttl);
         let end = reading.map_or(first, |reading: Reading| first.min(reading.until(at.after(ear.ttl))));
         ear.grant(token, end);
     }
 
-    /// A message says that something changed for a claim of ours.
+    /// A notification reports that one of our claims changed.
     pub(super) fn look_again(&self, name: &LockName, claim: ClaimId) {
         if let Some(lot) = lock(&self.lots).get(name).cloned() {
             let mut inside = lot.lock();
             inside.hear();
             if let Some(ear) = inside.ears.get(&claim) {
-                // A grant that nobody has taken yet may be what is over.
+                // The change may be the end of a grant that the caller has not fetched yet.
                 ear.take_back();
             }
         }
     }
 
-    /// Messages do not reach us from now on, or do again.
+    /// Notifications stop reaching us, or reach us again.
     pub(super) fn deaf(&self, deaf: bool) {
         self.is_deaf.store(deaf, Ordering::SeqCst);
-        // Without messages, versions must be read.
+        // Without notifications, versions must be read.
         self.kept.notify_one();
         let lots: Vec<Arc<Lot>> = lock(&self.lots).values().cloned().collect();
         for lot in lots {
             let mut inside = lot.lock();
             inside.hear();
-            // Each looks, and then waits as it must now.
+            // Each waiter looks at the row, then waits in the way that works now.
             for ear in inside.ears.values() {
                 ear.rung.notify_one();
             }
         }
         if !deaf {
-            // Whoever was put out meanwhile was not told.
+            // Claims that were force released meanwhile got no notification.
             self.losses.doubt();
         }
     }
@@ -199,11 +203,13 @@ impl LeaseEngine {
         }
     }
 
-    /// How a claim stands that waits by this ear. What is not in the row any more before its place can have lapsed was evicted.
+    /// Looks up a waiting claim. If it is missing from the row before its position can have
+    /// expired, it was force released.
     async fn look(self: &Arc<Self>, claim: &Arc<Claim>, ear: Option<&Ear>) -> Result<Answer> {
         let found = ear.map(|ear| ear.queued_at());
         let (out, reading) = self.ask(&self.lot(claim.name()), Op::Look(claim.id), claim.terms.ttl).await?;
-        // A place that was shown less than a quarter of its time ago is not written anew.
+        // A position that was refreshed less than a quarter of its TTL ago is not rewritten, so
+        // less than the whole TTL counts.
         let lasts = |found: Moment| self.clock.now() < found.after(claim.terms.ttl / 3 * 2);
         match out {
             Out::Absent { .. } if found.is_some_and(lasts) => Ok(Answer::Evicted),
@@ -211,7 +217,7 @@ impl LeaseEngine {
         }
     }
 
-    /// Whether no message would reach us at present.
+    /// Whether no notification would reach us at present.
     pub(super) fn is_deaf(&self) -> bool {
         self.is_deaf.load(Ordering::SeqCst)
     }
@@ -221,7 +227,7 @@ impl LeaseEngine {
         !lock(&self.held).is_empty()
     }
 
-    /// A claim of ours holds, or does so no longer.
+    /// Notes that one of our claims holds its lock, or no longer does.
     fn note_held(self: &Arc<Self>, claim: ClaimId, holds: bool) {
         let mut held = lock(&self.held);
         let spared = self.pool.spares();
@@ -231,14 +237,16 @@ impl LeaseEngine {
         }
         self.pool.set_holds(held.len());
         if holds && spared {
-            // What holds must renew: it has a connection from now on, and is told of evictions.
+            // A holder must renew: it needs a connection from now on, and notifications of force
+            // releases.
             let pool = Arc::clone(&self.pool);
             tokio::spawn(async move { pool.borrow().await.map(drop) });
             self.holds.notify_one();
         }
     }
 
-    /// Looks how many connections the server has left, where none listens that could: whether those who wait give theirs up.
+    /// Checks how many connections the server has left, and so whether waiters close theirs. For
+    /// clients without a listening connection.
     pub(super) async fn weigh(&self) {
         let now = if self.pool.is_short() { Wakeup::Poll } else { Wakeup::Listen };
         let load = match self.pool.borrow().await {
@@ -250,12 +258,13 @@ impl LeaseEngine {
                 self.pool.short_for(load::CHECK * 2);
             }
             Ok(_) => self.pool.set_short(false),
-            // A refusal is noted where it happens.
+            // The pool notes a refusal where it happens.
             Err(failure) => tracing::debug!(?failure, "the server does not say how many connections it has left"),
         }
     }
 
-    /// What a claim that waits is told where the server had no connection to spare: it goes on waiting, and keeps its place as long as that lasts.
+    /// Answers a waiting claim when the server has no connection to spare: the claim keeps waiting,
+    /// and keeps its position until that expires.
     fn unless_refused(&self, answer: Result<Answer>, refusals: u64, waiting: Answer) -> Result<Answer> {
         match answer {
             Err(error) if error.is_retryable() && self.pool.refusals() > refusals => {
@@ -282,8 +291,9 @@ impl LeaseEngine {
     }
 }
 
-/// Makes sure that each connection has a session of its own, before anything is kept in one; a second connection, if it was made for that. `None`:
-/// nothing may be kept in a session.
+/// Makes sure that each connection has a session of its own, before anything is kept in one.
+/// Returns the second connection, if the check opened one. In PostgreSQL, `None` means that nothing
+/// may be kept in a session.
 async fn own_sessions(pool: &Arc<Pool>) -> Result<Option<Link>> {
     let config = &pool.config;
     if config.dialect == Dialect::MySql || config.pooler {
@@ -316,7 +326,7 @@ impl Drop for LeaseEngine {
     }
 }
 
-/// How long a client that has no connection to listen on waits before its next look.
+/// How long a client without a connection to listen on waits before its next look.
 pub(super) fn look_pause() -> Duration {
     connections::look_pause((crate::random::bits() & u128::from(u32::MAX)) as u32)
 }
@@ -403,7 +413,7 @@ impl Engine for LeaseEngine {
         let within = rules::renewal_timeout(claims.iter().map(|claim| claim.terms.ttl));
         Step::new(async move {
             let one = async |claim: &Arc<Claim>| {
-                // One row may be kept locked; those of the others are not.
+                // One row may be locked by another transaction while the others are not.
                 self.clock.timeout(within, self.renew_one(claim)).await.unwrap_or_else(|_| {
                     tracing::warn!(name = %claim.name(), "a lease was not renewed within {within:?}");
                     Renewal::Unknown
@@ -417,7 +427,7 @@ impl Engine for LeaseEngine {
         Step::new(async move {
             let lot = self.lot(claim.name());
             let answer = self.ask(&lot, Op::Depart(claim.id), claim.terms.ttl).await;
-            // Also if it failed: nobody waits by it any more, and its place lapses.
+            // Also on failure: no caller waits on this claim any more, and its position expires.
             lot.lock().ears.remove(&claim.id);
             self.note_held(claim.id, false);
             match answer?.0 {

@@ -1,4 +1,4 @@
-//! Who holds and who waits, for others to see.
+//! Inspection: the holders and waiters of locks.
 
 use super::engine::{LeaseEngine, UNHURRIED};
 use super::lot::{Lot, lock};
@@ -25,7 +25,7 @@ pub(super) async fn one(engine: &Arc<LeaseEngine>, name: LockName) -> Result<Loc
     shown(name, &stored).map_err(|failure| engine.pool.tell(&failure))
 }
 
-/// All whose names start with `prefix`; one that is damaged does not hide the others.
+/// All locks whose names start with `prefix`. A damaged row does not hide the others.
 pub(super) async fn all(engine: &Arc<LeaseEngine>, prefix: &str) -> Result<Vec<LockView>> {
     engine.write_down(|lot| lot.name.as_str().starts_with(prefix)).await?;
     let (sql, values) = engine.sql.list(prefix);
@@ -46,7 +46,7 @@ pub(super) async fn all(engine: &Arc<LeaseEngine>, prefix: &str) -> Result<Vec<L
     Ok(views)
 }
 
-/// A row, without those whose time is over.
+/// Converts a row, without the parties that have expired.
 fn shown(name: LockName, stored: &Stored) -> Result<LockView, Failure> {
     let now = moment(stored.now);
     let table = state::read(&stored.state, now).map_err(|why| damaged(name.as_str(), why))?;
@@ -58,7 +58,7 @@ fn shown(name: LockName, stored: &Stored) -> Result<LockView, Failure> {
 }
 
 impl LeaseEngine {
-    /// Has it written down who of ours has these locks now: others are shown what stands in the rows.
+    /// Writes our current holders of these locks to their rows, since inspection shows the rows.
     async fn write_down(self: &Arc<Self>, which: impl Fn(&Lot) -> bool) -> Result<()> {
         let lots: Vec<Arc<Lot>> = lock(&self.lots).values().filter(|lot| which(lot)).cloned().collect();
         for lot in lots {
@@ -70,7 +70,7 @@ impl LeaseEngine {
         Ok(())
     }
 
-    /// One statement on any connection; what only reads is asked again if the connection was dead.
+    /// Runs one reading statement on any connection; retries once if the connection was dead.
     async fn statement(&self, sql: &str, values: &[Value]) -> Result<crate::engine::sql::link::Reply> {
         let tell = |failure: Failure| self.pool.tell(&failure);
         let mut link = self.pool.borrow().await.map_err(tell)?;
@@ -85,7 +85,8 @@ impl LeaseEngine {
         }
     }
 
-    /// The version of a lock's row; zero if there is none. A dead line keeps its connection no longer than an answer may take.
+    /// The version of a lock's row; zero if there is none. A dead connection stays in use no longer
+    /// than an answer may take.
     pub(super) async fn version(&self, name: &LockName) -> Result<i64> {
         let (sql, values) = self.sql.read(name.as_str());
         let within = call_timeout(UNHURRIED);

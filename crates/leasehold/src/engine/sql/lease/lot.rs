@@ -1,5 +1,5 @@
-//! One lock, as this client sees it: what is asked of it goes through one door, a round at a time, so that a round is one
-//! statement however many ask.
+//! One lock, as this client sees it. Requests run one round at a time: a round is one statement,
+//! however many requests it serves.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,18 +17,19 @@ use crate::error::Error;
 use crate::logic::cohort::Cohort;
 use crate::name::LockName;
 
-/// What was read or written last, while nobody else has written since, as far as we know.
+/// The row as last read or written, while no other client has written since, as far as we know.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) version: i64,
     pub(super) token: u64,
     pub(super) table: Parties,
-    /// Whether what is stored begins in the future, and must be written anew.
+    /// Whether a stored lease begins in the future, so that the row must be rewritten.
     pub(super) healed: bool,
     pub(super) reading: Reading,
 }
 
-/// The database's clock beside ours: it showed `shown` at some moment between `sent` and `heard`.
+/// The database's clock compared with ours: it showed `shown` at some moment between `sent` and
+/// `heard`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reading {
     pub(super) sent: Moment,
@@ -37,45 +38,47 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// What it shows at least, at `local`: never later than it really is, so that nobody is taken for gone too early.
+    /// The least that the database's clock shows at `local`: never later than it really is, so that
+    /// no lease is judged expired too early.
     pub(super) fn at_least(&self, local: Moment) -> Moment {
         let since = local.since(self.heard);
-        // Clocks run up to a hundredth apart.
+        // Clocks run up to 1% apart.
         self.shown.after(since - since / 100)
     }
 
-    /// Until when a lease may be relied on here that ends at `until` there.
+    /// The local deadline of a lease that ends at `until` on the database's clock.
     pub(super) fn until(&self, until: Moment) -> Moment {
         self.sent.after(until.since(self.shown))
     }
 }
 
-/// An answer: what came of it, and the clock that its times are on.
+/// An outcome, and the clock reading that its times refer to.
 pub(super) type Answered = Result<(Out, Reading), Error>;
 
-/// Something asked, and who wants to know.
+/// A request, and where its answer goes.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) op: Op,
-    /// How long a statement for it may take.
+    /// Time limit of a statement for it.
     pub(super) within: Duration,
     pub(super) tell: oneshot::Sender<Answered>,
 }
 
-/// One of our claims in the queue.
+/// One of our waiters.
 #[derive(Debug)]
 pub(super) struct Ear {
     pub(super) rung: Notify,
-    /// When the statement was sent that found it waiting last: a grant is later than that.
+    /// When the statement that last found it waiting was sent: a grant is later than that.
     queued: Mutex<Moment>,
     granted: Mutex<Option<(Token, Moment)>>,
-    /// The highest token when it was last found waiting: a grant since then is above it, and a message of an earlier one is not it.
+    /// The highest token when it was last found waiting. A later grant has a higher token; a
+    /// notification with a lower one is out of date.
     seen: AtomicU64,
-    /// When somebody last waited by it.
+    /// When a caller last waited on it.
     used: Mutex<Moment>,
-    /// Whether its claim leaves: it is not let in any more.
+    /// Whether its claim is being released: it gets no more local hand-offs.
     leaves: AtomicBool,
-    /// Whether whoever waited by it has had an error, and comes back after a pause.
+    /// Whether its caller got an error and retries after a pause.
     pauses: AtomicBool,
     pub(super) ttl: Duration,
 }
@@ -94,39 +97,40 @@ impl Ear {
         }
     }
 
-    /// Somebody waits by it.
+    /// Notes that a caller waits on it.
     pub(super) fn use_it(&self, now: Moment) {
         *lock(&self.used) = now;
         self.pauses.store(false, Ordering::SeqCst);
     }
 
-    /// Whoever waits by it comes back after a pause.
+    /// Notes that its caller retries after a pause.
     pub(super) fn pause(&self) {
         self.pauses.store(true, Ordering::SeqCst);
     }
 
-    /// What it was given is not its own any more.
+    /// Withdraws its grant: it has lost the lock again.
     pub(super) fn take_back(&self) {
         lock(&self.granted).take();
         self.rung.notify_one();
     }
 
-    /// Whether somebody waits by it, or did lately: one that nobody asks after is not kept in the queue.
+    /// Whether a caller waits on it, or did lately. A waiter without a caller does not keep its
+    /// position.
     pub(super) fn is_used(&self, now: Moment) -> bool {
         now.since(*lock(&self.used)) < self.ttl / 2 && self.granted().is_none()
     }
 
-    /// Its claim has been asked to leave.
+    /// Notes that its claim is being released.
     pub(super) fn leave(&self) {
         self.leaves.store(true, Ordering::SeqCst);
     }
 
-    /// Whether it may be let in: somebody waits by it, and goes on.
+    /// Whether it can take a local hand-off: its caller waits, and keeps waiting.
     fn is_ready(&self, now: Moment) -> bool {
         self.is_used(now) && !self.leaves.load(Ordering::SeqCst) && !self.pauses.load(Ordering::SeqCst)
     }
 
-    /// It was let in; the lease lasts until `end` on our clock.
+    /// Grants it the lock; the lease lasts until `end` on our clock.
     pub(super) fn grant(&self, token: Token, end: Moment) {
         *lock(&self.granted) = Some((token, end));
         self.rung.notify_one();
@@ -136,7 +140,7 @@ impl Ear {
         *lock(&self.granted)
     }
 
-    /// Whether a grant with this token is later than what is known of it.
+    /// Whether a grant with this token is later than the state last seen.
     pub(super) fn is_news(&self, token: Token) -> bool {
         token.0 > self.seen.load(Ordering::SeqCst)
     }
@@ -150,7 +154,7 @@ impl Ear {
 #[derive(Debug)]
 pub(super) struct Lot {
     pub(super) name: LockName,
-    /// Rung when another row is known.
+    /// Notified when another row is known.
     pub(super) news: Notify,
     inside: Mutex<Inside>,
 }
@@ -158,25 +162,27 @@ pub(super) struct Lot {
 #[derive(Debug, Default)]
 pub(super) struct Inside {
     pub(super) row: Option<Row>,
-    /// Who of ours has the lock and may have it next, without a statement in between.
+    /// Which of our claims has the lock, and which may get it next without a statement in between.
     pub(super) cohort: Option<Cohort>,
-    /// The highest token that we ever asked to be written while it was there.
+    /// The highest token in any write that we sent since this entry was created.
     pub(super) sent: u64,
-    /// Whether something that we sent may still be written: until a later write is made, nothing is passed on.
+    /// Whether a write that we sent may still take effect. No local hand-offs until a later write
+    /// succeeds.
     pub(super) uncertain: bool,
-    /// How often others told us of a change: what was sent before one is not the latest.
+    /// How many changes by others were reported. A statement sent before the last one does not show
+    /// the latest state.
     pub(super) heard: u64,
     pub(super) asked: Vec<Asked>,
-    /// Whether somebody takes rounds.
+    /// Whether a task runs rounds.
     pub(super) at_work: bool,
     pub(super) ears: HashMap<ClaimId, Arc<Ear>>,
-    /// Whether somebody watches for those who wait.
+    /// Whether a task watches on behalf of our waiters.
     pub(super) watched: bool,
-    /// Which of ours have a bell.
+    /// Which of our claims have a wake-up lock.
     pub(super) hung: Hung,
-    /// Whether a message came for somebody whose ear was not there yet.
+    /// Whether a notification came for a claim that had no waiter entry yet.
     pub(super) missed: bool,
-    /// Whether it was forgotten: whoever still has it asks for the new one.
+    /// Whether this entry was dropped: a task that still has it fetches the new one.
     pub(super) gone: bool,
 }
 
@@ -191,7 +197,7 @@ impl Lot {
 }
 
 impl Inside {
-    /// Keeps an ear for a claim that waits.
+    /// Adds a waiter, or updates what is known of it.
     pub(super) fn listen(&mut self, claim: ClaimId, ttl: Duration, queued: Moment, seen: u64) {
         match self.ears.get(&claim) {
             Some(ear) => {
@@ -205,7 +211,8 @@ impl Inside {
         }
     }
 
-    /// A claim of ours gives the lock back: who is next in line has it at once, if it is ours, and it is written down later.
+    /// Hands the lock off when one of our claims releases it: if the next waiter is ours, it has
+    /// the lock at once. The row is written later.
     pub(super) fn pass_on(&mut self, claim: ClaimId, now: Moment) -> bool {
         let ears = &self.ears;
         let ready = |next: ClaimId| ears.get(&next).is_some_and(|ear| ear.is_ready(now));
@@ -218,31 +225,32 @@ impl Inside {
         true
     }
 
-    /// Whether another of ours has the lock than who stands in the row.
+    /// Whether the row names another holder than the one of ours that has the lock.
     pub(super) fn is_behind(&self) -> bool {
         self.cohort.as_ref().is_some_and(Cohort::is_behind)
     }
 
-    /// How long it may take to write down who has the lock.
+    /// Time limit for writing the current holder to the row.
     pub(super) fn cohort_timeout(&self) -> Duration {
         crate::logic::lease::call_timeout(self.cohort.as_ref().map(Cohort::ttl).unwrap_or_default())
     }
 
-    /// Others say that they have written: what we know is old.
+    /// Notes that another client reports a write: the row that we know is out of date.
     pub(super) fn hear(&mut self) {
         self.row = None;
         self.heard += 1;
         self.freeze();
     }
 
-    /// Somebody else has written, or something is on its way that changes who holds: nothing is passed on until the row is known again.
+    /// Stops local hand-offs until the row is known again: another client wrote, or a statement
+    /// under way changes the holder.
     pub(super) fn freeze(&mut self) {
         if let Some(cohort) = &mut self.cohort {
             cohort.freeze();
         }
     }
 
-    /// Whether nothing is known or wanted here.
+    /// Whether nothing is known of this lock or requested of it.
     pub(super) fn is_idle(&self) -> bool {
         !self.is_behind()
             && !self.at_work
@@ -276,7 +284,8 @@ mod tests {
             };
             let local = sent + there + back + later;
             prop_assert!(reading.at_least(Moment::from_nanos(local)).as_nanos() <= clock(local) + 2);
-            // A lease that ends `ttl` after it was shown, on a clock that is not fast, ends no earlier there than here.
+            // A lease that ends `ttl` after it was shown ends no earlier there than here, if that
+            // clock is not fast.
             let end = reading.until(Moment::from_nanos(clock(sent + there) + ttl));
             prop_assert!(clock(end.as_nanos()) <= clock(sent + there) + ttl);
         }

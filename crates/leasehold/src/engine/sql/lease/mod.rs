@@ -1,59 +1,76 @@
-//! `technique=row`, the default: a table of leases, one row a lock.
+//! `technique=row`, the default: a table of leases with one row per lock.
 //!
 //! # The protocol
-//! A row has a `version`, the highest `token`, `busy` (when the last lease or place in the queue ends) and `state`: who holds and who waits, as JSON.
-//! The row is kept when the lock is free: its token is the counter.
+//! A row has these columns:
+//! - `version` changes with every write.
+//! - `token` is the highest token granted. The row is kept when the lock is free, so this is the
+//!   token counter.
+//! - `busy` is the time at which the last lease or queue position ends.
+//! - `state` lists the holders and the waiters, as JSON.
 //!
-//! - **Take.** One upsert, which succeeds if there is no row or `busy` is over on the database's clock. Its moment `x = greatest(token + 1, version
-//!   + 1, microseconds of that clock)` is the new version, the token and the lease's beginning, so that one number comes back: by `RETURNING`, or by
-//!   MySQL's `LAST_INSERT_ID(…)`, which needs no second statement either.
-//! - **Everything else** is decided here, by [`Table`](crate::logic::table::Table) (the specification of all engines), on the row as it was read, and
-//!   written with `UPDATE … WHERE version = what was read`. If somebody wrote first, nothing is written; it is read and decided again. No transaction is ever
-//!   open between two messages: a client that is stopped half-way holds up nobody.
-//! - **The last one leaves.** The same, as a plain `UPDATE` without a time: nobody is left whose lease has one, and whether it was made is told by the
-//!   number of rows.
-//! - **Rounds.** What is asked of one lock in this process meanwhile becomes one decision and one statement. The row is remembered while we have anybody there, so
-//!   that a give-back, or a hand-over inside the process, is one statement.
-//! - **Time.** The statement that writes puts the database's time in (`\u{1}` stands for it in the text on its way), so no client's clock is ever stored.
-//!   Our own deadline counts from before the statement was sent, on the monotonic clock. What a row says of others is judged by the time that
-//!   the database showed with it, or later by that plus what has passed here for sure.
-//! - **Hand-over.** Whoever gives back lets the next in, in the same write. PostgreSQL tells it with a message in the same statement (`pg_notify` to the
-//!   client's own channel; one connection listens). MySQL has none: see [`bells`]. Where neither is (a pooler, Galera, `wake=poll`), one of each
-//!   client's waiters looks every `poll`. All are hints; behind them is a timer at the holder's end and at a third of the TTL.
-//! - **Evictions.** PostgreSQL tells the client in the same statement. Where no messages are sent, each client reads the versions of its rows five times a
-//!   second (`pulse`), and reads a row that others have written to. A waiter that is not in its row before its place can have lapsed was evicted.
-//! - **Cohorts.** If those next in line are of the same client as the holder (exclusive, without an owner, of the same TTL), the write that
-//!   finds them there takes a token for each in advance. Then they have the lock one after the other without a statement: in the row the first
-//!   of them still holds, so nobody else comes in; the lease of each is what is left of that one's; and who has it now is written down
-//!   meanwhile, with whatever else is asked ([`cohort`](crate::logic::cohort)). The order is the queue's, so nobody of another client waits longer.
+//! The steps:
+//! - **Acquire.** One upsert, which succeeds if there is no row or if `busy` has passed on the
+//!   database's clock. Its time `x = greatest(token + 1, version + 1, microseconds of that clock)`
+//!   is the new version, the token and the start of the lease. So the reply is one number: from
+//!   `RETURNING`, or from MySQL's `LAST_INSERT_ID(…)`, which needs no second statement either.
+//! - **Everything else** is decided by the client: [`Table`](crate::logic::table::Table) (the
+//!   specification of all engines) works on the row as it was read. The result is written with
+//!   `UPDATE … WHERE version = (the version read)`. If another client wrote first, the update
+//!   changes nothing; the client reads the row and decides again. No transaction stays open between
+//!   two messages: a client that stops half-way blocks no other client.
+//! - **The last party leaves.** The same, as a plain `UPDATE` without a time: no lease is left that
+//!   needs one. The number of changed rows shows whether the write was made.
+//! - **Rounds.** All requests of this process for one lock that arrive meanwhile become one
+//!   decision and one statement. The client remembers the row while it has a claim in it, so that a
+//!   release, or a hand-off inside the process, is one statement.
+//! - **Time.** The writing statement inserts the database's time (`\u{1}` stands for it in the text
+//!   that is sent), so no client's clock is ever stored. The client's own deadline counts from
+//!   before the statement was sent, on the monotonic clock. The client judges other clients' leases
+//!   by the database time that it read with the row, later by that time plus the local time that
+//!   has certainly elapsed.
+//! - **Hand-off.** The releasing client grants the lock to the next waiter in the same write.
+//!   PostgreSQL notifies the waiter in the same statement (`pg_notify` to the client's own channel;
+//!   one connection listens). MySQL has no notifications: see [`bells`]. Where neither works (a
+//!   pooler, Galera, `wake=poll`), one waiter of each client polls every `poll`. All of these are
+//!   hints. Behind them, a timer fires when the holder's lease ends and at a third of the TTL.
+//! - **Force releases.** PostgreSQL notifies the client in the same statement. Without
+//!   notifications, each client reads the versions of its rows five times a second (`pulse`) and
+//!   reads every row that others have written. If a waiter is missing from its row before its
+//!   position can have expired, it was force released.
+//! - **Local hand-offs** ([`cohort`](crate::logic::cohort)). They apply if the next waiters belong
+//!   to the holder's client, are exclusive, have no owner and have the holder's TTL. The write that
+//!   finds them reserves a token for each. They then hold the lock one after the other without a
+//!   statement. The row still names the first of them as holder, so no other client acquires the
+//!   lock. Each lease is the rest of the first one's. The next request's write also records the
+//!   current holder. The order is the queue's, so no other client's waiter waits longer.
 //!
 //! # What if
-//! | | |
+//! | event | consequence |
 //! |---|---|
-//! | the reply to any statement is lost | read again on another connection and decided again: the claim's number is in the row, so nothing is done twice |
-//! | ... and the statement is done later | its version is not there any more: it writes nothing. A late take finds the row busy; on a free lock it leaves a lease for one TTL |
-//! | the caller goes away | its claim departs by a step of its own |
-//! | the process is killed or stops | its leases and places end by the database's clock; its own deadlines were over before |
-//! | two write at once | one version wins; the other reads and decides again |
-//! | a deadlock (1213), a serialization failure | nothing was done: again, at once |
-//! | somebody locks our row (1205, 55P03) | the server gives up after a second (PostgreSQL: in half of a bound that is shorter than two): nothing was done; said, and tried again while the caller waits |
-//! | ... and MySQL, which has only whole seconds, is too late for a TTL of a few | we stop waiting after a third of the TTL, and do not know what was done. The connection counts as ours until the server has given up, too |
-//! | one of several leases that are renewed together gets no answer | the others are told theirs: each is waited for by itself, for less long than the keeper waits for all |
-//! | connections go silent | after a third of the TTL the statement is given up; if no connection has said anything since, no idle one is used again, and the next try goes over a new one |
-//! | the connection, or the server, is killed | leases are in the table: the next statement goes over a new connection |
-//! | the database's clock is set back | a lease that begins in the future begins now (`state::read`); tokens go on from the highest |
+//! | the reply to a statement is lost | read again on another connection and decided again; the row has the claim's number, so nothing is done twice |
+//! | ... and the statement takes effect later | its version is gone: it writes nothing. A late acquire finds the row busy; on a free lock it leaves a lease for one TTL |
+//! | the caller stops waiting | a separate step removes its claim |
+//! | the process is killed or stops | its leases and positions end by the database's clock; its own deadlines passed before |
+//! | two clients write at once | one version wins; the other client reads and decides again |
+//! | a deadlock (1213), a serialization failure | no effect; retried at once |
+//! | another transaction locks our row (1205, 55P03) | the server gives up after a second (PostgreSQL: after half of a limit below two seconds); no effect; reported, and retried while the caller waits |
+//! | ... and MySQL, which has only whole seconds, is too late for a TTL of a few | the client stops waiting after a third of the TTL, outcome unknown. The connection counts as in use until the server has given up, too |
+//! | one of several leases renewed together gets no answer | the others get theirs: each has a time limit of its own, shorter than the keeper's for all of them |
+//! | connections become unresponsive | the statement times out after a third of the TTL. If no connection has received anything since, no idle one is reused and the retry opens a new one |
+//! | the connection, or the server, is killed | leases are in the table: the next statement uses a new connection |
+//! | the database's clock is set back | a lease that begins in the future begins now (`state::read`); tokens continue from the highest |
 //! | ... is set forward while a lock is held | **two holders**, until the first renews: as with every lease on a wall clock. Tokens tell them apart |
-//! | a server takes over whose clock is ahead | **two holders** may be, until the first renews, for at most as long as the clocks are apart: a lease is judged by the clock of the server that is asked. `clock-skew=` of that distance prevents it; `leasehold doctor` compares the clocks |
-//! | a fail-over loses the last commits | **two holders** may be; tokens still rise, as they never fall behind the clock |
-//! | the row is deleted by hand | the holder loses it at its next renewal; a token below an older one is not given, because of the clock |
-//! | two servers take writes (Galera) | a write on the same version fails at commit; `clock-skew=` is how far their clocks may be apart |
-//! | the process is killed while its cohort is ahead of the row | the first of the cohort stands there until its lease ends, as if it had been the one killed |
-//! | somebody puts out who stands in the row, but has passed it on | the eviction's token is above all that were taken in advance; whoever of the cohort has the lock is told that it is lost when the row is next read, a round trip later. So it is if somebody of another client puts out one who waits |
-//! | a claim was let in, and evicted before anybody took that | the row that is read next does not have it: what it was given is taken back |
-//! | an operator asks for a release | a mark in the row, and a message where there are any; a client finds the mark with whatever it reads next |
-//! | who has it cannot be written down, or it is not known whether it was | nothing more is passed on until a write has been made; the lease ends here with what was written last, or the next renewal writes it |
-//! | a pooler changes sessions | it is looked for before anything is kept in a session, and refused; with `pooler=transaction` nothing is kept in one, and no statement is prepared |
-//! | the server is short of connections | a client that holds nothing gives its own up and polls ([`connections`](crate::logic::connections)); one that is refused while it waits goes on waiting |
+//! | a server whose clock is ahead takes over | **two holders** are possible until the first renews, for at most the difference of the clocks: the server that is asked judges a lease by its own clock. `clock-skew=` of that difference prevents it; `leasehold doctor` compares the clocks |
+//! | a fail-over loses the last commits | **two holders** are possible; tokens still rise, as they never fall behind the clock |
+//! | the row is deleted by hand | the holder loses the lock at its next renewal; because of the clock, no later token is below an older one |
+//! | two servers accept writes (Galera) | a second write on the same version fails at commit; `clock-skew=` is the allowed difference of their clocks |
+//! | the process is killed while local hand-offs are ahead of the row | the row names the first of their holders until its lease ends, as if that one had been killed |
+//! | an operator force releases the holder that the row names, after it handed off locally | the force release's token is above all reserved ones. The claim that really holds the lock learns of the loss when the row is next read, a round trip later. The same applies when another client force releases one of our waiters |
+//! | a waiter is granted the lock and force released before its caller fetches the grant | the next row read lacks the claim: the grant is withdrawn |
+//! | an operator requests a release | a mark in the row, and a notification where the database has them; a client finds the mark with its next read |
+//! | the current holder cannot be written, or the write's outcome is unknown | no more local hand-offs until a write succeeds; the lease ends here as last written, unless the next renewal writes it |
+//! | a pooler changes sessions | detected before anything is kept in a session, and refused; with `pooler=transaction`, nothing is kept in a session and no statement is prepared |
+//! | the server is short of connections | a client that holds nothing closes its own and polls ([`connections`](crate::logic::connections)); a waiting client that is refused one keeps waiting |
 
 mod bells;
 mod engine;

@@ -1,4 +1,5 @@
-//! Messages: PostgreSQL's `LISTEN` on one connection, handed out inside. They are hints that save time; nothing rests on them.
+//! Notifications: `LISTEN` on one connection to PostgreSQL, and their delivery to our claims. They
+//! are hints that save time; correctness never depends on them.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,31 +16,32 @@ use crate::logic::backoff;
 use crate::logic::connections::{self, Wake};
 use crate::name::LockName;
 
-/// The channel on which a client hears.
+/// The channel on which a client listens.
 pub(super) fn channel(inbox: &str) -> String {
     format!("leasehold_{inbox}")
 }
 
-/// The inbox of a client that listens has nothing before it.
+/// The inbox of a client that listens has no `-` before it.
 pub(super) fn listens(inbox: &str) -> bool {
     !inbox.starts_with('-')
 }
 
-/// A connection that listened for so long was a success: the pauses before the next one begin small again.
+/// A connection that listened this long was a success: the back-off restarts from its shortest
+/// pause.
 const LASTED: Duration = Duration::from_secs(1);
 
-/// How a connection that listens came to its end.
+/// How a listening connection ended.
 enum End {
-    /// It broke, or could not be made.
+    /// It broke, or could not be opened.
     Broken,
-    /// The server is short of connections: it was given up, or refused.
+    /// The server is short of connections: ours was given up, or refused.
     Short,
-    /// A pooler gives each transaction another session: nothing can listen.
+    /// A pooler gives each transaction another session: no connection can listen.
     Pooled,
 }
 
-/// Listens as long as the engine lives, on `first` if there is one already. Where the server is short of connections the client gives its own up, and
-/// looks now and then whether there are more.
+/// Listens as long as the engine lives, on `first` if there is one already. If the server is short
+/// of connections, the client gives its own up and checks now and then whether there are more.
 pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Link>) {
     let mut failures = 0;
     let mut wake = Wake::Listen;
@@ -55,7 +57,8 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Link>) {
             Ok(link) => {
                 let began = pool.config.clock.now();
                 let end = converse(&engine, &pool, &inbox, link, wake).await;
-                // Only a connection that lasted ends the pauses: a pooler may cut each of them after its first statement.
+                // Only a connection that lasted resets the back-off: a pooler may cut each one
+                // after its first statement.
                 if pool.config.clock.now().since(began) >= LASTED {
                     failures = 0;
                 }
@@ -81,7 +84,7 @@ pub(super) async fn listen(engine: Weak<LeaseEngine>, mut first: Option<Link>) {
         failures += 1;
         tokio::select! {
             () = pool.config.clock.sleep(pause) => {}
-            // Whoever holds a lock wants to hear of its eviction.
+            // A holder needs notifications of force releases.
             () = holds.notified(), if matches!(end, End::Short) => {}
         }
     }
@@ -93,7 +96,7 @@ fn end_of(pool: &Pool, failure: &Failure) -> End {
     if failure.meaning(pool.config.dialect) == Some(Meaning::Crowded) { End::Short } else { End::Broken }
 }
 
-/// Listens on one connection until it ends, or the server needs it.
+/// Listens on one connection until it ends, or until the server needs it.
 async fn converse(
     engine: &Weak<LeaseEngine>,
     pool: &Pool,
@@ -126,17 +129,17 @@ async fn converse(
     hear(engine, link).await
 }
 
-/// Whether the server has connections enough for one that listens.
+/// Whether the server has enough connections for one that listens.
 async fn stays(engine: &Weak<LeaseEngine>, link: &mut Link, now: Wake) -> Result<bool, Failure> {
     let load = load::postgres(link).await?;
     let holds = engine.upgrade().is_some_and(|engine| engine.is_holder());
     Ok(connections::wake(now, Some(load), holds) == Wake::Listen)
 }
 
-/// Hands out what is heard on one connection, until it ends or is given up.
+/// Delivers the notifications of one connection, until it ends or is given up.
 async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) -> Result<End, Failure> {
     let Some(mut news) = link.news() else { return Ok(End::Broken) };
-    // Whatever was said before we listened is found by looking.
+    // Looking at the rows finds what was sent before we listened.
     let Some(clock) = engine.upgrade().map(|engine| {
         engine.deaf(false);
         engine.clock.clone()
@@ -162,8 +165,9 @@ async fn hear(engine: &Weak<LeaseEngine>, mut link: Link) -> Result<End, Failure
 }
 
 impl LeaseEngine {
-    /// One message: `g <claim> <token> <name> <µs>` for a grant, `e <claim> 0 <name> <µs>` for an eviction, `l …` for a claim that is
-    /// next in line and shall look, `r …` for one whose release an operator asks for.
+    /// Handles one notification: `g <claim> <token> <name> <µs>` for a grant, `e <claim> 0 <name>
+    /// <µs>` for a force release, `l …` for the first waiter that must look, `r …` for a holder
+    /// that is asked for a release.
     fn heard(&self, text: &str) {
         let read = || {
             let mut words = text.splitn(4, ' ');

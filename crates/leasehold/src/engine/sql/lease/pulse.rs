@@ -1,8 +1,10 @@
-//! Where no message reaches us (MySQL, `wake=poll`, a connection that broke): whether others have written to the rows that we are in. So a holder that is
-//! evicted, and the waiter that follows it, know of it within 500 ms, however long the TTL is.
+//! Checks whether others have written to our rows, where no notification reaches us (MySQL,
+//! `wake=poll`, a broken connection). So a force-released holder, and the waiter behind it, know
+//! within 500 ms, however long the TTL is.
 //!
-//! One statement for up to 256 locks reads their versions by their primary key. A row that was read or written within the last [`PULSE`] is left
-//! out, and so is everything while nothing of ours is in any row: short holds cost nothing.
+//! One statement reads the versions of up to 256 locks by their primary key. It leaves out rows
+//! that were read or written within the last [`PULSE`]. Nothing runs while no row has a claim of
+//! ours: short holds cost nothing.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -14,13 +16,14 @@ use super::step::Op;
 use crate::claim::ClaimId;
 use crate::engine::sql::error::Failure;
 
-/// How often versions are read, and how old a row is before its version is. Both together, and a round trip, are below 500 ms.
+/// How often versions are read, and how old a row must be for it. Both together, plus a round trip,
+/// are below 500 ms.
 const PULSE: Duration = Duration::from_millis(200);
 
-/// How many locks one statement asks for.
+/// How many locks one statement covers.
 pub(super) const AT_ONCE: usize = 256;
 
-/// Looks as long as the engine lives.
+/// Runs as long as the engine lives.
 pub(super) async fn attend(engine: Weak<LeaseEngine>) {
     loop {
         let Some(strong) = engine.upgrade() else { return };
@@ -28,12 +31,14 @@ pub(super) async fn attend(engine: Weak<LeaseEngine>) {
         let idle = !strong.is_deaf() || strong.rows(Duration::ZERO).is_empty();
         drop(strong);
         if idle {
-            // It ends with the engine, whose last row is gone by then: it is looked for now and then.
+            // The engine's end sends no notification if its last row is gone by then, so this wakes
+            // now and then.
             let _ = clock.timeout(UNHURRIED, kept.notified()).await;
         }
         clock.sleep(PULSE).await;
         let Some(strong) = engine.upgrade() else { return };
-        // Where the server is short of connections, a client that only waits opens none for this: it polls its claims anyway.
+        // If the server is short of connections, a client that only waits opens none for this: it
+        // polls its claims anyway.
         if !strong.is_deaf() || strong.pool.spares() {
             continue;
         }
@@ -45,11 +50,11 @@ pub(super) async fn attend(engine: Weak<LeaseEngine>) {
     }
 }
 
-/// A lock with a row that we know, and its version.
+/// A lock whose row we know, and its version.
 type Known = (Arc<Lot>, i64);
 
 impl LeaseEngine {
-    /// The rows that any of ours is in, and that were not read or written for so long.
+    /// The rows that have a claim of ours and were not read or written for `age`.
     fn rows(&self, age: Duration) -> Vec<Known> {
         let now = self.clock.now();
         let lots: Vec<Arc<Lot>> = lock(&self.lots).values().cloned().collect();
@@ -63,7 +68,7 @@ impl LeaseEngine {
         lots.into_iter().filter_map(known).collect()
     }
 
-    /// Reads the versions of some rows. Those that others have written to, or deleted, are read.
+    /// Reads the versions of some rows, then every row that others have written or deleted.
     async fn compare(self: &Arc<Self>, rows: &[Known]) -> Result<(), Failure> {
         let names: Vec<&str> = rows.iter().map(|(lot, _)| lot.name.as_str()).collect();
         let (sql, values) = self.sql.versions(&names);
@@ -84,12 +89,13 @@ impl LeaseEngine {
         Ok(())
     }
 
-    /// A row is not what we know any more: it is read, and whoever of ours does not hold any more is renewed, and so is told.
+    /// Reads a row that others have changed. Claims of ours that no longer hold are checked by a
+    /// renewal, and so learn of their loss.
     async fn written_by_others(self: &Arc<Self>, lot: &Arc<Lot>, version: i64) {
         let held: Vec<ClaimId> = {
             let mut inside = lot.lock();
             let Some(row) = inside.row.as_ref().filter(|row| row.version == version && !inside.at_work) else {
-                // We have written, or are about to.
+                // We have written it, or are about to.
                 return;
             };
             let ours = row.table.holders.iter().filter(|party| party.note.inbox == self.inbox);

@@ -1,4 +1,4 @@
-//! Rounds: all that is asked of one lock at a time becomes one decision and one statement.
+//! Rounds: all requests for one lock at a time become one decision and one statement.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,13 +19,15 @@ use crate::logic::cohort::{Cohort, Tokens};
 use crate::logic::lease as rules;
 use crate::logic::table::{Departure, Party, Table};
 
-/// How often a round is decided anew because somebody else wrote first, before whoever asked is told to come again.
+/// How often a round is decided again because another client wrote first, before the caller has to
+/// retry.
 const COLLISIONS: usize = 64;
 
-/// How many may hold or wait.
+/// How many parties may hold or wait.
 const MOST_PARTIES: usize = 10_000;
 
-/// Somebody takes rounds at this lock. If it ends half-way, because its runtime did, the next one that asks begins anew.
+/// A task runs rounds at this lock. If it ends half-way because its runtime did, the next request
+/// starts afresh.
 struct AtWork {
     lot: Arc<Lot>,
     ended: bool,
@@ -52,7 +54,7 @@ impl Drop for AtWork {
 }
 
 impl LeaseEngine {
-    /// Has something asked of a lock, and says what came of it.
+    /// Queues a request for a lock, and returns its outcome.
     pub(super) async fn ask(self: &Arc<Self>, lot: &Arc<Lot>, op: Op, ttl: Duration) -> super::lot::Answered {
         let (tell, told) = tokio::sync::oneshot::channel();
         let mut lot = Arc::clone(lot);
@@ -79,7 +81,8 @@ impl LeaseEngine {
             inside.asked.push(Asked { op, within: rules::call_timeout(ttl), tell });
             break !std::mem::replace(&mut inside.at_work, true);
         };
-        // By a task of its own: whoever asks may stop asking, and others wait for the same rounds.
+        // In a task of its own: the caller may stop waiting while other callers wait for the same
+        // rounds.
         if start {
             tokio::spawn(Arc::clone(self).work(AtWork::begin(lot)));
         }
@@ -89,13 +92,14 @@ impl LeaseEngine {
         }
     }
 
-    /// Takes rounds while there is anything to do.
+    /// Runs rounds while there is anything to do.
     async fn work(self: Arc<Self>, mut work: AtWork) {
         let lot = &work.lot;
         loop {
             let asked = {
                 let mut inside = lot.lock();
-                // Nobody waits for these any more; what they might have done is cleaned up by a step of its own.
+                // No caller waits for these any more; a separate step cleans up what they may have
+                // done.
                 inside.asked.retain(|asked| !asked.tell.is_closed() || matches!(asked.op, Op::Depart(_)));
                 let asked = std::mem::take(&mut inside.asked);
                 if asked.iter().any(|asked| matches!(asked.op, Op::Depart(_) | Op::Evict(_))) {
@@ -127,7 +131,7 @@ impl LeaseEngine {
                     }
                 }
                 Err(failure) => {
-                    // What is behind is written with the next renewal at the latest.
+                    // The next renewal at the latest writes the current holder.
                     let mut inside = lot.lock();
                     inside.uncertain = true;
                     inside.freeze();
@@ -147,15 +151,15 @@ impl LeaseEngine {
         }
     }
 
-    /// One round, with a second try on a new connection if the first one turns out to be dead: the server may have been
-    /// restarted, and every step may be taken twice.
+    /// Runs one round. If the connection turns out to be dead, it tries once more on a new one: the
+    /// server may have restarted, and every step may run twice.
     async fn round(
         self: &Arc<Self>,
         lot: &Arc<Lot>,
         ops: &[Op],
         within: Duration,
     ) -> Result<(Vec<Out>, Reading), Failure> {
-        // Which of those who leave are ours to give back.
+        // Which of the claims that leave are ours to release.
         let ours: Vec<ClaimId> = {
             let inside = lot.lock();
             let passed = inside.cohort.as_ref().and_then(Cohort::current);
@@ -175,7 +179,7 @@ impl LeaseEngine {
                 }
                 self.pool.forget_idle();
                 let (mut outs, reading) = Box::pin(self.decide(lot, ops, within)).await?;
-                // What was ours, and is gone now: we gave it back ourselves just before.
+                // The claim was ours and is gone: our first try released it.
                 for (op, out) in ops.iter().zip(&mut outs) {
                     if let (Op::Depart(claim), Out::Departed(departure @ Departure::Absent)) = (op, out)
                         && ours.contains(claim)
@@ -198,7 +202,7 @@ impl LeaseEngine {
         let mut link = self.pool.borrow().await?;
         let wait = lock_wait(within);
         let mut row = lot.lock().row.take();
-        // What was read before these were asked decides only what is then written over it.
+        // A row read before these requests came decides only a write that is conditional on it.
         let mut fresh = false;
         let mut free = row.is_none() && !lot.lock().is_behind();
         for _ in 0..COLLISIONS {
@@ -222,7 +226,7 @@ impl LeaseEngine {
             let alive = |claim: ClaimId| lot.lock().ears.get(&claim).is_some_and(|ear| ear.is_used(local));
             let (mut outs, effects) = step::play(ops, &found.table, &mut table, &mut last, now, &self.inbox, &alive);
             if found.version < 0 {
-                // The row itself was deleted: nobody was evicted.
+                // The row itself was deleted: no claim was force released.
                 step::without_a_row(&mut outs);
             }
             if table.holders.len() + table.waiters.len() > MOST_PARTIES {
@@ -232,7 +236,7 @@ impl LeaseEngine {
             }
             let changed = table != found.table || last != found.token || found.healed;
             if !changed && !fresh {
-                // Nothing to write: then it must be true now.
+                // There is nothing to write, so the row must be read now to be sure.
                 continue;
             }
             if !changed || found.version < 0 {
@@ -246,7 +250,7 @@ impl LeaseEngine {
             let messages = self.messages(&lot.name, &table, &effects);
             let swap =
                 Swap { lock_wait: &wait, ..swap(lot.name.as_str(), found.version, last, &table, now, &messages) };
-            // Where nobody is left, nothing is told that has a time.
+            // If no party is left, no reply needs a time.
             let clears =
                 nobody(&table) && messages.is_empty() && outs.iter().all(|out| matches!(out, Out::Departed(_)));
             {
@@ -265,8 +269,8 @@ impl LeaseEngine {
         Err(Failure::Contended(format!("others wrote first {COLLISIONS} times in a row")))
     }
 
-    /// Writes what was decided over what was read, without a time of its own if `clears` says one. When that was, on the database's clock; `None`:
-    /// somebody else wrote first.
+    /// Writes the decision over the row that was read; with `clears`, without a time of its own.
+    /// Returns the time of the write on the database's clock. `None`: another client wrote first.
     async fn write(
         &self,
         link: &mut Pooled,
@@ -282,7 +286,8 @@ impl LeaseEngine {
         Ok((self.run(link, sql, &values).await?.changed > 0).then_some(now))
     }
 
-    /// Takes the lock if nobody may be there, or reads its row. `None`: there was none, and somebody wants it.
+    /// Acquires the lock if it may be free, or reads its row. `None`: there was no row, and a
+    /// request wants the lock.
     async fn find(
         &self,
         lot: &Lot,
@@ -309,7 +314,8 @@ impl LeaseEngine {
         if found.is_some() {
             return Ok(found);
         }
-        // Nobody ever took it, or its row was deleted by hand. An eviction's token is above all before it even so.
+        // The lock was never acquired, or its row was deleted by hand. Even so, a force release's
+        // token is above all earlier ones.
         let sent = self.clock.now();
         let reply = self.run(link, self.sql.clock(), &[]).await?;
         let shown = reply.value().and_then(Value::int).ok_or_else(|| strange("no time"))?;
@@ -317,13 +323,13 @@ impl LeaseEngine {
         Ok(Some(Row { version: -1, token: 0, table: Table::default(), healed: false, reading }))
     }
 
-    /// One statement; the table is made if it is not there yet.
+    /// Runs one statement; creates the table if it does not exist.
     pub(super) async fn run(&self, link: &mut Pooled, sql: &str, values: &[Value]) -> Result<Reply, Failure> {
         let (mut collisions, mut made) = (0, false);
         loop {
             match link.run(sql, values).await {
                 Err(failure) => match failure.meaning(self.pool.config.dialect) {
-                    // The server chose us to give way: nothing was done.
+                    // The server chose this transaction to give way: no effect.
                     Some(Meaning::Collision) if collisions < 8 => collisions += 1,
                     Some(Meaning::NoTable) if !made => {
                         made = true;
@@ -336,10 +342,10 @@ impl LeaseEngine {
         }
     }
 
-    /// Takes the lock for a claim if nobody is there.
+    /// Acquires the lock for a claim if it is free.
     async fn take_free(&self, lot: &Lot, claim: &Claim, wait: &str, link: &mut Pooled) -> Result<Option<Row>, Failure> {
         let mut party = step::party(claim, &self.inbox);
-        // Both stand for what the statement says.
+        // Placeholders for what the statement returns.
         party.until = Moment::default().after(party.ttl);
         party.token = Token(u64::MAX);
         party.place = 1;
@@ -364,7 +370,7 @@ impl LeaseEngine {
         Ok(Some(Row { version: at, token, table, healed: false, reading }))
     }
 
-    /// Keeps a row that holds only the claim which asked, and says so.
+    /// Remembers a row that holds only the requesting claim, and answers with its grant.
     fn keep(&self, lot: &Lot, row: Row) -> (Vec<Out>, Reading) {
         let reading = row.reading;
         let out = row.table.holders.first().map(|party| Out::Granted(party.token, party.until));
@@ -372,7 +378,7 @@ impl LeaseEngine {
         (out.into_iter().collect(), reading)
     }
 
-    /// The row; `None`: nobody ever took the lock, or the row was deleted by hand.
+    /// Reads the row. `None`: the lock was never acquired, or its row was deleted by hand.
     pub(super) async fn read(&self, lot: &Lot, link: &mut Pooled) -> Result<Option<Row>, Failure> {
         let (sql, values) = self.sql.read(lot.name.as_str());
         let sent = self.clock.now();
@@ -385,7 +391,7 @@ impl LeaseEngine {
         Ok(Some(Row { version, token, table, healed, reading: Reading { sent, heard, shown } }))
     }
 
-    /// Forgets a lock that nobody of ours is at.
+    /// Drops the entry of a lock that none of our claims uses.
     pub(super) fn tidy(&self, lot: &Arc<Lot>) {
         let mut lots = lock(&self.lots);
         let mut inside = lot.lock();
@@ -425,15 +431,16 @@ fn swap<'a>(
     Swap { name, version, token, busy, fresh, state: state::write(table, now), messages, lock_wait: "" }
 }
 
-/// Whether nobody holds or waits.
+/// Whether there is neither a holder nor a waiter.
 fn nobody(table: &state::Parties) -> bool {
     table.holders.is_empty() && table.waiters.is_empty()
 }
 
-/// The table as it was written at `at`, where it was decided at `now`.
+/// The table as written at `at`, after it was decided at `now`.
 fn rebased(mut table: state::Parties, now: Moment, at: Moment) -> state::Parties {
     for party in table.holders.iter_mut().chain(&mut table.waiters) {
-        // Nobody lasts longer than its TTL from here: the clock may have been set back since it was read.
+        // No party lasts longer than its TTL from here: the clock may have been set back since the
+        // row was read.
         let most = at.after(party.ttl);
         party.until = if party.until == now.after(party.ttl) { most } else { party.until.min(most) };
         party.note.since.get_or_insert(at);

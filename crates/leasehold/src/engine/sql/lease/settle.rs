@@ -1,4 +1,5 @@
-//! What a round rests on and what follows from it: who of ours has the lock, who is told, what is remembered.
+//! The basis of a round and its consequences: which of our claims has the lock, which callers are
+//! notified, and what is remembered.
 
 use std::sync::Arc;
 
@@ -12,18 +13,19 @@ use crate::logic::cohort::{Cohort, Fate, Tokens};
 use crate::logic::table::Party;
 use crate::name::LockName;
 
-/// What a round rests on.
+/// What a round is based on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Basis {
-    /// The tokens that our own may be given.
+    /// The tokens that local hand-offs may use.
     pub(super) tokens: Tokens,
-    /// How often others had told us of a change when it began.
+    /// How many changes by others had been reported when it began.
     pub(super) heard: u64,
     pub(super) wrote: bool,
 }
 
 impl LeaseEngine {
-    /// Brings what was read up to date with who of ours has the lock. If it is ours no longer, whoever has it is told.
+    /// Updates the table that was read with the local hand-offs since. If the lock is no longer
+    /// ours, its local holder is notified of the loss.
     pub(super) fn catch_up(
         &self,
         lot: &Lot,
@@ -49,14 +51,14 @@ impl LeaseEngine {
         if fate == Fate::Refused {
             inside.freeze();
         }
-        // Since when it holds is said by the write.
+        // The write sets the time since when it holds.
         for party in table.holders.iter_mut().filter(|party| cohort.has_passed(party.claim)) {
             party.note.since = None;
         }
         Some(cohort)
     }
 
-    /// A claim that got the lock from another of ours has it no longer.
+    /// Notifies a claim that got the lock by a local hand-off and has lost it.
     fn lost(&self, inside: &Inside, claim: ClaimId) {
         if let Some(ear) = inside.ears.get(&claim) {
             ear.take_back();
@@ -64,18 +66,19 @@ impl LeaseEngine {
         self.losses.post(claim);
     }
 
-    /// Tells who was let in, listens for who waits, and keeps the row while we have anybody there.
+    /// Notifies the granted claims, adds the waiters, and remembers the row while it has a claim of
+    /// ours.
     pub(super) fn settle(&self, lot: &Lot, row: Row, basis: Basis, effects: &Effects, outs: &[Out], ops: &[Op]) {
         let mut inside = lot.lock();
-        // Who got it from another of ours meanwhile is not in the row yet.
+        // A local hand-off meanwhile is not in the row yet.
         let passed = |inside: &Inside, claim| inside.cohort.as_ref().is_some_and(|cohort| cohort.has_passed(claim));
-        // Whoever let them in, we or somebody else.
+        // Applies to every holder in the row, whether we or another client granted the lock.
         let is_old = inside.heard != basis.heard;
         for (claim, ear) in &inside.ears {
             if let Some(held) = row.table.holder(*claim) {
                 ear.grant(held.token, row.reading.until(held.until));
             } else if ear.granted().is_some() && !is_old && !passed(&inside, *claim) {
-                // It was evicted before anybody took what it was given.
+                // The claim was force released before its caller fetched the grant.
                 ear.take_back();
             } else if row.table.position(*claim).is_none() {
                 ear.rung.notify_one();
@@ -90,10 +93,10 @@ impl LeaseEngine {
             match (out, row.table.waiters.iter().find(|party| party.claim == claim)) {
                 (Out::Queued { .. }, _) if passed(&inside, claim) => {}
                 (Out::Queued { .. }, Some(party)) => inside.listen(claim, party.ttl, row.reading.sent, row.token),
-                // Whoever waits by it hears of it there.
+                // The waiting caller gets the grant from the waiter entry.
                 (Out::Granted(..), _) if matches!(op, Op::Look(_)) => {}
                 _ => {
-                    // Whoever waits by it asks again.
+                    // The waiting caller asks again.
                     if let Some(ear) = inside.ears.remove(&claim) {
                         ear.rung.notify_one();
                     }
@@ -108,7 +111,8 @@ impl LeaseEngine {
                 ear.take_back();
             }
         }
-        // Found with every reading: where no message reaches us, or one was lost, the row says it.
+        // The row is checked for release requests with every read: their notification may be lost
+        // or impossible.
         for party in row.table.holders.iter().filter(|party| party.note.release_requested) {
             if party.note.inbox == self.inbox {
                 self.losses.request_release(party.claim);
@@ -128,7 +132,7 @@ impl LeaseEngine {
         let had = before.as_ref().filter(|cohort| cohort.is_behind()).and_then(Cohort::current);
         inside.cohort = Cohort::after(before, &row.table, ours, basis.tokens, until);
         if let Some(claim) = had.filter(|had| inside.cohort.as_ref().and_then(Cohort::current) != Some(*had)) {
-            // It was passed on while the row had gone to somebody else already.
+            // The hand-off came when the row had already gone to another claim.
             self.lost(&inside, claim);
         }
         inside.uncertain &= !basis.wrote;
@@ -143,14 +147,15 @@ impl LeaseEngine {
         lot.news.notify_one();
     }
 
-    /// Keeps the row while any of ours is there.
+    /// Remembers the row while it has a claim of ours.
     pub(super) fn put(&self, inside: &mut Inside, row: Row) {
         let parties = || row.table.holders.iter().chain(&row.table.waiters);
         let ours = || parties().filter(|party| party.note.inbox == self.inbox).map(|party| party.claim);
         if let Some(bells) = &self.bells {
-            // Whoever waits in another process hears the bell of the party right before it.
+            // A waiter in another process waits on the wake-up lock of the party right before it.
             let is_ours = |party: &Party<Note>| party.note.inbox == self.inbox;
-            // Several who may enter together wait for the same party: then it needs a bell, whoever is next.
+            // Waiters that can be granted together wait for the same party, which then needs a
+            // wake-up lock in any case.
             let hears = |party: &Party<Note>| !is_ours(party) || party.mode != Mode::Exclusive;
             let next = parties().skip(1).map(hears).chain([true]);
             let rows = parties().zip(next).filter(|(party, _)| is_ours(party));
@@ -164,7 +169,8 @@ impl LeaseEngine {
         }
     }
 
-    /// Whom to send a message: those who were granted, evicted or asked for a release and are not ours.
+    /// The notifications to send: to other clients whose claims were granted, force released or
+    /// asked for a release.
     pub(super) fn messages(&self, name: &LockName, table: &state::Parties, effects: &Effects) -> Vec<(String, String)> {
         let mut messages = Vec::new();
         if !self.sends {

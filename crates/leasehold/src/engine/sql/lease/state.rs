@@ -1,9 +1,10 @@
-//! What a row says of its holders and waiters: text that people can read and databases can query.
+//! The text of a row's holders and waiters: readable for people, and databases can query it.
 //!
-//! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…]}`, each party as
-//! `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`, and `"asked":true` where an operator asks
-//! for its release. A party lasts from `at`, when it was
-//! last heard of on the database's clock, for `ttl`. The statement that writes the text puts the time in: [`NOW`] stands for it.
+//! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…]}`. Each party is
+//! `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`, plus
+//! `"asked":true` where an operator requests its release. A party lasts for `ttl` from `at`, when
+//! it last reported on the database's clock. The statement that writes the text inserts the time:
+//! [`NOW`] stands for it.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -16,24 +17,24 @@ use crate::claim::{ClaimId, Holder, Mode, Owner, Token};
 use crate::clock::Moment;
 use crate::logic::table::{Party, Table};
 
-/// Stands for the database's time, in text that is on its way there. JSON has no such character.
+/// Stands for the database's time, in text that is sent to it. JSON has no such character.
 pub(in super::super) const NOW: char = '\u{1}';
-/// Stands for the token that the statement gives.
+/// Stands for the token that the statement grants.
 pub(in super::super) const TOKEN: char = '\u{2}';
 
-/// What we remember of a party beside what the table does.
+/// What a row has of a party beyond the fields of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Note {
-    /// Since when it holds or waits, on the database's clock; `None`: since the write to come.
+    /// Since when it holds or waits, on the database's clock. `None`: since the write to come.
     pub(super) since: Option<Moment>,
-    /// Which client it is of.
+    /// The client that it belongs to.
     pub(super) inbox: Arc<str>,
     pub(super) who: Arc<Holder>,
-    /// An operator asks its holder to release it.
+    /// An operator requests its release.
     pub(super) release_requested: bool,
 }
 
-/// What a row holds.
+/// The parties of a row.
 pub(super) type Parties = Table<Note>;
 
 /// A moment of the database's clock.
@@ -46,7 +47,7 @@ pub(super) fn micros(moment: Moment) -> i64 {
     i64::try_from(moment.as_nanos() / 1000).unwrap_or(i64::MAX)
 }
 
-/// Writes it down. Whoever's lease begins `now` gets the time from the statement.
+/// Writes the text. The statement supplies the time for a lease that begins `now`.
 pub(super) fn write(table: &Parties, now: Moment) -> String {
     let mut who = Directory::default();
     let mut text = String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 64);
@@ -62,14 +63,14 @@ pub(super) fn write(table: &Parties, now: Moment) -> String {
     for (index, holder) in who.all.iter().enumerate() {
         let row = serde_json::to_string(&(&*holder.host, holder.pid, &*holder.program, &*holder.text));
         text.push_str(if index == 0 { "" } else { "," });
-        // Text and a number always are JSON.
+        // Texts and a number always make valid JSON.
         text.push_str(&row.unwrap_or_default());
     }
     text.push_str("]}");
     text
 }
 
-/// Who they are, each once: those of one process are mostly the same.
+/// Lists each holder description once: the claims of one process mostly share one.
 #[derive(Default)]
 struct Directory<'a> {
     all: Vec<&'a Holder>,
@@ -94,7 +95,7 @@ fn party_text(text: &mut String, index: usize, party: &Party<Note>, who: usize, 
         let _ = write!(text, ",\"own\":\"{:032x}\"", owner.bits());
     }
     let ttl = party.ttl.as_micros();
-    // Its lease begins now: at the moment when this is written.
+    // The lease begins now: the statement supplies the time of the write.
     if party.until == now.after(party.ttl) {
         let _ = write!(text, ",\"at\":{NOW},\"ttl\":{ttl}");
     } else {
@@ -142,13 +143,15 @@ fn mode(text: &str) -> Option<Mode> {
     }
 }
 
-/// Reads it back, at `now` of the database's clock. A lease that begins in the future was written before that clock was set back:
-/// it begins now, so that it lasts no longer than its TTL from here.
+/// Parses the text, at `now` on the database's clock. A lease that begins in the future was written
+/// before that clock was set back. It begins now instead, so that it lasts at most its TTL from
+/// here.
 pub(super) fn read(text: &str, now: Moment) -> Result<Parties, &'static str> {
     Ok(read_and_heal(text, now)?.0)
 }
 
-/// The same, and whether the clock was set back: then what was read must be written, so that it begins now for others, too.
+/// The same, and whether the clock was set back. The result must then be written, so that such a
+/// lease begins now for others, too.
 pub(super) fn read_and_heal(text: &str, now: Moment) -> Result<(Parties, bool), &'static str> {
     let value: Value = serde_json::from_str(text).map_err(|_| "no JSON")?;
     let who: Option<Vec<Arc<Holder>>> = value["who"].as_array().and_then(|rows| rows.iter().map(holder).collect());

@@ -1,4 +1,4 @@
-//! What is asked of one lock, decided on its row: pure.
+//! Decides requests for one lock on its row. Pure functions.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::clock::Moment;
 use crate::engine::PartyView;
 use crate::logic::table::{self, Departure, Party, Refusal, Verdict};
 
-/// What is asked. Plain data: it is decided again when somebody else wrote first.
+/// A request. Plain data: it is decided again if another client wrote first.
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     Attempt {
         claim: Arc<Claim>,
         queue: bool,
     },
-    /// How a claim stands; one that is not there is not let in.
+    /// Looks up a claim, and does not add it if it is missing.
     Look(ClaimId),
     Renew(ClaimId),
     Depart(ClaimId),
@@ -27,16 +27,16 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// Which claim leaves, if one does.
+    /// The claim that leaves, if one does.
     pub(super) fn departs(&self) -> Option<ClaimId> {
         if let Self::Depart(claim) = self { Some(*claim) } else { None }
     }
 }
 
-/// What came of it.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Out {
-    /// Held until then, on the database's clock.
+    /// Held until that moment, on the database's clock.
     Granted(Token, Moment),
     Queued {
         ahead: usize,
@@ -46,7 +46,8 @@ pub(super) enum Out {
         recheck: Option<Duration>,
     },
     Refused(Refusal),
-    /// It neither holds nor waits, though there is a row: its place lapsed, or it was evicted.
+    /// There is a row, but the claim neither holds nor waits: its position expired, or it was force
+    /// released.
     Absent {
         recheck: Option<Duration>,
     },
@@ -57,22 +58,23 @@ pub(super) enum Out {
     Checked,
 }
 
-/// What a round of steps did beside its answers.
+/// What a round did beside its answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Effects {
-    /// Who was let in out of the queue.
+    /// Waiters that were granted the lock.
     pub(super) granted: Vec<ClaimId>,
-    /// Who was put out, and which client it was of.
+    /// Claims that were force released, each with its client.
     pub(super) evicted: Vec<(ClaimId, Arc<str>)>,
-    /// Who is asked for a release, and which client it is of.
+    /// Holders that are asked for a release, each with its client.
     pub(super) requested: Vec<(ClaimId, Arc<str>)>,
-    /// Who is next in line and must look again sooner than it was told, and which client it is of: the lock was handed to a shorter
-    /// lease.
+    /// The first waiter, with its client, if it must look again sooner than its last answer said:
+    /// the lock went to a shorter lease.
     pub(super) sooner: Option<(ClaimId, Arc<str>)>,
 }
 
-/// Takes the steps one after the other at `now`, on what was found `before` and brought up to date. `last` is the highest token; `me` is our own inbox, and who of ours waits and is
-/// alive is heard of with every write.
+/// Applies the requests one after the other at `now` to `table`, which is `before` brought up to
+/// date. `last` is the highest token, `me` our own inbox. Every write also refreshes those of our
+/// waiters that are alive.
 pub(super) fn play(
     ops: &[Op],
     before: &Parties,
@@ -98,7 +100,7 @@ pub(super) fn play(
     if table.next_expiry().zip(before.next_expiry()).is_some_and(|(now, before)| now < before) {
         effects.sooner = table.waiters.front().map(|first| (first.claim, Arc::clone(&first.note.inbox)));
     }
-    // A step may let in somebody whose own step came before it.
+    // A request may grant the lock to a claim whose own request came before it.
     for (op, out) in ops.iter().zip(&mut outs) {
         let claim = match op {
             Op::Attempt { claim, .. } => claim.id,
@@ -114,7 +116,7 @@ pub(super) fn play(
     (outs, effects)
 }
 
-/// Says until when those hold who asked, as the table has it after it was written.
+/// Sets until when the granted claims hold, from the table as it was written.
 pub(super) fn dated(outs: &mut [Out], ops: &[Op], table: &Parties) {
     for (op, out) in ops.iter().zip(outs) {
         let claim = match op {
@@ -128,7 +130,7 @@ pub(super) fn dated(outs: &mut [Out], ops: &[Op], table: &Parties) {
     }
 }
 
-/// Where there is no row, who is not there may ask anew.
+/// Without a row, a claim that is missing may try again.
 pub(super) fn without_a_row(outs: &mut [Out]) {
     for out in outs {
         if let Out::Absent { recheck } = out {
@@ -137,12 +139,12 @@ pub(super) fn without_a_row(outs: &mut [Out]) {
     }
 }
 
-/// In how long the next lease ends: then the lock may be free without a message.
+/// Time until the next lease ends: the lock may then become free without a notification.
 fn recheck(table: &Parties, now: Moment) -> Option<Duration> {
     table.next_expiry().map(|end| end.since(now))
 }
 
-/// Above all before, and no less than the clock says: also where a server lost what it had granted last.
+/// Above all earlier tokens and never below the clock, even if a server lost what it granted last.
 fn next_token(last: &mut u64, now: Moment) -> Token {
     *last = (*last + 1).max(now.as_nanos() / 1000);
     Token(*last)
@@ -213,7 +215,7 @@ fn evict(
     Out::Evicted(Some(view(&party, now)), advice)
 }
 
-/// Whoever asks is alive; that is written down when a quarter of its time has passed.
+/// A claim that asks is alive; the row records that once a quarter of its TTL has passed.
 fn show(party: &mut Party<Note>, now: Moment) {
     if party.until.since(now) < party.ttl * 3 / 4 {
         party.until = now.after(party.ttl);
@@ -229,7 +231,7 @@ fn answer(verdict: Verdict, table: &Parties, now: Moment) -> Out {
     }
 }
 
-/// A claim of ours.
+/// The entry of one of our claims.
 pub(super) fn party(claim: &Claim, me: &Arc<str>) -> Party<Note> {
     let terms = &claim.terms;
     Party {
@@ -244,7 +246,7 @@ pub(super) fn party(claim: &Claim, me: &Arc<str>) -> Party<Note> {
     }
 }
 
-/// A party, as others may see it.
+/// A party, as inspection shows it.
 pub(super) fn view(party: &Party<Note>, now: Moment) -> PartyView {
     let since = party.note.since.unwrap_or(now);
     let token = (party.token > Token::default()).then_some(party.token);

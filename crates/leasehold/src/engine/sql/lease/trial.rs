@@ -1,4 +1,4 @@
-//! What a lock does to its row, done once and taken back: for `leasehold doctor`.
+//! For `leasehold doctor`: runs a lock's statements on its table once, and rolls them back.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::engine::sql::ddl::Tables;
 use crate::engine::sql::error::Failure;
 use crate::engine::sql::link::{Link, lock_wait};
 
-/// How long the lease would last.
+/// The TTL of that lease.
 const TTL: Duration = Duration::from_secs(1);
 
-/// Takes a lock that nobody has, reads and writes its row, and rolls all of it back.
+/// Acquires an unused lock, reads and writes its row, and rolls everything back.
 pub(in super::super) async fn take_back(link: &mut Link, config: &Config) -> Result<(), Failure> {
     link.script("BEGIN").await?;
     let tried = take(link, config).await;
@@ -42,7 +42,7 @@ async fn take(link: &mut Link, config: &Config) -> Result<(), Failure> {
     sql.made(&reply).map_err(strange)?.map(drop).ok_or_else(|| strange("what was written cannot be written over"))
 }
 
-/// What is wrong with what a row says, if anything is.
+/// Why a row's state cannot be parsed, if so.
 pub(in super::super) fn damage(text: &str) -> Option<&'static str> {
     state::read(text, moment(0)).err()
 }

@@ -1,5 +1,5 @@
-//! Who waits where no message comes: one of us watches for all of ours at that lock, by the bell of whoever is ahead or by looking
-//! now and then.
+//! Waiting without notifications. For each lock, one task watches for all our waiters: by the
+//! wake-up lock of the party ahead, or by polling.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,22 +15,22 @@ use crate::engine::sql::link::{Link, Value};
 use crate::engine::sql::load;
 use crate::logic::table::Party;
 
-/// How long one statement waits for a bell.
+/// How long one statement waits for a wake-up lock.
 const SLICE: Duration = Duration::from_secs(5);
 
-/// Whom a lock's first waiter of ours waits for.
+/// What our first waiter at a lock waits for.
 struct Ahead {
-    /// Our own first waiter.
+    /// Our first waiter.
     ours: ClaimId,
     ttl: Duration,
-    /// The party right before it, of another client; `None`: not known, or our own.
+    /// The party right before it, of another client. `None`: unknown, or our own.
     bell: Option<ClaimId>,
-    /// How many wait before it.
+    /// How many waiters are before it.
     place: usize,
 }
 
 impl Inside {
-    /// The first of ours in the queue, and who is right before it.
+    /// Our first waiter in the queue, and the party right before it.
     fn ahead(&self, me: &str) -> Option<Ahead> {
         let (claim, ear) = self.ears.iter().find(|(_, ear)| ear.granted().is_none())?;
         let place = |row: &Row| row.table.waiters.iter().position(|party| self.ears.contains_key(&party.claim));
@@ -38,7 +38,8 @@ impl Inside {
             return Some(Ahead { ours: *claim, ttl: ear.ttl, bell: None, place: 0 });
         };
         let ours = &row.table.waiters[place];
-        // Those who may be let in together wait for the same party; and where any of several holders may make room, for none of them.
+        // Waiters that can be granted together wait for the same party. If any of several holders
+        // may free enough permits, there is no single party to wait for.
         let together = |party: &&Party<Note>| ours.mode != Mode::Exclusive && party.mode != Mode::Exclusive;
         let before = row.table.waiters.range(..place).rev().find(|party| !together(party));
         let any_makes_room = matches!(ours.mode, Mode::Permits { .. }) && row.table.holders.len() > 1;
@@ -49,7 +50,7 @@ impl Inside {
 }
 
 impl LeaseEngine {
-    /// Has somebody watch a lock, if nobody does and no message would come.
+    /// Starts a watching task, if there is none and no notification would come.
     pub(super) fn follow(self: &Arc<Self>, lot: &Arc<Lot>) {
         if !self.is_deaf() {
             return;
@@ -63,13 +64,13 @@ impl LeaseEngine {
     }
 }
 
-/// Watches while anybody of ours waits there.
+/// Watches as long as a claim of ours waits there.
 async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
     let mut link = None;
     let mut in_vain = 0u32;
-    // When to look next, where there is no bell.
+    // When to look next, without a wake-up lock.
     let mut look_at = None;
-    // When to look how many connections the server has left.
+    // When to check how many connections the server has left.
     let mut check_at = None;
     loop {
         let Some(strong) = engine.upgrade() else { return };
@@ -92,7 +93,7 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
         };
         let Some(ahead) = ahead else { break };
         let poll = strong.pool.config.poll;
-        // Where the server is short of connections, none is kept to hear a bell on.
+        // If the server is short of connections, none is kept for wake-up locks.
         let spares = strong.pool.spares();
         let rung = match ahead.bell.filter(|_| strong.ears.is_some() && !spares) {
             Some(bell) => hear(&strong, &mut link, bell).await,
@@ -102,7 +103,7 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
             idle.close().await;
         }
         match rung {
-            // It rang, or was not hung yet: then a little patience helps.
+            // The wake-up lock was released, or did not exist yet: back off in case of the latter.
             Some(true) if in_vain == 0 => {}
             Some(true) => {
                 let pause = Duration::from_millis(1 << in_vain.min(6)).min(poll);
@@ -115,7 +116,7 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
                 let at = *look_at.get_or_insert_with(|| strong.clock.now().after(pace));
                 tokio::select! {
                     () = strong.clock.sleep_until(at) => {}
-                    // Another row: perhaps there is a bell to hear now.
+                    // The row changed: there may be a wake-up lock to wait for now.
                     () = lot.news.notified() => continue,
                 }
             }
@@ -134,7 +135,7 @@ async fn watch(engine: Weak<LeaseEngine>, lot: Arc<Lot>) {
     }
 }
 
-/// Waits for a bell, on a connection that is kept for that. `None`: there is none to spare.
+/// Waits for a wake-up lock, on a connection kept for that. `None`: there is none to spare.
 async fn hear(
     engine: &Arc<LeaseEngine>,
     link: &mut Option<(Link, tokio::sync::OwnedSemaphorePermit)>,
@@ -148,7 +149,7 @@ async fn hear(
     let (open, _) = link.as_mut()?;
     let name = bells::name(bell);
     let values = [Value::from(name.as_str()), Value::Int(SLICE.as_secs() as i64), Value::from(name.as_str())];
-    // Whoever else wants to hear it must not wait for us.
+    // Released at once: other waiters on it must not wait for us.
     let asked = open.run("SELECT GET_LOCK(?, ?), RELEASE_LOCK(?)", &values);
     let late = || Err(Failure::Broken("a bell gave no answer".into()));
     match engine.clock.timeout(SLICE * 2, asked).await.unwrap_or_else(|_| late()) {

@@ -1,8 +1,9 @@
 //! Every statement on the lease table.
 //!
-//! `version` changes with every write, so that a write that was decided on an older version fails. `token` is the highest token
-//! granted. `busy` is when the last lease or place in the queue ends, zero if nobody is there: who comes later finds the lock
-//! free without reading the rest. All times are microseconds of the database's clock.
+//! `version` changes with every write, so that a write decided on an older version fails. `token`
+//! is the highest token granted. `busy` is the time at which the last lease or queue position ends,
+//! or zero if the lock has no parties: a later client sees that the lock is free without reading
+//! the rest. All times are microseconds of the database's clock.
 
 use super::super::Dialect;
 use super::super::ddl::Tables;
@@ -12,17 +13,18 @@ use super::super::link::{Reply, Value};
 #[derive(Clone, Debug)]
 pub(super) struct Statements {
     dialect: Dialect,
-    /// Takes a lock where nobody is: name, ttl, state, skew; PostgreSQL's, as all that write: how long it waits for a locked row.
+    /// Acquires a free lock. Parameters: name, TTL, state, skew. PostgreSQL's ends, as all its
+    /// writes do, with the row-lock timeout.
     take: String,
     /// Writes over the version that was read: see [`Swap`].
     swap: String,
-    /// The same, and sends messages: PostgreSQL only.
+    /// The same, and sends notifications: PostgreSQL only.
     swap_loudly: String,
-    /// The same where nobody is left, and nobody is told: no time is needed then.
+    /// The same for a row without parties and without notifications: it needs no time.
     clear: String,
     read: String,
     list: String,
-    /// The beginning of it.
+    /// The beginning of the statement.
     versions: String,
     clock: String,
 }
@@ -42,18 +44,18 @@ pub(super) struct Swap<'a> {
     pub(super) name: &'a str,
     pub(super) version: i64,
     pub(super) token: u64,
-    /// When the last of those ends whose lease does not begin now.
+    /// When the last party ends whose lease does not begin now.
     pub(super) busy: i64,
-    /// The longest TTL of those whose lease begins now, if any does.
+    /// The longest TTL of the parties whose lease begins now, if there are any.
     pub(super) fresh: Option<i64>,
     pub(super) state: String,
-    /// Whom to tell what: a channel and a text.
+    /// Notifications to send: a channel and a text each.
     pub(super) messages: &'a [(String, String)],
-    /// How long it waits for a locked row.
+    /// The row-lock timeout.
     pub(super) lock_wait: &'a str,
 }
 
-/// A take where nobody is, and a give-back after which nobody is, on a table of that name.
+/// Acquiring a free lock, and the release that leaves it free, on a table of that name.
 pub(in crate::engine::sql) fn take_and_clear(dialect: Dialect, table: &str) -> [String; 2] {
     let all = match dialect {
         Dialect::MySql => mysql(table),
@@ -70,11 +72,11 @@ impl Statements {
         }
     }
 
-    /// Takes a lock where nobody is.
+    /// Acquires a free lock.
     pub(super) fn take(&self, name: &str, ttl: i64, state: &str, skew: i64, lock_wait: &str) -> (&str, Vec<Value>) {
         let values = match self.dialect {
             Dialect::MySql => {
-                // The condition stands once for each column.
+                // The condition appears once for each column.
                 let skew = || Value::from(skew);
                 vec![name.into(), ttl.into(), state.into(), skew(), state.into(), skew(), skew(), skew()]
             }
@@ -122,7 +124,7 @@ impl Statements {
         }
     }
 
-    /// Writes over the version that was read that nobody is there any more.
+    /// Writes over the version that was read: no party is left.
     pub(super) fn clear(&self, swap: &Swap<'_>) -> (&str, Vec<Value>) {
         let token = i64::try_from(swap.token).unwrap_or(i64::MAX);
         let state = swap.state.as_str();
@@ -135,8 +137,8 @@ impl Statements {
         (&self.clear, values)
     }
 
-    /// When a take or a write was made; `None`: it was not, because somebody is there, or because it is another version. The moment
-    /// of a take is also its version and its token.
+    /// The time of an acquire or a write. `None`: it was not made, because the lock is not free or
+    /// the version is another one. The time of an acquire is also its version and its token.
     pub(super) fn made(&self, reply: &Reply) -> Result<Option<i64>, &'static str> {
         match self.dialect {
             Dialect::MySql if reply.changed == 0 => Ok(None),
@@ -153,7 +155,8 @@ impl Statements {
     pub(super) fn versions(&self, names: &[&str]) -> (String, Vec<Value>) {
         match self.dialect {
             Dialect::MySql => {
-                // Few different texts, so that few statements are prepared: the last name fills it up.
+                // The list is filled up with the last name: few different texts mean few prepared
+                // statements.
                 let last = names.last().copied().unwrap_or_default();
                 let more = names.len().next_power_of_two() - names.len();
                 let all = names.iter().copied().chain(std::iter::repeat_n(last, more));
@@ -197,10 +200,13 @@ fn mysql(table: &str) -> Statements {
     // One time for the whole statement; the session's time zone has no summer time.
     const NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
     let put = |text: &str, mark: u8, value: &str| format!("REPLACE({text}, CHAR({mark} USING utf8mb4), {value})");
-    // A value may name a column that stands before it: there, `version` is the time. So is VALUES(version) below. Mostly it is above all before, and the text with the time in it is right already.
+    // A value may name a column that stands before it: there, `version` is the time. The same goes
+    // for VALUES(version) below. Usually that time is above all earlier values, and the text that
+    // contains it is already right.
     let next = "GREATEST(token + 1, version + 1, VALUES(version))";
     let both = |value: &str| put(&put("?", 1, value), 2, value);
-    // Each assignment sees what those before it assigned, so `busy` comes last. The moment goes back by LAST_INSERT_ID.
+    // Each assignment sees the results of those before it, so `busy` comes last. LAST_INSERT_ID
+    // returns the time.
     let take = format!(
         "INSERT INTO {table} (name, version, token, busy, state) \
          VALUES (?, {NOW}, LAST_INSERT_ID(version), version + ?, {}) ON DUPLICATE KEY UPDATE \
@@ -237,10 +243,12 @@ fn mysql(table: &str) -> Statements {
 
 fn postgres(table: &str) -> Statements {
     const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-    // One time for the whole statement: when it came in. A double has room for the microseconds until the year 2242, and is quicker.
+    // One time for the whole statement: when it arrived. A double has room for the microseconds
+    // until the year 2242, and is faster.
     const CAME: &str = "(date_part('epoch', statement_timestamp()) * 1000000)::bigint";
-    // How long the statement waits for a locked row is set for its own transaction alone: nothing is left behind in a session, which behind a pooler is
-    // another program's next. It is evaluated with the row's own values, before anything is waited for.
+    // The row-lock timeout is set for the statement's own transaction alone. Nothing stays behind
+    // in the session, which behind a pooler is another program's next. It is evaluated with the
+    // row's own values, before the statement waits for anything.
     let bounded = |parameter: u8| format!("(SELECT set_config('lock_timeout', ${parameter}, true)) AS bound");
     let both = |value: &str| format!("replace(replace($3, chr(1), {value}::text), chr(2), {value}::text)");
     let next = "greatest(l.token + 1, l.version + 1, excluded.token)";
@@ -260,7 +268,7 @@ fn postgres(table: &str) -> Statements {
          state = replace($6, chr(1), {CAME}::text) FROM {} WHERE l.name = $1 AND l.version = $2 RETURNING {CAME} AS now",
         bounded(7),
     );
-    // Messages go out with the commit, and only if the write was made.
+    // Notifications go out with the commit, and only if the write was made.
     let swap_loudly = format!(
         "WITH u AS ({update}) \
          SELECT u.now, (SELECT count(pg_notify(split_part(m, ' ', 1), substr(m, strpos(m, ' ') + 1) || ' ' || u.now)) \
