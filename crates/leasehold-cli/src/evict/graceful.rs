@@ -1,4 +1,4 @@
-//! `leasehold evict --graceful`: ask the holders to release, and wait until they have.
+//! `leasehold evict --graceful`: asks the holders to release, and waits until they have.
 
 use std::time::Duration;
 
@@ -12,11 +12,12 @@ use crate::exit::{self, Failure};
 use crate::output::{self, clean};
 use crate::view::PartyJson;
 
-/// How often a holder is asked again: a request may be lost with a connection.
+/// How often the request is repeated: it may be lost with a connection.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Asks each, and waits until none of them holds the lock. A holder that hears of it loses the lock at its deadline at the latest; one that holds it longer
-/// than that has not heard, or did not understand.
+/// Sends each holder a release request, and waits until none of them holds the lock. A holder that
+/// receives the request loses the lock at its deadline at the latest. One that holds it longer did
+/// not receive the request, or did not understand it.
 pub(super) async fn evict(
     locks: &Locks,
     name: &LockName,
@@ -28,7 +29,7 @@ pub(super) async fn evict(
     let clock = locks.clock();
     let began = clock.now();
     let mut waits = Vec::new();
-    // Waiters hold nothing: there is nothing to wait for.
+    // Waiters hold nothing, so they are evicted without a wait.
     for party in chosen.iter().filter(|party| party.token.is_none()) {
         locks.evict_because(name, party.claim, reason).await.map_err(|error| Failure::from(error).at(url))?;
     }
@@ -40,7 +41,7 @@ pub(super) async fn evict(
             remaining.push(holder);
         }
     }
-    // A lease that was renewed just before lasts for a TTL, which `left` may be a little short of.
+    // A lease that was just renewed lasts for a TTL; `left` may be slightly less.
     let longest = waits.into_iter().max().unwrap_or_default();
     let bound = began.after(longest + longest / 2 + Duration::from_secs(5));
     if !remaining.is_empty() {
