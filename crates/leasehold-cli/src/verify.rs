@@ -16,8 +16,8 @@ const PROGRAM: &str = "leasehold-verify";
 
 /// Test an engine's guarantees under faults, and draw the history
 ///
-/// Starts the program `leasehold-verify`, from this program's folder or from PATH. `leasehold
-/// verify --help` prints its help.
+/// Starts the program `leasehold-verify`, from this program's folder or from PATH.
+/// `leasehold verify --help` prints its help.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct VerifyArgs {

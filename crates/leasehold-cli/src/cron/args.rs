@@ -193,8 +193,8 @@ pub(crate) struct StatusArgs {
     /// live
     #[arg(long)]
     pub(crate) check: bool,
-    /// With --check: how many hosts must run `leasehold cron` on this engine; 0 if only `run
-    /// --once-per` uses it
+    /// With --check: how many hosts must run `leasehold cron` on this engine; 0 if only
+    /// `run --once-per` uses it
     #[arg(long, value_name = "N", default_value_t = 1, requires = "check")]
     pub(crate) min_hosts: usize,
     #[command(flatten)]

@@ -1,7 +1,8 @@
 //! `leasehold run`: runs a command under a lock.
 //!
 //! ```text
-//! plan (validated options) -> acquire (wait, show, leave the queue) -> child + warden -> supervise -> release
+//! plan (validated options) -> acquire (wait, show, leave the queue)
+//!     -> child + warden -> supervise -> release
 //! ```
 //! `lost` computes when a command whose lock is in danger gets TERM and KILL. `supervise` sends
 //! them while we run. `watch` - another process, the warden - sends them if we are killed or

@@ -2,8 +2,9 @@
 //! environment alone.
 //!
 //! ```text
-//! does the engine list an enclosing run as a holder?  no  -> claim with a fresh owner, and wait in the queue
-//!                                                     yes -> claim with that run's owner; then ask again while holding that claim
+//! does the engine list an enclosing run as a holder?
+//!     no  -> claim with a fresh owner, and wait in the queue
+//!     yes -> claim with that run's owner; then ask again while holding that claim
 //! ```
 //! The second question makes this atomic, because the new claim keeps the hold from ending. If the
 //! engine *then* lists the enclosing hold, it was held when we entered, and we are inside it. If
