@@ -1,5 +1,5 @@
 //! `cargo xtask test` installs what the tests need and runs the checks that every change must pass.
-//! `cargo xtask nightly` runs all other tests.
+//! `cargo xtask nightly` runs all tests, including the long ones.
 
 mod gate;
 mod nightly;
