@@ -1,4 +1,4 @@
-//! One task takes and gives back a free lock.
+//! One task acquires and releases a free lock.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn ours(mutex: &Mutex, cycles: u32) -> leasehold::Result<Duration> {
     Ok((now() - start) / cycles)
 }
 
-/// Against tokio's own mutex.
+/// Compared with tokio's own mutex.
 pub(crate) async fn memory(report: &mut Report, scale: u32) -> Done {
     let locks = Locks::open("memory:").await?;
     let mutex = locks.mutex("bench");
@@ -44,7 +44,7 @@ pub(crate) async fn memory(report: &mut Report, scale: u32) -> Done {
     Ok(())
 }
 
-/// Against the raw system calls.
+/// Compared with the raw system calls.
 pub(crate) async fn file(report: &mut Report, scale: u32) -> Done {
     let dir = tempfile::tempdir()?;
     let locks = Locks::open(&format!("file://{}", dir.path().join("locks").display())).await?;

@@ -1,4 +1,4 @@
-//! The floors: what nobody can do with less.
+//! The floors: the minimum of work for each task.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -9,15 +9,17 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The time that benches are measured on.
+/// The clock of the benches.
 pub(crate) fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
-/// The system calls that the file engine's promises need, and nothing else. To take: enter the file alone, see that it is
-/// still the one that others see, and that others see that we live, read who is there, write the new token and holder in one go, leave. To give back: the same
-/// without the looks. Without a durable token and a record of the holder two `flock` calls would do.
+/// The system calls that the file engine's guarantees need, and nothing else. Acquire: lock the
+/// file exclusively; check that it is still the file that others see, and that others see this
+/// process alive; read the holders; write the new token and holder in one call; unlock. Release:
+/// the same without the checks. Without a durable token and a holder's record two `flock` calls
+/// would do.
 pub(crate) struct RawFile(File);
 
 impl RawFile {
@@ -42,8 +44,9 @@ impl RawFile {
         Ok(())
     }
 
-    /// A hand-off while 64 wait: give back, with the next one's grant; and join the queue again. Both read all 64 records;
-    /// the first writes in the order that a crash allows: the place left, the counter, the place taken.
+    /// A hand-off with 64 waiters: release with the next waiter's grant, then join the queue again.
+    /// Both read all 64 records. The first writes in the order that survives a crash: the record
+    /// left, the counter, the record taken.
     pub(crate) fn hand_off(&self) -> io::Result<()> {
         let mut records = [0; 1024 + 64 * 128];
         let mut step = |writes: &[std::ops::Range<usize>], check: bool| -> io::Result<()> {
@@ -63,8 +66,8 @@ impl RawFile {
         step(std::slice::from_ref(&(1024..1152)), true)
     }
 
-    /// The same hand-off with one write to a step and no looks: what it would take if a crash in its middle, a removed file and a
-    /// client that others take for dead were no concern.
+    /// The same hand-off with one write per step and no checks: the cost if there were no crashes
+    /// in its middle, no removed files, and no live clients that seem dead.
     pub(crate) fn careless_hand_off(&self) -> io::Result<()> {
         let mut records = [0; 1024 + 64 * 128];
         for write in [960..1280, 1024..1152] {
@@ -77,7 +80,7 @@ impl RawFile {
         Ok(())
     }
 
-    /// Just a lock, without token, holder or queue: what flock(1) does.
+    /// Only a lock, without token, holder or queue: what flock(1) does.
     pub(crate) fn bare_flock(&self) -> io::Result<()> {
         flock(&self.0, FlockOperation::LockExclusive)?;
         flock(&self.0, FlockOperation::Unlock)?;

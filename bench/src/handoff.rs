@@ -20,7 +20,7 @@ async fn ours(locks: &Locks, turns: u32) -> Result<Duration, Box<dyn std::error:
         tasks.spawn(async move {
             for _ in 0..turns {
                 let guard = mutex.lock().await?;
-                // Everybody else joins the queue meanwhile: each release is a hand-off.
+                // All other tasks join the queue meanwhile: each release is a hand-off.
                 tokio::task::yield_now().await;
                 let _ = guard.release().await?;
             }
@@ -69,7 +69,7 @@ pub(crate) async fn memory(report: &mut Report, scale: u32) -> Done {
     compare(report, &locks, "memory: hand-off among 64 tasks", 500 / scale, 10.0).await
 }
 
-/// In a folder, against the raw system calls.
+/// In a folder, compared with the raw system calls.
 pub(crate) async fn file(report: &mut Report, scale: u32) -> Done {
     let dir = tempfile::tempdir()?;
     let locks = Locks::open(&format!("file://{}", dir.path().join("locks").display())).await?;

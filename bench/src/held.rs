@@ -1,4 +1,4 @@
-//! 100,000 leases held at once: what each takes, and what renewing them all costs.
+//! 100,000 leases held at once: the memory of each, and the cost of renewing them all.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn resident() -> Result<f64, Box<dyn std::error::Error>> {
     Ok(pages * rustix::param::page_size() as f64)
 }
 
-/// With a TTL of 30 s, for the time of two renewals of each.
+/// With a TTL of 30 s, for the time in which each is renewed twice.
 pub(crate) async fn memory(report: &mut Report, scale: u32) -> Done {
     let count = 100_000 / scale;
     let locks = Locks::open("memory:").await?;

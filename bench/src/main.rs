@@ -1,19 +1,23 @@
-//! What leasehold costs, beside a floor that is measured in the same run.
+//! The cost of leasehold, beside a floor that is measured in the same run.
 //!
-//! `cargo run --release -p leasehold-bench` prints a table; `--json` prints the same for programs; `--quick` takes a tenth of
-//! the rounds. Floor and ours are interleaved round by round, and the medians compared, because machines are noisy.
+//! `cargo run --release -p leasehold-bench` prints a table; `--json` prints JSON; `--quick` runs a
+//! tenth of the rounds. Floor and leasehold alternate round by round, and their medians are
+//! compared, because machines are noisy.
 //!
-//! `redis` measures locks in a Redis server that is started for it, instead of those in memory and in files. After it may come
-//! which loads (`one`, `many`, `turns`, `handover`, `held`; all if none), and `--peers`: other people's locks, too.
+//! `redis` measures locks in a Redis server that it starts, instead of those in memory and in
+//! files. The loads to run may follow (`one`, `many`, `turns`, `handover`, `held`; all by default),
+//! and `--peers`, which adds other libraries' locks.
 //!
-//! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `far`, `contended` and `down`.
+//! `redlock` measures locks on a majority of five Redis servers; its loads are `one`, `far`,
+//! `contended` and `down`.
 //!
 //! `zookeeper` measures locks in a ZooKeeper server; its loads are `cycle`, `handoff` and `herd`.
 //!
-//! `sql` measures locks in MariaDB and in PostgreSQL; its loads are `cycle`, `handoff`, `waiters` and `leases`, and `mysql` or
-//! `postgres` among them leaves the other out.
+//! `sql` measures locks in MariaDB and in PostgreSQL; its loads are `cycle`, `handoff`, `waiters`
+//! and `leases`. With `mysql` or `postgres` it measures that database only.
 //!
-//! `cache` counts how often a cache in Redis gives what its database, a MariaDB, does not have any more, for each strategy.
+//! `cache` counts, for each strategy, how often a cache in Redis returns a value that its database,
+//! a MariaDB, has already replaced.
 
 mod cache;
 mod cycle;

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-/// All lines of one run.
+/// All lines of a run.
 pub(crate) struct Report {
     json: bool,
     lines: Vec<Value>,
     missed: Vec<String>,
 }
 
-/// One comparison: what it is, our cost and the floor's, and the ratio that we aim at.
+/// A comparison: its name, leasehold's cost and the floor's, and the target ratio.
 pub(crate) struct Line<'a> {
     pub(crate) what: &'a str,
     pub(crate) floor_is: &'a str,
@@ -20,7 +20,8 @@ pub(crate) struct Line<'a> {
     pub(crate) most: f64,
 }
 
-/// One comparison of rates: ours and the floor's per second, and the share of the floor's that we aim at.
+/// A comparison of rates: leasehold's and the floor's per second, and the target share of the
+/// floor's.
 pub(crate) struct Rates<'a> {
     pub(crate) what: &'a str,
     pub(crate) unit: &'a str,
@@ -30,7 +31,7 @@ pub(crate) struct Rates<'a> {
     pub(crate) least: f64,
 }
 
-/// The middle value.
+/// The median.
 pub(crate) fn median(values: &mut [Duration]) -> Duration {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or_default()
@@ -59,7 +60,7 @@ impl Report {
         }));
     }
 
-    /// Adds a comparison of rates; without an aim if `least` is 0.
+    /// Adds a comparison of rates; without a target if `least` is 0.
     pub(crate) fn rates(&mut self, line: Rates<'_>) {
         let rounds = line.ours.len();
         let middle = |values: &mut [f64]| {
@@ -83,7 +84,7 @@ impl Report {
         }));
     }
 
-    /// Adds a figure with a bound, or with none if it is infinite.
+    /// Adds a figure with a bound; without one if it is infinite.
     pub(crate) fn figure(&mut self, what: &str, value: f64, unit: &str, most: f64) {
         let aim = most.is_finite().then_some(most);
         let told = aim.map_or_else(|| "for comparison".to_owned(), |most| format!("aim: at most {most}"));
@@ -92,7 +93,7 @@ impl Report {
         self.lines.push(json!({ "what": what, "value": value, "unit": unit, "aim": aim }));
     }
 
-    /// Adds a line to what programs read.
+    /// Adds a line to the JSON output.
     pub(crate) fn add(&mut self, line: Value) {
         self.lines.push(line);
     }
@@ -110,7 +111,7 @@ impl Report {
         }
     }
 
-    /// Ends the run: exit 1 if an aim was missed.
+    /// Ends the run: exit code 1 if a target was missed.
     #[allow(clippy::print_stdout, reason = "a bench prints")]
     pub(crate) fn finish(self) -> Result<(), Box<dyn std::error::Error>> {
         if self.json {

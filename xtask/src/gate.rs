@@ -1,4 +1,4 @@
-//! `cargo xtask test`: what must hold before a change lands.
+//! `cargo xtask test`: the checks that every change must pass.
 
 use std::path::Path;
 use std::thread;
@@ -39,7 +39,7 @@ pub(crate) fn build(root: &Path) -> Result<Vec<Part>, Box<dyn std::error::Error>
     programs::build(root, &["--workspace"], Lint::Yes)
 }
 
-/// What can be said without running a test.
+/// The checks that run no test.
 pub(crate) fn check(root: &Path) -> Done {
     cargo(&["fmt", "--all", "--check"])?;
     rules::no_time_in_assertions(root)?;

@@ -1,4 +1,5 @@
-//! `cargo xtask test`: installs what the tests need, then runs what must hold before a change lands. `cargo xtask nightly` runs the rest.
+//! `cargo xtask test` installs what the tests need and runs the checks that every change must pass.
+//! `cargo xtask nightly` runs all tests, including the long ones.
 
 mod gate;
 mod links;
@@ -80,7 +81,8 @@ fn cargo(arguments: &[&str]) -> Done {
     run(cargo_command().args(arguments))
 }
 
-/// Cargo as a person calls it. What `cargo run` told this program of itself would have build scripts, and all that depends on them, run again.
+/// Cargo with the environment of a user's shell. Variables that `cargo run` set for this program
+/// would make build scripts, and everything that depends on them, run again.
 fn cargo_command() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     let own = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_NAME", "CARGO_CRATE_NAME", "LD_LIBRARY_PATH"];

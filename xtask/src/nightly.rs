@@ -1,5 +1,5 @@
-//! `cargo xtask nightly`: everything, in named parts of at most two hours each. A part that passed on this version of the code is not run
-//! again, so that a run that was ended goes on where it stopped.
+//! `cargo xtask nightly`: everything, in named parts of at most two hours each. A part that passed
+//! on this version of the code does not run again, so an interrupted run can be resumed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +11,14 @@ use crate::programs::{self, Lint};
 use crate::stage::{self, Stage, Tier, verdict};
 use crate::{Done, cargo, repeat, say, setup, versions};
 
-/// The features under which tests are compiled that take long.
+/// The features that compile the long tests.
 const LONG: &str = "leasehold/nightly,leasehold-cli/nightly,leasehold-conformance/nightly,leasehold-testbed/nightly,leasehold-verify/nightly";
 
-/// Each engine and module of the library must build and lint alone, and the library without any.
+/// Each engine and module of the library must build and pass the lints alone, and the library must
+/// without any.
 const FEATURES: [&str; 9] = ["", "memory", "file", "cache", "mysql", "postgres", "redis", "schedule", "zookeeper"];
 
-/// One part: its name, what it proves, and how it runs.
+/// A part: its name, what it proves, and how it runs.
 struct Part {
     name: &'static str,
     proves: &'static str,
@@ -64,7 +65,7 @@ cargo xtask nightly             every part that has not passed on this version o
 cargo xtask nightly NAME …      these parts, whether they have passed or not
 cargo xtask nightly --list      the parts, what each proves, and when it passed";
 
-/// Runs parts, and prints one summary.
+/// Runs parts, and prints a summary.
 pub(crate) fn nightly(root: &Path, arguments: &[String]) -> Done {
     let mut state = State::load(root)?;
     if arguments.iter().any(|word| word == "--list") {
@@ -112,21 +113,22 @@ fn lint(_: &Path) -> Done {
 }
 
 fn features(_: &Path) -> Done {
-    // The examples as one command of the README builds them: without the engines that need a server.
+    // The examples built as a README command builds them: without the engines that need a server.
     cargo(&["test", "--package", "leasehold", "--locked"])?;
-    // A scheme whose feature is off must name the feature.
+    // The error for a scheme whose feature is off must name the feature.
     let memory = ["test", "--package", "leasehold", "--no-default-features", "--features", "memory", "--locked"];
     cargo(&[&memory[..], &["--test", "integration", "open"]].concat())
 }
 
-/// The examples are run on real servers, too, so they need every engine: another part may have built them without.
+/// The examples run on real servers, too. They need every engine, and another part may have built
+/// them without.
 fn servers(root: &Path) -> Done {
     const ALL: &str = "cache,mysql,postgres,redis,schedule,zookeeper";
     cargo(&["build", "--locked", "--package", "leasehold", "--features", ALL, "--examples"])?;
     tests(root, &["leasehold-conformance"])
 }
 
-/// All tests of some packages, the long ones too.
+/// All tests of some packages, including the long ones.
 fn tests(root: &Path, packages: &[&str]) -> Done {
     let chosen: Vec<&str> = packages.iter().flat_map(|package| ["--package", package]).collect();
     let long: Vec<&str> =
@@ -142,7 +144,7 @@ fn soak(_: &Path) -> Done {
     cargo(&[&soak[..], &["--", "--histories", "10"]].concat())
 }
 
-/// Which parts passed, on which version of the code.
+/// Which parts passed on which version of the code.
 #[derive(Default)]
 struct State {
     version: String,

@@ -1,4 +1,4 @@
-//! Builds the test programs, and splits each into parts that run on their own.
+//! Builds the test programs and splits each into parts that run independently.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use crate::{Done, cargo_command, say};
 
-/// Warnings are errors. This is how `cargo clippy -- --deny warnings` hands its arguments to the compiler that lints.
+/// Makes warnings errors, in the form in which `cargo clippy -- --deny warnings` passes its
+/// arguments to the linting compiler.
 const DENY: &str = "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__";
 
 /// Whether the workspace is linted while it is built.
@@ -18,7 +19,8 @@ pub(crate) enum Lint {
 }
 
 impl Lint {
-    /// Has clippy compile our own crates: one pass lints and builds, and the dependencies are compiled once.
+    /// Makes clippy compile our own crates: one pass lints and builds, and the dependencies are
+    /// compiled once.
     pub(crate) fn apply(self, cargo: &mut Command) {
         if self == Self::Yes {
             cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", DENY);
@@ -26,7 +28,7 @@ impl Lint {
     }
 }
 
-/// One test program.
+/// A test program.
 #[derive(Debug)]
 struct Program {
     package: String,
@@ -36,18 +38,18 @@ struct Program {
     folder: PathBuf,
 }
 
-/// Some tests of one program, run in one process: those of a module share their servers.
+/// Some tests of one program, run in one process: the tests of a module share their servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
-    /// `leasehold-conformance suite redis`.
+    /// For example `leasehold-conformance suite redis`.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
     pub(crate) folder: PathBuf,
-    /// Exactly these tests; all if there are none.
+    /// Exactly these tests; all if empty.
     pub(crate) tests: Vec<String>,
 }
 
-/// Builds the test programs, and splits them into parts.
+/// Builds the test programs and splits them into parts.
 pub(crate) fn build(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
     let mut parts = Vec::new();
     for program in compile(root, arguments, lint)? {
@@ -87,7 +89,7 @@ fn compile(root: &Path, arguments: &[&str], lint: Lint) -> Result<Vec<Program>, 
     if status.success() { Ok(programs) } else { Err(format!("cargo test --no-run: {status}").into()) }
 }
 
-/// A part for each module at the top of a program of integration tests; unit tests stay together.
+/// One part per top-level module of an integration test program; unit tests stay together.
 fn split(program: &Program) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
     let Program { package, target, executable, folder, .. } = program;
     let part = |name, tests| Part { name, executable: executable.clone(), folder: folder.clone(), tests };
@@ -107,7 +109,7 @@ fn split(program: &Program) -> Result<Vec<Part>, Box<dyn std::error::Error>> {
     Ok(modules.into_iter().map(|(module, tests)| part(name(&module), tests)).collect())
 }
 
-/// Document tests, with the crates as they were built above.
+/// Runs the document tests, with the crates as built above.
 pub(crate) fn document_tests(arguments: &[&str], lint: Lint) -> Done {
     let mut cargo = cargo_command();
     cargo.args(["test", "--locked", "--doc"]).args(arguments);

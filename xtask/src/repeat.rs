@@ -1,5 +1,5 @@
-//! `cargo xtask repeat`: every part of the gate many times, with a busy loop on each core beside it. What it found so far is kept, so that a
-//! later run goes on.
+//! `cargo xtask repeat`: runs every part of the gate many times, with a busy loop on each core. The
+//! results are stored, so a later run can continue.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,15 +15,15 @@ use crate::programs::Part;
 use crate::stage::{Failure, Stage, Tier, verdict};
 use crate::{Done, gate, say, setup};
 
-/// Runs and failures of each part, on one version of the code.
+/// The runs and failures of each part, on one version of the code.
 #[derive(Default)]
 struct Tally {
-    /// The code they are of: another version begins again.
+    /// The version of the code; for another version the tally starts at zero.
     of: String,
     parts: BTreeMap<String, (u32, u32)>,
 }
 
-/// Runs the parts with one of `words` in their names, until each has run `times` times.
+/// Runs the parts with one of `words` in their names until each has run `times` times.
 pub(crate) fn repeat(root: &Path, times: u32, words: &[String]) -> Done {
     setup::gate()?;
     let named = |part: &Part| words.is_empty() || words.iter().any(|word| part.name.contains(word));
@@ -114,7 +114,7 @@ fn path(root: &Path) -> std::path::PathBuf {
     root.join("target/repeat.json")
 }
 
-/// The code that the tests are of: its commit, and what was changed since.
+/// Identifies the tested code: the commit, and the changes since.
 pub(crate) fn version(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
     let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(root).output();
     let tree = git(&["rev-parse", "HEAD:crates"])?;

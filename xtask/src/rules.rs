@@ -1,18 +1,19 @@
-//! The rule about time: no test asserts how long something took. What must be cheap is counted; `CONTRIBUTING.md` says how.
+//! The rule about time: no test asserts how long something took. Tests count operations instead;
+//! see `CONTRIBUTING.md`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Done;
 
-/// Where tests are: whole folders of them, and modules beside the code.
+/// All sources with tests: test folders, and modules beside the code.
 fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut all = Vec::new();
     let mut folders = vec![root.join("crates")];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
-            // No clock runs in `logic`: its tests make up their moments.
+            // No clock runs in `logic`: its tests use artificial instants.
             if path.is_dir() && !path.ends_with("src/logic") {
                 folders.push(path);
             } else if path.extension().is_some_and(|ending| ending == "rs") {
@@ -24,7 +25,7 @@ fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Fails with every assertion that something took no longer than a bound.
+/// Fails if any assertion bounds how long something took; lists them all.
 pub(crate) fn no_time_in_assertions(root: &Path) -> Done {
     let mut found = Vec::new();
     for path in sources(root)? {
@@ -42,14 +43,14 @@ pub(crate) fn no_time_in_assertions(root: &Path) -> Done {
     Err(format!("{rule}\n{}", found.join("\n")).into())
 }
 
-/// In virtual time every duration is exact: its tests may well say how long something takes.
+/// In virtual time every duration is exact, so these tests may assert durations.
 fn is_virtual(path: &Path, text: &str) -> bool {
     let folders = ["simulation", "scripted"];
     path.components().any(|part| folders.iter().any(|folder| part.as_os_str() == *folder))
         || text.contains("start_paused")
 }
 
-/// The assertions about elapsed time, and what is watched for a time: their lines, and what they say.
+/// The assertions about elapsed time, and the polls with a time limit: their line numbers and text.
 fn timed(text: &str) -> Vec<(usize, String)> {
     let bound = bound_to_elapsed(text);
     let mut found = Vec::new();
@@ -69,8 +70,8 @@ fn timed(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Whether a lower bound has something taken off it, by a guess at how exact clocks are: then it is no bound. `before` is the text before the
-/// assertion, in which its names are bound.
+/// Whether a lower bound is reduced by a guess at the clocks' precision: then it proves nothing.
+/// `before` is the text before the assertion, which binds its names.
 fn is_shortened(before: &str, condition: &str) -> bool {
     let here = before.rfind("\nasync fn ").or_else(|| before.rfind("\nfn ")).map_or(before, |at| &before[at..]);
     let bound = here.match_indices("let ").filter_map(|(at, _)| here[at + 4..].split(';').next()?.split_once('='));
@@ -78,7 +79,8 @@ fn is_shortened(before: &str, condition: &str) -> bool {
         || bound.filter(|(_, value)| value.contains(" - ")).any(|(name, _)| has_word(condition, name.trim()))
 }
 
-/// What is watched for a time: `if x.elapsed() > … { Ok(…) } else { Err(…) }`, with an assertion that holds only as long as the machine is fast.
+/// Time-limited checks, `if x.elapsed() > … { Ok(…) } else { Err(…) }`: their assertion holds only
+/// on a fast machine.
 fn watched(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("if ") {
@@ -92,7 +94,7 @@ fn watched(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// The names that `let NAME = ….elapsed()…;` binds, and where.
+/// The names bound by `let NAME = ….elapsed()…;`, and their positions.
 fn bound_to_elapsed(text: &str) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     for (at, _) in text.match_indices("let ") {
@@ -107,7 +109,7 @@ fn bound_to_elapsed(text: &str) -> Vec<(usize, String)> {
     names
 }
 
-/// What stands between the parentheses of `assert…!(…)`.
+/// The text between the parentheses of `assert…!(…)`.
 fn body_of_macro(text: &str) -> Option<&str> {
     let open = text.find('(')?;
     let name = text[..open].strip_suffix('!')?;
@@ -126,7 +128,7 @@ fn body_of_macro(text: &str) -> Option<&str> {
     None
 }
 
-/// An assertion without its message: what it prints may well be a time.
+/// An assertion without its message, which may print a time.
 fn condition(body: &str) -> &str {
     body.split('"').next().unwrap_or(body)
 }
@@ -156,7 +158,7 @@ mod tests {
         let shortened = "let least = TTL - Duration::from_millis(50);\nassert!(start.elapsed() >= least, \"{:?}\", x);";
         assert_eq!(timed(shortened).len(), 1);
         assert_eq!(timed("assert!(start.elapsed() >= TTL - SLACK);").len(), 1);
-        // A bound of another test.
+        // A bound in another test.
         let other = "async fn a() {\n let least = x - y;\n}\nasync fn b() {\n assert!(start.elapsed() >= least);\n}";
         assert_eq!(timed(other), []);
     }
@@ -169,7 +171,7 @@ mod tests {
             "let took = start.elapsed();\nprintln!(\"{took:?}\");",
             "if start.elapsed() > LIMIT { return; }",
             "assert!(start.elapsed() >= delay * 2, \"not before\");",
-            // Exactly so much: that can only be a clock that the test moves.
+            // An exact duration can only come from a clock that the test controls.
             "assert_eq!(start.elapsed(), TIMEOUT / 3);",
         ] {
             assert_eq!(timed(text), [], "{text}");

@@ -1,4 +1,4 @@
-//! Where the servers of the tests keep what they have.
+//! The data folder of the test servers.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,37 +7,38 @@ use std::process::Command;
 
 use crate::say;
 
-/// Where there is a file system in memory.
+/// The file system in memory.
 const IN_MEMORY: &str = "/dev/shm";
 
-/// So much room all servers of a run need at the most, in KiB, with some to spare.
+/// The space that all servers of a run need at most, in KiB, with a reserve.
 const ROOM: u64 = 6 * 1024 * 1024;
 
-/// Where the servers keep their data: in memory if there is room. Dozens of servers that wait for one disk at the same time wait
-/// for seconds, which is not what their tests are about; and what a killed process has written is kept in either.
+/// The servers' data folder: in memory if there is space. Dozens of servers that wait for one disk
+/// at the same time wait for seconds, and their tests do not test disks. Data that a killed process
+/// wrote survives in both.
 pub(crate) struct Scratch {
-    /// None: where temporary folders are anyway.
+    /// `None`: the default temporary folder.
     folder: Option<PathBuf>,
 }
 
 impl Scratch {
     pub(crate) fn new() -> Self {
         let folder = Path::new(IN_MEMORY).join(format!("leasehold-tests-{}", std::process::id()));
-        // Some servers are run by other users.
+        // Some servers run as other users.
         let made =
             || fs::create_dir(&folder).and_then(|()| fs::set_permissions(&folder, Permissions::from_mode(0o1777)));
         let fits = room(Path::new(IN_MEMORY)).is_some_and(|room| room >= ROOM);
         Self { folder: (std::env::var_os("TMPDIR").is_none() && fits && made().is_ok()).then_some(folder) }
     }
 
-    /// Has a program, and all that it starts, keep its temporary folders there.
+    /// Makes a program, and all its children, create their temporary folders there.
     pub(crate) fn lend(&self, command: &mut Command) {
         if let Some(folder) = &self.folder {
             command.env("TMPDIR", folder);
         }
     }
 
-    /// Says where that is.
+    /// Describes the location.
     pub(crate) fn words(&self) -> String {
         match &self.folder {
             Some(folder) => format!("in memory ({})", folder.display()),
@@ -56,8 +57,8 @@ impl Drop for Scratch {
     }
 }
 
-/// Removes what killed processes have left there of a clock that was moved for them: a file by their number, with which the next process of that
-/// number could not have such a clock.
+/// Removes the files that killed processes with a moved clock left there. Such a file is named
+/// after its process id, and the next process with that id could not move its clock.
 pub(crate) fn clear_clocks() {
     let Ok(entries) = fs::read_dir(IN_MEMORY) else { return };
     for entry in entries.flatten() {
@@ -65,13 +66,13 @@ pub(crate) fn clear_clocks() {
         let name = name.to_string_lossy();
         let pid = name.strip_prefix("faketime_shm_").or_else(|| name.strip_prefix("sem.faketime_sem_"));
         if pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()) {
-            // Another program's end may have removed it first, and it may be somebody else's.
+            // Another program may have removed it first, or another user may own it.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// How much can be written there, in KiB: no more than there is memory for.
+/// The space for data there, in KiB: limited by the available memory.
 fn room(folder: &Path) -> Option<u64> {
     let df = Command::new("df").args(["--output=avail", "--block-size=1K"]).arg(folder).output().ok()?;
     let free = String::from_utf8_lossy(&df.stdout).lines().nth(1)?.trim().parse::<u64>().ok()?;

@@ -1,11 +1,11 @@
-//! What the tests run, and the Debian package that brings each of it.
+//! The programs that the tests need, and the Debian package of each.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::{Done, run};
 
-/// A program somewhere in `PATH`, or a file by its full path; and its package.
+/// A program in `PATH`, or a file by its full path; and its package.
 type Need = (&'static str, &'static str);
 
 /// What the gate needs.
@@ -23,7 +23,7 @@ const GATE: [Need; 11] = [
     ("pgbouncer", "pgbouncer"),
 ];
 
-/// What the nightly parts need beside that.
+/// What the nightly parts need in addition.
 const NIGHTLY: [Need; 2] = [("/usr/lib/galera/libgalera_smm.so", "galera-4"), ("rsync", "rsync")];
 
 /// Installs what the gate needs and the machine lacks.
@@ -66,6 +66,6 @@ fn is_there(program: &str) -> bool {
 fn apt(arguments: &[&str]) -> Done {
     let mut apt = Command::new("apt-get");
     apt.args(["-o", "DPkg::Lock::Timeout=300", "-q"]).args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
-    // The tests start servers on ports of their own; the packages must not start theirs.
+    // The tests start servers on their own ports; the packages must not start theirs.
     run(apt.env("RUNLEVEL", "1"))
 }

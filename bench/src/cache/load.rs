@@ -1,4 +1,4 @@
-//! Readers and writers, and what the readers were given.
+//! Readers and writers, and the staleness of the values read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use tokio::task::JoinSet;
 use super::source::{KEYS, Table, key, random};
 use crate::redis::Oops;
 
-/// Readers of each client.
+/// Readers per client.
 const READERS: usize = 16;
-/// The most that a writer pauses between two writes.
+/// The longest pause of a writer between two writes.
 const PAUSE: Duration = Duration::from_millis(40);
 
-/// What was counted.
+/// The counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) reads: u64,
@@ -72,7 +72,7 @@ impl Board {
     }
 }
 
-/// Reads and writes for so long.
+/// Reads and writes for this long.
 pub(crate) async fn run_load(
     table: &Arc<Table>,
     clients: [Arc<dyn Strategy>; 2],

@@ -1,10 +1,12 @@
-//! How often a cache is out of step with its database, for each strategy.
+//! How often a cache disagrees with its database, for each strategy.
 //!
-//! Eight keys, each with one writer that counts up and pauses; 32 readers of two clients read keys at random, as fast as they can. The database
-//! is a MariaDB, the cache a Redis; after the row was read, a load takes up to 4 ms more, as the work around a query does. A read is stale if it gives a
-//! lower number than one whose write had **returned** before the read began.
+//! Eight keys, each with one writer that counts up and pauses; 32 readers of two clients read
+//! random keys as fast as they can. The database is a MariaDB, the cache a Redis. After the row was
+//! read, a load takes up to 4 ms more, like the work around a query. A read is stale if it returns
+//! a lower number than one whose write had **returned** before the read began.
 //!
-//! Locks are not lost here, nobody dies, and nothing is evicted: what the strategies make of that is shown by the tests.
+//! No lock is lost here, no process dies, and nothing is evicted: the tests cover how the
+//! strategies handle that.
 
 mod load;
 mod source;
@@ -26,15 +28,15 @@ use crate::report::Report;
 use load::{Outcome, run_load};
 use source::Table;
 
-/// How long values live if nobody deletes them.
+/// The TTL of values that are not deleted.
 const TTL: Duration = Duration::from_secs(1);
-/// After how long the second delete comes.
+/// The delay of the second delete.
 const DELAY: Duration = Duration::from_millis(50);
-/// How long each strategy is watched.
+/// How long each strategy is measured.
 const WATCHED: Duration = Duration::from_secs(10);
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The strategies, in the order of the table; ours after the textbook's, and what is aimed at.
+/// The strategies in the order of the table, the textbook's before ours, and their targets.
 const NAMES: [(&str, f64); 8] = [
     ("ttl-only", f64::INFINITY),
     ("delete-first", f64::INFINITY),
@@ -46,9 +48,9 @@ const NAMES: [(&str, f64); 8] = [
     ("leasehold, strong, write through", 0.0),
 ];
 
-/// One client's view of a strategy.
+/// One client's instance of a strategy.
 async fn open(name: &str, url: &str) -> Result<Arc<dyn Strategy>, Oops> {
-    // Each strategy begins with nothing in the cache.
+    // Each strategy starts with an empty cache.
     let url = format!("{url}?prefix=bench-{}:", name.replace([' ', ','], "-"));
     let aside = Aside::new(&Store::open(&url, TIMEOUT).await?, TTL);
     let cache = async |mode| {

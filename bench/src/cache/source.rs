@@ -1,4 +1,4 @@
-//! The database: a row for each key, whose value counts its writes.
+//! The database: a row per key, whose value counts its writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use crate::redis::Oops;
 
 /// How many keys there are.
 pub(crate) const KEYS: usize = 8;
-/// The most that a load takes after it has read the row.
+/// The longest additional time of a load after it has read the row.
 const SLOW: Duration = Duration::from_millis(4);
 
 /// A table, and how often it was read.

@@ -1,4 +1,4 @@
-//! Locks that nobody else wants are taken and given back.
+//! Tasks acquire and release uncontended locks.
 
 use std::time::Duration;
 

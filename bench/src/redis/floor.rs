@@ -1,4 +1,4 @@
-//! The floor: bare commands, sent by the client library and with the settings that the engine uses.
+//! The floor: bare commands, sent by the same client library with the engine's settings.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::floor::now;
 /// Deletes the key if it is still ours.
 const COMPARE_AND_DELETE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0";
-/// Makes keys last longer if they are still ours.
+/// Extends the TTL of the keys that are still ours.
 const COMPARE_AND_PROLONG: &str = "for i, key in ipairs(KEYS) do if redis.call('GET', key) == ARGV[1] then \
                                    redis.call('PEXPIRE', key, ARGV[2]) end end return 1";
-/// How many leases a renewal names at most.
+/// How many leases one renewal may name.
 const CHUNK: usize = 128;
 
-/// A connection like the engine's. What the server sends by itself comes out of the other end.
+/// A connection like the engine's. The other end receives the server's push messages.
 async fn connect(url: &str) -> RedisResult<(MultiplexedConnection, UnboundedReceiver<PushInfo>)> {
     let settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
     let tcp = TcpSettings::default().set_nodelay(true);
@@ -56,13 +56,13 @@ impl Floor {
         Ok(Self { connection, delete, prolong, nothing })
     }
 
-    /// Takes and gives back.
+    /// Acquires and releases.
     pub(crate) async fn cycle(&mut self, key: &str) -> Result<(), Oops> {
         let (taken, deleted) = (self.take(key).await?, self.give(key).await?);
         if taken && deleted { Ok(()) } else { Err("the floor's lock was held".into()) }
     }
 
-    /// Whether it was free.
+    /// Returns whether the lock was free.
     pub(crate) async fn take(&mut self, key: &str) -> RedisResult<bool> {
         let mut set = cmd("SET");
         set.arg(key).arg("me").arg("NX").arg("PX").arg(30_000);
@@ -70,7 +70,7 @@ impl Floor {
         Ok(taken.is_some())
     }
 
-    /// Whether it was ours.
+    /// Returns whether the lock was ours.
     pub(crate) async fn give(&mut self, key: &str) -> RedisResult<bool> {
         let mut delete = cmd("EVALSHA");
         delete.arg(&self.delete).arg(1).arg(key).arg("me");
@@ -89,7 +89,7 @@ impl Floor {
         Ok(())
     }
 
-    /// Makes `count` plain keys and renews each once, in chunks.
+    /// Creates `count` plain keys and renews each once, in chunks.
     pub(crate) async fn make(&mut self, count: usize) -> RedisResult<()> {
         for first in (0..count).step_by(CHUNK) {
             let mut pipe = redis::pipe();
@@ -122,7 +122,7 @@ impl Floor {
     }
 }
 
-/// One of two who throw a message to and fro, each with a connection and a channel of its own.
+/// One of two players that send a message back and forth, each with its own connection and channel.
 pub(crate) struct Player {
     connection: MultiplexedConnection,
     inbox: UnboundedReceiver<PushInfo>,
@@ -154,7 +154,7 @@ impl Player {
     }
 }
 
-/// From the call that sends a message to its being heard over the other's connection.
+/// The time from sending a message until the other player's connection receives it.
 pub(crate) async fn message([one, two]: &mut [Player; 2]) -> Result<Duration, Oops> {
     let start = now();
     let heard = async {
@@ -165,7 +165,8 @@ pub(crate) async fn message([one, two]: &mut [Player; 2]) -> Result<Duration, Oo
     Ok(heard.saturating_sub(start))
 }
 
-/// `rounds` times to the other and back: two messages through the server each. Returns rounds per second.
+/// `rounds` times to the other player and back: two messages through the server each. Returns
+/// rounds per second.
 pub(crate) async fn ping_pong([one, two]: &mut [Player; 2], rounds: u32) -> Result<f64, Oops> {
     let start = now();
     let serves = async {

@@ -1,4 +1,4 @@
-//! Locks that others wait for.
+//! Contended locks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,19 +14,19 @@ use super::{Oops, ROUNDS, TTL, middle, open};
 use crate::floor::now;
 use crate::report::{Line, Rates, Report};
 
-/// Who was served how often.
+/// How often each task was served.
 struct Tally {
     /// How many turns are still to be counted.
     left: u32,
     served: Vec<u32>,
     /// When the last counted turn was granted.
     end: Duration,
-    /// All grants, the uncounted ones at the end included.
+    /// All grants, including the uncounted ones at the end.
     grants: u32,
 }
 
 impl Tally {
-    /// Counts a turn; says whether there are more.
+    /// Counts a turn; returns whether there are more.
     fn count(&mut self, index: usize) -> bool {
         self.grants += 1;
         if self.left > 0 {
@@ -38,17 +38,17 @@ impl Tally {
     }
 }
 
-/// What one round of turns came to.
+/// The results of one round of turns.
 struct Turns {
     per_second: f64,
     scripts: f64,
-    /// How long the server was in the scripts of one.
+    /// The server's time in the scripts of one turn.
     server: Duration,
     most: u32,
     least: u32,
 }
 
-/// Waits until `count` stand in the lock's queue.
+/// Waits until `count` waiters are in the lock's queue.
 async fn queued(locks: &Locks, name: &str, count: usize) -> Result<(), Oops> {
     let end = now() + Duration::from_secs(30);
     while locks.inspect(name).await?.waiters.len() < count {
@@ -60,7 +60,8 @@ async fn queued(locks: &Locks, name: &str, count: usize) -> Result<(), Oops> {
     Ok(())
 }
 
-/// `waiters` tasks, spread over `clients`, want one lock again and again, `turns` times each on average.
+/// `waiters` tasks, spread over `clients`, repeatedly acquire one lock, `turns` times each on
+/// average.
 async fn take_turns(bench: &mut Bench, clients: &[Locks], waiters: usize, turns: u32) -> Result<Turns, Oops> {
     const NAME: &str = "turns";
     let left = turns * waiters as u32;
@@ -88,7 +89,8 @@ async fn take_turns(bench: &mut Bench, clients: &[Locks], waiters: usize, turns:
     while let Some(done) = tasks.join_next().await {
         done??;
     }
-    // The first release is nobody's turn; and all had joined the queue once before we began to count.
+    // The first release is not part of a turn, and all tasks had joined the queue once before the
+    // count began.
     let calls = bench.calls().await?.since(&before);
     let scripts = calls.scripts() as f64 - 1.0 + waiters as f64;
     let tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,7 +103,8 @@ async fn take_turns(bench: &mut Bench, clients: &[Locks], waiters: usize, turns:
     })
 }
 
-/// 64 tasks take turns on one lock, against two who throw a message to and fro; and the same with 8 and 512.
+/// 64 tasks take turns on one lock, compared with two players that send a message back and forth;
+/// and the same with 8 and 512 tasks.
 pub(crate) async fn turns(
     report: &mut Report,
     bench: &mut Bench,
@@ -114,7 +117,7 @@ pub(crate) async fn turns(
     for _ in 0..8 {
         eight.push(open(bench).await?);
     }
-    // With fewer turns one more or less would be more than the aim allows.
+    // With fewer turns, one more or less would exceed the target's tolerance.
     let (rounds, turns) = (6_000 / bench.scale, (300 / bench.scale).max(60));
     let (mut ours, mut spread, mut floor) = (Vec::new(), Vec::new(), Vec::new());
     let (mut scripts, mut server, mut ratio) = (Vec::new(), Vec::new(), Vec::new());
@@ -149,11 +152,12 @@ pub(crate) async fn turns(
     Ok(())
 }
 
-/// One to join the queue and one to give back; a renewal now and then is no part of a hand-off.
+/// One script to join the queue and one to release; an occasional renewal is not part of a
+/// hand-off.
 const MOST_SCRIPTS: f64 = 2.005;
 
-/// From the call that gives a lock back to its having been taken by one who waits over another connection, and in another thread
-/// if `thread` is one.
+/// The time from the call that releases a lock until a waiter on another connection has acquired
+/// it. The waiter runs on `thread`, which may be another thread.
 async fn handed_over(holder: &Locks, waiter: &Locks, thread: &Handle) -> Result<Duration, Oops> {
     const NAME: &str = "handover";
     let guard = holder.mutex(NAME).lock().await?;
@@ -170,7 +174,7 @@ async fn handed_over(holder: &Locks, waiter: &Locks, thread: &Handle) -> Result<
     Ok(waiting.await??.saturating_sub(start))
 }
 
-/// The median of `count` of what `call` measures.
+/// The median of `count` measurements.
 async fn median_of(count: u32, mut call: impl AsyncFnMut() -> Result<Duration, Oops>) -> Result<Duration, Oops> {
     let mut times = Vec::with_capacity(count as usize);
     for _ in 0..count {
@@ -179,7 +183,7 @@ async fn median_of(count: u32, mut call: impl AsyncFnMut() -> Result<Duration, O
     Ok(middle(&mut times))
 }
 
-/// One holds, one waits, against one round trip.
+/// One holder and one waiter, compared with one round trip.
 pub(crate) async fn handover(
     report: &mut Report,
     bench: &mut Bench,

@@ -1,4 +1,4 @@
-//! 100,000 leases held at once: what renewing them costs the server and us.
+//! 100,000 leases held at once: the cost of their renewals for the server and the client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,10 +15,10 @@ use crate::floor::now;
 use crate::held::cpu;
 use crate::report::Report;
 
-/// How many are taken, or given back, at a time.
+/// How many are acquired, or released, concurrently.
 const AT_ONCE: usize = 64;
 
-/// What the server and this process used of a core meanwhile, in percent, and how many scripts there were.
+/// The CPU use of the server and of this process, in percent of a core, and the number of scripts.
 struct Used {
     server: f64,
     ours: f64,
@@ -84,7 +84,7 @@ async fn give(guards: Vec<Guard>) -> Result<(), Oops> {
     Ok(())
 }
 
-/// What the server needs to renew a bare key in chunks of 128, in microseconds.
+/// The server's time to renew a bare key in chunks of 128, in microseconds.
 async fn bare_renewal(bench: &mut Bench, count: u32) -> Result<f64, Oops> {
     let mut floor = Floor::open(&bench.url()).await?;
     floor.make(count as usize).await?;
@@ -95,9 +95,9 @@ async fn bare_renewal(bench: &mut Bench, count: u32) -> Result<f64, Oops> {
     Ok(used.as_secs_f64() * 1e6 / f64::from(count))
 }
 
-/// With a TTL of 30 s. The first renewal of each lease, which puts it into a bundle, is shown by itself; the aim is for what comes
-/// after, over four renewals of each lease, at one of which it is also looked at by itself. What an idle server and an idle client use
-/// is taken off.
+/// With a TTL of 30 s. The first renewal of each lease, which adds it to a group, is a separate
+/// figure. The target is for the time after that, over four renewals of each lease, one of which
+/// also inspects it individually. The CPU use of an idle server and an idle client is subtracted.
 pub(crate) async fn renewed(report: &mut Report, bench: &mut Bench) -> Result<(), Oops> {
     let count = 100_000 / bench.scale;
     let floor = bare_renewal(bench, count).await?;

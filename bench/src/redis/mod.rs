@@ -1,4 +1,5 @@
-//! What locks in Redis cost, beside bare commands that the same client library sends to the same server.
+//! The cost of locks in Redis, beside bare commands that the same client library sends to the same
+//! server.
 
 mod cycle;
 pub(crate) mod floor;
@@ -15,20 +16,20 @@ use crate::report::Report;
 use peers::Figures;
 use server::Bench;
 
-/// What any step of the benches may end with.
+/// An error in any step of the benches.
 pub(crate) type Oops = Box<dyn std::error::Error + Send + Sync>;
 
-/// The TTL of everything here.
+/// The TTL of all locks here.
 pub(crate) const TTL: Duration = Duration::from_secs(30);
-/// How often each comparison is made, floor and ours in turn.
+/// How often each comparison runs, floor and leasehold in turn.
 const ROUNDS: u32 = 11;
 
-/// What there is to measure.
+/// The loads.
 pub(crate) const LOADS: [&str; 5] = ["one", "many", "turns", "handover", "held"];
 
-/// Measures the chosen loads, or all, on a server of their own; with `peers`, other people's locks, too.
+/// Runs the chosen loads, or all, on a fresh server; with `peers`, also other libraries' locks.
 pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), Oops> {
-    // They are built before anything is measured.
+    // The peers are built before any measurement.
     let peers = if peers { Some(peers::Peers::build()?) } else { None };
     let mut bench = Bench::start(scale).await?;
     let (mut ours, mut floor) = (Figures::of_locks("leasehold"), Figures::of_floor());
@@ -53,7 +54,7 @@ async fn open(bench: &Bench) -> leasehold::Result<Locks> {
     Locks::builder().ttl(TTL).open(&bench.url()).await
 }
 
-/// The median of what `values` holds; nothing is nothing.
+/// The median of `values`; the default value if there are none.
 pub(crate) fn middle<T: Copy + PartialOrd + Default>(values: &mut [T]) -> T {
     values.sort_unstable_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
     values.get(values.len() / 2).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Other people's locks under the same loads, on the same server, in the same run.
+//! Other libraries' locks under the same loads, on the same server, in the same run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,32 +10,32 @@ use super::Oops;
 use super::server::{Bench, Calls};
 use crate::report::Report;
 
-/// What one way to lock came to; what it cannot do is not there.
+/// The figures of one lock; `None` for what it cannot do.
 pub(crate) struct Figures {
     name: String,
-    /// How it is said that a figure is missing.
+    /// The text for a missing figure.
     missing: &'static str,
-    /// One task takes and gives back: the median.
+    /// One task acquires and releases: the median.
     pub(crate) one: Option<Duration>,
     /// 64 tasks on 64 locks: cycles per second.
     pub(crate) many: Option<f64>,
     /// 64 tasks on one lock: hand-offs per second.
     pub(crate) turns: Option<f64>,
-    /// What is sent for one of them.
+    /// The commands sent for one hand-off.
     pub(crate) sent: Option<f64>,
-    /// The most served over the least served; infinite if somebody was not served at all.
+    /// The most served task over the least served one; infinite if a task was not served at all.
     pub(crate) spread: Option<f64>,
-    /// From given back to taken: the median.
+    /// From release to grant: the median.
     pub(crate) handover: Option<Duration>,
 }
 
 impl Figures {
-    /// Figures of locks: what is missing, they cannot do.
+    /// Figures of a lock: a missing one is something that it cannot do.
     pub(crate) fn of_locks(name: &str) -> Self {
         Self::new(name, "no")
     }
 
-    /// Figures of the floor: what is missing has no meaning there.
+    /// Figures of the floor: a missing one has no meaning there.
     pub(crate) fn of_floor() -> Self {
         Self::new("the floor", "-")
     }
@@ -64,7 +64,7 @@ impl Figures {
 const HEAD: [&str; 7] =
     ["", "take, give back", "64 on 64, /s", "64 on 1, /s", "sent each", "most / least", "given to taken"];
 
-/// Adds the table of all.
+/// Adds the table of all locks.
 pub(crate) fn table(report: &mut Report, all: &[Figures]) {
     let row = |cells: [String; 7]| {
         let [name, rest @ ..] = cells;
@@ -88,17 +88,18 @@ pub(crate) struct Peers {
     pub(crate) rust: PathBuf,
     pub(crate) python: PathBuf,
     script: PathBuf,
-    /// Where the sources of all of them are, and where they are built.
+    /// The folder of all their sources, and the folder in which they are built.
     pub(crate) source: PathBuf,
     pub(crate) target: PathBuf,
 }
 
-/// The peers: how we call them, and what else our program for them is told.
+/// The peers: our name for each, and the argument that selects it in our program.
 const PEERS: [(&str, Option<&str>); 3] =
     [("rslock 0.10.0", Some("rslock")), ("distributed-lock 0.2.0", Some("distributed-lock")), ("redis-py 8.1.0", None)];
 
 impl Peers {
-    /// Builds the Rust ones with cargo, and installs the Python ones in an environment of their own, both in the target folder.
+    /// Builds the Rust peers with cargo, and installs the Python peers in a virtual environment,
+    /// both in the target folder.
     pub(crate) fn build() -> Result<Self, Oops> {
         let (source, target) = places()?;
         let rust = build_rust()?;
@@ -129,7 +130,8 @@ impl Peers {
         Ok(all)
     }
 
-    /// Runs one load in a process of its own: what it said, and what the server was asked meanwhile.
+    /// Runs one load in a separate process; returns its output, and the commands that the server
+    /// received meanwhile.
     async fn load(&self, bench: &mut Bench, rust: Option<&str>, load: &str) -> Result<(Value, Calls), Oops> {
         let mut command = match rust {
             Some(_) => Command::new(&self.rust),
@@ -149,7 +151,7 @@ impl Peers {
     }
 }
 
-/// Where the sources of all of them are, and where they are built.
+/// The folder of all their sources, and the folder in which they are built.
 fn places() -> Result<(PathBuf, PathBuf), Oops> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers");
     let program = std::env::current_exe()?;
@@ -157,7 +159,7 @@ fn places() -> Result<(PathBuf, PathBuf), Oops> {
     Ok((source, target))
 }
 
-/// Builds the Rust ones with cargo, in the target folder.
+/// Builds the Rust peers with cargo, in the target folder.
 pub(crate) fn build_rust() -> Result<PathBuf, Oops> {
     let (source, target) = places()?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -167,7 +169,7 @@ pub(crate) fn build_rust() -> Result<PathBuf, Oops> {
     Ok(target.join("release/leasehold-bench-peers"))
 }
 
-/// Runs a command, with what it prints going to stderr.
+/// Runs a command with its output on stderr.
 pub(crate) fn done(command: &mut Command) -> Result<(), Oops> {
     let status = command.stdout(std::io::stderr()).status().map_err(|error| format!("{command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}").into()) }

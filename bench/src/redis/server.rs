@@ -1,4 +1,4 @@
-//! The server that all benches of a run share, and what it says of itself.
+//! The server that all benches of a run share, and its statistics.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use leasehold_testbed::{Server, redis};
 
 use super::Oops;
 
-/// The commands that clients send to run a script.
+/// The commands with which clients run a script.
 const SCRIPTS: [&str; 4] = ["eval", "evalsha", "eval_ro", "evalsha_ro"];
 
-/// A server, and a connection to ask it how it is.
+/// A server, and a connection for its statistics.
 pub(crate) struct Bench {
     server: Server,
     asker: Resp,
-    /// By how much everything is shortened.
+    /// The factor by which everything is shortened.
     pub(crate) scale: u32,
 }
 
@@ -30,7 +30,7 @@ impl Bench {
         self.server.url()
     }
 
-    /// How often each command was called until now, and how long that took.
+    /// How often each command was called so far, and the time in it.
     pub(crate) async fn calls(&mut self) -> Result<Calls, Oops> {
         calls(&mut self.asker).await
     }
@@ -41,7 +41,7 @@ impl Bench {
     }
 }
 
-/// How often each command was called on a server until now, and how long that took.
+/// How often each command was called on a server so far, and the time in it.
 pub(crate) async fn calls(asker: &mut Resp) -> Result<Calls, Oops> {
     let text = info(asker, "commandstats").await?;
     let mut calls = HashMap::new();
@@ -77,12 +77,12 @@ async fn info(asker: &mut Resp, section: &str) -> Result<String, Oops> {
     }
 }
 
-/// The server's count of commands, and of the microseconds in them.
+/// The server's count of commands, and the microseconds in them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Calls(HashMap<String, (u64, u64)>);
 
 impl Calls {
-    /// Those since `earlier`.
+    /// The calls since `earlier`.
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let then = |name: &str| earlier.0.get(name).copied().unwrap_or((0, 0));
         let less = |(name, &(calls, usec)): (&String, &(u64, u64))| {
@@ -91,7 +91,7 @@ impl Calls {
         Self(self.0.iter().map(less).collect())
     }
 
-    /// Those of this server and of another.
+    /// The calls of this server and another one.
     pub(crate) fn and(mut self, other: Self) -> Self {
         for (name, (calls, usec)) in other.0 {
             let sum = self.0.entry(name).or_default();
@@ -100,7 +100,7 @@ impl Calls {
         self
     }
 
-    /// How often a command was called, also by scripts.
+    /// How often a command was called, including calls by scripts.
     pub(crate) fn of(&self, name: &str) -> u64 {
         self.sum(&[name]).0
     }
@@ -110,22 +110,23 @@ impl Calls {
         each.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// How many scripts were run.
+    /// How many scripts ran.
     pub(crate) fn scripts(&self) -> u64 {
         self.sum(&SCRIPTS).0
     }
 
-    /// How long the server was in scripts.
+    /// The server's time in scripts.
     pub(crate) fn in_scripts(&self) -> Duration {
         Duration::from_micros(self.sum(&SCRIPTS).1)
     }
 
-    /// How often a bare `SET` or a script was sent: what the simple locks are made of. Their scripts do not call `SET`.
+    /// How often a bare `SET` or a script was sent: the simple locks consist of them. Their scripts
+    /// do not call `SET`.
     pub(crate) fn sent(&self) -> u64 {
         self.scripts() + self.sum(&["set"]).0
     }
 
-    /// How long the server was in bare `SET`s and scripts.
+    /// The server's time in bare `SET`s and scripts.
     pub(crate) fn in_sent(&self) -> Duration {
         self.in_scripts() + Duration::from_micros(self.sum(&["set"]).1)
     }

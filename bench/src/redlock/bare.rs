@@ -1,4 +1,5 @@
-//! The bare floor: `SET NX PX` and the compare-and-delete script, sent to all nodes at once by the same client library.
+//! The bare floor: `SET NX PX` and the compare-and-delete script, sent to all nodes at once by the
+//! same client library.
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -10,7 +11,7 @@ use crate::redis::floor::Floor;
 /// A connection to each node.
 pub(crate) struct Bare {
     nodes: Vec<Floor>,
-    /// How many answers are waited for.
+    /// How many replies to wait for.
     wait: usize,
     key: String,
 }
@@ -24,7 +25,8 @@ impl Bare {
         Ok(Self { nodes: open, wait, key: format!("bare-{wait}-of-{count}") })
     }
 
-    /// Takes and gives back. Answers that are not waited for come later, in order: nothing overtakes on a connection.
+    /// Acquires and releases. The other replies arrive later, in order: a connection keeps the
+    /// order of its replies.
     pub(crate) async fn cycle(&mut self) -> Result<(), Oops> {
         let (key, wait) = (&self.key, self.wait);
         let mut takes: FuturesUnordered<_> = self.nodes.iter_mut().map(|node| node.take(key)).collect();

@@ -1,8 +1,11 @@
-//! Several clients want one lock. There is no queue: who does not get it withdraws, and asks again after a pause.
+//! Several clients contend for one lock. There is no queue: a client that does not get the lock
+//! withdraws, and retries after a pause.
 //!
-//! What was sent is read from the servers' count of commands, those called by scripts included. Only the script that gives back
-//! or withdraws does not call `TIME`; and every attempt ends with it on each node, so such scripts over nodes are attempts. Each attempt
-//! asks each node once; whatever other scripts there are belong to second rounds, each of which is sent to three nodes or more.
+//! The counts come from the servers' command statistics, which include commands called by scripts.
+//! Only the script that releases or withdraws does not call `TIME`. Every attempt ends with it on
+//! each node, so the number of such scripts over the number of nodes is the number of attempts.
+//! Each attempt asks each node once. All other scripts belong to second rounds, each of which goes
+//! to three nodes or more.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,12 +21,12 @@ use crate::report::Report;
 
 /// How often each number of contenders is measured, in turn.
 const ROUNDS: u32 = 5;
-/// How many want the lock.
+/// The numbers of contenders.
 const CONTENDERS: [usize; 2] = [2, 8];
 
 #[derive(Default)]
 struct Tally {
-    /// How many grants are still to come; those that come after, while all stop, count too.
+    /// How many grants are still to come; later ones, while all tasks stop, count too.
     left: u32,
     served: Vec<u32>,
     last: Option<usize>,
@@ -32,7 +35,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts a grant; says whether there are more.
+    /// Counts a grant; returns whether there are more.
     fn count(&mut self, index: usize, waited: Duration) -> bool {
         self.served[index] += 1;
         self.hand_offs += u32::from(self.last.replace(index).is_some_and(|last| last != index));
@@ -42,7 +45,7 @@ impl Tally {
     }
 }
 
-/// What one round came to: per second, per grant, and the longest wait.
+/// The results of one round: per second, per grant, and the longest wait.
 struct Round {
     hand_offs: f64,
     grants: f64,
@@ -96,7 +99,7 @@ pub(crate) async fn contended(report: &mut Report, nodes: &mut Nodes) -> Result<
     let mut clients = Vec::new();
     for _ in 0..CONTENDERS.into_iter().sum() {
         let locks = nodes.open(NODES, "").await?;
-        // Whatever a new connection brings is over.
+        // The first cycle sets up the connections.
         super::cycle::ours(&locks.mutex("contended")).await?;
         clients.push(locks);
     }
@@ -117,7 +120,7 @@ pub(crate) async fn contended(report: &mut Report, nodes: &mut Nodes) -> Result<
         figure("grants", "/s", &|round| round.grants);
         figure("attempts", "for a grant", &|round| round.attempts);
         figure("scripts, all nodes", "for a grant", &|round| round.scripts);
-        // Second rounds are rare: the middle of all rounds would be none.
+        // Second rounds are rare: the median over all rounds would be zero.
         let second = rounds.iter().map(|round| round.second).sum::<f64>() / f64::from(ROUNDS);
         let what = format!("redlock: {contenders} contenders, second rounds' scripts");
         report.figure(&what, second, "for a grant; a second round has 3 to 5", f64::INFINITY);

@@ -1,4 +1,4 @@
-//! One task takes and gives back a lock that nobody else wants, in every way that there is.
+//! One task acquires and releases an uncontended lock, with every variant.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::redis::server::Calls;
 use crate::redis::{Oops, TTL, middle};
 use crate::report::{Line, Report};
 
-/// What one round of cycles came to.
+/// The results of one round of cycles.
 pub(crate) struct Round {
     pub(crate) p50: Duration,
-    /// All of it, and the client's CPU time in it.
+    /// The round's duration, and the client's CPU time in it.
     pub(crate) total: Duration,
     pub(crate) client: Duration,
 }
 
-/// How it is locked.
+/// A variant of the lock.
 enum Way {
     Ours(Locks, Mutex),
     Bare(Bare),
@@ -50,22 +50,22 @@ impl Way {
     }
 }
 
-/// Takes and gives back.
+/// Acquires and releases.
 pub(crate) async fn ours(mutex: &Mutex) -> Result<(), Oops> {
     let guard = mutex.lock().await?;
     let _ = std::hint::black_box(guard.release().await?);
     Ok(())
 }
 
-/// One way to lock, and what its rounds came to: times for each cycle.
+/// A variant, and the results of its rounds: times per cycle.
 struct Row {
     name: String,
     /// Whether a grant has a fencing token.
     token: bool,
-    /// Whether its `SET`s are sent as they are; if not, a script calls them.
+    /// Whether it sends bare `SET`s; if not, a script calls them.
     sets: bool,
     way: Way,
-    /// A peer may be slow: it has fewer cycles.
+    /// A peer may be slow: it runs fewer cycles.
     cycles: u32,
     p50: Vec<Duration>,
     mean: Vec<Duration>,
@@ -106,7 +106,7 @@ impl Row {
     }
 }
 
-/// All ways; the places of those that are compared are those of their constants.
+/// All variants; constants hold the indices of those that are compared.
 async fn rows(nodes: &Nodes, peers: Option<&Programs>) -> Result<Vec<Row>, Oops> {
     let cycles = 1_500 / nodes.scale;
     let ours = async |url: Result<Locks, leasehold::Error>, name: &str| -> Result<Row, Oops> {
@@ -148,8 +148,8 @@ const BARE_THREE: usize = 6;
 /// One task, one lock.
 pub(crate) async fn one(report: &mut Report, nodes: &mut Nodes, peers: Option<&Programs>) -> Result<(), Oops> {
     let mut rows = rows(nodes, peers).await?;
-    // The first round warms everything up. Each begins with another one, and every second one goes backwards, so that nobody always
-    // comes after the same.
+    // The first round warms everything up. Each round starts with another variant, and every second
+    // one runs backwards, so that no variant always follows the same one.
     for round in 0..=ROUNDS as usize {
         for at in 0..rows.len() {
             let step = if round.is_multiple_of(2) { at } else { rows.len() - at };
@@ -191,7 +191,7 @@ fn compare(report: &mut Report, rows: &[Row]) {
     line("redlock: take and give back, mean", &needed.mean, &format!("its CPU time over {cores} cores"), &floor, open);
 }
 
-/// Adds the table of all.
+/// Adds the table of all variants.
 fn table(report: &mut Report, rows: &mut [Row]) {
     let line = |cells: [String; 7]| {
         let [name, rest @ ..] = cells;

@@ -1,4 +1,4 @@
-//! What a node that is dead or hangs costs.
+//! The cost of a node that is dead or hangs.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use crate::redis::{Oops, middle};
 use crate::report::{Line, Report};
 
 const ROUNDS: u32 = 5;
-/// How long a node's answer is waited for at most.
+/// How long to wait for a node's response.
 const NODE_TIMEOUT: Duration = Duration::from_millis(250);
-/// How long a node that is back may be without a request.
+/// How long a restarted node may stay without a request.
 const BACK: Duration = Duration::from_secs(20);
 
-/// What the cycles of one state came to in each round.
+/// The results of the cycles in one state, per round.
 #[derive(Default)]
 struct Cycles {
     first: Vec<Duration>,
@@ -42,7 +42,7 @@ impl Cycles {
     }
 }
 
-/// Waits until a node that was away is asked again.
+/// Waits until a restarted node receives requests again.
 async fn back(nodes: &Nodes, at: usize, mutex: &Mutex) -> Result<(), Oops> {
     let mut asker = nodes.asker(at).await?;
     let end = now() + BACK;
@@ -61,7 +61,7 @@ async fn back(nodes: &Nodes, at: usize, mutex: &Mutex) -> Result<(), Oops> {
     }
 }
 
-/// One task while nodes are down, against the same with all alive, in rounds.
+/// One task while nodes are down, compared with the same while all are alive, in rounds.
 pub(crate) async fn down(report: &mut Report, nodes: &mut Nodes) -> Result<(), Oops> {
     let locks: Locks = nodes.open(NODES, "").await?;
     let mutex = locks.mutex("down");

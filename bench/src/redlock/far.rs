@@ -1,7 +1,7 @@
-//! The same cycle with a network between: round trips count, and the machine's cores do not.
+//! The same cycle over a network: round trips count, and the machine's cores do not.
 //!
-//! A proxy before each server holds every message back for a while. What is compared is how often something goes to and fro: twice
-//! for a lock on one server, and for one on a majority; three times with a second round.
+//! A proxy before each server delays every message. The figures compare the number of round trips:
+//! two for a lock on one server and for a lock on a majority; three with a second round.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::redis::{Oops, TTL};
 use crate::report::{Line, Report};
 
 const ROUNDS: u32 = 7;
-/// How long each message is held back, one way; the timer adds up to a millisecond.
+/// The delay of each message, one way; the timer adds up to a millisecond.
 const ONE_WAY: Duration = Duration::from_millis(1);
 
 struct Way {
@@ -32,7 +32,7 @@ impl Way {
     }
 }
 
-/// One task, one lock, every message held back.
+/// One task, one lock, every message delayed.
 pub(crate) async fn far(report: &mut Report, nodes: &Nodes) -> Result<(), Oops> {
     let mut proxies = Vec::new();
     for server in nodes.set.servers() {

@@ -1,4 +1,5 @@
-//! Other people's Redlocks: processes that run as many cycles as they are told, so that they take part in every round.
+//! Other libraries' Redlocks: processes that run a given number of cycles, so that they take part
+//! in every round.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -13,26 +14,27 @@ use super::nodes::Nodes;
 use crate::redis::Oops;
 use crate::redis::peers::{Peers, done};
 
-/// What npm needs to install the same again.
+/// The files that npm needs for a reproducible installation.
 const PACKAGE: [&str; 2] = ["package.json", "package-lock.json"];
 
 /// The programs, built and installed.
 pub(crate) struct Programs {
     peers: Peers,
-    /// Where npm has installed.
+    /// The folder of the npm installation.
     node: PathBuf,
 }
 
-/// A peer: how we call it, and its process.
+/// A peer: our name for it, and its process.
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
-    /// Whether its `SET`s are sent as they are.
+    /// Whether it sends bare `SET`s.
     pub(crate) sets: bool,
     pub(crate) program: Program,
 }
 
 impl Programs {
-    /// Builds and installs what the Redis bench does, and the package for Node.js in a folder beside it.
+    /// Builds and installs the peers of the Redis bench, and the Node.js package in a folder beside
+    /// them.
     pub(crate) fn build() -> Result<Self, Oops> {
         let peers = Peers::build()?;
         let node = peers.target.join("redlock_node");
@@ -79,7 +81,7 @@ impl Program {
         Ok(Self { child, tell, hear })
     }
 
-    /// Has it run so many cycles.
+    /// Makes it run this many cycles.
     pub(crate) fn cycles(&mut self, count: u32) -> Result<Round, Oops> {
         writeln!(self.tell, "{count}")?;
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! Tasks that want one lock, again and again.
+//! Tasks that contend for one lock.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,29 +12,29 @@ use super::server::{Bench, Statements};
 use crate::floor::now;
 use crate::redis::Oops;
 
-/// How many want it.
+/// How many tasks contend.
 pub(crate) const WAITERS: usize = 64;
-/// How long they run before it counts.
+/// How long they run before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// How long those pause who ask again and again.
+/// The pause of tasks that poll.
 const PAUSE: Duration = Duration::from_millis(100);
 const NAME: &str = "contest";
-/// As much as our row says of one holder: whoever polls has no queue to write down.
+/// As long as the engine's row with one holder: a task that polls has no queue to store.
 const STATE: &str =
     "{\"holders\":[{\"id\":\"00000000000000000000000000000000\",\"host\":\"localhost\",\"pid\":12345}]}";
 
-/// One who wants the lock.
+/// A task that contends for the lock.
 enum One {
     Ours(leasehold::Mutex),
-    /// Asks again and again, over a connection of its own.
+    /// Polls over its own connection.
     Polls {
         bare: Box<Bare>,
-        /// Whether it also pauses after it gave the lock back, so that others get it.
+        /// Whether it also pauses after its release, so that others acquire the lock.
         rests: bool,
     },
 }
 
-/// The lock, taken.
+/// The acquired lock.
 enum Held {
     Ours(Guard),
     Polled(i64),
@@ -71,7 +71,7 @@ impl One {
     }
 }
 
-/// How often the lock was taken, and how often by another than before.
+/// How often the lock was acquired, and how often by another task than before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     hand_offs: u64,
@@ -84,14 +84,14 @@ impl Tally {
     }
 }
 
-/// What came of a stretch of time in which all want the lock.
+/// The results of a period in which all tasks contend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch {
     pub(crate) hand_offs_per_second: f64,
     pub(crate) statements_per_hand_off: f64,
 }
 
-/// One moment of it.
+/// A snapshot during it.
 struct Moment {
     at: Duration,
     tally: Tally,
@@ -140,7 +140,7 @@ async fn stretch(bench: &Bench, all: Vec<One>, time: Duration) -> Result<Stretch
     Ok(after.since(&before))
 }
 
-/// Tasks of ours, spread evenly over new clients, for so long.
+/// Leasehold's tasks, spread evenly over new clients, for this long.
 pub(crate) async fn ours(bench: &Bench, clients: usize, options: &str, time: Duration) -> Result<Stretch, Oops> {
     let mut locks: Vec<Locks> = Vec::new();
     for _ in 0..clients {
@@ -151,12 +151,12 @@ pub(crate) async fn ours(bench: &Bench, clients: usize, options: &str, time: Dur
     for locks in locks {
         locks.close().await?;
     }
-    // Whoever was stopped half-way left its claim behind.
+    // A task that was stopped half-way left its claim behind.
     bench.ask(&format!("DELETE FROM leasehold WHERE name = '{NAME}'")).await?;
     Ok(stretch)
 }
 
-/// Tasks that ask again and again; with `rests` also not at once after their turn.
+/// Tasks that poll; with `rests` they also pause after their turn.
 pub(crate) async fn polls(bench: &Bench, rests: bool, time: Duration) -> Result<Stretch, Oops> {
     let mut all = Vec::new();
     for _ in 0..WAITERS {

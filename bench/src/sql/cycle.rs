@@ -1,4 +1,4 @@
-//! One task takes and gives back a lock that nobody else wants.
+//! One task acquires and releases an uncontended lock.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use crate::redis::Oops;
 use crate::redis::floor::p50;
 use crate::report::{Line, Report};
 
-/// How often each comparison is made, floor and ours in turn.
+/// How often each comparison runs, floor and leasehold in turn.
 const ROUNDS: u32 = 11;
-/// What a take and a give-back may cost at the most, beside the two statements that they are.
+/// The maximum cost of an acquire and a release, relative to the two statements of which they
+/// consist.
 const MOST: f64 = 1.2;
 const NAME: &str = "cycle";
 const EXACT: &str = "exact";
@@ -25,13 +26,13 @@ async fn ours(mutex: &Mutex) -> Result<(), Oops> {
     Ok(())
 }
 
-/// What the rounds came to.
+/// The results of the rounds.
 #[derive(Default)]
 struct Rounds {
     p50: Vec<Duration>,
     /// This process's CPU time in one cycle.
     client: Vec<Duration>,
-    /// The server's in all.
+    /// The server's CPU time in all of them.
     server: Duration,
 }
 
@@ -50,7 +51,8 @@ impl Rounds {
     }
 }
 
-/// What our row says while the lock is held, and when it was given back: the floors write the same. And the first as it is sent, without the time.
+/// The contents of our row while the lock is held, and after its release: the floors write the
+/// same. And the first as it is sent, without the time.
 async fn states(bench: &Bench, locks: &Locks) -> Result<[String; 3], Oops> {
     let asked = format!("SELECT state FROM leasehold WHERE name = '{NAME}'");
     let guard = locks.mutex(NAME).lock().await?;
@@ -67,7 +69,7 @@ pub(crate) async fn cycle(report: &mut Report, bench: &Bench) -> Result<(), Oops
     let [taken, given, sent] = states(bench, &locks).await?;
     let mutex = locks.mutex(NAME);
     let (mut bare, mut exact) = (Bare::open(bench).await?, Exact::open(bench).await?);
-    // As many digits as our own have.
+    // With as many digits as our own tokens have.
     let mut at = 1_700_000_000_000_000;
     let mut floor_cycle = async || {
         at += 1;
@@ -80,7 +82,7 @@ pub(crate) async fn cycle(report: &mut Report, bench: &Bench) -> Result<(), Oops
     p50(cycles, &mut exact_cycle).await?;
     let (mut mine, mut floor, mut same) = (Rounds::default(), Rounds::default(), Rounds::default());
     for round in 0..ROUNDS {
-        // Nobody is always first, nor always after the same one.
+        // No variant is always first, or always follows the same one.
         for turn in 0..3 {
             match (round + turn) % 3 {
                 0 => mine.round(bench, cycles, async || ours(&mutex).await).await?,
@@ -93,7 +95,8 @@ pub(crate) async fn cycle(report: &mut Report, bench: &Bench) -> Result<(), Oops
     let what = format!("{}: take and give back, p50", bench.label());
     let (same_is, most) = ("its two statements, bare", MOST);
     report.compare(Line { what: &what, floor_is: same_is, ours: &mut mine.p50, floor: &mut same.p50, most });
-    // These two ask nothing: neither whether it is free nor whether it is ours, and no clock.
+    // These two check nothing: neither whether the lock is free nor whether it is ours, and no
+    // clock.
     let floor_is = if bench.base == Base::MySql { "bare upsert, update" } else { "bare upsert RETURNING, update" };
     let most = f64::INFINITY;
     report.compare(Line { what: &what, floor_is, ours: &mut mine.p50, floor: &mut floor.p50, most });
@@ -102,7 +105,7 @@ pub(crate) async fn cycle(report: &mut Report, bench: &Bench) -> Result<(), Oops
     let what = format!("{}: our CPU time in one", bench.label());
     report.compare(Line { what: &what, floor_is, ours: &mut mine.client, floor: &mut floor.client, most });
     let what = format!("{}: the server's CPU time in one", bench.label());
-    // Its clock ticks too seldom for a single round.
+    // The resolution of its clock is too low for a single round.
     let (mut ours, mut bare) = ([mine.server / (ROUNDS * cycles)], [floor.server / (ROUNDS * cycles)]);
     report.compare(Line { what: &what, floor_is, ours: &mut ours, floor: &mut bare, most });
     counted(report, bench, cycles).await

@@ -1,5 +1,5 @@
-//! The very statements that the engine sends for a lock that nobody else wants, sent bare: by the same client library, over one connection, and with
-//! nothing around them.
+//! The exact statements that the engine sends for an uncontended lock, sent bare: by the same
+//! client library, over one connection, without any code around them.
 
 use leasehold::engine::sql::{Dialect, bare_statements};
 use mysql_async::prelude::Queryable;
@@ -13,7 +13,7 @@ use crate::redis::{Oops, TTL};
 /// How many milliseconds PostgreSQL waits for a locked row.
 const LOCK_WAIT: &str = "1000";
 
-/// One connection, and what is prepared there.
+/// A connection and its prepared statements.
 pub(crate) enum Exact {
     MySql { conn: Box<Conn>, take: MyStatement, clear: MyStatement },
     Postgres { client: Client, take: PgStatement, clear: PgStatement },
@@ -37,7 +37,7 @@ impl Exact {
         }
     }
 
-    /// Takes the row, and gives it back.
+    /// Writes the row as held, then as released.
     pub(crate) async fn cycle(&mut self, name: &str, [taken, given]: [&str; 2]) -> Result<(), Oops> {
         let (ttl, skew) = (TTL.as_micros() as i64, 0_i64);
         let changed = match self {

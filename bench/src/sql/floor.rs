@@ -1,4 +1,4 @@
-//! Bare statements on a table like ours, by the client libraries and with the settings that the engines use.
+//! Bare statements on a table like ours, by the same client libraries with the engines' settings.
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts, OptsBuilder, Statement as MyStatement};
@@ -11,13 +11,13 @@ use crate::redis::{Oops, TTL};
 const MY_NOW: &str = "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)";
 const PG_NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// One connection, and what is prepared there.
+/// A connection and its prepared statements.
 pub(crate) enum Bare {
     MySql { conn: Box<Conn>, upsert: MyStatement, free: MyStatement, poll: MyStatement },
     Postgres { client: Client, upsert: PgStatement, free: PgStatement, poll: PgStatement },
 }
 
-/// Makes the table, as the engine makes its own.
+/// Creates the table, as the engine creates its own.
 pub(crate) async fn make_table(bench: &Bench) -> Result<(), Oops> {
     bench.open("").await?.close().await?;
     let make = match bench.base {
@@ -39,7 +39,7 @@ pub(super) async fn mysql(url: &str) -> Result<Conn, Oops> {
     Ok(conn)
 }
 
-/// The same.
+/// The same for PostgreSQL.
 pub(super) async fn postgres(url: &str) -> Result<Client, Oops> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     // It ends with the client.
@@ -89,7 +89,7 @@ impl Bare {
         Ok(Self::Postgres { client, upsert, free, poll })
     }
 
-    /// Writes a row as if it were taken, and then as if it were given back.
+    /// Writes a row as if it were acquired, and then as if it were released.
     pub(crate) async fn cycle(&mut self, name: &str, at: i64, [taken, given]: [&str; 2]) -> Result<(), Oops> {
         let until = at + TTL.as_micros() as i64;
         match self {
@@ -118,7 +118,7 @@ impl Bare {
         if changed == 1 { Ok(()) } else { Err("the floor's row is gone".into()) }
     }
 
-    /// Takes the row if it is free: its token.
+    /// Acquires the row if it is free; returns its token.
     pub(crate) async fn poll(&mut self, name: &str, state: &str) -> Result<Option<i64>, Oops> {
         match self {
             Self::MySql { conn, poll, .. } => {

@@ -1,4 +1,4 @@
-//! 64 tasks want one lock.
+//! 64 tasks contend for one lock.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,15 +13,15 @@ use super::server::{Base, Bench};
 use crate::redis::{Oops, middle};
 use crate::report::{Rates, Report};
 
-/// How many times as many hand-offs as the others we aim at.
+/// The target: this many times the hand-offs of the others.
 const LEAST: f64 = 3.0;
 
-/// One who takes part, and what the rounds came to.
+/// A contender, and the results of its rounds.
 struct Contender<'a> {
     name: &'static str,
     kind: Kind<'a>,
     rounds: Vec<Stretch>,
-    /// Why it cannot.
+    /// Why it cannot take part.
     no: Option<String>,
 }
 
@@ -68,7 +68,7 @@ fn contenders<'a>(base: Base, peers: Option<&'a Path>) -> Vec<Contender<'a>> {
     let mut all = vec![
         ours("leasehold, one client", 1, ""),
         ours("leasehold, eight clients", 8, ""),
-        // Whoever waits there has a connection meanwhile.
+        // With these techniques each waiter occupies a connection.
         ours("leasehold, technique=session", 1, "technique=session&connections=70"),
         ours("leasehold, technique=for-update", 1, "technique=for-update&connections=70"),
         Contender::new("asking every 100 ms", Kind::Polls { rests: false }),
@@ -81,7 +81,7 @@ fn contenders<'a>(base: Base, peers: Option<&'a Path>) -> Vec<Contender<'a>> {
     all
 }
 
-/// Ours, those who poll, and with `peers` others', in turn.
+/// Leasehold, tasks that poll, and with `peers` other libraries, in turn.
 pub(crate) async fn handoff(report: &mut Report, bench: &Bench, peers: Option<&Path>) -> Result<(), Oops> {
     make_table(bench).await?;
     bench.count_statements().await?;
@@ -99,7 +99,8 @@ pub(crate) async fn handoff(report: &mut Report, bench: &Bench, peers: Option<&P
     for other in others {
         for (index, one) in ours.iter().enumerate() {
             let what = if index == 0 { what.clone() } else { format!("{}: {}", bench.label(), one.name) };
-            // The aim is for the technique that everybody gets, beside those who poll; and in one client, as it is itself, beside PostgreSQL's peer.
+            // The target is for the default technique, compared with tasks that poll; and, in one
+            // client like the peer, compared with PostgreSQL's peer.
             let aims = match other.kind {
                 Kind::Polls { .. } => index < 2,
                 _ => index == 0 && bench.base == Base::Postgres,

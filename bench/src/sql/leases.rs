@@ -1,4 +1,4 @@
-//! 2,000 leases held at once: what renewing them costs the server and us.
+//! 2,000 leases held at once: the cost of their renewals for the server and the client.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use crate::held::cpu;
 use crate::redis::{Oops, TTL};
 use crate::report::Report;
 
-/// How many are taken, or given back, at a time.
+/// How many are acquired, or released, concurrently.
 const AT_ONCE: usize = 10;
 
-/// What the server and this process used of a core meanwhile, in percent, and how many statements there were in a second.
+/// The CPU use of the server and of this process, in percent of a core, and the number of
+/// statements per second.
 struct Used {
     server: f64,
     ours: f64,
@@ -47,7 +48,8 @@ async fn take(locks: &Locks, count: u32) -> Result<Vec<Guard>, Oops> {
     Ok(guards)
 }
 
-/// For the time of two renewals of each. What an idle server and an idle client use is taken off.
+/// For the time in which each is renewed twice. The CPU use of an idle server and an idle client is
+/// subtracted.
 pub(crate) async fn leases(report: &mut Report, bench: &Bench) -> Result<(), Oops> {
     let count = 2_000 / bench.scale;
     bench.count_statements().await?;

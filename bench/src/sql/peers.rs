@@ -1,4 +1,4 @@
-//! Other people's locks: processes that run one load, while the server counts.
+//! Other libraries' locks: processes that run one load, while the server counts.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,7 +10,7 @@ use super::contest::Stretch;
 use super::server::{Base, Bench};
 use crate::redis::Oops;
 
-/// What they are called, and what our program for them is told.
+/// Our names for them, and the arguments that select them in our program.
 pub(crate) fn of(base: Base) -> [(&'static str, &'static str); 1] {
     match base {
         Base::MySql => [("distributed-lock-mysql 0.2.0", "distributed-lock-mysql")],
@@ -18,7 +18,7 @@ pub(crate) fn of(base: Base) -> [(&'static str, &'static str); 1] {
     }
 }
 
-/// 64 of its tasks want one lock, for so long; or why it cannot do that.
+/// 64 of its tasks contend for one lock for this long; or the reason why it cannot do that.
 pub(crate) async fn stretch(
     bench: &Bench,
     program: &Path,

@@ -1,4 +1,4 @@
-//! A server of either kind, and what it says of itself.
+//! A server of either kind, and its statistics.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::redis::{Oops, TTL};
 use crate::report::Report;
 
-/// Which database.
+/// The database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     MySql,
@@ -22,14 +22,15 @@ pub(crate) enum Base {
 pub(crate) struct Bench {
     pub(crate) base: Base,
     server: Server,
-    /// Whether it waits for the disk with each commit.
+    /// Whether it waits for the disk at each commit.
     pub(crate) syncs: bool,
-    /// By how much everything is shortened.
+    /// The factor by which everything is shortened.
     pub(crate) scale: u32,
 }
 
 impl Bench {
-    /// Starts one. What the test bed makes smaller than servers have it, and what makes writing dearer, is as servers have it.
+    /// Starts a server. Settings that the testbed shrinks, or that make writes dearer, have the
+    /// servers' defaults.
     pub(crate) async fn start(base: Base, syncs: bool, scale: u32) -> Result<Self, Oops> {
         let server = match base {
             Base::MySql => {
@@ -45,7 +46,7 @@ impl Bench {
                     .setting("wal_recycle", "on")
                     .setting("max_connections", "200")
                     .setting("shared_preload_libraries", "pg_stat_statements")
-                    // Until it is asked for.
+                    // Until `count_statements`.
                     .setting("pg_stat_statements.track", "none");
                 if syncs { settings.sync() } else { settings }.start().await?
             }
@@ -53,7 +54,7 @@ impl Bench {
         Ok(Self { base, server, syncs, scale })
     }
 
-    /// Says what is measured on.
+    /// Prints what the benches run on.
     pub(crate) async fn introduce(&self, report: &mut Report) -> Result<(), Oops> {
         let asked = if self.base == Base::MySql { "SELECT VERSION()" } else { "SHOW server_version" };
         let version = self.value(asked).await?;
@@ -64,7 +65,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What lines of the report begin with.
+    /// The prefix of the report's lines.
     pub(crate) fn label(&self) -> String {
         let base = if self.base == Base::MySql { "mysql" } else { "postgres" };
         format!("{base}, {}", if self.syncs { "durable" } else { "relaxed" })
@@ -74,12 +75,13 @@ impl Bench {
         self.server.url()
     }
 
-    /// Our locks, with options of the URL such as `technique=session`; by connections of their own.
+    /// Leasehold's locks, with options of the URL such as `technique=session`, over new
+    /// connections.
     pub(crate) async fn open(&self, options: &str) -> leasehold::Result<Locks> {
         Locks::builder().ttl(TTL).open(&format!("{}?{options}", self.url())).await
     }
 
-    /// Runs a statement as the one who may do everything.
+    /// Runs a statement as administrator.
     pub(crate) async fn ask(&self, statement: &str) -> Result<Vec<Vec<Option<String>>>, Oops> {
         Ok(match self.base {
             Base::MySql => mariadb::ask(&self.server, statement).await?,
@@ -94,7 +96,7 @@ impl Bench {
         value.ok_or_else(|| format!("no answer to {statement}").into())
     }
 
-    /// Has the statements of all connections counted that are made from now on.
+    /// Starts counting the statements of all connections.
     pub(crate) async fn count_statements(&self) -> Result<(), Oops> {
         if self.base == Base::Postgres {
             self.ask("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").await?;
@@ -104,7 +106,7 @@ impl Bench {
         Ok(())
     }
 
-    /// How many statements clients have sent until now.
+    /// How many statements clients have sent so far.
     pub(crate) async fn statements(&self) -> Result<Statements, Oops> {
         let count = match self.base {
             Base::MySql => self.value("SHOW GLOBAL STATUS LIKE 'Questions'").await?,
@@ -126,13 +128,13 @@ impl Bench {
         .len())
     }
 
-    /// The CPU time that the server has used, with its processes.
+    /// The CPU time that the server has used, with its child processes.
     pub(crate) fn cpu(&self) -> Result<Duration, Oops> {
         let root = self.server.pid().ok_or("the server does not run")?;
         let mut ticks = 0;
         for entry in std::fs::read_dir("/proc")?.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            // One that has ended meanwhile is in its parent's count.
+            // The parent's count includes a process that has ended meanwhile.
             let Ok(text) = std::fs::read_to_string(entry.path().join("stat")) else { continue };
             ticks += ticks_of(&text, pid, root).unwrap_or(0);
         }
@@ -140,9 +142,10 @@ impl Bench {
     }
 }
 
-/// What a process has used if it is `root` or its child; of `root` also what its ended children had used.
+/// The CPU time of a process if it is `root` or its child; for `root` also that of its ended
+/// children.
 fn ticks_of(stat: &str, pid: u32, root: u32) -> Option<u64> {
-    // The name may have spaces and brackets in it; what follows has not.
+    // The name may contain spaces and brackets; the text after it does not.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_whitespace().collect();
     let field = |index: usize| fields.get(index)?.parse::<u64>().ok();
     let own = field(11)? + field(12)?;
@@ -153,7 +156,7 @@ fn ticks_of(stat: &str, pid: u32, root: u32) -> Option<u64> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Statements {
     count: u64,
-    /// How many of the next count are the question for it.
+    /// How many statements of the next count are the query for it.
     own: u64,
 }
 

@@ -13,10 +13,10 @@ const NAME: &str = "waiters";
 const CONNECTIONS: f64 = 10.0;
 /// How often the connections are counted.
 const LOOK: Duration = Duration::from_millis(20);
-/// Whoever is not served until then is not served.
+/// The time limit for serving all waiters.
 const MOST: Duration = Duration::from_secs(120);
 
-/// All wait; then the first gives it back, and each gives it back as soon as it has it.
+/// All wait; then the first holder releases, and each releases as soon as it has the lock.
 pub(crate) async fn waiters(report: &mut Report, bench: &Bench) -> Result<(), Oops> {
     let count = 500 / bench.scale;
     bench.count_statements().await?;
@@ -59,7 +59,7 @@ pub(crate) async fn waiters(report: &mut Report, bench: &Bench) -> Result<(), Oo
     report.figure(&what("all wait after"), joined.as_secs_f64(), "s", f64::INFINITY);
     report.figure(&what("all served after"), served.as_secs_f64(), "s", f64::INFINITY);
     report.figure(&what("statements for each"), statements / f64::from(count), "", f64::INFINITY);
-    // One more hears what others say.
+    // One more connection receives notifications.
     report.figure(&what("connections"), most as f64, "at most", CONNECTIONS + 1.0);
     locks.close().await?;
     Ok(())

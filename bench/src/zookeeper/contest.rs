@@ -1,4 +1,4 @@
-//! Clients that want one lock, again and again.
+//! Clients that contend for one lock.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -16,24 +16,24 @@ use crate::floor::now;
 use crate::redis::Oops;
 
 const NAME: &str = "contest";
-/// How long they run before it counts.
+/// How long they run before the measurement.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Whose lock it is.
+/// The implementation of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Ours,
     Simple,
 }
 
-/// One client.
+/// A client.
 #[derive(Clone)]
 pub(crate) enum One {
     Ours(leasehold::Mutex),
     Simple(Arc<Simple>),
 }
 
-/// The lock, taken.
+/// The acquired lock.
 pub(crate) enum Held {
     Ours(Guard),
     Simple(Arc<Simple>),
@@ -63,14 +63,14 @@ impl Held {
     }
 }
 
-/// Clients with a session each.
+/// Clients with one session each.
 pub(crate) struct Clients {
     pub(crate) all: Vec<One>,
-    /// The session of each.
+    /// The session of each client.
     pub(crate) sessions: Vec<String>,
     pub(crate) counts: Arc<Counts>,
     locks: Vec<Locks>,
-    /// One who only looks.
+    /// A client that only inspects.
     looks: Option<Locks>,
 }
 
@@ -103,7 +103,7 @@ impl Clients {
         }
     }
 
-    /// How many wait for the lock.
+    /// How many clients wait for the lock.
     pub(crate) async fn waiting(&self) -> Result<usize, Oops> {
         match &self.looks {
             Some(looks) => Ok(looks.inspect(NAME).await?.waiters.len()),
@@ -111,7 +111,7 @@ impl Clients {
         }
     }
 
-    /// Ends their sessions.
+    /// Closes their sessions.
     pub(crate) async fn close(self) -> Result<(), Oops> {
         drop(self.all);
         for locks in self.locks.into_iter().chain(self.looks) {
@@ -121,7 +121,7 @@ impl Clients {
     }
 }
 
-/// How often the lock went from one to another.
+/// How often the lock was handed off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Tally {
     hand_offs: u64,
@@ -138,14 +138,14 @@ impl Tally {
     }
 }
 
-/// What came of a stretch of time in which all want the lock.
+/// The results of a period in which all clients contend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stretch {
     pub(crate) hand_offs_per_second: f64,
     pub(crate) requests_per_hand_off: f64,
 }
 
-/// One moment of it.
+/// A snapshot during it.
 struct Moment {
     at: Duration,
     tally: Tally,
@@ -169,7 +169,8 @@ async fn again_and_again(index: usize, one: One, tally: Arc<Mutex<Tally>>) -> Re
     }
 }
 
-/// New clients want one lock, for so long. Nobody is idle, so hardly any ping is among the requests.
+/// New clients contend for one lock for this long. None is idle, so the requests contain hardly any
+/// pings.
 pub(crate) async fn stretch(bench: &Bench, kind: Kind, count: usize, time: Duration) -> Result<Stretch, Oops> {
     let clients = Clients::open(bench, kind, count).await?;
     let sessions: HashSet<String> = clients.sessions.iter().cloned().collect();
@@ -199,7 +200,7 @@ pub(crate) async fn stretch(bench: &Bench, kind: Kind, count: usize, time: Durat
     Ok(after.since(&before, &sessions))
 }
 
-/// The same with somebody else's lock, whose clients are there already.
+/// The same with another library's lock, whose clients are already connected.
 pub(crate) async fn stretch_of(bench: &Bench, program: &mut Program, time: Duration) -> Result<Stretch, Oops> {
     program.go()?;
     let mut moment = async || -> Result<Moment, Oops> {

@@ -1,4 +1,4 @@
-//! One client takes and gives back a lock that nobody else wants.
+//! One client acquires and releases an uncontended lock.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::floor::now;
 use crate::redis::Oops;
 use crate::report::{Line, Report};
 
-/// How often each comparison is made, floor and ours in turn.
+/// How often each comparison runs, floor and leasehold in turn.
 const ROUNDS: u32 = 11;
 const FLOOR: &str = "create (ephemeral, sequential), delete";
 const FOLDER: &str = "/floor";
@@ -28,7 +28,7 @@ async fn bare(client: &Client) -> Result<(), Oops> {
     Ok(client.delete(&format!("{node}{sequence}"), None).await?)
 }
 
-/// The value below which `percent` of them are.
+/// The percentile of these times.
 fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();
     times.get(times.len() * percent / 100).copied().unwrap_or_default()
@@ -64,7 +64,7 @@ async fn compare(bench: &Bench, cycles: u32) -> Result<(Rounds, Rounds), Oops> {
     warm.round(cycles, async || bare(&client).await).await?;
     let (mut mine, mut floor) = (Rounds::default(), Rounds::default());
     for round in 0..ROUNDS {
-        // Nobody is always first.
+        // Neither is always first.
         if round.is_multiple_of(2) {
             mine.round(cycles, async || ours(&mutex).await).await?;
         }

@@ -1,4 +1,4 @@
-//! 64 clients want one lock.
+//! 64 clients contend for one lock.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::server::Bench;
 use crate::redis::{Oops, middle};
 use crate::report::{Rates, Report};
 
-/// How many want it.
+/// How many clients contend.
 pub(crate) const WAITERS: usize = 64;
 
-/// The middle of what the rounds came to.
+/// The median over the rounds.
 fn median(rounds: &[Stretch], value: impl Fn(&Stretch) -> f64) -> f64 {
     middle(&mut rounds.iter().map(value).collect::<Vec<_>>())
 }
 
-/// Ours, and with `peers` others', in turn.
+/// Leasehold, and with `peers` other libraries, in turn.
 pub(crate) async fn handoff(report: &mut Report, bench: &Bench, peers: Option<&Programs>) -> Result<(), Oops> {
     let quick = bench.scale > 1;
     let (rounds, time) = (if quick { 1 } else { 5 }, Duration::from_millis(if quick { 1_000 } else { 3_000 }));
@@ -26,7 +26,7 @@ pub(crate) async fn handoff(report: &mut Report, bench: &Bench, peers: Option<&P
         Some(peers) => peers.start(bench).await?,
         None => Vec::new(),
     };
-    // What a Java machine runs often it compiles, and is faster then.
+    // Warms up the Java machine, which compiles frequently run code.
     for program in &mut programs {
         stretch_of(bench, program, time).await?;
     }

@@ -1,13 +1,15 @@
-//! A lock is given back while many wait: who is told of it.
+//! Counts the clients that a release notifies while many wait.
 //!
-//! One release at a time: before each everybody is back in the queue, and all is quiet. What the server then sends by itself to any
-//! client are events of this release; a client that gets one is woken. Ours watches its own node while it waits, so that one who gives
-//! back is told of that, too; this event is counted, but the one who gives back is no one who was woken.
+//! One release at a time: before each, all clients are back in the queue, and no messages are under
+//! way. What the server then sends unrequested to any client are events of this release, and a
+//! client that gets one is woken. A leasehold client watches its own node while it waits, so the
+//! releasing client also gets an event. This event counts, but the releasing client does not count
+//! as woken.
 //!
-//! Requests are those of the one who gave back and of those who were told, until the former is in the queue again. Everybody else
-//! has nothing to do with it, and sends pings.
+//! Requests are those of the releasing client and of the notified clients, until the former is in
+//! the queue again. All other clients are uninvolved, and only send pings.
 //!
-//! And then as fast as it goes.
+//! Then the same at full speed.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,34 +24,34 @@ use crate::floor::now;
 use crate::redis::Oops;
 use crate::report::Report;
 
-/// How many wait while another one holds.
+/// How many clients wait while another one holds.
 const WAITERS: [usize; 3] = [8, 64, 256];
-/// How many watches were set off, of each kind.
+/// The metrics of triggered watches, by kind.
 const WATCHES: [&str; 4] = [
     "zk_sum_node_created_watch_count",
     "zk_sum_node_deleted_watch_count",
     "zk_sum_node_changed_watch_count",
     "zk_sum_node_children_watch_count",
 ];
-/// Nothing was told for so long: all is quiet.
+/// The server is quiet after this time without an event.
 const QUIET: Duration = Duration::from_millis(10);
 const BOUND: Duration = Duration::from_secs(20);
 
-/// What came of releases, one at a time.
+/// The totals of releases, one at a time.
 #[derive(Default)]
 struct Told {
-    /// What was told, by the server's count of packets.
+    /// The events, by the server's count of packets.
     events: i64,
-    /// The same by its count of watches that were set off.
+    /// The same by its count of triggered watches.
     watches: u64,
-    /// Who was told, other than the one who gave back.
+    /// The notified clients, without the releasing one.
     woken: u64,
-    /// How often one who waited woke up, by the clients' own count.
+    /// How often a waiter woke up, by the clients' own count.
     woke_up: u64,
     requests: u64,
 }
 
-/// Waits until so many wait, and nobody is being told anything.
+/// Waits until this many clients wait, and no event is under way.
 async fn quiet(bench: &Bench, clients: &Clients, waiting: usize) -> Result<Traffic, Oops> {
     let (end, nothing) = (now() + BOUND, Traffic::default());
     let mut last = Vec::new();
@@ -71,7 +73,7 @@ fn want(tasks: &mut JoinSet<()>, index: usize, one: &One, tell: &UnboundedSender
     let (one, tell) = (one.clone(), tell.clone());
     tasks.spawn(async move {
         let taken = one.take().await;
-        // Nobody listens when enough was seen.
+        // The receiver is gone when the measurement is complete.
         let _ = tell.send((index, taken));
     });
 }
@@ -88,7 +90,8 @@ async fn told(bench: &Bench, kind: Kind, waiters: usize, releases: u32) -> Resul
     let mut held = held?;
     let mut before = quiet(bench, &clients, waiters).await?;
     let mut sum = Told::default();
-    // The first holder has not waited: the first release is unlike all others, and does not count.
+    // The first holder has not waited: the first release differs from all others, and does not
+    // count.
     for release in 0..=releases {
         let watches = bench.sum(&WATCHES).await?;
         let woken = clients.counts.woken.load(Ordering::Relaxed);
@@ -120,7 +123,7 @@ async fn told(bench: &Bench, kind: Kind, waiters: usize, releases: u32) -> Resul
     Ok(sum)
 }
 
-/// Ours beside the simple lock.
+/// Leasehold beside the simple lock.
 pub(crate) async fn herd(report: &mut Report, bench: &Bench) -> Result<(), Oops> {
     let quick = bench.scale > 1;
     let (releases, time) = (if quick { 5 } else { 30 }, Duration::from_millis(if quick { 500 } else { 3_000 }));

@@ -1,19 +1,21 @@
-//! What locks in ZooKeeper cost, beside bare requests that the same client library sends to the same server.
+//! The cost of locks in ZooKeeper, beside bare requests that the same client library sends to the
+//! same server.
 //!
 //! | load | what |
 //! |---|---|
-//! | `cycle` | one client takes and gives back a lock that nobody else wants, beside a bare create and delete |
-//! | `handoff` | 64 clients want one lock: hand-offs in a second, and requests for each |
-//! | `herd` | a lock is given back while 8, 64 and 256 wait: who is told, beside the simple lock where everybody watches one node |
+//! | `cycle` | one client acquires and releases an uncontended lock, beside a bare create and delete |
+//! | `handoff` | 64 clients contend for one lock: hand-offs per second, and requests for each |
+//! | `herd` | a lock is released while 8, 64 and 256 clients wait: how many are notified, beside the simple lock where all watch one node |
 //!
-//! Every waiter has a client, and so a session and a connection, of its own, as if it were on a machine of its own; also the others'
-//! waiters. All are in one process, and on the machine of the server.
+//! Every waiter has its own client, and so its own session and connection, as if it were on a
+//! separate machine; this also applies to the other libraries' waiters. All are in one process, on
+//! the server's machine.
 //!
-//! What was asked and told is read from the server's count of packets, of the connections of those who are measured only: each answer
-//! belongs to a request, so whatever else was sent are events.
+//! Requests and events come from the server's count of packets, on the measured clients'
+//! connections only. Each response belongs to a request, so all other packets sent are events.
 //!
-//! With `--peers`, `handoff` has other people's locks beside ours, in the same rounds: Curator's `InterProcessMutex` (Java) and kazoo's
-//! `Lock` (Python).
+//! With `--peers`, `handoff` also measures other libraries' locks, in the same rounds: Curator's
+//! `InterProcessMutex` (Java) and kazoo's `Lock` (Python).
 
 mod contest;
 mod cycle;
@@ -27,13 +29,13 @@ use crate::redis::Oops;
 use crate::report::Report;
 use server::Bench;
 
-/// What there is to measure.
+/// The loads.
 pub(crate) const LOADS: [&str; 3] = ["cycle", "handoff", "herd"];
 
-/// Measures the chosen loads, or all, on servers of their own; with `peers`, other people's locks, too.
+/// Runs the chosen loads, or all, on fresh servers; with `peers`, also other libraries' locks.
 pub(crate) async fn run(report: &mut Report, scale: u32, chosen: &[&str], peers: bool) -> Result<(), Oops> {
     let wanted = |load: &str| chosen.is_empty() || chosen.contains(&load);
-    // They are built before anything is measured.
+    // The peers are built before any measurement.
     let peers = if peers && wanted("handoff") { Some(peers::Programs::build()?) } else { None };
     let bench = Bench::start(scale, false).await?;
     bench.introduce(report).await?;

@@ -1,4 +1,4 @@
-//! Other people's locks: processes whose clients want one lock while they are told to.
+//! Other libraries' locks: processes whose clients contend for one lock on command.
 
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Write};
@@ -14,27 +14,27 @@ use super::server::Bench;
 use crate::redis::peers::done;
 use crate::redis::{Oops, TTL};
 
-/// What they need, and the Debian package that brings it.
+/// The files that they need, and the Debian package of each.
 const NEEDED: [(&str, &str); 4] = [
     ("/usr/bin/javac", "default-jdk-headless"),
     (CURATOR, "libcurator-recipes-java"),
     (PYTHON, "python3"),
     ("/usr/lib/python3/dist-packages/kazoo/client.py", "python3-kazoo"),
 ];
-/// It names the others that it needs.
+/// Its manifest names the other jars that it needs.
 const CURATOR: &str = "/usr/share/java/curator-recipes.jar";
-/// The one that has Debian's packages.
+/// The Python that has Debian's packages.
 const PYTHON: &str = "/usr/bin/python3";
 
 /// The programs, built.
 pub(crate) struct Programs {
     source: PathBuf,
-    /// Where the Java classes are.
+    /// The folder of the Java classes.
     classes: PathBuf,
 }
 
 impl Programs {
-    /// Compiles the Java one in the target folder.
+    /// Compiles the Java program in the target folder.
     pub(crate) fn build() -> Result<Self, Oops> {
         let missing: Vec<&str> =
             NEEDED.iter().filter(|(file, _)| !Path::new(file).exists()).map(|(_, package)| *package).collect();
@@ -55,7 +55,7 @@ impl Programs {
         Ok(Self { source, classes })
     }
 
-    /// Starts all of them, and has them open their sessions.
+    /// Starts all of them, and makes them open their sessions.
     pub(crate) async fn start(&self, bench: &Bench) -> Result<Vec<Program>, Oops> {
         let (waiters, session) = (WAITERS.to_string(), TTL.as_millis().to_string());
         let told = [bench.address(), waiters, session];
@@ -71,7 +71,7 @@ impl Programs {
     }
 }
 
-/// A process, its clients idle or not.
+/// A process, with its clients idle or contending.
 pub(crate) struct Program {
     pub(crate) name: &'static str,
     pub(crate) sessions: HashSet<String>,
@@ -88,7 +88,7 @@ impl Program {
         let tell = child.stdin.take().ok_or("a peer without stdin")?;
         let hear = BufReader::new(child.stdout.take().ok_or("a peer without stdout")?);
         let mut program = Self { name, sessions: HashSet::new(), child, tell, hear };
-        // It says its tally when all its clients are there.
+        // It prints its tally when all its clients are connected.
         program.heard()?;
         program.sessions = bench.traffic().await?.new_since(&before);
         match program.sessions.len() {
@@ -112,17 +112,17 @@ impl Program {
         self.heard()
     }
 
-    /// All its clients want the lock from now on.
+    /// Makes all its clients contend for the lock.
     pub(crate) fn go(&mut self) -> Result<(), Oops> {
         self.tell("go").map(drop)
     }
 
-    /// What came of it until now.
+    /// The tally so far.
     pub(crate) fn tally(&mut self) -> Result<Tally, Oops> {
         self.tell("tally")
     }
 
-    /// They have had it once more, and want it no longer.
+    /// Makes each client acquire the lock once more, and then stop.
     pub(crate) fn stop(&mut self) -> Result<(), Oops> {
         self.tell("stop").map(drop)
     }

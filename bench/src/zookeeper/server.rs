@@ -1,4 +1,4 @@
-//! The server that all benches of a run share, and what it says of itself.
+//! The server that all benches of a run share, and its statistics.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::json;
 use crate::redis::{Oops, TTL};
 use crate::report::Report;
 
-/// As servers have it where nobody says otherwise.
+/// ZooKeeper's defaults.
 const TICK: Duration = Duration::from_secs(2);
 const CONTAINER_CHECK: Duration = Duration::from_secs(60);
 const WRITTEN_AHEAD: &str = "65536";
@@ -21,12 +21,12 @@ const WRITTEN_AHEAD: &str = "65536";
 pub(crate) struct Bench {
     server: Server,
     syncs: bool,
-    /// By how much everything is shortened.
+    /// The factor by which everything is shortened.
     pub(crate) scale: u32,
 }
 
 impl Bench {
-    /// Starts one; with `syncs` it waits for the disk with each write.
+    /// Starts a server; with `syncs` it waits for the disk at each write.
     pub(crate) async fn start(scale: u32, syncs: bool) -> Result<Self, Oops> {
         let settings = ZooKeeper::new().tick(TICK).container_check(CONTAINER_CHECK);
         let settings = settings.property("zookeeper.preAllocSize", WRITTEN_AHEAD);
@@ -34,7 +34,7 @@ impl Bench {
         Ok(Self { server: settings.start().await?, syncs, scale })
     }
 
-    /// Says what is measured on.
+    /// Prints what the benches run on.
     pub(crate) async fn introduce(&self, report: &mut Report) -> Result<(), Oops> {
         let facts = facts(self.server.addr()).await?;
         let version = facts.get("zk_version").and_then(|text| text.split('-').next()).unwrap_or("of unknown version");
@@ -50,28 +50,28 @@ impl Bench {
         Ok(())
     }
 
-    /// Where clients connect to.
+    /// The address for clients.
     pub(crate) fn address(&self) -> String {
         self.server.url()
     }
 
-    /// Our locks, by a new session.
+    /// Leasehold's locks, over a new session.
     pub(crate) async fn open(&self) -> leasehold::Result<Locks> {
         Locks::builder().ttl(TTL).open(&format!("zookeeper://{}/bench", self.address())).await
     }
 
-    /// A bare session with the settings of ours.
+    /// A bare session with leasehold's settings.
     pub(crate) async fn bare(&self) -> Result<Client, Oops> {
         let connector = Client::connector().with_session_timeout(TTL).with_connection_timeout(Duration::from_secs(3));
         Ok(connector.connect(&self.address()).await?)
     }
 
-    /// How many packets went over each connection until now.
+    /// How many packets each connection has transferred so far.
     pub(crate) async fn traffic(&self) -> Result<Traffic, Oops> {
         Ok(Traffic::read(&ask(self.server.addr(), "cons").await?))
     }
 
-    /// The sum of metrics until now.
+    /// The sum of these metrics so far.
     pub(crate) async fn sum(&self, metrics: &[&str]) -> Result<u64, Oops> {
         let facts = facts(self.server.addr()).await?;
         let mut sum = 0;
@@ -83,7 +83,7 @@ impl Bench {
     }
 }
 
-/// Packets over one connection.
+/// The packets of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packets {
     received: u64,
@@ -91,12 +91,12 @@ pub(crate) struct Packets {
 }
 
 impl Packets {
-    /// What the server was asked.
+    /// The number of requests.
     pub(crate) fn requests(self) -> u64 {
         self.received
     }
 
-    /// What it told by itself, less what is not answered yet.
+    /// The number of events, minus the requests that have no response yet.
     pub(crate) fn events(self) -> i64 {
         self.sent.cast_signed() - self.received.cast_signed()
     }
@@ -111,8 +111,8 @@ impl Packets {
 pub(crate) struct Traffic(HashMap<String, Packets>);
 
 impl Traffic {
-    /// Lines such as ` /127.0.0.1:4711[1](queued=0,recved=5,sent=6,sid=0x1001,lop=PING)`. Who has no session yet, as the one who asks
-    /// for this, has no `sid`.
+    /// Parses lines such as ` /127.0.0.1:4711[1](queued=0,recved=5,sent=6,sid=0x1001,lop=PING)`. A
+    /// connection without a session, like the one that runs this query, has no `sid`.
     fn read(text: &str) -> Self {
         let line = |line: &str| {
             let (_, fields) = line.trim().strip_suffix(')')?.split_once('(')?;
@@ -126,7 +126,7 @@ impl Traffic {
         Self(text.lines().filter_map(line).collect())
     }
 
-    /// The sessions that were not there earlier.
+    /// The sessions that did not exist earlier.
     pub(crate) fn new_since(&self, earlier: &Self) -> HashSet<String> {
         self.0.keys().filter(|session| !earlier.0.contains_key(*session)).cloned().collect()
     }
@@ -137,7 +137,7 @@ impl Traffic {
         at(self).since(at(earlier))
     }
 
-    /// Those of several.
+    /// The packets of several sessions.
     pub(crate) fn of_all(&self, sessions: &HashSet<String>, earlier: &Self) -> Packets {
         sessions.iter().map(|session| self.of(session, earlier)).fold(Packets::default(), |sum, one| Packets {
             received: sum.received + one.received,

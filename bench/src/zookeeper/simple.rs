@@ -1,4 +1,5 @@
-//! The textbook's simple lock: one ephemeral node is the lock, and everybody who waits watches it. Only to be compared with.
+//! The textbook's simple lock: one ephemeral node is the lock, and all waiters watch it. For
+//! comparison only.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,16 +10,16 @@ use crate::redis::Oops;
 
 const NODE: &str = "/simple";
 
-/// What all clients of the simple lock count together.
+/// The counts over all clients of the simple lock.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// How many watch the node just now.
+    /// How many clients watch the node.
     pub(crate) watching: AtomicUsize,
-    /// How often one who waited was woken.
+    /// How often a waiter was woken.
     pub(crate) woken: AtomicU64,
 }
 
-/// One client of it.
+/// A client of the simple lock.
 pub(crate) struct Simple {
     client: Client,
     counts: Arc<Counts>,

@@ -1,4 +1,4 @@
-//! The command line: every flag with its own help.
+//! The command line: each flag carries its own help text.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::output;
 use crate::run::RunArgs;
 use crate::verify::VerifyArgs;
 
-// Lines of at most 79 characters, so that no terminal breaks them.
+// Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const EXAMPLES: &str = "\
 Examples:
   leasehold run nightly -- ./send-messages      one at a time, in order
@@ -51,10 +51,11 @@ Exit codes (`leasehold run --help` lists those of `run`):
    71   the system refused us something
    74   the output cannot be written";
 
-/// Locks that many processes and machines share.
+/// Distributed locks shared by many processes and machines
 ///
-/// Runs a command while it holds a lock, shows who holds what and who waits, and forces a holder to release. A lock has a name and
-/// lives in an engine: `file:` (the default) is shared by the processes of this host; `leasehold engines` lists the others.
+/// Runs a command while it holds a lock, lists holders and waiters, and forces a holder to release.
+/// A lock has a name and lives in an engine. The default engine, `file:`, serves the processes of
+/// this host; `leasehold engines` lists the others.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, after_long_help = EXAMPLES, after_help = "`leasehold --help` has examples.")]
 #[command(max_term_width = 120, subcommand_required = true, arg_required_else_help = true)]
@@ -64,7 +65,7 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Reads the command line, and finds the engine that is meant.
+    /// Parses the command line and resolves the engine's URL.
     pub(crate) fn read() -> Result<Result<Self, Failure>, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let mut cli = Self::from_arg_matches(&matches)?;
@@ -76,13 +77,13 @@ impl Cli {
     }
 }
 
-/// What was given to the innermost command.
+/// The matches of the innermost subcommand.
 fn innermost(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
 }
 
 impl Command {
-    /// The engine's options, where the command has any.
+    /// The engine options, if the command has any.
     fn engine(&mut self) -> Option<&mut EngineArg> {
         match self {
             Self::Run(args) => Some(&mut args.engine),
@@ -100,26 +101,27 @@ impl Command {
 pub(crate) enum Command {
     Run(Box<RunArgs>),
     Cron(Box<CronArgs>),
-    /// List the locks that somebody holds or waits for
+    /// List the locks that are held or waited for
     Ls(LsArgs),
-    /// Show who holds one lock and who waits for it
+    /// Show the holders and waiters of one lock
     Show(ShowArgs),
     Evict(EvictArgs),
     Doctor(DoctorArgs),
     Verify(Box<VerifyArgs>),
     Engines(EnginesArgs),
-    /// Print the completion script of a shell
+    /// Print the completion script for a shell
     ///
-    /// For bash: `leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold`
+    /// For bash:
+    /// `leasehold completions bash > ~/.local/share/bash-completion/completions/leasehold`
     Completions {
-        /// Which shell
+        /// The shell to complete for
         shell: clap_complete::Shell,
     },
     /// Print the manual page
     ///
     /// All commands on one page: `leasehold man | man -l -`
     Man {
-        /// Write one page for each command into this folder instead
+        /// Write one page per command into this folder instead
         #[arg(long, value_name = "DIR")]
         dir: Option<PathBuf>,
     },
@@ -129,24 +131,27 @@ pub(crate) enum Command {
 pub(crate) struct EngineArg {
     /// The engine that keeps the lock
     ///
-    /// `file:` or `file:///folder` for the processes of this host, `redis://host:6379` for many machines,
-    /// `redlock://h1,h2,h3,h4,h5` for many machines and a majority of independent servers,
-    /// `zookeeper://h1,h2,h3/locks` for many machines and a ZooKeeper ensemble, `mysql://user:password@host/database` or
-    /// `postgres://user:password@host/database` for many machines and a database that is there already. `leasehold engines` lists all of them.
+    /// `file:` or `file:///folder` serves the processes of this host. These serve many machines:
+    /// `redis://host:6379`; `redlock://h1,h2,h3,h4,h5`, a majority of independent servers;
+    /// `zookeeper://h1,h2,h3/locks`, a ZooKeeper ensemble; `mysql://user:password@host/database` or
+    /// `postgres://user:password@host/database`, a database you already run. `leasehold engines`
+    /// lists all of them.
     ///
-    /// Every user of this host can see the command line: a password belongs into a file, `?password-file=/path` in the URL or
-    /// --engine-file, or into LEASEHOLD_ENGINE.
+    /// Every user of this host can see the command line. Put a password into a file
+    /// (`?password-file=/path` in the URL, or --engine-file) or into LEASEHOLD_ENGINE.
     #[arg(long, value_name = "URL", env = "LEASEHOLD_ENGINE", hide_env_values = true, default_value = "file:", value_parser = named)]
     pub(crate) engine: String,
     /// A file whose first line is the engine's URL
     #[arg(long, value_name = "PATH", env = "LEASEHOLD_ENGINE_FILE", hide_env_values = true)]
     pub(crate) engine_file: Option<PathBuf>,
-    /// For how long an engine that is unreachable is tried again; `run -w` counts instead, and `cron` never gives up
+    /// How long to retry an engine that is unreachable; `run -w` sets its own limit, and `cron`
+    /// retries forever
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse)]
     pub(crate) connect_timeout: Duration,
 }
 
-/// Whoever names an engine by a variable that is not set means another than this host's own folder.
+/// Rejects an empty URL: it comes from a variable that is not set, and does not mean this host's
+/// own folder.
 pub(crate) fn named(url: &str) -> Result<String, String> {
     match url.trim() {
         "" => Err("no engine is named; leave --engine away and LEASEHOLD_ENGINE unset for `file:`".to_owned()),
@@ -159,7 +164,8 @@ impl EngineArg {
         &self.engine
     }
 
-    /// How a command finds the same engine, wherever it goes: a folder is named from the root.
+    /// How the command finds the same engine from any working directory: a relative folder becomes
+    /// absolute.
     pub(crate) fn for_command(&self) -> ForCommand {
         if let Some(path) = &self.engine_file {
             return ForCommand::File(path.clone());
@@ -169,8 +175,9 @@ impl EngineArg {
         ForCommand::Url(url.unwrap_or_else(|| self.url().to_owned()))
     }
 
-    /// Opens it only to look: a folder that is not there is not made. It is named, because it may have been mistyped; and so is one that
-    /// another user's `file:` does not mean. The locks, and the engine's URL to show.
+    /// Opens the engine for reading only; returns the locks and the URL to show. A missing folder
+    /// is not created. Its path is printed, because it may be mistyped. So is the default folder's,
+    /// because another user's `file:` means another folder.
     pub(crate) async fn open_to_look(&self) -> Result<(Locks, String), Failure> {
         let place = file::place(self.url())?;
         if let Some(place) = &place
@@ -188,7 +195,7 @@ impl EngineArg {
             Some(place) => {
                 let folder = place.folder.display();
                 output::say(&format!("{folder} has no locks: no lock was ever taken there, and nothing was made"));
-                // Nothing is held in there, either.
+                // An empty in-memory engine: the missing folder holds no locks, either.
                 Ok((Locks::open("memory:").await?, format!("file://{folder}")))
             }
         }
@@ -198,7 +205,8 @@ impl EngineArg {
         self.open_within(ttl, self.connect_timeout, output::say).await
     }
 
-    /// Opens it, and tries again for `within` while it is unreachable; `tell` has one line for that.
+    /// Opens the engine and retries for `within` while it is unreachable; `tell` prints a line
+    /// about it.
     pub(crate) async fn open_within(
         &self,
         ttl: Duration,
@@ -216,7 +224,8 @@ impl EngineArg {
         Ok(locks)
     }
 
-    /// Opens the engine to look, asks it for something and closes it. The answer, and the engine's URL.
+    /// Opens the engine for reading, runs one query and closes it. Returns the answer and the
+    /// engine's URL.
     pub(crate) async fn ask<T>(
         &self,
         question: impl AsyncFnOnce(&Locks) -> leasehold::Result<T>,
@@ -228,7 +237,7 @@ impl EngineArg {
     }
 }
 
-/// `file:folder` as seen from `here`; `None` for any other URL.
+/// An absolute URL for `file:folder`, relative to `here`; `None` for any other URL.
 fn from_root(url: &str, here: &str) -> Option<String> {
     let (scheme, path) = url.split_once(':')?;
     let relative = !path.is_empty() && !path.starts_with(['/', '?']);
@@ -238,14 +247,14 @@ fn from_root(url: &str, here: &str) -> Option<String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct JsonArg {
-    /// JSON for programs instead of a table for people
+    /// Print JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct LsArgs {
-    /// Only locks whose names start so
+    /// Only locks whose names start with this
     #[arg(default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
     #[command(flatten)]
@@ -266,29 +275,32 @@ pub(crate) struct ShowArgs {
 
 /// Force a holder to release, or a waiter to give up
 ///
-/// An evicted holder is told within a round trip, or within 500 ms where the engine polls, but it may have been stopped or
-/// cut off: until it hears of it, it believes that it holds the lock. If a token is printed, write it to whatever the lock
-/// protects: it refuses the writes of the evicted holder, and of no other. An evicted waiter ends with exit code 75.
+/// The evicted process gets a notification within a round trip, or within 500 ms on an engine that
+/// polls. If it is stopped or partitioned, it believes that it holds the lock until the
+/// notification arrives. If a fence token is printed, write it to the resource that the lock
+/// protects: the resource then refuses writes of the evicted holder, and of no other. An evicted
+/// waiter exits with code 75.
 ///
-/// With --graceful the holder is asked to release, and the next is granted only when it has released, or when its lease has
-/// ended: two never hold the lock at once. `leasehold run` then sends TERM to its command, and KILL just before the lease ends.
+/// With --graceful the holder is asked to release. The next waiter acquires the lock only when the
+/// holder has released it or its lease has expired, so two never hold the lock at once. On the
+/// request, `leasehold run` sends TERM to its command, and KILL just before the lease expires.
 #[derive(Debug, Args)]
 pub(crate) struct EvictArgs {
     /// The lock's name
     pub(crate) name: String,
-    /// Only the holders with this token; all holders if neither this nor --claim is given
+    /// Only the holder with this token; all holders if neither this nor --claim is given
     #[arg(long, value_name = "N", conflicts_with = "claim")]
     pub(crate) token: Option<u64>,
-    /// Only the holder or waiter whose claim starts so, as `leasehold show` has it
+    /// Only the holder or waiter whose claim starts with this, as `leasehold show` prints it
     #[arg(long, value_name = "PREFIX")]
     pub(crate) claim: Option<String>,
-    /// Ask the holder to release, and wait until it has, or until its lease has ended
+    /// Ask the holder to release, and wait until it does or its lease expires
     #[arg(short, long)]
     pub(crate) graceful: bool,
-    /// Do not ask; needed where there is no terminal to ask on
+    /// Do not ask for confirmation; required without a terminal
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Why, for the record
+    /// A reason for the log
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `leasehold doctor`: is this deployment fit for locks, and what to set if not.
+//! `leasehold doctor`: checks whether a deployment is fit for locks, and what to set if it is not.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,15 +15,15 @@ use crate::duration::parse_positive;
 use crate::exit::Failure;
 use crate::output::{self, Colour, clean};
 
-/// Warnings, or what is not known.
+/// There are warnings or unknown findings.
 const WARNINGS: u8 = 1;
-/// Failures.
+/// There are failures.
 const FAILURES: u8 = 2;
 
-/// Nobody is told how it goes before this.
+/// No progress line is shown before this.
 const FIRST_WORD: Duration = Duration::from_secs(1);
 
-// Lines of at most 79 characters, so that no terminal breaks them.
+// Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER: &str = "\
 Examples:
   leasehold doctor --engine redis://db1:6379
@@ -62,14 +62,15 @@ What it does there:
 
 /// Check whether a deployment is fit for locks
 ///
-/// Looks at the engine's servers, or its folder: what is set so that locks could be lost, blocked or held twice. Each finding
-/// says what was found, what it means for locks, and what to set.
+/// Examines the engine's servers, or its folder, for settings with which locks could be lost,
+/// blocked or held twice. Each finding gives the observation, what it means for locks, and what to
+/// set.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER, after_help = "`leasehold doctor --help` has examples and the exit codes.")]
 pub(crate) struct DoctorArgs {
     #[command(flatten)]
     pub(crate) engine: EngineArg,
-    /// The TTL that your locks have: round trips, clocks and failovers are compared with it
+    /// The TTL of your locks: round trips, clocks and failovers are compared with it
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
     pub(crate) ttl: Duration,
     #[command(flatten)]
@@ -94,7 +95,7 @@ struct FindingJson<'a> {
     fix: &'a str,
 }
 
-/// Examines the engine, and says how it is.
+/// Examines the engine and prints the findings.
 pub(crate) async fn doctor(args: DoctorArgs) -> Result<u8, Failure> {
     let options = Options::default().ttl(args.ttl);
     let examining = doctor::examine(args.engine.url(), &options);
@@ -112,7 +113,7 @@ fn code(worst: Level) -> u8 {
     }
 }
 
-/// Waits, and says so on a terminal if it takes a while.
+/// Waits for `work`, and shows progress on a terminal if it takes a while.
 async fn watched<T>(work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     let mut shown = false;
@@ -134,7 +135,7 @@ async fn watched<T>(work: impl Future<Output = T>) -> T {
     work.await
 }
 
-/// Whether standard error is a terminal, and ours at present.
+/// Whether standard error is a terminal with our process group in the foreground.
 fn in_foreground() -> bool {
     let stderr = io::stderr();
     isatty(&stderr) && tcgetpgrp(&stderr).map_or(true, |foreground| foreground == getpgrp())
@@ -167,7 +168,7 @@ fn text(report: &Report) -> String {
     format!("{}\n{}\n", painted(&output::table_text(&table)), verdict(report))
 }
 
-/// The levels in their colours. Lines that begin with none go on with the one above.
+/// Colours the levels. A line that begins with no level continues the row above.
 fn painted(table: &str) -> String {
     let line = |line: &str| {
         let word = line.split(' ').next().unwrap_or_default();
@@ -184,7 +185,7 @@ fn painted(table: &str) -> String {
     table.lines().map(line).collect()
 }
 
-/// Findings that say the same of several servers, as one.
+/// Merges equal findings about several servers into one row.
 fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
     let mut rows: Vec<(&Finding, Vec<&str>)> = Vec::new();
     let same = |a: &Finding, b: &Finding| {
@@ -199,11 +200,12 @@ fn together(findings: &[Finding]) -> Vec<(&Finding, Vec<&str>)> {
     rows
 }
 
-/// `where: what was found`, and below it, unless all is well, what it means and what to set. Of `servers`, not each is named.
+/// `where: what was found`; below it, unless the level is ok, what it means and what to set. With
+/// more than two `servers`, a finding about all of them does not list their names.
 fn what(finding: &Finding, subjects: &[&str], servers: usize) -> String {
     let place = match subjects.len() {
         count if servers > 2 && count == servers => vec![format!("all {servers}")],
-        // Who is well need not be named.
+        // Healthy servers need no names.
         count if count > 2 && finding.level == Level::Ok => vec![format!("{count} of {servers}")],
         _ => named(subjects),
     };

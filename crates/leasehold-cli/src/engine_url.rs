@@ -1,4 +1,5 @@
-//! Which engine is meant: `--engine`, else `--engine-file`, else `LEASEHOLD_ENGINE`, else `LEASEHOLD_ENGINE_FILE`, else `file:`.
+//! Resolves the engine: `--engine`, else `--engine-file`, else `LEASEHOLD_ENGINE`, else
+//! `LEASEHOLD_ENGINE_FILE`, else `file:`.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -16,10 +17,11 @@ use crate::args::{EngineArg, named};
 use crate::exit::Failure;
 use crate::output;
 
-/// No file with a URL is longer.
+/// The size limit of a file that holds a URL.
 const LONGEST: u64 = 64 * 1024;
 
-/// How a command that we start finds the same engine: in the way in which we found it, so that a password in a file stays there.
+/// How a command that we start finds the same engine. It gets the same kind of reference that we
+/// got, so a password in a file stays in the file.
 #[derive(Clone, Debug)]
 pub(crate) enum ForCommand {
     Url(String),
@@ -37,7 +39,7 @@ impl ForCommand {
     }
 }
 
-/// Finds the URL, and hides a password that was typed.
+/// Resolves the URL, and hides a password given on the command line.
 pub(crate) fn settle(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Failure> {
     let source = |id| matches.value_source(id).filter(|source| *source != ValueSource::DefaultValue);
     let (typed, file) = (source("engine"), source("engine_file"));
@@ -58,14 +60,14 @@ pub(crate) fn settle(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Fa
     } else if typed == Some(ValueSource::CommandLine) {
         hide(&arg.engine);
     }
-    // A URL that cannot be read is refused where it is used.
+    // A malformed URL is refused where it is used.
     for path in EngineUrl::parse(&arg.engine).map(|url| url.exposed_files()).unwrap_or_default() {
         warn_of(&path);
     }
     Ok(())
 }
 
-/// Another user can read this file.
+/// Warns that other users can read this file.
 fn warn_of(path: &Path) {
     let path = path.display();
     output::say(&format!("warning: every user can read the password in {path}: chmod o-r {path}"));
@@ -91,7 +93,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     Ok(url)
 }
 
-/// A password that was typed is hidden from `ps`; a person at a terminal is told that there are better ways.
+/// Hides a password on the command line from `ps`; on a terminal, prints how to avoid it.
 fn hide(url: &str) {
     let problem = secret::hide("--engine", url).err();
     if let Some(error) = problem {

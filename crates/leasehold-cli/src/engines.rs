@@ -1,4 +1,5 @@
-//! `leasehold engines`: what each engine can do, also those that are not in this build.
+//! `leasehold engines`: the capabilities of each engine, including those that are not in this
+//! build.
 
 use clap::{Args, ValueEnum};
 use leasehold::engine::sql::{self, Dialect};
@@ -9,7 +10,7 @@ use crate::duration::human;
 use crate::exit::Failure;
 use crate::output;
 
-// Lines of at most 79 characters, so that no terminal breaks them.
+// Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER: &str = "\
 Examples:
   leasehold engines                 what each engine can do
@@ -24,22 +25,23 @@ Tables:
   that stand there as comments: SELECT, INSERT and UPDATE, and no others.
   --table and --schema are the URL's table= and schema=.";
 
-/// List the engines and what each can do
+/// List the engines and their capabilities
 ///
-/// With --ddl: print the statements that make the tables of a database engine instead, for an administrator to run.
+/// With --ddl: print the statements that create a database engine's tables, for an administrator to
+/// run.
 #[derive(Debug, Args)]
 #[command(after_long_help = AFTER, after_help = "`leasehold engines --help` has examples.")]
 pub(crate) struct EnginesArgs {
-    /// JSON for programs instead of a table for people
+    /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Print the CREATE TABLE statements for this database, and the rights that are needed
+    /// Print the CREATE TABLE statements for this database, and the privileges that are needed
     #[arg(long, value_name = "DATABASE", conflicts_with = "json")]
     ddl: Option<Database>,
-    /// What the tables' names begin with, as table= in the URL says it [default: leasehold]
+    /// The prefix of the tables' names, as table= in the URL [default: leasehold]
     #[arg(long, value_name = "NAME", requires = "ddl")]
     table: Option<String>,
-    /// The schema that the tables are in, as schema= in the URL says it; PostgreSQL only
+    /// The schema of the tables, as schema= in the URL; PostgreSQL only
     #[arg(long, value_name = "NAME", requires = "ddl")]
     schema: Option<String>,
 }
@@ -173,7 +175,7 @@ fn table(entries: &[Entry]) -> String {
             Some(can) => table.add_row(row(scheme, can)),
             None => table.add_row([scheme, "not in this build".to_owned()]),
         };
-        // The first is the engine itself.
+        // The first technique is the engine's default, in the row above.
         for one in entry.techniques.iter().skip(1) {
             table.add_row(row(format!("  {}", one.name), &one.capabilities));
         }

@@ -1,4 +1,4 @@
-//! `leasehold evict`: force a holder, or a waiter, to release, and say what was done.
+//! `leasehold evict`: forces a holder to release, or a waiter to give up, and prints the result.
 
 mod graceful;
 
@@ -20,7 +20,7 @@ struct EvictedJson<'a> {
     name: &'a str,
     engine: &'a str,
     evicted: Vec<PartyJson<'a>>,
-    /// Those that were asked to release, and hold it still.
+    /// Holders that were asked to release and still hold the lock.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     remaining: Vec<PartyJson<'a>>,
     fence_token: Option<u64>,
@@ -77,7 +77,7 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Whom the options name: all holders, unless they say more.
+/// The claims that the options select: all holders by default.
 fn choose<'a>(view: &'a LockView, args: &EvictArgs) -> Vec<&'a PartyView> {
     match (args.token, &args.claim) {
         (Some(token), _) => view.holders.iter().filter(|party| party.token == Some(Token(token))).collect(),
@@ -119,8 +119,9 @@ fn confirmed(name: &LockName, chosen: &[&PartyView], url: &str, graceful: bool) 
     Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
 }
 
-/// Evicts each; who had gone by then is left out of the answer. Those with the lowest tokens go first: then whatever is advised last refuses all of
-/// them, and none of those who stay.
+/// Evicts each claim. Those that ended before their eviction are left out of the answer. The lowest
+/// tokens go first: the last fence token then refuses all evicted holders, and none of those that
+/// stay.
 async fn put_out(
     locks: &Locks,
     name: &LockName,
@@ -133,7 +134,7 @@ async fn put_out(
     for party in chosen {
         let evicted = locks.evict_because(name, party.claim, reason).await?;
         if let Some(party) = evicted.party {
-            // A token that was advised before does not refuse this one.
+            // An earlier fence token does not refuse this holder.
             highest = highest.max(party.token);
             token = evicted.token.or(token);
             gone.push(party);

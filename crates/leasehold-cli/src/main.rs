@@ -1,7 +1,9 @@
-//! The command `leasehold`: run a command under a lock, see who holds what, put a holder out.
+//! The command `leasehold`: runs a command under a lock, lists holders and waiters, and forces a
+//! holder to release.
 //!
-//! `args` is the command line, `run` the command that matters, `cron` the same by a timetable, `verify` the proof, `show`, `evict`, `doctor`, `engines` and `shell` the others. All
-//! of them use nothing but the library's public interface.
+//! `args` is the command line. `run` is the main command, `cron` runs jobs on a schedule, and
+//! `verify` tests the guarantees. `show`, `evict`, `doctor`, `engines` and `shell` are the others.
+//! All of them use only the library's public interface.
 
 mod args;
 mod cron;
@@ -49,7 +51,8 @@ fn dispatch(command: Command) -> Result<u8, Failure> {
     }
 }
 
-/// All runs on this one thread: it is the thread whose death the command's parent-death signal speaks of.
+/// Everything runs on this one thread: the command's parent-death signal fires when the thread that
+/// started it dies.
 fn block_on<F: Future<Output = Result<u8, Failure>>>(work: F) -> Result<u8, Failure> {
     start::block_on(tokio::runtime::Builder::new_current_thread().enable_all().build(), work)
 }

@@ -1,4 +1,4 @@
-//! Completion scripts and the manual page, made from the command line's own help.
+//! Completion scripts and the manual page, generated from the command line's own help.
 
 use std::io;
 use std::path::Path;
@@ -20,7 +20,8 @@ pub(crate) fn completions(shell: Shell) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// The options of `leasehold-verify`, which is a program of its own: without them a shell would offer files.
+/// Adds the options of `leasehold-verify`, which is a separate program: without them a shell would
+/// complete file names.
 fn with_verify(cli: Command) -> Command {
     let option = |name: &'static str, values: &'static [&'static str]| {
         Arg::new(name).long(name).value_parser(PossibleValuesParser::new(values)).num_args(1)
@@ -30,7 +31,7 @@ fn with_verify(cli: Command) -> Command {
     cli.mut_subcommand("verify", |command| command.args(options))
 }
 
-/// One page with all commands on standard output, or one file for each command.
+/// One page with all commands on standard output, or one file per command.
 pub(crate) fn man(dir: Option<&Path>) -> Result<u8, Failure> {
     let mut cli = Cli::command().disable_help_subcommand(true);
     cli.build();
@@ -48,7 +49,7 @@ fn write_pages(dir: &Path, cli: &Command) -> io::Result<()> {
     write_page(dir, "leasehold", cli)
 }
 
-/// The page of a command, and those of the commands that it has.
+/// Writes the page of a command and, recursively, of its subcommands.
 fn write_page(dir: &Path, name: &str, command: &Command) -> io::Result<()> {
     std::fs::write(dir.join(format!("{name}.1")), page(command)?)?;
     shown(command).try_for_each(|inner| write_page(dir, &format!("{name}-{}", inner.get_name()), inner))
@@ -58,7 +59,7 @@ fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help")
 }
 
-/// The page of one command alone.
+/// The page of one command, without its subcommands.
 fn page(command: &Command) -> io::Result<String> {
     let mut page = Vec::new();
     let man = Man::new(command.clone());
@@ -73,7 +74,7 @@ fn page(command: &Command) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&page).into_owned() + &extra(command, ".SH"))
 }
 
-/// The main page, with each command as a section of its own.
+/// The main page, with each command as a section.
 fn whole_page(cli: &Command) -> io::Result<String> {
     let mut page = Vec::new();
     let main = Man::new(cli.clone());
@@ -93,7 +94,7 @@ fn whole_page(cli: &Command) -> io::Result<String> {
     Ok(page)
 }
 
-/// A command's own page, its sections one level lower.
+/// A command's own page, with its sections one level lower.
 fn command_section(command: &Command) -> io::Result<String> {
     let mut page = Vec::new();
     let man = Man::new(command.clone());
@@ -101,14 +102,15 @@ fn command_section(command: &Command) -> io::Result<String> {
     man.render_description_section(&mut page)?;
     man.render_options_section(&mut page)?;
     let title = command.get_bin_name().unwrap_or(command.get_name()).to_uppercase();
-    // Some sections begin with definitions that the whole page has already.
+    // Drops definitions before the first section: the main page has them already.
     let page = String::from_utf8_lossy(&page);
     let lines = page.lines().map(|line| line.strip_prefix(".SH").map_or(line.to_owned(), |rest| format!(".SS{rest}")));
     let page: String = lines.map(|line| line + "\n").collect();
     Ok(format!(".SH \"{title}\"\n{page}{}", extra(command, ".SS")))
 }
 
-/// The text after the options, its lines as they are: each `Title:` at the margin begins a section.
+/// The text after the options, with its lines unchanged: each `Title:` at the margin begins a
+/// section.
 fn extra(command: &Command, heading: &str) -> String {
     let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let mut page = String::new();

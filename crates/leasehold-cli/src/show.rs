@@ -9,7 +9,7 @@ use crate::exit::{self, Failure};
 use crate::output::{self, Colour, clean};
 use crate::view::{self, LockJson};
 
-/// All locks that somebody holds or waits for, one row each.
+/// Lists all locks that are held or waited for, one row each.
 pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
     let (views, url) = args.engine.ask(async |locks| locks.list(&args.prefix).await).await?;
     let text = if args.output.json {
@@ -21,7 +21,7 @@ pub(crate) async fn list(args: LsArgs) -> Result<u8, Failure> {
     Ok(say_troubles(&views, &url))
 }
 
-/// Says what is damaged; the exit code.
+/// Reports damaged locks; returns the exit code.
 fn say_troubles(views: &[LockView], url: &str) -> u8 {
     let mut code = 0;
     for view in views {
@@ -63,7 +63,7 @@ fn list_text(views: &[LockView], url: &str) -> String {
     format!("{}\n{locks} on {url}\n", output::with_bold_head(&output::table_text(&table)))
 }
 
-/// How many wait, and how long the first has.
+/// The number of waiters, and how long the first has waited.
 fn waiting(waiters: &[PartyView]) -> String {
     match waiters.iter().map(|waiter| waiter.age).max() {
         None => "-".to_owned(),
@@ -71,7 +71,7 @@ fn waiting(waiters: &[PartyView]) -> String {
     }
 }
 
-/// Everything about one lock.
+/// Shows everything about one lock.
 pub(crate) async fn show(args: ShowArgs) -> Result<u8, Failure> {
     let name = LockName::new(&args.name)?;
     let (view, url) = args.engine.ask(async |locks| locks.inspect(&name).await).await?;

@@ -1,4 +1,5 @@
-//! `leasehold verify`: starts the program `leasehold-verify`, which is built and installed on its own.
+//! `leasehold verify`: starts the program `leasehold-verify`, which is built and installed
+//! separately.
 
 use std::env;
 use std::ffi::OsString;
@@ -15,16 +16,17 @@ const PROGRAM: &str = "leasehold-verify";
 
 /// Test an engine's guarantees under faults, and draw the history
 ///
-/// Starts the program `leasehold-verify`, from the folder of this one or from PATH. `leasehold verify --help` shows its own help.
+/// Starts the program `leasehold-verify`, from this program's folder or from PATH.
+/// `leasehold verify --help` prints its help.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct VerifyArgs {
-    /// What `leasehold-verify` takes: `leasehold verify --local redis --faults kill,stop`
+    /// The arguments for `leasehold-verify`: `leasehold verify --local redis --faults kill,stop`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENTS")]
     arguments: Vec<OsString>,
 }
 
-/// Replaces this process with `leasehold-verify`; returns only if that cannot be started.
+/// Replaces this process with `leasehold-verify`; returns only if that fails.
 pub(crate) fn verify(options: &VerifyArgs) -> Result<u8, Failure> {
     let failed = Command::new(program()).args(&options.arguments).exec();
     if failed.kind() != io::ErrorKind::NotFound {
@@ -39,7 +41,7 @@ pub(crate) fn verify(options: &VerifyArgs) -> Result<u8, Failure> {
     ))
 }
 
-/// The program in the folder of this one; otherwise its bare name, which is looked up in PATH.
+/// The program in this program's folder; otherwise its bare name, to be found in PATH.
 fn program() -> PathBuf {
     let beside = env::current_exe().ok().and_then(|this| Some(this.parent()?.join(PROGRAM)));
     beside.filter(|path| path.is_file()).unwrap_or_else(|| PROGRAM.into())

@@ -9,10 +9,10 @@ use serde::Serialize;
 use crate::duration::human;
 use crate::output::clean;
 
-/// How many digits of a claim are shown: whoever knows all of them could release it.
+/// How many digits of a claim are shown: all of them would suffice to release it.
 const CLAIM_DIGITS: usize = 8;
 
-/// A lock, for programs.
+/// A lock as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct LockJson<'a> {
     name: &'a str,
@@ -39,7 +39,7 @@ impl<'a> LockJson<'a> {
     }
 }
 
-/// One who holds or waits, for programs.
+/// A holder or waiter as JSON.
 #[derive(Debug, Serialize)]
 pub(crate) struct PartyJson<'a> {
     claim: String,
@@ -80,7 +80,7 @@ impl<'a> PartyJson<'a> {
     }
 }
 
-/// One word for how a lock stands.
+/// A lock's state in one word.
 pub(crate) fn state(view: &LockView) -> &'static str {
     match (view.holders.first(), view.waiters.is_empty()) {
         _ if view.trouble.is_some() => "damaged",
@@ -106,12 +106,12 @@ fn all_digits(id: ClaimId) -> String {
     format!("{:032x}", id.bits())
 }
 
-/// `host:pid`, harmless.
+/// `host:pid`, with control characters escaped.
 pub(crate) fn process(party: &PartyView) -> String {
     format!("{}:{}", clean(&party.holder.host), party.holder.pid)
 }
 
-/// What it does: its description, or else its program.
+/// The holder's description, or its program if it has none.
 pub(crate) fn doing(party: &PartyView) -> String {
     let holder = &party.holder;
     clean(if holder.text.is_empty() { &holder.program } else { &holder.text }).into_owned()
@@ -122,7 +122,7 @@ pub(crate) fn token(token: Option<leasehold::Token>) -> String {
     token.map_or_else(|| "-".to_owned(), |token| token.to_string())
 }
 
-/// What is left of a lease.
+/// The time left of a lease.
 pub(crate) fn left(left: Duration) -> String {
     if left.is_zero() { "over".to_owned() } else { human(left) }
 }

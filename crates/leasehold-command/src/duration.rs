@@ -1,8 +1,8 @@
-//! Durations as people write and read them.
+//! Parses and formats durations.
 
 use std::time::Duration;
 
-/// Reads `5`, `0.5` (seconds), `500ms`, `5s`, `2m`, `1h`, `1d`.
+/// Parses `5`, `0.5` (seconds), `500ms`, `5s`, `2m`, `1h`, `1d`.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -23,7 +23,7 @@ fn expected() -> String {
     "a duration is seconds (`5`, `0.5`) or a number with its unit (`500ms`, `5s`, `2m`, `1h`, `1d`)".to_owned()
 }
 
-/// As [`parse`], for durations of which zero makes no sense.
+/// Like [`parse`], but refuses zero.
 pub fn parse_positive(text: &str) -> Result<Duration, String> {
     match parse(text)? {
         Duration::ZERO => Err("it must be longer than nothing".to_owned()),
@@ -31,7 +31,7 @@ pub fn parse_positive(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// For people: two units at most, `1.2s`, `3m 4s`, `2h 5m`, `3d 4h`.
+/// Formats a duration with at most two units: `1.2s`, `3m 4s`, `2h 5m`, `3d 4h`.
 pub fn human(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

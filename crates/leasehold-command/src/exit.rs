@@ -1,37 +1,37 @@
-//! Exit codes, and what a command that failed says.
+//! Exit codes, and the message of a failed command.
 
 use leasehold::{Error, ErrorKind};
 
-/// The lock is another's, or did not come in time (unless `-E` says otherwise).
+/// Another process holds the lock, or the wait for it timed out (unless `-E` sets another code).
 pub const CONFLICT: u8 = 1;
 /// The command line, a name, a URL or a duration is wrong (`EX_USAGE`).
 pub const USAGE: u8 = 64;
 /// The engine cannot be used (`EX_UNAVAILABLE`).
 pub const UNAVAILABLE: u8 = 69;
-/// The system refused something that we need ourselves (`EX_OSERR`).
+/// The operating system refused a resource that the command needs (`EX_OSERR`).
 pub const SYSTEM: u8 = 71;
-/// Our own output could not be written (`EX_IOERR`).
+/// The output could not be written (`EX_IOERR`).
 pub const OUTPUT: u8 = 74;
-/// The lock was lost, or the request for it was evicted (`EX_TEMPFAIL`).
+/// The lock was lost, or the claim was evicted (`EX_TEMPFAIL`).
 pub const LOST: u8 = 75;
 /// The command was found but could not be run.
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The command was not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// What a shell says of a process that a signal ended.
+/// The exit code that a shell reports for a process ended by a signal.
 pub fn by_signal(number: i32) -> u8 {
     u8::try_from(128 + number).unwrap_or(u8::MAX)
 }
 
-/// Why a command ends early.
+/// Why a command fails.
 #[derive(Debug)]
 pub struct Failure {
     /// The exit code.
     pub code: u8,
-    /// A short stable word for `--json`.
+    /// A short stable identifier for `--json`.
     pub kind: &'static str,
-    /// For people; empty where nothing is to be said.
+    /// The message for people; empty to print nothing.
     pub message: String,
 }
 
@@ -41,12 +41,12 @@ impl Failure {
         Self { code, kind, message: message.into() }
     }
 
-    /// The command line is wrong.
+    /// A usage error.
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(USAGE, "usage", message)
     }
 
-    /// The system refused what the command needs.
+    /// The operating system refused what the command needs.
     pub fn system(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(SYSTEM, "system", format!("{what}: {error}"))
     }
@@ -62,12 +62,14 @@ impl Failure {
             | ErrorKind::Unsupported => USAGE,
             ErrorKind::Timeout | ErrorKind::Conflict => CONFLICT,
             ErrorKind::Lost | ErrorKind::Evicted => LOST,
-            // Away, denied, corrupt, full, and whatever the library may add: the engine cannot be used as it is.
+            // Unreachable, denied, corrupt, full, and kinds that the library may add: the engine is
+            // unusable in its present state.
             _ => UNAVAILABLE,
         }
     }
 
-    /// The same failure, naming the engine at which it happened by its URL without secrets, unless its message names it already.
+    /// The same failure with the engine's URL (without secrets) added, unless the message names the
+    /// engine already.
     #[must_use]
     pub fn at(mut self, url: &str) -> Self {
         const OF_THE_ENGINE: [&str; 9] =
@@ -78,7 +80,7 @@ impl Failure {
         self
     }
 
-    /// Whoever read our output has gone: no more to say, and nothing wrong.
+    /// The reader of our output closed its pipe: no message, and no error.
     pub fn nobody_reads() -> Self {
         Self::new(0, "closed-pipe", "")
     }

@@ -1,4 +1,5 @@
-//! What the commands `leasehold` and `leasehold-verify` share: exit codes, output, durations, and how a command starts and ends.
+//! Shared by the commands `leasehold` and `leasehold-verify`: exit codes, output, durations,
+//! start-up and exit.
 //!
 //! This crate has no stable interface.
 

@@ -1,4 +1,4 @@
-//! Writing to the outside: a closed pipe is no panic, and nobody else's text steers the terminal.
+//! Terminal output: a closed pipe causes no panic, and foreign text cannot control the terminal.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -13,7 +13,8 @@ use crate::exit::{self, Failure};
 /// Writes to standard output.
 ///
 /// # Errors
-/// Quietly if the reader has gone; `EX_IOERR` if it cannot be written.
+/// A failure with code 0 and no message if the reader closed its pipe; `EX_IOERR` for any other
+/// write error.
 pub fn out(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
@@ -23,49 +24,50 @@ pub fn out(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// Writes to standard error; if that is closed, there is nobody to tell.
+/// Writes to standard error; ignores errors.
 pub fn err(text: &str) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }
 
-/// What tells the time, for a log.
+/// The time source for log lines.
 static STAMP: OnceLock<fn() -> String> = OnceLock::new();
 
-/// Has every line about ourselves begin with what `time` says. The first call counts.
+/// Prefixes every later log line with the result of `time`. Only the first call has an effect.
 pub fn stamp_lines(time: fn() -> String) {
     let _ = STAMP.set(time);
 }
 
-/// The time, if lines have it.
+/// The timestamp, if lines have one.
 pub fn stamp() -> Option<String> {
     STAMP.get().map(|time| time())
 }
 
-/// One line about ourselves on standard error, in the manner of other commands.
+/// Prints one line on standard error, prefixed with the program's name.
 pub fn say(message: &str) {
     let stamp = stamp().map(|time| time + " ").unwrap_or_default();
     err(&format!("{stamp}leasehold: {}\n", clean(message)));
 }
 
-/// Says words of our own, of which each line is one.
+/// Prints our own multi-line text, each line with the prefix.
 pub fn say_lines(message: &str) {
     message.lines().for_each(say);
 }
 
-/// A value as one line of JSON, with whatever could steer a terminal escaped.
+/// A value as one line of JSON. Characters that could control a terminal are escaped.
 pub fn json(value: &impl Serialize) -> String {
     let text = serde_json::to_string(value).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"));
     let mut safe = String::with_capacity(text.len() + 1);
     for c in text.chars() {
-        // These stand inside strings only, where the escape means the same.
+        // They can only occur inside strings, where the escape is equivalent.
         if steers(c) { safe.push_str(&format!("\\u{:04x}", u32::from(c))) } else { safe.push(c) }
     }
     safe.push('\n');
     safe
 }
 
-/// Text of others, made harmless: control characters and those that turn the writing direction are shown, not obeyed.
+/// Foreign text made harmless: escapes control characters and those that change the writing
+/// direction.
 pub fn clean(text: &str) -> Cow<'_, str> {
     if !text.contains(steers) {
         return Cow::Borrowed(text);
@@ -81,7 +83,7 @@ fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// An empty table as wide as the terminal; as wide as it likes if nobody looks.
+/// An empty table as wide as the terminal; without a limit if there is no terminal.
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_header(header.to_vec());
@@ -94,12 +96,13 @@ pub fn table(header: &[&str]) -> Table {
     table
 }
 
-/// A table as text, without the blanks at the ends of its lines.
+/// A table as text, without trailing blanks.
 pub fn table_text(table: &Table) -> String {
     table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// The same for a table of many columns: where its words would be torn apart, a block of lines for each row instead.
+/// Like [`table_text`], for a table of many columns: one block of lines per row if the terminal
+/// would split words.
 pub fn wide_table_text(table: &Table) -> String {
     match width() {
         Some(width) if least_width(table) > usize::from(width) => blocks(table),
@@ -111,7 +114,7 @@ fn cells(row: &Row) -> impl Iterator<Item = String> {
     row.cell_iter().map(|cell| cell.content())
 }
 
-/// How wide it must be to have every word whole.
+/// The minimum width at which every word stays whole.
 fn least_width(table: &Table) -> usize {
     let longest = |text: String| text.split_whitespace().map(|word| word.chars().count()).max().unwrap_or(0);
     let mut widths: Vec<usize> = Vec::new();
@@ -127,7 +130,7 @@ fn least_width(table: &Table) -> usize {
     widths.iter().sum::<usize>().saturating_sub(2)
 }
 
-/// A block for each row: what its first column says, and below it what stands in the others.
+/// A block per row: the first column as its heading, the other columns below it.
 fn blocks(table: &Table) -> String {
     let heads: Vec<String> = table.header().map(|row| cells(row).collect()).unwrap_or_default();
     let widest = heads.iter().map(|head| head.chars().count()).max().unwrap_or(0);
@@ -144,12 +147,12 @@ fn blocks(table: &Table) -> String {
     text
 }
 
-/// How a word stands out on a terminal.
+/// A colour on the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// Well, or free.
+    /// Healthy, or free.
     Green,
-    /// Worth a look.
+    /// Needs attention.
     Yellow,
     /// Wrong.
     Red,
@@ -157,7 +160,8 @@ pub enum Colour {
     Bold,
 }
 
-/// The text in this colour, if standard output is a terminal that shows colours and `NO_COLOR` is not set.
+/// The text in this colour, if standard output is a terminal with colours and `NO_COLOR` is not
+/// set.
 pub fn paint(text: &str, colour: Colour) -> String {
     let is_set = |key: &str| std::env::var_os(key).is_some_and(|value| !value.is_empty());
     let plain = is_set("NO_COLOR") || std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -173,7 +177,7 @@ pub fn paint(text: &str, colour: Colour) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// A table whose first line stands out on a terminal.
+/// The table with its first line bold on a terminal.
 pub fn with_bold_head(table: &str) -> String {
     match table.split_once('\n') {
         Some((head, rows)) => format!("{}\n{rows}", paint(head, Colour::Bold)),
@@ -187,13 +191,13 @@ pub fn count(number: usize, what: &str) -> String {
     format!("{number} {what}{ending}")
 }
 
-/// How wide the terminal on standard output is.
+/// The width of the terminal on standard output.
 pub fn width() -> Option<u16> {
     let size = termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.max(60))
 }
 
-/// `text`, cut to `most` bytes at a character, with an ellipsis where something is missing.
+/// `text`, cut to `most` bytes at a character boundary, with an ellipsis if it was cut.
 pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
     if text.len() <= most {
         return Cow::Borrowed(text);
@@ -204,7 +208,7 @@ pub fn shorten(text: &str, most: usize) -> Cow<'_, str> {
 }
 
 /// Hides the secrets of every URL in `text`: `scheme://user:secret@host?password=secret` becomes
-/// `scheme://user:***@host?password=***`. Rather hides too much than too little.
+/// `scheme://user:***@host?password=***`. In doubt it hides too much.
 pub fn hide_passwords(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -234,7 +238,7 @@ fn hide_login(address: &str) -> Cow<'_, str> {
 
 fn hide_value(pair: &str) -> Cow<'_, str> {
     match pair.split_once('=') {
-        // Where a file with a password lies is no secret.
+        // The path of a password file is not secret.
         Some((key, _)) if key.ends_with("-file") => Cow::Borrowed(pair),
         Some((key, _)) if ["pass", "secret", "token", "key"].iter().any(|word| key.contains(word)) => {
             Cow::Owned(format!("{key}=***"))

@@ -1,11 +1,13 @@
-//! Keeps a password that was typed as an argument out of what `ps` shows.
+//! Keeps a password in an argument out of the output of `ps`.
 //!
-//! The kernel shows a process's arguments to every user for as long as it runs. The memory that they are in can only be overwritten with
-//! `unsafe`, and not everywhere. So the program starts itself again in the same process, with the password hidden in the argument and
-//! the whole URL in its environment, which only the same user and root can read.
+//! The kernel shows a process's arguments to every user while it runs. Overwriting their memory
+//! needs `unsafe`, and does not work on every system. So the program executes itself again in the
+//! same process: the argument then has the password hidden, and the environment, which only the
+//! same user and root can read, has the whole URL.
 //!
-//! What remains: between the two starts, for about a millisecond, the password can be read, as it can in the shell's history and wherever
-//! else the command line was written down. A file (`--engine-file`, `password-file=`) has neither problem.
+//! What remains: before the second start, for about a millisecond, the password can be read. It can
+//! also be read in the shell's history and wherever else the command line is stored. A file
+//! (`--engine-file`, `password-file=`) avoids both problems.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,28 +16,29 @@ use std::process::Command;
 
 use crate::output::hide_passwords;
 
-/// Where the URL is after the second start. What we start does not inherit it.
+/// The variable with the URL after the second start. Commands that we start do not inherit it.
 pub const VARIABLE: &str = "LEASEHOLD_HIDDEN_ENGINE";
 
-/// What was meant by a URL on the command line whose password this program has hidden.
+/// The original of a URL on the command line whose password this program has hidden.
 pub fn revealed(url: &str) -> String {
     let hidden = env::var(VARIABLE).ok().filter(|whole| hide_passwords(whole) == url);
     hidden.unwrap_or_else(|| url.to_owned())
 }
 
-/// Whether a URL has a password in it.
+/// Whether a URL contains a password.
 pub fn has_password(url: &str) -> bool {
     hide_passwords(url) != url
 }
 
-/// Starts this program again without the password of `url`, if that was typed after `option`. Comes back if there was nothing to hide, or
-/// if it could not be hidden: then the error says why.
+/// Executes this program again without the password of `url`, if `url` was given after `option`.
+/// Returns `Ok` if there was nothing to hide.
 ///
 /// # Errors
-/// If the program cannot be started again.
+/// If the program cannot be executed again; the password is then still visible.
 pub fn hide(option: &str, url: &str) -> std::io::Result<()> {
     if env::var(VARIABLE).is_ok_and(|hidden| hidden == url) {
-        // This is the second start. If the URL stands there again, it is an argument of the command to be run.
+        // This is the second start. Any further occurrence of the URL is an argument of the user's
+        // command.
         return Ok(());
     }
     let mut arguments: Vec<OsString> = env::args_os().collect();
@@ -49,7 +52,8 @@ pub fn hide(option: &str, url: &str) -> std::io::Result<()> {
     Err(again.env(VARIABLE, url).exec())
 }
 
-/// Hides it where it stands first: what stands behind our own options is the command's, and comes later. Whether it was there.
+/// Hides the URL at its first occurrence: arguments after our own options belong to the user's
+/// command. Returns whether it occurred.
 fn hide_in(arguments: &mut [OsString], option: &str, url: &str) -> bool {
     let (joined, hidden) = (format!("{option}={url}"), hide_passwords(url));
     for at in 1..arguments.len() {

@@ -1,4 +1,4 @@
-//! How a command starts: its log, its runtime, and what it says when the command line is wrong.
+//! Start-up and exit of a command: its log, its runtime, and its usage errors.
 
 use std::io;
 use std::process::ExitCode;
@@ -8,24 +8,25 @@ use tokio::runtime::Runtime;
 use crate::exit::{self, Failure};
 use crate::output;
 
-/// Runs `work` to its end on `runtime`.
+/// Runs `work` on `runtime` until it completes.
 ///
 /// # Errors
-/// When the runtime cannot be started, or `work` fails.
+/// If the runtime cannot be started, or `work` fails.
 pub fn block_on<F: Future<Output = Result<u8, Failure>>>(runtime: io::Result<Runtime>, work: F) -> Result<u8, Failure> {
     let runtime = runtime.map_err(|error| Failure::system("cannot start", error))?;
     let result = runtime.block_on(work);
-    // A call that still hangs somewhere must not keep the process.
+    // A blocking call that hangs must not keep the process alive.
     runtime.shutdown_background();
     result
 }
 
-/// The exit code of a command, after saying why it failed.
+/// Prints the reason of a failure; returns the exit code.
 pub fn finish(result: Result<u8, Failure>) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            // A usage message of ours may have several lines; text from elsewhere is shown as one, whatever it contains.
+            // Our own usage messages may have several lines; foreign text is printed as one line,
+            // whatever it contains.
             match failure.kind {
                 "usage" => output::say_lines(&failure.message),
                 _ if failure.message.is_empty() => {}
@@ -36,7 +37,8 @@ pub fn finish(result: Result<u8, Failure>) -> ExitCode {
     }
 }
 
-/// Prints help and version to standard output; a usage error to standard error, without any password that was typed.
+/// Prints help and version to standard output, and a usage error to standard error, with passwords
+/// hidden.
 pub fn usage(error: &clap::Error) -> u8 {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let text = |terminal: bool| {
@@ -54,7 +56,7 @@ pub fn usage(error: &clap::Error) -> u8 {
     }
 }
 
-/// Logs to standard error what `LEASEHOLD_LOG` asks for: `warn`, `debug`, `leasehold=trace`, …
+/// Logs to standard error at the level of `LEASEHOLD_LOG`: `warn`, `debug`, `leasehold=trace`, …
 pub fn log_to_stderr() {
     let wanted = std::env::var("LEASEHOLD_LOG").unwrap_or_else(|_| "error".to_owned());
     match tracing_subscriber::EnvFilter::try_new(&wanted) {

@@ -1,4 +1,4 @@
-//! What `leasehold-verify` knows by name, for the shell's completions of `leasehold verify`.
+//! The option values of `leasehold-verify`, for the shell completions of `leasehold verify`.
 
 /// The values of `--workload`.
 pub const WORKLOADS: [&str; 10] =

@@ -1,11 +1,11 @@
-//! Where every choice of a run comes from: numbers that look random, and are the same for the same seed.
+//! The source of every choice in a run: pseudo-random numbers, the same for the same seed.
 
 use std::time::Duration;
 
 /// The golden ratio in 64 bits: its multiples are spread evenly.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Dice that fall the same way for the same seed.
+/// A seeded random number generator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dice {
     seed: u64,
@@ -13,7 +13,7 @@ pub struct Dice {
 }
 
 impl Dice {
-    /// Dice of a seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self { seed, state: seed }
     }
@@ -24,9 +24,9 @@ impl Dice {
         mixed(self.state)
     }
 
-    /// A number below `n`; 0 if there is none.
+    /// A number below `n`; 0 if `n` is 0.
     pub fn below(&mut self, n: u64) -> u64 {
-        // The upper half of the product: every number has the same share, up to one in 2^64 / n.
+        // The upper half of the product: the numbers are equally likely, up to one in 2^64 / n.
         ((u128::from(self.roll()) * u128::from(n)) >> 64) as u64
     }
 
@@ -36,23 +36,23 @@ impl Dice {
         least + if room == u64::MAX { self.roll() } else { self.below(room + 1) }
     }
 
-    /// A length of time from `least` to `most`; `least` if `most` is below it.
+    /// A duration from `least` to `most`; `least` if `most` is below it.
     pub fn time(&mut self, least: Duration, most: Duration) -> Duration {
         let room = u64::try_from(most.saturating_sub(least).as_nanos()).unwrap_or(u64::MAX);
         least + Duration::from_nanos(self.between(0, room))
     }
 
-    /// Whether something happens that happens once in `n` times.
+    /// True with probability 1 / `n`.
     pub fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    /// One of them; `None` only if there is none.
+    /// A random element; `None` only for an empty slice.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.below(of.len() as u64) as usize)
     }
 
-    /// So many of the numbers below `n`, in their order; all of them if there are not so many.
+    /// `count` of the numbers below `n`, in ascending order; all of them if there are fewer.
     pub fn some(&mut self, count: usize, n: usize) -> Vec<usize> {
         let mut left: Vec<usize> = (0..n).collect();
         while left.len() > count {
@@ -62,15 +62,15 @@ impl Dice {
         left
     }
 
-    /// Dice of their own for something with a name: what is rolled there changes nothing here. They depend on the seed and on the
-    /// name, and not on what was rolled before.
+    /// An independent generator for a named purpose: its use does not affect this one. It depends
+    /// on the seed and the name, and not on earlier numbers.
     pub fn fork(&self, label: &str) -> Self {
         let seed = label.bytes().fold(mixed(self.seed ^ STEP), |seed, byte| mixed(seed ^ u64::from(byte)));
         Self::new(seed)
     }
 }
 
-/// Every bit of the answer depends on every bit of the question (splitmix64).
+/// Every output bit depends on every input bit (splitmix64).
 fn mixed(state: u64) -> u64 {
     let state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

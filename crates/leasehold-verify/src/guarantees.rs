@@ -1,49 +1,51 @@
-//! What is promised on which engine, with which options, under which fault: one table, from which the checker takes what it judges, the matrix what must have been
-//! put to the test, and the README's table what it shows. Nothing else decides that.
+//! Which guarantees hold on which engine, with which options, under which fault. This one table
+//! decides what the checker judges, what the matrix must have tested, and what the README's table
+//! shows.
 //!
-//! Everything is [`Guaranteed`](Claim::Guaranteed) but what a rule of the table below takes out. A rule says why, and which page says so.
+//! Everything is [`Guaranteed`](Claim::Guaranteed) unless a rule below excludes it. A rule gives
+//! its reason, and the page that documents it.
 
 use crate::deploy::{Local, UrlOption};
 use crate::history::{FaultKind, Header};
 use crate::matrix::Cell;
 use crate::verdict::Promise;
 
-/// What is claimed of a promise.
+/// What leasehold claims about a guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
     /// It must hold: one counterexample is a failure.
     Guaranteed,
-    /// It is not promised: what is seen is counted and told, and never a failure.
+    /// It is not guaranteed: violations are counted and reported, and never fail the run.
     Counted,
-    /// There is nothing of the kind there.
+    /// It does not apply there.
     NotApplicable,
 }
 
-/// A claim, and where it comes from.
+/// A claim, and its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word {
-    /// What is claimed.
+    /// The claim.
     pub claim: Claim,
-    /// Why, in a line.
+    /// The reason, in one line.
     pub why: &'static str,
-    /// The page that says so.
+    /// The page that documents it.
     pub docs: &'static str,
 }
 
-/// Under what something is claimed.
+/// The conditions of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms<'a> {
-    /// The engine: the first word of its URL.
+    /// The engine: the scheme of its URL.
     pub engine: &'a str,
-    /// Whether servers that may have forgotten let nobody in for a while.
+    /// Whether servers that may have lost data grant nothing during a cool-down (strict mode).
     pub strict: bool,
-    /// Whether a write counts only when replicas have it.
+    /// Whether a write counts only after replicas acknowledged it.
     pub replicas: bool,
-    /// All that may go wrong.
+    /// All faults that may occur.
     pub faults: &'a [FaultKind],
 }
 
-/// One exception from "everything is guaranteed".
+/// An exception from "everything is guaranteed".
 struct Rule {
     promises: &'static [Promise],
     applies: fn(&Terms<'_>) -> bool,
@@ -61,7 +63,7 @@ const fn nothing(why: &'static str, docs: &'static str) -> Word {
 const GUARANTEED: Word =
     Word { claim: Claim::Guaranteed, why: "it is what the engine is for", docs: "docs/verify.md#what-is-checked" };
 
-/// What rests on nobody being let in beside a holder.
+/// The guarantees that depend on exclusion.
 const ALONE: &[Promise] = &[Promise::Exclusion, Promise::Reentry, Promise::Permits];
 
 const RULES: &[Rule] = &[
@@ -119,7 +121,8 @@ impl Terms<'_> {
         self.faults.contains(&fault)
     }
 
-    /// Whether what a server answered may be gone. With `replicas` a fail-over keeps it.
+    /// Whether servers may lose acknowledged writes. With `replicas`, the writes survive a
+    /// fail-over.
     fn may_forget(&self) -> bool {
         let on_redis = matches!(self.engine, "redis" | "redis-sentinel" | "redis-cluster" | "rediss" | "redlock");
         on_redis && (self.wants(FaultKind::Wipe) || (self.wants(FaultKind::Failover) && !self.replicas))
@@ -129,12 +132,13 @@ impl Terms<'_> {
         [FaultKind::Wipe, FaultKind::Failover, FaultKind::Evict].iter().any(|fault| self.wants(*fault))
     }
 
-    /// Whether clocks are moved by which tokens go. One clock that only goes ahead is as good as a memory.
+    /// Whether clocks that tokens are derived from are moved. A single clock that only jumps ahead
+    /// does no harm to tokens.
     fn moves_clocks(&self) -> bool {
         self.wants(FaultKind::Clock) || (self.wants(FaultKind::Ahead) && self.engine == "redlock")
     }
 
-    /// What is claimed of a promise: the weakest of all that the faults leave of it.
+    /// The claim about a guarantee: the weakest that the faults leave.
     pub fn word(&self, promise: Promise) -> Word {
         let rules = RULES.iter().filter(|rule| rule.promises.contains(&promise) && (rule.applies)(self));
         rules
@@ -148,41 +152,43 @@ impl Terms<'_> {
     }
 }
 
-/// What is claimed of a promise in the history with this header.
+/// The claim about a guarantee in the history with this header.
 pub fn of_history(header: &Header, promise: Promise) -> Word {
-    // A header may take back what a table of engines cannot know; one of older histories does.
+    // A header may withdraw a guarantee that a table of engines cannot know about; one of older
+    // histories does.
     if !header.fencing && promise == Promise::Tokens {
         return counted("the header says that tokens do not rise over these faults", "docs/verify.md#the-history");
     }
     if !header.exclusion && (ALONE.contains(&promise) || promise == Promise::Ticks) {
         return counted("the header says that two may hold under these faults", "docs/verify.md#the-history");
     }
-    // In a control what should guard is off, and that must be found out.
+    // In a control a safeguard is off, and the checker must detect that.
     if !header.guard {
         return GUARANTEED;
     }
     let (engine, options) = options_of(&header.url);
-    // `redis+sentinel` is redis.
+    // `redis+sentinel` counts as redis.
     let named = header.engine.split('+').next().filter(|name| !name.is_empty()).unwrap_or(engine);
     let has = |name: &str| options.split('&').any(|option| option.split('=').next() == Some(name));
     let (strict, replicas) = (has("strict"), has("replicas") && !options.contains("replicas=0"));
     Terms { engine: named, strict, replicas, faults: &header.faults }.word(promise)
 }
 
-/// The scheme of a URL, without what stands behind a plus, and its options.
+/// The scheme of a URL, without the part after a plus, and its options.
 fn options_of(url: &str) -> (&str, &str) {
     let engine = url.split([':', '+']).next().unwrap_or_default();
     (engine, url.split_once('?').map_or("", |(_, options)| options))
 }
 
-/// What is claimed in a cell of the matrix, where servers that may forget have `strict`, unless it says otherwise.
+/// The claim for a cell of the matrix. Servers that may lose data have `strict`, unless the cell
+/// has another option.
 pub fn of_cell(cell: Cell, promise: Promise) -> Word {
     let faults = Vec::from_iter(cell.fault);
     let replicas = cell.option == Some(UrlOption::Replicas);
     Terms { engine: cell.local.as_str(), strict: !replicas, replicas, faults: &faults }.word(promise)
 }
 
-/// The promises that the histories of a cell must have put to the test.
+/// The guarantees that the histories of a cell must have tested.
 pub fn to_be_tested(cell: Cell) -> Vec<Promise> {
     let always = [
         Promise::Exclusion,
@@ -195,14 +201,14 @@ pub fn to_be_tested(cell: Cell) -> Vec<Promise> {
         Promise::Ticks,
         Promise::Eviction,
     ];
-    // In one process all are stopped together, and nobody waits meanwhile.
+    // In one process all workers are stopped together, so none waits meanwhile.
     let after_faults = cell.fault.filter(|_| cell.local != Local::Memory).map(|_| Promise::Recovery);
     let load = cell.fault.filter(|fault| *fault == FaultKind::ReadOnly).map(|_| Promise::Load);
     let all = always.into_iter().chain(after_faults).chain(load);
     all.filter(|promise| of_cell(cell, *promise).claim == Claim::Guaranteed).collect()
 }
 
-/// All exceptions as lines of a table in Markdown: which promises, why, and where that is said.
+/// All exceptions as rows of a Markdown table: the guarantees, the reason, and the page.
 pub fn exceptions() -> Vec<String> {
     let line = |rule: &Rule| {
         let names: Vec<&str> = rule.promises.iter().map(|promise| crate::report::words::promise(*promise)).collect();

@@ -1,16 +1,19 @@
-//! What was done, by whom, when, and what came of it.
+//! The history of a run: its calls, their workers, times and outcomes.
 //!
-//! A history is a text file with one JSON value per line, an [`Event`] each, in the order in which they were written down; the times in
-//! them say the order in which things happened. It is written while it happens: whatever ends the run, what was seen is there.
+//! A history is a text file with one JSON value per line, an [`Event`] each, in the order in which
+//! they were written. The times in the events, not the lines, give the order in which things
+//! happened. The file is written during the run, so it survives whatever ends the run.
 //!
-//! All times are nanoseconds since the run's start on the machine's one clock that counts sleep and never jumps, the same for every
-//! process. So moments of different workers can be compared.
+//! All times are nanoseconds since the run's start, on the machine's one clock that counts
+//! suspended time and never jumps. It is the same for every process, so times of different workers
+//! can be compared.
 //!
-//! What a line says is what its writer *knew*:
-//! - a lock was surely held at the time of a [`Event::Held`]: the time was read *before* the guard was asked, and a guard that says yes has
-//!   said yes at all times since its grant;
-//! - a call that has a beginning and no end may have done what it asked for or not, now or later;
-//! - an [`Outcome::Unknown`] likewise.
+//! A line records what its writer *knew*:
+//! - A lock was certainly held at the time of an [`Event::Held`]. The worker read the time *before*
+//!   it asked the guard, and a guard that reports the lock as held has held it without interruption
+//!   since its grant.
+//! - A call with a beginning and no end may have had its effect or not, now or later.
+//! - The same holds for an [`Outcome::Unknown`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,57 +29,58 @@ pub type Nanos = u64;
 /// A call; unique in its history. The upper half is the worker.
 pub type OpId = u64;
 
-/// The process that does something. One that was killed is followed by another with a new number on the same lane.
+/// A worker process. The successor of a killed process gets a new number on the same lane.
 pub type Worker = u32;
 
-/// The first line: what is run on what.
+/// The first line: the run's parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
     /// The version of this format: 1.
     pub format: u32,
-    /// Which leasehold, as `leasehold --version` says.
+    /// The version of leasehold, as `leasehold --version` prints it.
     pub leasehold: String,
-    /// Which engine: `redis`, `zookeeper`, …
+    /// The engine: `redis`, `zookeeper`, …
     pub engine: String,
-    /// Where it is, without passwords.
+    /// The engine's URL, without passwords.
     pub url: String,
     /// The servers' versions, as far as known.
     #[serde(default)]
     pub versions: Vec<String>,
     /// What the workers do.
     pub workload: Workload,
-    /// What is done to them and to the servers.
+    /// The faults injected into workers and servers.
     #[serde(default)]
     pub faults: Vec<FaultKind>,
-    /// Whether what should guard is on; off in a negative control, which must be found out.
+    /// Whether the safeguards are on. In a negative control one is off, and the checker must detect
+    /// that.
     pub guard: bool,
-    /// What is off in a negative control, in words.
+    /// The safeguard that a negative control turns off, in words.
     #[serde(default)]
     pub control: Option<String>,
-    /// Everything random comes from this.
+    /// The seed of all random choices.
     pub seed: u64,
     /// The TTL of all leases.
     pub ttl: Nanos,
-    /// How many lanes there are; they are numbered from 0.
+    /// The number of lanes; they are numbered from 0.
     pub lanes: u32,
-    /// Whether the engine serves those who wait in their order.
+    /// Whether the engine serves waiters in the order of their queue.
     pub fair: bool,
-    /// Whether every grant's token is higher than those before, also over the faults of this run.
+    /// Whether every grant's token is higher than all earlier ones, also under this run's faults.
     pub fencing: bool,
-    /// Whether nobody is let in beside a holder, also over the faults of this run.
+    /// Whether exclusion is guaranteed, also under this run's faults.
     #[serde(default = "promised")]
     pub exclusion: bool,
-    /// In a negative control, the promises of which one must be seen broken; empty: any.
+    /// In a negative control, the guarantees of which one must be broken; empty: any.
     #[serde(default)]
     pub must_break: Vec<Promise>,
-    /// The wall clock at the start, as text, for people.
+    /// The wall-clock time at the start, as text, for people.
     pub started: String,
-    /// Anything else worth knowing, for people.
+    /// Other facts for people.
     #[serde(default)]
     pub notes: BTreeMap<String, String>,
 }
 
-/// Older histories do not say so.
+/// The default for older histories, which lack the field.
 fn promised() -> bool {
     true
 }
@@ -85,9 +89,9 @@ fn promised() -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workload {
-    /// Take, hold, give back.
+    /// Acquire, hold, release.
     Mutex,
-    /// Take, take again as the same owner, give back twice.
+    /// Acquire, acquire again as the same owner, release twice.
     Reentrant,
     /// Readers and writers.
     Rwlock,
@@ -99,7 +103,7 @@ pub enum Workload {
     Unfenced,
     /// Each holder reads a number and writes the next one, with its token.
     Counter,
-    /// All wait in line, known to be in line before the next one comes.
+    /// All wait in a queue; each is known to be queued before the next one joins.
     Queue,
     /// Candidates and a leader.
     Election,
@@ -113,31 +117,31 @@ pub enum Workload {
 pub enum FaultKind {
     /// A holder is killed.
     Kill,
-    /// A holder is stopped for longer than its TTL, and goes on.
+    /// A holder is stopped for longer than its TTL, then continued.
     Stop,
     /// Connections are cut.
     Cut,
     /// A request arrives and its reply does not.
     LostReply,
-    /// Everything takes long.
+    /// Messages are delayed.
     Delay,
     /// Requests arrive twice.
     Duplicate,
-    /// A server is killed and comes back with its data.
+    /// A server is killed and restarts with its data.
     Crash,
-    /// A server is killed and comes back without its data.
+    /// A server is killed and restarts empty.
     Wipe,
-    /// The master dies after its replicas had fallen behind, and one of them takes its place.
+    /// The master dies while its replicas lag, and one of them is promoted.
     Failover,
     /// The leader is killed.
     Leader,
-    /// A part of the servers, or the workers, cannot reach the others.
+    /// Some of the servers, or the workers, cannot reach the others.
     Partition,
     /// A server's wall clock is set back.
     Clock,
     /// A server's wall clock jumps ahead.
     Ahead,
-    /// The server runs out of memory and throws keys away.
+    /// The server runs out of memory and evicts keys.
     Evict,
     /// The server's disk is full.
     DiskFull,
@@ -151,96 +155,99 @@ pub enum FaultKind {
     Grow,
 }
 
-/// How a lock is asked for.
+/// How a lock is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Alone.
+    /// Exclusively.
     Exclusive,
-    /// With others who share.
+    /// Shared with others.
     Shared,
-    /// So many permits.
+    /// A number of permits.
     Permits {
-        /// How many.
+        /// The requested number.
         n: u32,
-        /// Of how many.
+        /// The limit.
         limit: u32,
     },
 }
 
-/// What was called.
+/// A call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Call {
-    /// Asks for a lock.
+    /// Requests a lock.
     Lock {
-        /// Which.
+        /// The lock's name.
         lock: String,
-        /// How.
+        /// The mode.
         mode: Mode,
-        /// By whom: who asks again as the same owner while it holds re-enters. `None`: an owner of its own.
+        /// The owner: a request of an owner that holds the lock re-enters. `None`: a fresh owner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         owner: Option<String>,
         /// Whether it waits.
         waits: bool,
     },
-    /// Gives a lock back.
+    /// Releases a lock.
     Release {
-        /// The call that took it.
+        /// The call that acquired it.
         hold: OpId,
     },
     /// Writes to a register of the resource.
     Write {
-        /// Under which hold.
+        /// The hold under which it writes.
         hold: OpId,
-        /// Which register.
+        /// The register.
         register: String,
-        /// With which token; `None`: the register does not ask for one.
+        /// The token; `None`: the register checks none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
-        /// What; unique in the history, but in the workload `counter`.
+        /// The value; unique in the history, except in the workload `counter`.
         value: u64,
     },
-    /// Reads a register of the resource, and shows the token there if it has one: from then on older ones are refused.
+    /// Reads a register of the resource, and presents the token if it has one: from then on the
+    /// register refuses older ones.
     Read {
-        /// Under which hold.
+        /// The hold under which it reads.
         hold: OpId,
-        /// Which register.
+        /// The register.
         register: String,
-        /// With which token.
+        /// The token.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
-    /// Force-releases a holder's claim, or asks the holder to release it; ended by [`Outcome::Evicted`].
+    /// Force-releases a holder's claim, or asks the holder to release it; ended by
+    /// [`Outcome::Evicted`].
     Evict {
-        /// Which lock.
+        /// The lock's name.
         lock: String,
-        /// The call by which it is held, as far as that is known: a tick's run is known by its token.
+        /// The call that holds it, if known: a tick's run is known by its token.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hold: Option<OpId>,
-        /// The holder's token, as it was seen.
+        /// The holder's token when it was seen.
         token: u64,
-        /// Whether the holder is only asked to release it: it keeps the lock until it does, or until its deadline.
+        /// Whether the holder is only asked to release: it keeps the lock until it does, or until
+        /// its deadline.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         graceful: bool,
     },
-    /// Does the work of a tick of a schedule; ended by [`Outcome::Done`].
+    /// Runs the work of a schedule's tick; ended by [`Outcome::Done`].
     Tick {
-        /// Which job.
+        /// The job.
         job: String,
-        /// Which tick: seconds since 1970.
+        /// The tick: seconds since 1970.
         tick: i64,
-        /// Which try of this tick, from 1.
+        /// The attempt at this tick, from 1.
         attempt: u32,
         /// The token of the run.
         token: u64,
-        /// Whether the job asks for at most one begin of each tick; otherwise for another after a run that was lost.
+        /// Whether the job starts each tick at most once; otherwise a lost run is started again.
         #[serde(default)]
         once: bool,
     },
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "snake_case")]
 pub enum Outcome {
@@ -248,69 +255,69 @@ pub enum Outcome {
     Granted {
         /// The fencing token.
         token: u64,
-        /// Until when it may be relied on, as things stand.
+        /// The deadline, unless the lease is renewed.
         deadline: Nanos,
     },
-    /// Ok: somebody else has the lock, and the call does not wait.
+    /// Ok: another holder has the lock, and the call does not wait.
     Busy,
-    /// Ok: not granted within the time that it would wait.
+    /// Ok: not granted within the call's timeout.
     TimedOut,
-    /// Ok: given back, and it was held to the end.
+    /// Ok: released, and held until then.
     Released,
-    /// Ok: it had been lost before.
+    /// Ok: the lock was already lost.
     WasLost {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// Ok: written.
     Accepted,
-    /// Ok: not written: a higher token was there before, or the same of somebody else.
+    /// Ok: not written: the register has seen a higher token, or the same token from another owner.
     Refused {
-        /// The highest token there.
+        /// The highest token seen.
         seen: u64,
     },
-    /// Ok: what was read; `None`: nothing was written yet.
+    /// Ok: read; `None`: no value was written yet.
     Value {
-        /// What.
+        /// The value.
         value: Option<u64>,
     },
     /// Ok: the claim is gone.
     Evicted {
-        /// What is to be written to the resource, so that the evicted holder is refused there.
+        /// The fence token: once the resource has it, it refuses the evicted holder.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
-        /// Whether it had gone before.
+        /// Whether the claim was gone already.
         #[serde(default)]
         gone: bool,
     },
     /// Ok: the work is done.
     Done,
-    /// Failed: an error, and nothing was done, nor will be.
+    /// Failed: an error, and the call has no effect, now or later.
     Failed {
-        /// In words.
+        /// The error message.
         error: String,
     },
-    /// Unknown: an error, and what was asked for may have been done, or may be yet.
+    /// Unknown: an error, and the call may have had its effect, or may have it later.
     Unknown {
-        /// In words.
+        /// The error message.
         error: String,
     },
 }
 
-/// How a call came out, in one word.
+/// The class of an outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// It did what it says.
+    /// The call succeeded.
     Ok,
-    /// It did nothing.
+    /// The call had no effect.
     Failed,
-    /// Nobody knows.
+    /// Its effect is unknown.
     Unknown,
 }
 
 impl Outcome {
-    /// How it came out.
+    /// The outcome's class.
     pub fn class(&self) -> Class {
         match self {
             Self::Failed { .. } => Class::Failed,
@@ -320,33 +327,33 @@ impl Outcome {
     }
 }
 
-/// What becomes of a worker.
+/// A change of a worker's state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum State {
-    /// It begins, on this lane.
+    /// It starts, on this lane.
     Started {
-        /// Which lane, from 0.
+        /// The lane, from 0.
         lane: u32,
-        /// Its process.
+        /// Its process id.
         pid: u32,
     },
-    /// It was stopped: it does not run from here on.
+    /// It was stopped: it does not run until it is resumed.
     Stopped,
-    /// It goes on. What it does in between two such lines it did not do on time.
+    /// It runs again. Calls that span the pause are not judged by time.
     Resumed,
-    /// It was killed: it does nothing any more.
+    /// It was killed.
     Killed,
-    /// It noticed that it had not run, from that time until now: the machine was busy.
+    /// It noticed that it had not run between that time and now: the machine was busy.
     Stalled {
-        /// Since when.
+        /// The beginning of the pause.
         from: Nanos,
     },
-    /// It ended by itself.
+    /// It ended normally.
     Ended,
 }
 
-/// One line of a history.
+/// A line of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -354,137 +361,139 @@ pub enum Event {
     Run(Box<Header>),
     /// A call begins.
     Begin {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// Who.
+        /// The worker.
         worker: Worker,
-        /// Its number.
+        /// The call's number.
         op: OpId,
-        /// By when it must have ended, as it was asked; a second more is allowed.
+        /// The call's deadline, as requested; one more second is allowed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         due: Option<Nanos>,
-        /// What.
+        /// The call.
         call: Call,
     },
     /// A call ends.
     End {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// Which.
+        /// The call.
         op: OpId,
-        /// How.
+        /// The outcome.
         outcome: Outcome,
     },
-    /// Who asked for a lock was seen in its line.
+    /// A waiter was seen in the queue.
     Queued {
-        /// When, at the latest.
+        /// The time by which it was queued.
         t: Nanos,
-        /// Which call.
+        /// The call.
         op: OpId,
     },
-    /// A lock is surely held at this time.
+    /// A lock is certainly held at this time.
     Held {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// The call that took it.
+        /// The call that acquired it.
         op: OpId,
-        /// Until when it may be relied on, as things stand.
+        /// The deadline, unless the lease is renewed.
         deadline: Nanos,
     },
-    /// A look shows that a lock is not held any more, whether or not its holder was told.
+    /// A check shows that a lock is not held any more, whether or not its holder was notified.
     Unheld {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// The call that took it.
+        /// The call that acquired it.
         op: OpId,
     },
-    /// A holder learns that an operator asks for the release of its lock.
+    /// A holder learns that an operator requested the release of its lock.
     Requested {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// The call that took it.
+        /// The call that acquired it.
         op: OpId,
     },
-    /// A holder is told that its lock is lost, without having asked.
+    /// A holder is notified that its lock is lost, without a call of its own.
     Lost {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// The call that took it.
+        /// The call that acquired it.
         op: OpId,
-        /// Until when it might have been relied on, as the guard said last.
+        /// The last deadline that the guard reported.
         deadline: Nanos,
-        /// Why, as the guard says.
+        /// The reason that the guard reports.
         reason: String,
     },
-    /// A worker's life.
+    /// A worker's state changes.
     Worker {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// Who.
+        /// The worker.
         worker: Worker,
-        /// What.
+        /// Its new state.
         #[serde(flatten)]
         state: State,
     },
-    /// A fault begins. Its effects may last longer than until its end. The line is written before anything is done, and again with what it hits when
-    /// that is known: lines with the same number are one fault.
+    /// A fault begins. Its effects may last beyond its end. The line is written before anything is
+    /// done, and again with the target once that is known: lines with the same number are one
+    /// fault.
     FaultBegin {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// Its number, from 1.
+        /// The fault's number, from 1.
         fault: u32,
-        /// Which.
+        /// Its kind.
         kind: FaultKind,
-        /// What it hits: `worker 3`, `node 1 of 5`, `the server`.
+        /// Its target: `worker 3`, `node 1 of 5`, `the server`.
         target: String,
-        /// The workers that it hits, if it hits workers.
+        /// The workers that it hits, if any.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         workers: Vec<Worker>,
-        /// From when on servers that it does not hit could serve meanwhile: a majority of those who vote, or one that took another's place.
+        /// When servers that it does not hit could serve in the meantime: a majority of the voters,
+        /// or a promoted server.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         served: Option<Nanos>,
-        /// The locks on servers that it does not hit: none of them may be lost by it.
+        /// The locks on servers that it does not hit: it must not lose any of them.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         spares: Vec<String>,
     },
-    /// A fault is over: what was killed runs again, what was cut off is reachable, …
+    /// A fault ends: killed processes run again, partitioned ones are reachable, …
     FaultEnd {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// Its number.
+        /// The fault's number.
         fault: u32,
-        /// What came of it, for people: `node 2 is the master now`.
+        /// Its result, for people: `node 2 is the master now`.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         note: String,
-        /// How many connections the servers accepted meanwhile, if that was counted.
+        /// How many connections the servers accepted during the fault, if counted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         connections: Option<u64>,
     },
-    /// What was left at the very end, some TTLs after all had ended: must be nothing.
+    /// Something was left at the end, some TTLs after all workers had ended: a leak.
     Leftover {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// Which lock.
+        /// The lock.
         lock: String,
-        /// What, in words: `held by worker 3, token 17`.
+        /// The leak, in words: `held by worker 3, token 17`.
         what: String,
     },
-    /// Nothing was left: this many locks were looked at.
+    /// Nothing was left in this many locks.
     Clean {
-        /// When.
+        /// The time.
         t: Nanos,
-        /// How many.
+        /// How many locks were checked.
         locks: u64,
     },
     /// The last line of a run that was not cut short.
     Done {
-        /// When.
+        /// The time.
         t: Nanos,
     },
 }
 
 impl Event {
-    /// When it happened; the header at the start.
+    /// When it happened; 0 for the header.
     pub fn at(&self) -> Nanos {
         match self {
             Self::Run(_) => 0,
@@ -505,19 +514,20 @@ impl Event {
     }
 }
 
-/// Names for the variants of an enum without fields: all of them, to text and back.
+/// Names for the variants of an enum without fields: the list of variants, and the conversions to
+/// and from text.
 macro_rules! named {
     ($type:ident: $($variant:ident $name:literal $about:literal),+ $(,)?) => {
         impl $type {
-            /// All of them.
+            /// All variants.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Its name, as on the command line.
+            /// The name, as on the command line.
             pub fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $name),+ }
             }
 
-            /// What it is, in a few words.
+            /// A short description.
             pub fn about(self) -> &'static str {
                 match self { $(Self::$variant => $about),+ }
             }
@@ -559,12 +569,12 @@ named!(Workload:
 );
 
 impl FaultKind {
-    /// Whether a holder is hit, and not the engine or the lines to it.
+    /// Whether it hits a worker, and not the engine or its connections.
     pub fn hits_workers(self) -> bool {
         matches!(self, Self::Kill | Self::Stop)
     }
 
-    /// Whether servers are hit, which must be our own then.
+    /// Whether it hits servers, which must then be our own.
     pub fn hits_servers(self) -> bool {
         let lines = [Self::Cut, Self::LostReply, Self::Delay, Self::Duplicate, Self::Partition];
         !self.hits_workers() && !lines.contains(&self)
@@ -593,12 +603,12 @@ named!(FaultKind:
     Grow "grow" "a node joins the cluster and gets slots",
 );
 
-/// A history that cannot be read.
+/// A history that cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unreadable {
-    /// Which line, from 1; 0: the whole.
+    /// The line, from 1; 0 for the whole history.
     pub line: usize,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 
@@ -613,13 +623,14 @@ impl fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-/// How each line begins. In a text that stands in one, the quotes would be escaped.
+/// The beginning of each line. Inside a JSON string, its quotes would be escaped.
 const BEGINNING: &str = r#"{"event":"#;
 
-/// Reads a history. A line that was cut off in the middle, as a crash leaves it, is left out, at the end and before another writer's line.
+/// Parses a history. An event that a crash truncated is skipped, both at the end of the file and
+/// before another writer's event on the same line.
 ///
 /// # Errors
-/// If it does not begin with a header that we understand, or if a line is no event.
+/// If the header is missing or has an unknown format, or if a line is not an event.
 pub fn read(text: &str) -> Result<Vec<Event>, Unreadable> {
     let mut events = Vec::new();
     let complete = text.ends_with('\n');
@@ -631,7 +642,7 @@ pub fn read(text: &str) -> Result<Vec<Event>, Unreadable> {
         match serde_json::from_str::<Event>(line) {
             Ok(event) => events.push(event),
             Err(_) if at + 1 == lines.len() && !complete => {}
-            // What a worker wrote that was killed in the middle of it, and then another's.
+            // A worker was killed while it wrote; another writer's event follows on the same line.
             Err(error) => {
                 let begins: Vec<usize> = line.match_indices(BEGINNING).map(|(at, _)| at).collect();
                 let ends = begins.iter().copied().skip(1).chain([line.len()]);
@@ -654,7 +665,8 @@ pub fn read(text: &str) -> Result<Vec<Event>, Unreadable> {
     }
 }
 
-/// What is written in a file. A crash may leave half a letter: what surrounds it can be read.
+/// Loads a history file. A crash may truncate a UTF-8 sequence; the text around it is still
+/// readable.
 ///
 /// # Errors
 /// If the file cannot be read.
@@ -662,9 +674,9 @@ pub fn load(file: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&std::fs::read(file)?).into_owned())
 }
 
-/// An event as a line, with its end.
+/// An event as a line, with its newline.
 pub fn line(event: &Event) -> String {
-    // Maps have text as keys, and numbers are finite: this cannot fail.
+    // Map keys are text and numbers are finite, so this cannot fail.
     let mut line = serde_json::to_string(event).unwrap_or_default();
     line.push('\n');
     line

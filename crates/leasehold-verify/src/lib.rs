@@ -1,16 +1,16 @@
-//! `leasehold verify`: load, faults, a recorded history, a checker, and a report that a person can look at.
+//! `leasehold verify`: load, faults, a recorded history, a checker, and a report for people.
 //!
 //! | module | what it does |
 //! |---|---|
 //! | [`conduct`] | starts the workers, causes the faults, writes the history |
-//! | [`deploy`] | where the engine is, and all that can be done to its servers and its network |
-//! | [`worker`] | a process that takes locks, uses the resource, and writes down what it saw |
-//! | [`resource`] | what the locks protect |
+//! | [`deploy`] | where the engine runs, and the faults that its servers and its network can have |
+//! | [`worker`] | a process that acquires locks, uses the resource, and records what it observed |
+//! | [`resource`] | the resource that the locks protect |
 //! | [`matrix`] | every engine under every fault |
-//! | [`history`] | what was done, by whom, when, and what came of it: one JSON value per line |
-//! | [`guarantees`] | what is promised where: the one table that decides what is judged |
+//! | [`history`] | the calls, their workers, times and outcomes: one JSON value per line |
+//! | [`guarantees`] | the guarantees of each engine: the one table that decides what is checked |
 //! | [`check`] | pure: a history in, a [`verdict::Verdict`] out |
-//! | [`verdict`] | which promises were kept, with figures, and each violation in words |
+//! | [`verdict`] | which guarantees held, with figures, and each violation in words |
 //! | [`report`] | the verdict as text, as JSON, and as one HTML page with the timeline |
 
 pub mod check;

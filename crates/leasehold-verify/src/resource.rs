@@ -1,7 +1,8 @@
-//! What the locks protect: registers that live in the process that conducts the run, and are reached over a socket.
+//! The resource that the locks protect: registers in the conducting process, served over a socket.
 //!
-//! A worker that is stopped in the middle of a request leaves the resource to the others, and its request may arrive long after its
-//! lease: as with any real store. Requests are carried out one after the other; each is one line of JSON, and so is its answer.
+//! A worker may be stopped in the middle of a request. The resource then serves the others, and the
+//! request may arrive long after the worker's lease: as with any real store. Requests run one after
+//! the other; each is one line of JSON, and so is its answer.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,26 +18,26 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// What is asked of a register.
+/// A request to a register.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
-    /// Which.
+    /// The register.
     pub register: String,
-    /// Under which hold.
+    /// The hold under which the worker accesses it.
     pub hold: u64,
-    /// With which token; `None`: no questions asked.
+    /// The fencing token; `None`: no check.
     pub token: Option<u64>,
-    /// What to write; `None`: only read.
+    /// The value to write; `None`: only read.
     pub value: Option<u64>,
 }
 
-/// What a register answers.
+/// A register's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Done; this is what stands there now.
+    /// Done, with the current value.
     Done(Option<u64>),
-    /// Not done: this token was here before.
+    /// Refused: the register has seen this higher token.
     Refused(u64),
 }
 
@@ -51,7 +52,7 @@ struct Register {
 }
 
 impl Registers {
-    /// Carries a request out.
+    /// Executes a request.
     pub fn serve(&mut self, request: &Request) -> Answer {
         let register = self.0.entry(request.register.clone()).or_default();
         if let Some(token) = request.token {
@@ -68,7 +69,8 @@ impl Registers {
     }
 }
 
-/// The registers, served at a socket until dropped: by a thread of its own, so that nothing else that goes on here keeps a worker waiting.
+/// Serves the registers at a socket until dropped. It has its own thread, so that no other work in
+/// this process delays a worker.
 #[derive(Debug)]
 pub struct Resource {
     serving: Option<(oneshot::Sender<()>, thread::JoinHandle<()>)>,
@@ -78,7 +80,7 @@ impl Resource {
     /// Serves registers at `path`.
     ///
     /// # Errors
-    /// If the socket, or a thread, cannot be made.
+    /// If the socket or the thread cannot be created.
     pub fn serve(path: &Path) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let listener = {
@@ -102,7 +104,7 @@ impl Drop for Resource {
     fn drop(&mut self) {
         if let Some((stop, serving)) = self.serving.take() {
             drop(stop);
-            // It panicked, if anything; then its connections are closed all the same.
+            // Even if the thread panicked, its connections are closed.
             let _ = serving.join();
         }
     }
@@ -131,7 +133,7 @@ async fn converse(stream: UnixStream, registers: &Mutex<Registers>) -> io::Resul
     Ok(())
 }
 
-/// A worker's way to the resource. One request at a time.
+/// A worker's connection to the resource. One request at a time.
 #[derive(Debug)]
 pub struct Client {
     lines: tokio::io::Lines<BufReader<tokio::net::unix::OwnedReadHalf>>,
@@ -142,16 +144,16 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// If nobody serves there.
+    /// If the resource is not served there.
     pub async fn connect(path: &Path) -> io::Result<Self> {
         let (reading, writing) = UnixStream::connect(path).await?.into_split();
         Ok(Self { lines: BufReader::new(reading).lines(), writing })
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// If the connection breaks; whether it was done is then unknown.
+    /// If the connection breaks; whether the request was executed is then unknown.
     pub async fn ask(&mut self, request: &Request) -> io::Result<Answer> {
         let mut text = serde_json::to_string(request)?;
         text.push('\n');

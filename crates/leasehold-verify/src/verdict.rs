@@ -1,46 +1,48 @@
-//! Which promises were kept.
+//! Which guarantees held.
 
 use serde::{Deserialize, Serialize};
 
 use crate::history::{FaultKind, Header, Nanos, OpId, Worker};
 
-/// A promise.
+/// A guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Promise {
-    /// No two hold a lock at once whose modes forbid it.
+    /// No two claims whose modes conflict hold a lock at once.
     Exclusion,
     /// Tokens are unique, and rise in the order of the grants.
     Tokens,
-    /// Who re-enters keeps its token.
+    /// A re-entering owner keeps its token.
     Reentry,
-    /// No more permits are out than there are.
+    /// Never are more permits out than the limit.
     Permits,
     /// A fenced register never accepts an old token, and is linearizable.
     Fencing,
     /// No increment is lost.
     Counter,
-    /// Who was in line first is served first.
+    /// The engine grants a lock to waiters in the order of their queue.
     Order,
-    /// A tick runs once, again only when its run was lost.
+    /// A tick runs once, and runs again only if its run was lost.
     Ticks,
-    /// A guard is never held after its deadline, and its holder is told of the loss, unasked, by then and before anybody else holds the lock. No lock
-    /// is lost by a fault of servers that do not keep it.
+    /// A guard never reports a lock as held after its deadline. Its holder gets a notification of
+    /// the loss by then, without a call of its own, and before anyone else holds the lock. A fault
+    /// of servers that do not keep a lock does not lose it.
     Loss,
-    /// The lock can be had again within a bound after each fault.
+    /// The lock can be acquired again within a bound after each fault.
     Recovery,
-    /// Nothing is left behind.
+    /// No lock or waiter is left behind.
     Leaks,
-    /// Every call ends by its deadline and a second.
+    /// Every call ends within a second of its deadline.
     Deadlines,
-    /// Clients that a server refuses do not reconnect again and again.
+    /// Clients that a server refuses do not reconnect in a tight loop.
     Load,
-    /// An evicted holder is told soon, and fenced off; no other holder is.
+    /// An evicted holder learns of it within a bound, and its writes are fenced off; no other
+    /// holder's are.
     Eviction,
 }
 
 impl Promise {
-    /// All of them.
+    /// All guarantees.
     pub const ALL: [Self; 14] = [
         Self::Exclusion,
         Self::Tokens,
@@ -59,195 +61,198 @@ impl Promise {
     ];
 }
 
-/// What became of a promise.
+/// The result for a guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// It was put to the test and held.
+    /// It was tested, and it held.
     Kept,
     /// It did not hold.
     Broken,
-    /// Nothing in this history puts it to the test.
+    /// This history does not test it.
     Untested,
-    /// It was put to the test, nothing wrong was found, and the search did not come to its end.
+    /// It was tested, and no violation was found before the search hit its limit.
     Undecided,
-    /// The engine does not promise it under the faults of this run: what was seen is only counted.
+    /// The engine does not guarantee it under this run's faults: violations are only counted.
     Unpromised,
 }
 
-/// A promise in a history.
+/// A guarantee's result in a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// Which.
+    /// The guarantee.
     pub promise: Promise,
-    /// What became of it.
+    /// Its result.
     pub state: State,
-    /// How many things were checked: pairs of neighbouring holds, grants, writes, calls, …
+    /// How many items were checked: pairs of neighbouring holds, grants, writes, calls, …
     pub checked: u64,
-    /// How many of them were wrong.
+    /// How many of them were violations.
     pub broken: u64,
-    /// The figure, in words: `latest 0.9 of 1,203 calls, 0.31 s after its deadline`, `at most 1.04 TTL after a kill`.
+    /// The figure, in words: `latest 0.9 of 1,203 calls, 0.31 s after its deadline`,
+    /// `at most 1.04 TTL after a kill`.
     pub figure: String,
 }
 
-/// Something that must not have happened.
+/// A violation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Violation {
-    /// Which promise it breaks.
+    /// The guarantee that it breaks.
     pub promise: Promise,
-    /// From when.
+    /// Its start.
     pub from: Nanos,
-    /// Until when; the same if it is a moment.
+    /// Its end; equal to the start if it is an instant.
     pub to: Nanos,
-    /// Who was in it.
+    /// The workers involved.
     pub workers: Vec<Worker>,
-    /// The calls to look at.
+    /// The calls involved.
     pub ops: Vec<OpId>,
-    /// In a line: `two held "a" for 312 ms`.
+    /// One line: `two held "a" for 312 ms`.
     pub title: String,
-    /// What happened, in a few sentences for a person: who, when, with which token, and which fault was going on.
+    /// A few sentences for people: who, when, with which token, and which fault was active.
     pub words: String,
-    /// Whether it is about how long something took.
+    /// Whether it concerns how long something took.
     #[serde(default)]
     pub about_time: bool,
 }
 
-/// What happened after one fault.
+/// The recovery from one fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recovered {
-    /// Its number.
+    /// The fault's number.
     pub fault: u32,
-    /// Which.
+    /// Its kind.
     pub kind: FaultKind,
-    /// What it hit.
+    /// Its target.
     pub target: String,
-    /// From when until when it lasted.
+    /// When it began.
     pub from: Nanos,
-    /// `None`: to the end.
+    /// When it ended; `None`: it lasted to the end of the run.
     pub to: Option<Nanos>,
-    /// From when on recovery counts: its end, or its beginning for what has none.
+    /// When the recovery time starts: at the fault's end, or at its beginning if it has no end.
     pub counted_from: Nanos,
-    /// The first grant after that, to anybody; `None`: never.
+    /// The first grant after that, to any worker; `None`: there was none.
     pub granted: Option<Nanos>,
-    /// The most that it may take.
+    /// The bound on the recovery time.
     pub bound: Nanos,
-    /// Whether anybody asked for a lock after it, so that it says something.
+    /// Whether any worker requested a lock after it; without a request it proves nothing.
     pub asked: bool,
-    /// Whether it took too long, though those who ran had asked all the time.
+    /// Whether it took too long although the running workers requested locks all the time.
     pub late: bool,
-    /// From when on other servers could serve meanwhile.
+    /// When other servers could serve in the meantime.
     pub served: Option<Nanos>,
-    /// The first grant since then that is surely none of before the fault.
+    /// The first grant after that which certainly does not stem from before the fault.
     pub meanwhile: Option<Nanos>,
-    /// When the last of those who ran and asked had a lock again; `None`: one of them had none, or it hit workers.
+    /// When the last of the running, requesting workers had a lock again; `None`: one of them had
+    /// none, or the fault hit workers.
     pub everybody: Option<Nanos>,
 }
 
 impl Recovered {
-    /// How long it took.
+    /// The recovery time.
     pub fn took(&self) -> Option<Nanos> {
         self.granted.map(|granted| granted.saturating_sub(self.counted_from))
     }
 
-    /// How long it took from its beginning until other servers granted a lock.
+    /// The time from the fault's beginning until other servers granted a lock.
     pub fn took_meanwhile(&self) -> Option<Nanos> {
         self.meanwhile.map(|granted| granted.saturating_sub(self.from))
     }
 
-    /// How long it took until everybody who asked had had one.
+    /// The recovery time until every requesting worker had a lock.
     pub fn took_everybody(&self) -> Option<Nanos> {
         self.everybody.map(|granted| granted.saturating_sub(self.counted_from))
     }
 }
 
-/// How many of everything.
+/// The totals of a history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Calls.
+    /// All calls.
     pub calls: u64,
-    /// Those that did what they say.
+    /// Calls that succeeded.
     pub ok: u64,
-    /// Those that failed and did nothing.
+    /// Calls that failed without an effect.
     pub failed: u64,
-    /// Those of which nobody knows.
+    /// Calls with an unknown outcome.
     pub unknown: u64,
-    /// Those that have no end: their worker was killed, or they hang.
+    /// Calls without an end: their worker was killed, or they hang.
     pub open: u64,
     /// Grants.
     pub grants: u64,
     /// Losses that a holder learned of.
     pub losses: u64,
-    /// Those of holders that ran all the time, so that it was judged when they learned of it.
+    /// Losses of holders that ran all the time, so the time of the notification was checked.
     #[serde(default)]
     pub told: u64,
     /// Writes that a register refused.
     pub refused: u64,
     /// Faults.
     pub faults: u64,
-    /// Workers, all processes together.
+    /// Workers, over all lanes.
     pub workers: u64,
-    /// How long it lasted.
+    /// The duration of the run.
     pub lasted: Nanos,
 }
 
-/// What the second opinion says of the register's history.
+/// The second checker's result for the register's history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SecondOpinion {
     /// There is no such history, or it is too long.
     None,
-    /// It says so, too.
+    /// It agrees.
     Agrees,
-    /// It says otherwise: one of the two checkers is wrong, which counts as a violation.
+    /// It disagrees: one of the two checkers is wrong, which counts as a violation.
     Differs,
-    /// It did not come to an end in time.
+    /// It did not finish in time.
     Undecided,
 }
 
-/// What a history shows.
+/// The result of checking a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What was run on what.
+    /// The workload and the engine.
     pub header: Header,
-    /// Whether the history is whole: it has its last line.
+    /// Whether the history has its last line.
     pub complete: bool,
-    /// Each promise.
+    /// The result for each guarantee.
     pub findings: Vec<Finding>,
-    /// All that must not have happened, by time.
+    /// The violations, by time.
     pub violations: Vec<Violation>,
-    /// How many there were; the list may be shorter.
+    /// The number of violations; the list may be shorter.
     pub violations_in_all: u64,
-    /// What took too long, where that is only reported.
+    /// Exceeded time bounds, if they are only reported.
     #[serde(default)]
     pub late: Vec<Violation>,
-    /// What happened after each fault.
+    /// The recovery from each fault.
     pub recovered: Vec<Recovered>,
-    /// How many of everything.
+    /// The totals.
     pub counts: Counts,
-    /// What porcupine says.
+    /// The result of porcupine, the second checker.
     pub second_opinion: SecondOpinion,
 }
 
 impl Verdict {
-    /// Whether everything held.
+    /// Whether there is no violation.
     pub fn holds(&self) -> bool {
         self.violations_in_all == 0
     }
 
-    /// Whether anything was granted or run: a history in which every call failed shows nothing.
+    /// Whether anything was granted or run: a history in which every call failed proves nothing.
     pub fn shows_something(&self) -> bool {
         let ticks = self.findings.iter().any(|finding| finding.promise == Promise::Ticks && finding.checked > 0);
         self.counts.grants > 0 || ticks
     }
 
-    /// Whether a negative control shows what it should: one of the promises is broken that nothing else would break.
+    /// Whether a negative control was detected: one of the guarantees that it must break is broken.
     pub fn found_out(&self) -> bool {
         let must = &self.header.must_break;
         let counts = |finding: &&Finding| must.is_empty() || must.contains(&finding.promise);
         self.findings.iter().filter(counts).any(|finding| finding.state == State::Broken)
     }
 
-    /// Whether the run says what it should: nothing wrong; or, in a negative control, what had to be found.
+    /// Whether the run ended as expected: without a violation, or, in a negative control, with the
+    /// expected one.
     pub fn as_expected(&self) -> bool {
         let decided = self.findings.iter().all(|finding| finding.state != State::Undecided);
         let right = if self.header.guard { decided && self.holds() } else { self.found_out() };

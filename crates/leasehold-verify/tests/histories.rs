@@ -1,5 +1,6 @@
-//! Every engine under every fault: ten histories of two hundred calls each, with fixed seeds, through all workloads, and two of a scheduled job; and not
-//! one violation. And the controls, which must be found out: a checker that finds nothing there would be worth nothing here.
+//! Every engine under every fault: ten histories of two hundred calls each, with fixed seeds,
+//! through all workloads, and two of a scheduled job; all without a violation. And the controls,
+//! which the checker must detect: a checker that finds no violation there would prove nothing here.
 #![allow(clippy::expect_used, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ fn extent() -> Extent {
     }
 }
 
-/// One after the other: the controls show what they should where the machine has time for it.
+/// One test at a time: the controls need the machine's full speed.
 static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -37,7 +38,7 @@ async fn every_engine_keeps_its_promises_under_every_fault() {
     let total = cells.len();
     let outcomes = matrix::run(cells, &extent(), |cell, outcome| println!("{cell}: {}", outcome.line())).await;
     assert_eq!(outcomes.len(), total, "each was run to its end");
-    // The table of promises, as a soak makes it.
+    // The table of guarantees, as a soak writes it.
     let ran: Vec<_> = outcomes.iter().map(|(_, outcome)| outcome.clone()).collect();
     let table = matrix::table(&ran, &jiff::Timestamp::now().strftime("%Y-%m-%d").to_string());
     std::fs::write(PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("promises.md"), table).expect("written");
@@ -60,13 +61,14 @@ async fn every_engine_keeps_its_promises_under_every_fault() {
         let missing: Vec<_> = tested.iter().filter(|promise| !outcome.tested.contains(promise)).collect();
         assert!(missing.is_empty(), "{cell}: {missing:?} were not put to the test");
     }
-    // Somebody who ran was told of a loss in time, on every engine whose server can be away.
+    // On every engine whose server can fail, at least one running holder was notified of a loss in
+    // time.
     for local in Local::ALL.iter().copied().filter(|local| ![Local::Memory, Local::File].contains(local)) {
         let told: u64 = outcomes.iter().filter(|(cell, _)| cell.local == local).map(|(_, outcome)| outcome.told).sum();
         println!("{local}: {told} losses of which it was judged when they were told");
         assert!(told > 0, "{local}: whether a loss is told was not put to the test");
     }
-    // As root, with those in which a disk of its own is filled.
+    // As root, including those that fill up a separate disk.
     let all = if rustix::process::geteuid().is_root() { 105 } else { 101 };
     assert_eq!(total, all, "engines and faults");
 }
@@ -96,7 +98,7 @@ fn soak(out: &Path, arguments: &[&str]) -> (bool, String) {
     (ran.status.success(), String::from_utf8_lossy(&words).into_owned())
 }
 
-/// What was not run is not shown as if it had been, and nothing is run again.
+/// Histories that did not run are not counted as if they had, and none runs twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_soak_of_a_part_says_so_and_goes_on_where_it_ended() {
     let _turn = TURN.lock().await;

@@ -10,7 +10,7 @@ use crate::duration::{parse, parse_positive};
 
 const USAGE: &str = "leasehold cron [OPTIONS] FILE\n       leasehold cron <COMMAND>";
 
-// Lines of at most 79 characters, so that no terminal breaks them.
+// Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER: &str = "\
 Examples:
   leasehold cron --engine redis://db1 jobs.cron   on every host of the fleet
@@ -96,11 +96,11 @@ Exit codes:
         is waited for
    71   the system refused us something";
 
-/// Run a timetable on every host of a fleet, each tick once
+/// Run scheduled jobs on every host of a fleet, each tick once
 ///
-/// Reads a crontab, or its form in TOML, and runs its jobs by the engine's clock: every host of the fleet runs the same file,
-/// and each tick of each job is run by one of them. Which ticks have run is kept with the lock, so that skewed clocks, restarts and late
-/// starters do not run one again.
+/// Reads a crontab, or its TOML form, and runs the jobs by the engine's clock. Every host of the
+/// fleet runs the same file, and one host runs each tick of a job. The record of which ticks have
+/// run is stored with the lock, so clock skew, restarts and late starts do not run a tick twice.
 #[derive(Debug, Args)]
 #[command(override_usage = USAGE, args_conflicts_with_subcommands = true)]
 #[command(after_long_help = AFTER, after_help = "`leasehold cron --help` has the form of the file.")]
@@ -112,7 +112,7 @@ pub(crate) struct CronArgs {
 }
 
 impl CronArgs {
-    /// The engine's options of the command that is meant.
+    /// The engine options of the selected subcommand.
     pub(crate) fn engine(&mut self) -> Option<&mut EngineArg> {
         match &mut self.command {
             None => Some(&mut self.daemon.engine),
@@ -132,52 +132,53 @@ impl CronArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CronCommand {
-    /// Read a file and show when its jobs are due, without an engine
+    /// Check a file and show when its jobs are due, without an engine
     Check(CheckArgs),
-    /// Show last and next time of each job
+    /// Show the last and next run of each job
     Status(StatusArgs),
-    /// Show what has become of a job's ticks
+    /// Show the outcome of a job's recent ticks
     History(HistoryArgs),
-    /// Begin nothing more of a job, on all hosts
+    /// Start no more runs of a job, on any host
     Pause(ControlArgs),
-    /// Go on with the next tick; those of the pause are not made up for
+    /// Resume with the next tick; ticks missed during the pause are skipped
     Resume(ControlArgs),
-    /// Run a job once, on whichever host comes first, within ten seconds
+    /// Run a job once, within ten seconds, on the first host to pick it up
     RunNow(ControlArgs),
-    /// Begin anew at the engine's present time: for a job whose last tick a wrong clock left in the future
+    /// Restart a job's schedule at the engine's current time: for a job whose last tick lies in the
+    /// future because of a wrong clock
     Reset(ControlArgs),
-    /// Forget a job that is run nowhere any more
+    /// Delete the record of a job that no host runs any more
     Forget(ControlArgs),
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// The timetable: a crontab, or TOML if its name ends so
+    /// The schedule: a crontab, or TOML if the name ends in .toml
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) engine: EngineArg,
-    /// How long a lock outlives a host that dies, where a job does not say
+    /// How long a lock outlives a host that dies, for jobs without their own `ttl`
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
     pub(crate) ttl: Duration,
-    /// When we are to stop, how long runs may go on before they get TERM
+    /// At shutdown, how long runs may go on before they get TERM
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse)]
     pub(crate) stop_grace: Duration,
-    /// Say what happens in JSON, one object per line
+    /// Log events as JSON, one object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Say only what goes wrong
+    /// Log only what goes wrong
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) quiet: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// The timetable
+    /// The schedule file
     pub(crate) file: PathBuf,
-    /// How many times of each job are shown
+    /// How many times to show for each job
     #[arg(short, long, default_value_t = 5)]
     pub(crate) next: usize,
-    /// Show the times after this one, as in 2026-03-29T00:00:00Z, instead of those to come
+    /// Show the times after this one, as in 2026-03-29T00:00:00Z, instead of from now on
     #[arg(long, value_name = "TIME")]
     pub(crate) from: Option<String>,
     #[command(flatten)]
@@ -186,12 +187,14 @@ pub(crate) struct CheckArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct StatusArgs {
-    /// Only the jobs of this timetable, also those that nobody has run yet
+    /// Only the jobs of this file, including those that no host has run yet
     pub(crate) file: Option<PathBuf>,
-    /// For monitoring: exit code 1 if a job is overdue, a run's host has died, or too few hosts are there
+    /// For monitoring: exit code 1 if a job is overdue, a run's host has died, or too few hosts are
+    /// live
     #[arg(long)]
     pub(crate) check: bool,
-    /// With --check: how many hosts must run a timetable on this engine; 0 if only `run --once-per` does
+    /// With --check: how many hosts must run `leasehold cron` on this engine; 0 if only
+    /// `run --once-per` uses it
     #[arg(long, value_name = "N", default_value_t = 1, requires = "check")]
     pub(crate) min_hosts: usize,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `leasehold cron check`: a file, and when its jobs are due.
+//! `leasehold cron check`: checks a file and shows when its jobs are due.
 
 use leasehold::DEFAULT_TTL;
 use leasehold::schedule::{Job, Tick};
@@ -21,7 +21,7 @@ struct JobJson<'a> {
 pub(super) fn check(args: &CheckArgs) -> Result<u8, Failure> {
     let jobs = file::read(&args.file, DEFAULT_TTL)?;
     let from = match &args.from {
-        // Only to show times: what is due is decided on the engine's clock.
+        // The local clock only chooses which times to show; the engine's clock decides what is due.
         None => Tick::from_unix(jiff::Timestamp::now().as_second()),
         Some(text) => Tick::parse(text)
             .ok_or_else(|| Failure::usage(format!("{text:?} is no time: write it as 2026-03-29T00:00:00Z")))?,

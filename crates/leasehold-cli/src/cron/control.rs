@@ -1,4 +1,4 @@
-//! What an operator asks of jobs.
+//! The commands that control jobs: pause, resume, run now, reset, forget.
 
 use leasehold::DEFAULT_TTL;
 use leasehold::schedule::Jobs;
@@ -7,7 +7,7 @@ use super::args::ControlArgs;
 use crate::exit::Failure;
 use crate::output::{self, clean};
 
-/// What is asked.
+/// The requested operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
     Pause,
@@ -17,7 +17,7 @@ pub(super) enum What {
     Forget,
 }
 
-/// Asks it of each job.
+/// Applies the operation to each job.
 pub(super) async fn control(what: What, args: ControlArgs) -> Result<u8, Failure> {
     let locks = args.engine.open(DEFAULT_TTL).await?;
     let jobs = Jobs::of(&locks)?;
@@ -25,7 +25,7 @@ pub(super) async fn control(what: What, args: ControlArgs) -> Result<u8, Failure
     for job in &args.jobs {
         match ask(&jobs, what, job).await {
             Ok(said) => output::out(&format!("{}: {said}\n", clean(job)))?,
-            // The others are asked for all the same.
+            // A failure of one job does not keep the others from being handled.
             Err(error) => {
                 let failure = Failure::from(error);
                 output::say(&failure.message);

@@ -1,8 +1,8 @@
-//! The crontab form: assignments, and one job a line, each with a name.
+//! The crontab form: assignments, and one named job per line.
 
 use super::spec::{Mistake, OPTIONS, Options, Spec};
 
-/// Reads a whole file; all its mistakes are told at once.
+/// Parses a whole file and reports all its mistakes at once.
 pub(super) fn parse(text: &str) -> (Vec<Spec>, Vec<Mistake>) {
     let folders = std::env::var("PATH").unwrap_or_default();
     let mut page = Page { shell: "/bin/sh".to_owned(), folders, ..Page::default() };
@@ -22,13 +22,13 @@ pub(super) fn parse(text: &str) -> (Vec<Spec>, Vec<Mistake>) {
     (page.specs, page.mistakes)
 }
 
-/// What holds for the lines below.
+/// The settings that apply to the lines below.
 #[derive(Default)]
 struct Page {
     options: Options,
     env: Vec<(String, String)>,
     shell: String,
-    /// Where the jobs' programs are: PATH.
+    /// PATH: the folders with the jobs' programs.
     folders: String,
     seconds: bool,
     specs: Vec<Spec>,
@@ -47,7 +47,8 @@ impl Page {
                 return Ok(());
             }
             "CRON_TZ" => return self.options.set("zone", value),
-            // Silence would lose what the system's cron mails. An empty value asks for none, and is none.
+            // The system's cron would mail the output; to ignore MAILTO silently would lose that
+            // output. An empty value disables mail, so it needs no error.
             "MAILTO" if !value.is_empty() => {
                 return Err("leasehold sends no mail: leave MAILTO out, watch the log or `leasehold cron status --check`, or have the command mail its output".to_owned());
             }
@@ -66,8 +67,8 @@ impl Page {
         Ok(())
     }
 
-    /// The user that a line of /etc/crontab has before its command, and that command. `mail` is a user and a program: where there is such a
-    /// program, it is meant.
+    /// The user column that a line of /etc/crontab has before its command, and that command. `mail`
+    /// is both a user and a program: if PATH has such a program, the word is the program.
     fn user_column<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
         let (user, command) = command.split_once(char::is_whitespace)?;
         let command = command.trim_start();
@@ -75,9 +76,9 @@ impl Page {
         is_one.then_some((user, command))
     }
 
-    /// What to write instead of a line as the system's cron has it.
+    /// The correction to suggest for a line in the system's crontab form.
     fn nameless(&self, line: &str) -> String {
-        // Tabs are blanks to a crontab, and not to a terminal.
+        // A tab separates fields in a crontab, but misaligns text on a terminal.
         let line = &line.split('\t').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
         let missing = "this line has no name, under which the fleet keeps what has run";
         let (fields, command) = schedule(line, self.seconds).unwrap_or_default();
@@ -128,10 +129,10 @@ impl Page {
     }
 }
 
-/// Why a user has no place in a line.
+/// Why a line may not name a user.
 const AS_OURSELVES: &str = "every command runs as the user that leasehold runs as";
 
-/// `NAME = value`, the value perhaps in quotes.
+/// `NAME = value`; the value may be in quotes.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
     let (key, value) = (key.trim_end(), value.trim());
@@ -144,7 +145,7 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
     Some((key, quoted('"').or_else(|| quoted('\'')).unwrap_or(value)))
 }
 
-/// `NAME:` or `NAME [options]:`, and what follows.
+/// `NAME:` or `NAME [options]:`, and the rest of the line.
 fn head(line: &str) -> Option<(&str, &str, &str)> {
     let end = line.find(|c: char| !(c.is_alphanumeric() || "._/+-".contains(c)))?;
     let (name, rest) = line.split_at(end);
@@ -157,12 +158,12 @@ fn head(line: &str) -> Option<(&str, &str, &str)> {
     (!name.is_empty()).then_some((name, brackets, rest.trim()))
 }
 
-/// Whether it can only be a field of a timetable: no command is called `*`, `*/5` or `1-5`.
+/// Whether the word can only be a schedule field: no command is called `*`, `*/5` or `1-5`.
 fn is_field(word: &str) -> bool {
     word.chars().all(|c| c.is_ascii_digit() || "*/,-?".contains(c))
 }
 
-/// A name for a job: that of its command is as good as any.
+/// A suggested name for a job: its command's name, if that fits.
 fn name_of(command: &str) -> &str {
     let word = command.split_whitespace().next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let word = word.split('.').next().unwrap_or_default();
@@ -176,12 +177,12 @@ fn is_user(word: &str) -> bool {
     word == "root" || users.lines().any(|line| line.split(':').next() == Some(word))
 }
 
-/// Whether a program of this name is in one of these folders.
+/// Whether one of these folders has a program of this name.
 fn is_program(word: &str, folders: &str) -> bool {
     word.contains('/') || std::env::split_paths(folders).any(|folder| folder.join(word).is_file())
 }
 
-/// The fields of the timetable, and the command after them.
+/// Splits the schedule's fields from the command after them.
 fn schedule(text: &str, seconds: bool) -> Result<(String, &str), String> {
     let fields = match text {
         _ if text.starts_with("@every") => 2,

@@ -1,4 +1,4 @@
-//! `leasehold cron FILE`: runs a timetable until it is told to stop.
+//! `leasehold cron FILE`: runs scheduled jobs until a signal stops it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,17 +19,18 @@ use super::{file, log};
 use crate::exit::{self, Failure};
 use crate::run::{Orders, Report, Signals, Task, signals};
 
-/// Signals that are no further apart are one.
+/// Repeated signals within this time count as one.
 const SAME_SIGNAL: Duration = Duration::from_millis(500);
 
-/// Runs the jobs of a file. What goes wrong is told in JSON, if that was asked for.
+/// Runs the jobs of a file. With --json, a failure is logged as JSON.
 pub(super) async fn run(args: DaemonArgs) -> Result<u8, Failure> {
     let json = args.json;
     run_file(args).await.map_err(|failure| if json { log::failure(failure) } else { failure })
 }
 
-/// Opens the engine, however long that takes: whoever starts hosts may give up on one that ends while the engine is away. What no waiting
-/// makes right is an error.
+/// Opens the engine and retries while it is unreachable, without a limit: a service manager may
+/// give up on a process that exits during an outage. An error that retrying cannot cure is
+/// returned.
 async fn open(args: &DaemonArgs) -> Result<Locks, Error> {
     let (json, away) = (args.json, Arc::new(AtomicBool::new(false)));
     let noted = Arc::clone(&away);
@@ -45,7 +46,7 @@ async fn open(args: &DaemonArgs) -> Result<Locks, Error> {
     Ok(locks)
 }
 
-/// Until a signal says so. There is nothing to read again yet.
+/// Waits for a signal that stops the process. HUP has no effect here: nothing is loaded yet.
 async fn told_to_stop(signals: &mut Signals) {
     while !stops(signals.next().await) {}
 }
@@ -59,7 +60,7 @@ async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
         return Err(Failure::usage("which timetable? `leasehold cron FILE`; `leasehold cron --help` shows its form"));
     };
     log::stamp();
-    // Nothing is begun before all of it is known to be right.
+    // The whole file is validated before any job starts.
     let jobs = file::read(&path, args.ttl)?;
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let locks = tokio::select! {
@@ -86,21 +87,22 @@ async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
         .await
 }
 
-/// What runs.
+/// The running schedulers and what they share.
 struct Fleet {
     args: DaemonArgs,
     path: std::path::PathBuf,
     locks: Locks,
     obeyed: Orders,
-    /// The schedulers: the present one, and those of files read before whose runs go on. What they say is whether all went well.
+    /// The current scheduler, and those of earlier files whose runs go on. Each returns whether all
+    /// went well.
     tasks: JoinSet<bool>,
     stop: Stop,
-    /// What shows this host to others.
+    /// Makes this host visible to others.
     presence: Option<Presence>,
 }
 
 impl Fleet {
-    /// Begins with these jobs, and with no others.
+    /// Replaces the running jobs with these.
     async fn begin(&mut self, jobs: Vec<(leasehold::schedule::Job, crate::run::Plan)>) -> Result<(), Failure> {
         let mut scheduler = Scheduler::new(&self.locks);
         let count = jobs.len();
@@ -142,7 +144,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// Until all has ended: nobody begins anything after a signal, and what runs then has its grace.
+    /// Runs until all runs have ended. After a signal nothing starts, and running commands get
+    /// their grace.
     async fn tend(&mut self, signals: &mut Signals, orders: &watch::Sender<Option<Signal>>) -> u8 {
         let clock = self.locks.clock().clone();
         let (mut asked, mut patience) = (None, Moment::NEVER);
@@ -155,7 +158,8 @@ impl Fleet {
                     Some(ended) => well &= ended.unwrap_or(false),
                 },
                 signal = signals.next() => match signal {
-                    // Service managers send HUP after TERM, for shells: nothing is begun anew then.
+                    // Service managers send HUP after TERM, for shells: by then the file is not
+                    // reloaded.
                     Signal::HUP if asked.is_none() => self.reload().await,
                     signal if stops(signal) => {
                         let now = clock.now();
@@ -172,7 +176,7 @@ impl Fleet {
                     _ => {}
                 },
                 () = clock.sleep_until(patience) => {
-                    // First TERM; whoever does not heed it gets KILL.
+                    // TERM first; a command that ignores it gets KILL.
                     let next = if orders.borrow().is_some() { Signal::KILL } else { Signal::TERM };
                     log::notice(&Notice::Ending { signal: signals::name(next) }, self.args.json);
                     orders.send_replace(Some(next));
@@ -192,7 +196,7 @@ impl Fleet {
         if well { 0 } else { exit::UNAVAILABLE }
     }
 
-    /// Reads the file again. Jobs that run go on to their end under what was.
+    /// Reloads the file. Running jobs finish under their old settings.
     async fn reload(&mut self) {
         let begun = match file::read(&self.path, self.args.ttl) {
             Ok(jobs) => self.begin(jobs).await,

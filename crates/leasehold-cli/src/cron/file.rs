@@ -1,4 +1,4 @@
-//! A timetable's file: read, in whichever form, or every mistake told.
+//! Reads a schedule file in either form, or reports every mistake in it.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -10,11 +10,12 @@ use super::{crontab, table};
 use crate::exit::Failure;
 use crate::run::Plan;
 
-/// Reads a file; the answer is its jobs and the plans of their commands. All mistakes are told, with their lines.
+/// Reads a file; returns its jobs and the plans of their commands. An error lists all mistakes with
+/// their lines.
 pub(super) fn read(path: &Path, ttl: Duration) -> Result<Vec<(Job, Plan)>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        // A word alone may be a command that was misspelt.
+        // A single word may be a misspelt subcommand.
         let is_word = path.extension().is_none() && path.components().count() == 1;
         let hint = match error.kind() {
             ErrorKind::NotFound if is_word => "; the commands of `leasehold cron` are in `leasehold cron --help`",

@@ -1,22 +1,22 @@
-//! Whether a job is run as its schedule says.
+//! Checks whether hosts run a job as its schedule requires.
 
 use leasehold::schedule::{Cron, Jobs, PREFIX, Status, Tick};
 use leasehold::{Error, Locks, Token};
 
-/// After so many seconds a host should have decided about a tick.
+/// A tick that no host decides about within this many seconds is overdue.
 const LATE: i64 = 60;
 
-/// What is wrong with a job.
+/// The problems of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Health {
-    /// The first tick about which no host has decided in time.
+    /// The first tick that no host decided about in time.
     pub(super) overdue: Option<Tick>,
-    /// The tokens of runs whose hosts have died, and that no other host has found yet.
+    /// The tokens of runs whose hosts died, and that no other host has detected yet.
     pub(super) dead: Vec<u64>,
 }
 
 impl Health {
-    /// Asks the engine whether the hosts of a job's runs still hold its lock.
+    /// Checks with the engine whether the hosts of a job's runs still hold its lock.
     pub(super) async fn of(locks: &Locks, jobs: &Jobs, status: &Status) -> Result<Self, Error> {
         if status.running.is_empty() || !locks.capabilities().inspection {
             return Ok(Self::new(status, &[]));
@@ -25,7 +25,8 @@ impl Health {
         let is_held = |token: u64| view.holders.iter().any(|holder| holder.token == Some(Token(token)));
         let mut dead: Vec<u64> = status.running.iter().map(|run| run.token).filter(|token| !is_held(*token)).collect();
         if !dead.is_empty() {
-            // A run that ended meanwhile is entered before its lock is given back.
+            // A run that ended meanwhile is recorded before its lock is released, so the record
+            // shows it.
             let again = jobs.status(&status.name).await?;
             dead.retain(|token| again.iter().flat_map(|status| &status.running).any(|run| run.token == *token));
         }
@@ -35,13 +36,13 @@ impl Health {
     fn new(status: &Status, dead: &[u64]) -> Self {
         let cron = Cron::parse(&status.schedule).and_then(|cron| cron.in_zone(&status.zone)).ok();
         let first = cron.and_then(|cron| cron.next_after(status.decided));
-        // Ticks during a run are decided at its end.
+        // Ticks that fall into a run are decided when it ends.
         let rests = status.paused.is_some() || status.running.len() > dead.len();
         let late = |tick: &Tick| !rests && tick.unix() < status.now.unix().saturating_sub(LATE);
         Self { overdue: first.filter(late), dead: dead.to_vec() }
     }
 
-    /// What is wrong, in words; empty if nothing is.
+    /// The problems in words; empty if there are none.
     pub(super) fn problems(&self, status: &Status) -> Vec<String> {
         let mut problems = Vec::new();
         if let Some(tick) = self.overdue {
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
     use leasehold::schedule::{self, Job, Running, Stop};
 
-    /// A job that is known, with the engine's clock this long after its last decided tick.
+    /// A known job whose last decided tick lies this far behind the engine's clock.
     async fn late_by(seconds: i64) -> Status {
         let locks = Locks::open("memory:").await.unwrap();
         let stop = Stop::new();

@@ -1,4 +1,4 @@
-//! What happens to jobs, in lines for people or for programs, on standard error.
+//! Job events on standard error, as lines for people or JSON for programs.
 
 use leasehold::schedule::{Event, Job, Running, Tick};
 use serde::Serialize;
@@ -7,38 +7,38 @@ use crate::duration::human;
 use crate::exit::Failure;
 use crate::output;
 
-/// Says it.
+/// Logs the event.
 pub(crate) fn event(job: &Job, event: &Event, json: bool) {
     if json { output::err(&json_line(&Line::new(job, event))) } else { output::say(&text(job, event)) }
 }
 
-/// What happens to the host itself.
+/// Events of the host process itself.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub(super) enum Notice<'a> {
-    /// Something that people should know.
+    /// A warning for people.
     Warning { message: &'a str },
-    /// The engine does not answer at the start; it is asked again and again.
+    /// The engine is unreachable at the start; the process retries.
     Unreachable { message: &'a str },
-    /// Now it does.
+    /// The engine is reachable now.
     Reached { engine: &'a str },
-    /// The file was read again.
+    /// The file was reloaded.
     Reloaded { file: &'a str },
-    /// It was read again and is wrong.
+    /// The reloaded file has mistakes, and the old jobs go on.
     Refused { message: &'a str },
-    /// A job cannot go on here.
+    /// A job cannot go on on this host.
     EndedHere { job: &'a str, message: &'a str },
-    /// Nothing can.
+    /// No job can go on.
     Error { kind: &'a str, message: &'a str },
-    /// A signal says that nothing more is to begin.
+    /// A signal stopped the process from starting more runs.
     Stopping { signal: &'a str, grace_seconds: f64 },
-    /// What still runs gets this signal.
+    /// The runs still in progress get this signal.
     Ending { signal: &'a str },
-    /// All has ended.
+    /// All runs have ended.
     Stopped,
 }
 
-/// A line for programs, with the time.
+/// A JSON line with its time.
 #[derive(Debug, Serialize)]
 struct Timed<'a, T> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,8 @@ struct Timed<'a, T> {
     line: &'a T,
 }
 
-/// From now on every line has the time: those of a host that runs for months. A command that ends soon has its caller's.
+/// From now on every line has a timestamp: `cron` runs for months. A command that ends soon relies
+/// on the timestamps of its caller.
 pub(super) fn stamp() {
     output::stamp_lines(|| format!("{:.3}", jiff::Timestamp::now()));
 }
@@ -56,7 +57,7 @@ fn json_line(line: &impl Serialize) -> String {
     output::json(&Timed { time: output::stamp(), line })
 }
 
-/// Says it; none of this is quiet.
+/// Logs the notice, also with --quiet.
 pub(super) fn notice(notice: &Notice<'_>, json: bool) {
     if json {
         return output::err(&json_line(notice));
@@ -82,13 +83,13 @@ pub(super) fn notice(notice: &Notice<'_>, json: bool) {
     });
 }
 
-/// Says in JSON why we end; only the exit code is left to tell.
+/// Logs the failure as JSON; the caller then only needs the exit code.
 pub(super) fn failure(failure: Failure) -> Failure {
     notice(&Notice::Error { kind: failure.kind, message: &failure.message }, true);
     Failure { message: String::new(), ..failure }
 }
 
-/// Whether something goes wrong.
+/// Whether the event is a problem.
 pub(crate) fn is_trouble(event: &Event) -> bool {
     !matches!(event, Event::Joined { .. } | Event::Began { .. } | Event::GoesOn { .. } | Event::Rescheduled { .. })
         && !matches!(event, Event::Ended { outcome, .. } if *outcome == leasehold::schedule::Outcome::Done)
@@ -146,7 +147,7 @@ fn text(job: &Job, event: &Event) -> String {
     }
 }
 
-/// For programs.
+/// A JSON line.
 #[derive(Debug, Default, Serialize)]
 struct Line<'a> {
     event: &'a str,

@@ -1,7 +1,8 @@
-//! `leasehold cron`: a timetable that every host of a fleet runs, and each tick of which one of them does.
+//! `leasehold cron`: every host of a fleet runs the same schedule, and one host runs each tick.
 //!
-//! `crontab` and `table` read the two forms of a file into `spec`s; `daemon` runs them; `status`, `control` and `check` are for
-//! whoever looks on; `log` says what happens, in lines for people or for programs; `presence` shows which hosts are there.
+//! `crontab` and `table` parse the two forms of a file into `spec`s, and `daemon` runs them.
+//! `status`, `control` and `check` are for operators. `log` prints events as lines for people or
+//! JSON for programs. `presence` makes hosts visible to each other.
 
 mod args;
 mod check;
@@ -21,7 +22,7 @@ pub(crate) use self::args::CronArgs;
 use self::args::CronCommand;
 use crate::exit::Failure;
 
-/// Runs a timetable, or one of the commands around it.
+/// Runs the scheduler, or one of the subcommands.
 pub(crate) async fn cron(args: CronArgs) -> Result<u8, Failure> {
     match args.command {
         None => daemon::run(args.daemon).await,

@@ -1,8 +1,8 @@
-//! The policies of a job, as people write them.
+//! Parses the policies of a job as users write them.
 
 use leasehold::schedule::{Crash, MOST_BESIDE, MOST_TICKS, Missed, Overlap};
 
-/// Reads `at-most-once`, `retry`, `retry:5`.
+/// Parses `at-most-once`, `retry`, `retry:5`.
 pub(crate) fn crash(text: &str) -> Result<Crash, String> {
     let wrong = || "write at-most-once, or retry:3 (3 is how often it may begin)".to_owned();
     match split(text, 3).ok_or_else(wrong)? {
@@ -12,7 +12,7 @@ pub(crate) fn crash(text: &str) -> Result<Crash, String> {
     }
 }
 
-/// Reads `skip`, `once`, `all`, `all:5`.
+/// Parses `skip`, `once`, `all`, `all:5`.
 pub(crate) fn missed(text: &str) -> Result<Missed, String> {
     let wrong = || format!("write skip, once, or all:100 (100 is how many are made up for, {MOST_TICKS} at most)");
     match split(text, 100).ok_or_else(wrong)? {
@@ -25,7 +25,7 @@ pub(crate) fn missed(text: &str) -> Result<Missed, String> {
     }
 }
 
-/// Reads `skip`, `queue`, `allow`, `allow:5`.
+/// Parses `skip`, `queue`, `allow`, `allow:5`.
 pub(crate) fn overlap(text: &str) -> Result<Overlap, String> {
     let wrong = || format!("write skip, queue, or allow:4 (4 is how many at the same time, {MOST_BESIDE} at most)");
     match split(text, 4).ok_or_else(wrong)? {
@@ -36,7 +36,8 @@ pub(crate) fn overlap(text: &str) -> Result<Overlap, String> {
     }
 }
 
-/// A word, and the number after its colon; `default` for words that have one. `None`: no number where one should be.
+/// Splits a word from the number after its colon; `default` applies to words that take a number.
+/// `None` if the number is invalid.
 fn split(text: &str, default: u32) -> Option<(&str, Option<u32>)> {
     match text.split_once(':') {
         Some((word, number)) => Some((word, Some(number.parse().ok().filter(|number| *number > 0)?))),

@@ -1,4 +1,5 @@
-//! Which hosts run a timetable on an engine: each holds a lock of its own, which ends with the host.
+//! Shows which hosts run `leasehold cron` on an engine: each holds its own lock, which ends with
+//! the host.
 
 use std::time::Duration;
 
@@ -10,19 +11,19 @@ use crate::duration::human;
 use crate::output;
 use crate::view;
 
-/// What the locks' names begin with; the host and its process follow.
+/// The prefix of the locks' names; the host and its process id follow.
 const PREFIX: &str = "cron-host:";
 
-/// How long to wait after the engine refused the lock: jobs do not depend on it.
+/// How long to wait after the engine refused the lock. No job depends on this lock.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// A host that can be seen.
+/// This host's presence lock.
 pub(super) struct Presence {
     task: Option<JoinHandle<()>>,
 }
 
 impl Presence {
-    /// Shows this host, with its file and how many jobs that has, until it is hidden. Inside a `LocalSet`.
+    /// Shows this host, its file and its number of jobs, until `hide`. Needs a `LocalSet`.
     pub(super) fn show(locks: &Locks, file: &str, jobs: usize) -> Self {
         if !locks.capabilities().inspection {
             return Self { task: None };
@@ -44,7 +45,7 @@ impl Presence {
         Self { task: Some(task) }
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     pub(super) async fn hide(self) {
         if let Some(task) = self.task {
             task.abort();
@@ -53,7 +54,7 @@ impl Presence {
     }
 }
 
-/// The hosts that are there; `None` if the engine cannot say.
+/// The live hosts; `None` if the engine cannot list locks.
 pub(super) async fn hosts(locks: &Locks) -> Result<Option<Vec<PartyView>>, Error> {
     if !locks.capabilities().inspection {
         return Ok(None);
@@ -61,7 +62,7 @@ pub(super) async fn hosts(locks: &Locks) -> Result<Option<Vec<PartyView>>, Error
     Ok(Some(locks.list(PREFIX).await?.into_iter().flat_map(|view| view.holders).collect()))
 }
 
-/// The hosts, in a line or more, for people.
+/// The hosts as text, for people.
 pub(super) fn text(hosts: Option<&[PartyView]>, url: &str) -> String {
     match hosts {
         None => format!("{url} cannot say which hosts run a timetable\n"),

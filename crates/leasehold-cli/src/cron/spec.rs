@@ -9,11 +9,11 @@ use super::policy;
 use crate::duration::{parse, parse_positive};
 use crate::run::{Plan, Times};
 
-/// What may be set for a job.
+/// The options of a job.
 pub(super) const OPTIONS: [&str; 9] =
     ["zone", "crash", "missed", "overlap", "grace", "ttl", "max-hold", "min-hold", "kill-after"];
 
-/// The options of a job; what is not set is the file's, the command line's or the library's default.
+/// A job's options; an unset one takes the default of the file, the command line or the library.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Options {
     zone: Option<String>,
@@ -28,12 +28,12 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Sets one.
+    /// Sets one option.
     pub(super) fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let named = |error: String| format!("{key}={value}: {error}");
         match key {
             "zone" => {
-                // Asked for here, so that a wrong one is told where it stands.
+                // Validated here, so that the error names the line.
                 Job::new("x", "@daily").and_then(|job| job.zone(value)).map_err(|error| error.to_string())?;
                 self.zone = Some(value.to_owned());
             }
@@ -51,7 +51,7 @@ impl Options {
     }
 }
 
-/// A job, its command, and where it stands in the file.
+/// A job, its command, and its line in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spec {
     pub(super) line: usize,
@@ -63,7 +63,7 @@ pub(super) struct Spec {
 }
 
 impl Spec {
-    /// The job and the plan of its command, once they are known to make sense.
+    /// The job and the plan of its command, validated.
     pub(super) fn build(&self, ttl: Duration) -> Result<(Job, Plan), String> {
         let options = &self.options;
         let ttl = options.ttl.unwrap_or(ttl);
@@ -97,7 +97,7 @@ impl Spec {
     }
 }
 
-/// What is wrong in a file, and where.
+/// A mistake in a file, and its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mistake {
     pub(super) line: usize,

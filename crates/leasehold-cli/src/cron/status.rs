@@ -14,7 +14,7 @@ use crate::duration::human;
 use crate::exit::{self, Failure};
 use crate::output::{self, clean};
 
-/// How each job stands.
+/// Shows the state of each job.
 pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
     let known = match &args.file {
         Some(path) => Some(file::read(path, DEFAULT_TTL)?.into_iter().map(|(job, _)| job).collect::<Vec<_>>()),
@@ -41,7 +41,7 @@ pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
     })
 }
 
-/// Says what is wrong, for monitoring; the exit code.
+/// Reports the problems for monitoring; returns the exit code.
 fn check(seen: &Seen, min_hosts: usize, url: &str) -> u8 {
     let mut code = 0;
     let mut wrong = |message: String| {
@@ -61,12 +61,12 @@ fn check(seen: &Seen, min_hosts: usize, url: &str) -> u8 {
     code
 }
 
-/// What the engine knows of jobs and hosts.
+/// What the engine records about jobs and hosts.
 struct Seen {
     rows: Vec<Row>,
     /// Jobs whose records cannot be read, and why.
     unreadable: Vec<(String, leasehold::Error)>,
-    /// `None`: the engine cannot say.
+    /// `None` if the engine cannot list locks.
     hosts: Option<Vec<PartyView>>,
 }
 
@@ -98,17 +98,17 @@ impl Seen {
 
 enum Row {
     Known(Box<Status>, Health),
-    /// Nobody has begun to run it; and the engine's time.
+    /// No host has started it yet; with the engine's time.
     New(Box<Job>, Tick),
 }
 
-/// What the engine's clock shows: of jobs that are not known yet, too, no host's own counts.
+/// The time on the engine's clock: no host's own clock counts, for new jobs neither.
 async fn engine_time(locks: &Locks) -> leasehold::Result<Tick> {
     let now = locks.records()?.recall(PREFIX).await?.now;
     Ok(Tick::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)))
 }
 
-/// The last run; if there was none, what became of the last tick.
+/// The last run; if there was none, the last tick's outcome.
 fn last(status: &Status) -> Option<&Entry> {
     status.history.iter().rev().find(|entry| entry.outcome.has_run()).or(status.history.last())
 }
@@ -189,7 +189,7 @@ fn state(status: &Status, health: &Health) -> String {
     if parts.is_empty() { "waits".to_owned() } else { parts.join("; ") }
 }
 
-/// What has become of a job's ticks.
+/// Shows the outcomes of a job's recent ticks.
 pub(super) async fn history(args: HistoryArgs) -> Result<u8, Failure> {
     let (status, url) = args.engine.ask(async |locks| Jobs::of(locks)?.status(&args.job).await).await?;
     let Some(status) = status else {
@@ -218,7 +218,7 @@ pub(super) async fn history(args: HistoryArgs) -> Result<u8, Failure> {
     Ok(0)
 }
 
-/// Milliseconds since 1970, as people and programs read them.
+/// Formats milliseconds since 1970.
 fn time(millis: u64) -> String {
     let at = i64::try_from(millis).ok().and_then(|millis| jiff::Timestamp::from_millisecond(millis).ok());
     at.map_or_else(|| millis.to_string(), |at| format!("{at:.3}"))
@@ -238,14 +238,14 @@ struct StatusJson<'a> {
     ahead_seconds: Option<i64>,
     undecided: Option<String>,
     overdue: Option<String>,
-    /// The tokens of runs whose hosts have died.
+    /// The tokens of runs whose hosts died.
     dead: &'a [u64],
-    /// How many hosts run a timetable on this engine.
+    /// How many hosts run `leasehold cron` on this engine.
     live_hosts: Option<usize>,
     running: Vec<RunJson<'a>>,
     /// The last run.
     last: Option<EntryJson<'a>>,
-    /// The last line of the history, also of a tick that did not run.
+    /// The last entry of the history, which may be a tick that did not run.
     last_entry: Option<EntryJson<'a>>,
 }
 

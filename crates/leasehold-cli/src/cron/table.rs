@@ -1,11 +1,11 @@
-//! The TOML form: a table for each job.
+//! The TOML form: one table per job.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::spec::{Mistake, OPTIONS, Options, Spec};
 
-/// Reads a whole file; all its mistakes are told at once, unless it is no TOML at all.
+/// Parses a whole file and reports all its mistakes at once, unless it is not valid TOML.
 pub(super) fn parse(text: &str) -> (Vec<Spec>, Vec<Mistake>) {
     let mut page = Page { text, specs: Vec::new(), mistakes: Vec::new() };
     match DeTable::parse(text) {
@@ -60,7 +60,7 @@ impl Page<'_> {
         }
     }
 
-    /// What may stand in a job and for all; `false` if it is neither.
+    /// Reads a key that is allowed both in a job and at the top level; `false` for any other key.
     fn common(
         &mut self,
         options: &mut Options,

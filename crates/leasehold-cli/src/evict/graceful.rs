@@ -14,28 +14,32 @@ use crate::exit::{self, Failure};
 use crate::output::{self, clean};
 use crate::view::PartyJson;
 
-/// How often a holder is asked again: a request may be lost with a connection. So often, too, is looked whether it holds still.
+/// How often the request is repeated: it may be lost with a connection. The answer also tells
+/// whether the claim still holds.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// How much longer than the leases last the command waits: a holder that has renewed just before the request holds for a TTL.
+/// How much longer than the leases the command waits: a holder that renewed just before the request
+/// holds for a whole TTL.
 const SLACK: Duration = Duration::from_secs(5);
 
 /// A holder that was asked.
 struct Asked {
     party: PartyView,
-    /// When its lease ends, as it was seen last.
+    /// When its lease ends, by the last answer.
     ends: Moment,
+    /// A holder that does not release gives the claim back so much before the end of its lease.
+    margin: Duration,
 }
 
-/// What became of the claims.
+/// What happened to the claims.
 #[derive(Default)]
 struct Came {
-    /// Gone while their leases lasted.
+    /// Released before their leases ended.
     released: Vec<PartyView>,
-    /// Gone when their leases had ended: what they guarded may still run.
+    /// Their leases ended: the work under them may still run.
     lease_ended: Vec<PartyView>,
     remaining: Vec<Asked>,
-    /// They wait, or are gone: there was nothing to ask for.
+    /// They wait, or are gone.
     not_holding: Vec<PartyView>,
 }
 
@@ -51,8 +55,8 @@ struct CameJson<'a> {
     reason: Option<&'a str>,
 }
 
-/// Asks each, and waits until none of them holds the lock. Only holders are asked, and no claim is taken from its holder: one that waited when we looked
-/// may hold by now.
+/// Sends each holder a release request, and waits until none of them holds the lock. Waiters are left
+/// alone: one that waited at the inspection may hold by now, and must not be forced.
 pub(super) async fn evict(
     locks: &Locks,
     name: &LockName,
@@ -81,10 +85,11 @@ async fn ask(locks: &Locks, name: &LockName, party: &PartyView, args: &EvictArgs
     let reason = args.reason.as_deref().unwrap_or_default();
     let asked = locks.request_release(name, party.claim, reason).await?;
     let now = locks.clock().now();
-    Ok(asked.map(|party| Asked { ends: now.after(party.left), party }))
+    Ok(asked.map(|party| Asked { ends: now.after(party.left), margin: party.left / 50, party }))
 }
 
-/// Asks again and again until none of them holds it. An engine that is away for a moment ends nothing: the requests stand.
+/// Repeats the requests until no claim holds the lock. They stand while the engine is unreachable for
+/// a moment.
 async fn wait(locks: &Locks, name: &LockName, args: &EvictArgs, came: &mut Came) -> leasehold::Result<()> {
     let clock = locks.clock();
     let Some(last) = came.remaining.iter().map(|asked| asked.ends).max() else { return Ok(()) };
@@ -96,9 +101,8 @@ async fn wait(locks: &Locks, name: &LockName, args: &EvictArgs, came: &mut Came)
         clock.sleep_until(clock.now().after(AGAIN)).await;
         for asked in std::mem::take(&mut came.remaining) {
             match ask(locks, name, &asked.party, args).await {
-                Ok(Some(still)) => came.remaining.push(still),
-                // A lease that ends is given back a little before its end.
-                Ok(None) if clock.now().after(asked.party.left / 50) < asked.ends => came.released.push(asked.party),
+                Ok(Some(still)) => came.remaining.push(Asked { margin: asked.margin, ..still }),
+                Ok(None) if clock.now().after(asked.margin) < asked.ends => came.released.push(asked.party),
                 Ok(None) => came.lease_ended.push(asked.party),
                 Err(error) if error.is_retryable() => {
                     if !std::mem::replace(&mut told, true) {

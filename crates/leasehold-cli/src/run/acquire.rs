@@ -1,4 +1,4 @@
-//! From the wish for a lock to a guard, or to a reason why not.
+//! Acquires the lock, or finds out why it cannot be acquired.
 
 use leasehold::{Error, ErrorKind, Guard, Locks, Owner};
 use rustix::process::Signal;
@@ -12,17 +12,17 @@ use super::signals::Signals;
 use super::waiting::Waiting;
 use crate::exit::Failure;
 
-/// How the wish ended.
+/// The result of an attempt.
 pub(super) enum Acquired {
-    /// With the owner that may re-enter it.
+    /// The lock is held. The owner may re-enter it.
     Held(Guard, Option<Owner>),
-    /// Somebody else has it.
+    /// Another holder has the lock.
     Conflict,
-    /// A signal ended the waiting; we have left the queue.
+    /// A signal ended the wait; we have left the queue.
     Interrupted(Signal),
 }
 
-/// Waits for the lock as long as the plan says, and shows on the terminal for whom.
+/// Waits for the lock as long as the plan allows, and shows the wait on the terminal.
 pub(super) async fn acquire(
     locks: &Locks,
     plan: &Plan,
@@ -65,12 +65,12 @@ pub(super) async fn acquire(
     }
 }
 
-/// A lock that can never be granted beside what is there is a conflict, too.
+/// A request that can never be granted beside the existing lock is a conflict, too.
 fn code(error: &Error, plan: &Plan) -> u8 {
     if error.kind() == ErrorKind::Conflict { plan.conflict } else { Failure::code_of(error.kind()) }
 }
 
-/// The options that every primitive has, with the same names.
+/// Applies the options that all primitives share.
 macro_rules! with_options {
     ($lock:expr, $plan:expr, $owner:expr) => {{
         let mut lock = $lock.ttl($plan.ttl).describe(&$plan.describe);
@@ -87,7 +87,7 @@ macro_rules! with_options {
     }};
 }
 
-/// Enters a hold around us, or claims the lock as an owner that no other run has.
+/// Re-enters a hold of an enclosing run, or claims the lock as a fresh owner.
 async fn enter_or_take(
     locks: &Locks,
     plan: &Plan,
@@ -101,7 +101,7 @@ async fn enter_or_take(
     Ok(guard.map(|guard| (guard, owner)))
 }
 
-/// Claims the lock without waiting for it.
+/// Claims the lock without waiting.
 pub(super) async fn try_take(locks: &Locks, plan: &Plan, owner: Option<&Owner>) -> Result<Option<Guard>, Error> {
     take(locks, plan, owner, true).await
 }

@@ -1,4 +1,4 @@
-//! The command: started in a group of its own, so that it cannot outlive us.
+//! The command: started in its own process group, so that it cannot outlive us.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,20 +15,20 @@ use super::held::Hold;
 use super::message::Message;
 use crate::exit::{self, Failure};
 
-/// A command that was started and not yet reaped.
+/// A started command that is not reaped yet.
 #[derive(Debug)]
 pub(super) struct Child {
     pid: Pid,
 }
 
-/// What has become of it.
+/// A change of the command's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Stopped(Signal),
     Ended(Status),
 }
 
-/// How it ended.
+/// How the command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Exited(u8),
@@ -36,7 +36,7 @@ pub(super) enum Status {
 }
 
 impl Status {
-    /// As a shell would say it.
+    /// The exit code that a shell would report.
     pub(super) fn code(self) -> u8 {
         match self {
             Self::Exited(code) => code,
@@ -45,18 +45,19 @@ impl Status {
     }
 }
 
-/// What the command does between fork and exec.
+/// The setup of the command between fork and exec.
 pub(super) struct Birth {
-    /// The pipe to the warden, who must know the group before the command runs.
+    /// The pipe to the warden, which must know the group before the command runs.
     pub(super) warden: OwnedFd,
     /// The terminal, if the command gets it from the start.
     pub(super) terminal: Option<OwnedFd>,
-    /// The signal mask that it gets.
+    /// The command's signal mask.
     pub(super) mask: SigSet,
 }
 
 impl Birth {
-    /// Only system calls, no allocation, no locks: another thread may have held one at the fork.
+    /// Makes only system calls, with no allocation and no locks: another thread may have held a
+    /// lock at the fork.
     fn prepare(&self, parent: Pid) -> io::Result<()> {
         process::set_parent_process_death_signal(Some(Signal::KILL))?;
         if process::getppid() != Some(parent) {
@@ -65,7 +66,8 @@ impl Birth {
         let own = process::getpid();
         rustix::io::write(&self.warden, &Message::Group(own).encode())?;
         if let Some(terminal) = &self.terminal {
-            // SIGTTOU is still blocked, so this works from the background. Without it the command asks for it later.
+            // SIGTTOU is still blocked, so this works from the background. If it fails, the command
+            // requests the terminal later.
             let _ = tcsetpgrp(terminal, own);
         }
         self.mask.thread_set_mask().map_err(io::Error::from)
@@ -86,7 +88,7 @@ impl Child {
         if run.plan.detached {
             command.stdin(Stdio::null());
         }
-        // By the engine's own word, so that however a URL is written it is the same engine.
+        // Uses the engine's own URL, so that two spellings of a URL name the same engine.
         for (key, value) in run.around.with(&Hold::of(guard, run.owner, &run.locks.url())) {
             match value {
                 Some(value) => command.env(key, value),
@@ -94,8 +96,8 @@ impl Child {
             };
         }
         let parent = process::getpid();
-        // SAFETY: between fork and exec only async-signal-safe functions may be called; `prepare` makes system calls on
-        // values that were made before the fork, and nothing else.
+        // SAFETY: between fork and exec only async-signal-safe functions may be called; `prepare`
+        // makes system calls on values that were made before the fork, and nothing else.
         #[allow(unsafe_code, reason = "what std wants for anything between fork and exec")]
         unsafe {
             command.pre_exec(move || birth.prepare(parent));
@@ -105,13 +107,13 @@ impl Child {
         Ok(Self { pid: pid.ok_or_else(|| Failure::system("cannot run", "the process has no number"))? })
     }
 
-    /// Its group has the number of its first process.
+    /// A group's id is the process id of its first process.
     pub(super) fn group(&self) -> Pid {
         self.pid
     }
 
-    /// What has become of it since the last call, if anything. One that has ended stays to be asked for until it is reaped:
-    /// so long its number is no other's.
+    /// The change since the last call, if any. An ended command stays a zombie until `reap`, so
+    /// that its process id is not reused.
     pub(super) fn change(&self) -> Option<Change> {
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         if let Ok(Some(status)) = process::waitid(WaitId::Pid(self.pid), options)
@@ -123,7 +125,7 @@ impl Child {
         let status = match process::waitid(WaitId::Pid(self.pid), options) {
             Ok(status) => status?,
             Err(rustix::io::Errno::INTR) => return None,
-            // Somebody else reaped it; how it ended is not known.
+            // Another part of the process reaped it; its exit status is unknown.
             Err(_) => return Some(Change::Ended(Status::Exited(exit::SYSTEM))),
         };
         Some(Change::Ended(match (status.exit_status(), status.terminating_signal()) {
@@ -133,7 +135,7 @@ impl Child {
         }))
     }
 
-    /// Lets it go.
+    /// Reaps the command.
     pub(super) fn reap(self) {
         let _ = process::waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }

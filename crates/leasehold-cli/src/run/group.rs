@@ -4,28 +4,28 @@ use std::fs;
 
 use rustix::process::{self, Pid, Signal};
 
-/// Sends a signal to every process of a group; there is nothing to do about one that has gone.
+/// Sends a signal to every process of a group; ignores a group that no longer exists.
 pub(super) fn signal(group: Pid, signal: Signal) {
     let _ = process::kill_process_group(group, signal);
 }
 
-/// A signal that asks a group to end, which may be stopped: it must run to hear of it.
+/// Sends a signal that asks the group to end, then CONT: a stopped process must run to handle it.
 pub(super) fn end_with(group: Pid, signal: Signal) {
     self::signal(group, signal);
     self::signal(group, Signal::CONT);
 }
 
-/// Whether a process of the group still runs. One that has ended and was not yet reaped does not.
+/// Whether a process of the group still runs. Zombies do not count.
 pub(super) fn is_alive(group: Pid) -> bool {
     if process::test_kill_process_group(group) == Err(rustix::io::Errno::SRCH) {
         return false;
     }
     let members = members(group);
-    // A group that exists, but that we are not shown, lives.
+    // A group that exists, but whose members we cannot see, counts as alive.
     members.is_empty() || members.iter().any(|member| !member.has_ended())
 }
 
-/// Whether `ours` is a group that no shell controls: nobody would wake it up after a stop.
+/// Whether no shell controls the group `ours`: nothing would continue it after a stop.
 pub(super) fn is_orphaned(ours: Pid) -> bool {
     !members(ours).iter().any(|member| {
         Stat::of(&member.parent.to_string())
@@ -33,7 +33,7 @@ pub(super) fn is_orphaned(ours: Pid) -> bool {
     })
 }
 
-/// Whether `ours` has other processes than this one: a pipeline, or a script.
+/// Whether `ours` has processes besides this one: a pipeline, or a script.
 pub(super) fn has_others(ours: Pid) -> bool {
     let own = process::getpid().as_raw_nonzero().get();
     members(ours).iter().any(|member| member.pid != own && !member.has_ended())
@@ -47,7 +47,7 @@ fn members(group: Pid) -> Vec<Stat> {
     processes.filter_map(|pid| Stat::of(&pid)).filter(|stat| stat.group == wanted).collect()
 }
 
-/// What `/proc/PID/stat` says of a process.
+/// A process's entry in `/proc/PID/stat`.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     pid: i32,
@@ -62,7 +62,7 @@ impl Stat {
         Self::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The program's name, in brackets, may have blanks and brackets of its own.
+    /// The program's name, in brackets, may contain blanks and brackets.
     fn parse(line: &str) -> Option<Self> {
         let (pid, rest) = line.split_once(' ')?;
         let mut fields = rest.rsplit_once(')')?.1.split_whitespace();

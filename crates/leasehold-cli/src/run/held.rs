@@ -1,8 +1,9 @@
-//! Which holds the `leasehold run`s around this one have, as `LEASEHOLD_HELD` lists them.
+//! The holds of the enclosing `leasehold run`s, as `LEASEHOLD_HELD` lists them.
 //!
-//! The variable outlives them: a daemon that a command leaves behind inherits it. So it only says which holds there *were*. `reentry`
-//! asks the engine whether one of them is held now, and re-enters only that. A run that was killed has no hold to enter either, though
-//! the engine keeps it until its lease ends.
+//! A daemon that a command leaves behind inherits the variable, which then outlives the holds. So
+//! the variable only lists holds that existed once. `reentry` asks the engine whether one of them
+//! is held now, and re-enters only that one. The engine keeps the hold of a killed run until its
+//! lease ends, but that hold cannot be re-entered, either.
 
 use std::fmt;
 use std::fmt::Write;
@@ -12,20 +13,22 @@ use leasehold::{ClaimId, Guard, Owner};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// The holds around a command, outermost first: `owner:token:claim:process:engine:name`, comma-separated, with escapes.
+/// The holds around a command, outermost first: `owner:token:claim:process:engine:name`,
+/// comma-separated, with escapes.
 const HELD: &str = "LEASEHOLD_HELD";
 const OWNER: &str = "LEASEHOLD_OWNER";
 
-/// How many holds are handed down: a program that starts itself again and again under locks must not outgrow its environment.
+/// How many holds are passed to the command: the list must not outgrow the environment when a
+/// program starts itself repeatedly under locks.
 const MOST: usize = 64;
 
-/// One hold of a run around us.
+/// A hold of an enclosing run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hold {
-    /// The owner that may re-enter it; `None` for holds that no run may re-enter.
+    /// The owner that may re-enter it; `None` if no run may.
     pub(super) owner: Option<Owner>,
     pub(super) token: u64,
-    /// The first half of the claim's id: enough to recognise it, and too little to release it.
+    /// The first half of the claim's id: enough to recognise the claim, but not to release it.
     claim: u64,
     /// The run that holds it.
     process: Process,
@@ -33,17 +36,17 @@ pub(super) struct Hold {
     lock: String,
 }
 
-/// A process that no other is taken for.
+/// Identifies a process even if its process id is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: u32,
-    /// When it started, in the kernel's ticks.
+    /// Its start time, in the kernel's ticks.
     started: u64,
-    /// Where that number means something: a boot of a machine, and a namespace of processes in it.
+    /// Where the process id is valid: one boot of one machine, and one process namespace.
     scope: u64,
 }
 
-/// What the environment says of the runs around us.
+/// The enclosing runs, as the environment describes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ancestors {
     holds: Vec<Hold>,
@@ -52,7 +55,7 @@ pub(super) struct Ancestors {
 }
 
 impl Hold {
-    /// That of this process.
+    /// The hold of this process.
     pub(super) fn of(guard: &Guard, owner: Option<Owner>, engine: &str) -> Self {
         let process = Process::this();
         let lock = lock(engine, guard.name().as_str());
@@ -100,7 +103,8 @@ impl Process {
         Some(Self { pid, started, scope: u64::from_str_radix(parts.next()?, 16).ok()? })
     }
 
-    /// Whether it is known to have ended. One of another machine or container may be there, and so may one that is hidden from us.
+    /// Whether the process is known to have ended. One on another machine or in another container
+    /// may still run, and so may one that is hidden from us.
     fn has_ended(self) -> bool {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw).filter(|_| self.scope == scope()) else {
             return false;
@@ -119,7 +123,7 @@ impl Ancestors {
     }
 
     fn new(held: &str, owner: Option<String>) -> Self {
-        // What another version wrote is not understood, and so not re-entered.
+        // Entries of another version do not parse, so they are not re-entered.
         Self { holds: held.split(',').filter_map(Hold::parse).collect(), owner, is_nested: !held.is_empty() }
     }
 
@@ -127,32 +131,35 @@ impl Ancestors {
         self.holds.is_empty()
     }
 
-    /// Whether a hold of theirs may be re-entered: a run without `LEASEHOLD_OWNER` is a stranger to them.
+    /// Whether a hold of an enclosing run may be re-entered: only with `LEASEHOLD_OWNER` set.
     pub(super) fn may_be_joined(&self) -> bool {
         self.owner.is_some() && !self.holds.is_empty()
     }
 
-    /// The owner that the user chose by hand. What a run around us has set is no choice: it may be over.
+    /// The owner that the user set by hand. One set by an enclosing run does not count, because
+    /// that run may have ended.
     pub(super) fn chosen_owner(&self) -> Option<Owner> {
         self.owner.as_ref().filter(|_| !self.is_nested)?.parse().ok()
     }
 
-    /// The innermost hold of a live run that the engine has on record for this lock, under whatever URL it was acquired.
+    /// The innermost hold of a live run that the engine lists for this lock, whatever URL it was
+    /// acquired with.
     pub(super) fn holding<'a>(&self, view: &'a LockView) -> Option<(&Hold, &'a PartyView)> {
         let party = |hold: &Hold| view.holders.iter().find(|party| hold.is_of(party));
         let mut live = self.holds.iter().rev().filter(|hold| !hold.process.has_ended());
         live.find_map(|hold| Some((hold, party(hold)?)))
     }
 
-    /// Whether a run that is still there holds this lock, for engines that cannot say who does.
+    /// Whether a live enclosing run holds this lock, for engines that cannot list holders.
     pub(super) fn may_hold(&self, engine: &str, name: &str) -> bool {
         let lock = lock(engine, name);
         self.holds.iter().any(|hold| hold.lock == lock && !hold.process.has_ended())
     }
 
-    /// The variables for a command that runs inside this hold, too. A variable without a value is removed.
+    /// The environment for a command that runs inside this hold as well. A variable without a value
+    /// is removed.
     pub(super) fn with(&self, inner: &Hold) -> [(&'static str, Option<String>); 2] {
-        // An older hold of the same lock is over: this one has another token.
+        // A hold of the same lock with another token is older, and over.
         let others = self.holds.iter().filter(|hold| hold.lock != inner.lock || hold.token == inner.token);
         let mut all: Vec<String> = others.chain([inner]).map(Hold::to_string).collect();
         all.drain(..all.len().saturating_sub(MOST));
@@ -164,10 +171,11 @@ fn half(claim: ClaimId) -> u64 {
     (claim.bits() >> 64) as u64
 }
 
-/// When a process started: never, if it has ended and was not reaped; `None` if that cannot be seen.
+/// A process's start time: `u64::MAX` for a zombie, `None` if it cannot be read.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The program's name may have blanks and brackets in it. What follows begins with the third field, the state.
+    // The program's name may contain blanks and brackets. The text after it begins with the third
+    // field, the state.
     let fields = stat.rsplit_once(')')?.1.trim_start();
     if fields.starts_with(['Z', 'X']) {
         return Some(u64::MAX);
@@ -175,7 +183,8 @@ fn started(pid: u32) -> Option<u64> {
     fields.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
-/// This machine since it was started, and our namespace of processes. A part that cannot be read is left out on both sides.
+/// This boot of this machine, and our process namespace. A part that cannot be read is empty for
+/// every process here.
 fn scope() -> u64 {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();

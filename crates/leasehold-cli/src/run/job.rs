@@ -1,4 +1,4 @@
-//! The command of a job, run for a tick.
+//! The command of a scheduled job, run for one tick.
 
 use std::fmt;
 use std::io;
@@ -16,10 +16,10 @@ use super::{Run, command};
 use crate::engine_url::ForCommand;
 use crate::exit::{self, Failure};
 
-/// How long after its end a lease that was not renewed is known to be lost.
+/// How long after its end an unrenewed lease is certainly reported as lost.
 const AFTER_THE_END: Duration = Duration::from_millis(500);
 
-/// What is run for each tick of a job.
+/// What runs for each tick of a job.
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) plan: Arc<Plan>,
@@ -27,7 +27,7 @@ pub(crate) struct Task {
     /// How the command finds the engine.
     pub(crate) engine: ForCommand,
     pub(crate) report: Report,
-    /// What is sent to the command; if nobody gives orders, what we are sent ourselves.
+    /// Signals to send to the command; without orders, the signals that we receive.
     pub(crate) orders: Option<Orders>,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Display for Failed {
 }
 
 impl Task {
-    /// Runs the command, and ends it before the lock does.
+    /// Runs the command, and ends it before its lock is lost.
     pub(crate) async fn perform(&self, run: schedule::Run) -> Result<(), Failed> {
         let system = |error: io::Error| Failure::system("cannot listen to signals", error);
         let signals = match &self.orders {
@@ -71,7 +71,8 @@ impl Task {
             });
         }
         if end.lost {
-            // It was ended before the lock: whether and why that is lost is known when its time is over.
+            // The command ended before its lock: wait until the lease is over to learn whether and
+            // why the lock is lost.
             let (guard, clock) = (run.guard(), self.locks.clock());
             tokio::select! {
                 _ = guard.lost() => {}
@@ -81,7 +82,7 @@ impl Task {
             return Err(Failed { code, text: "ended, because its lock was about to be lost".to_owned() });
         }
         if end.asked_to_end && self.orders.is_some() {
-            // We did that, not the command, whatever it made of it: nobody knows how far it came.
+            // We ended the command, whatever its exit status: how far it came is unknown.
             run.interrupted();
             return Err(Failed { code, text: "ended, because its host was told to stop".to_owned() });
         }

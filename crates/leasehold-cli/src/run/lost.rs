@@ -1,4 +1,4 @@
-//! When a command whose lock is in danger gets TERM and KILL. Pure: times in, times out.
+//! Computes when a command whose lock is in danger gets TERM and KILL. Pure functions of time.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use leasehold::clock::Moment;
 /// How long starting a command may take.
 const START: Duration = Duration::from_secs(1);
 
-/// What happens to the command when the lock is lost.
+/// What happens to the command when the lock is lost
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnLost {
     /// TERM, and KILL after the grace
     Term,
     /// KILL at once
     Kill,
-    /// Nothing but a warning: it runs on without the lock
+    /// Only a warning: the command runs on without the lock
     Ignore,
 }
 
@@ -25,23 +25,25 @@ pub(crate) enum OnLost {
 pub(crate) struct Rules {
     pub(crate) on_lost: OnLost,
     pub(crate) grace: Duration,
-    /// How long before the end of the lease KILL is sent: the time that dying takes.
+    /// How long before the end of the lease KILL is sent: the time that a killed process takes to
+    /// die.
     pub(crate) margin: Duration,
     pub(crate) ttl: Duration,
 }
 
-/// How long the lock is held unless it is renewed.
+/// The lease as last seen: how long the lock is held without a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) deadline: Moment,
-    /// How much of it there was when we first saw it. An engine may grant less than the TTL.
+    /// Its length when we first saw it. An engine may grant less than the TTL.
     length: Duration,
 }
 
 impl Lease {
-    /// One that ends at `deadline`, as seen at `now`. One that ends at the `cap` of its hold is not renewed: it is used to its end.
+    /// A lease that ends at `deadline`, as seen at `now`. A lease that ends at the `cap` of its
+    /// hold is not renewed: the command may use all of it.
     pub(crate) fn new(deadline: Moment, now: Moment, cap: Moment) -> Self {
-        // Whoever granted it counted from a little earlier than we do.
+        // The cap of the grant counts from slightly earlier than ours.
         let last = deadline.after(START) >= cap;
         Self { deadline, length: if last { Duration::MAX } else { deadline.since(now) } }
     }
@@ -54,7 +56,7 @@ pub(crate) struct Schedule {
     pub(crate) kill_at: Moment,
 }
 
-/// What is due.
+/// The signal that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     Nothing,
@@ -62,7 +64,7 @@ pub(crate) enum Due {
     Kill,
 }
 
-/// Checks the options against each other and fills in what was not given.
+/// Validates the options against each other and fills in the defaults.
 pub(crate) fn rules(
     on_lost: OnLost,
     grace: Option<Duration>,
@@ -104,8 +106,8 @@ impl Rules {
         self.margin.min(renewable(lease.length, self.ttl) / 2)
     }
 
-    /// The schedule after the lock was lost for this reason at `now`. Only who was evicted has a grace left; otherwise the
-    /// lease is over.
+    /// The schedule after the lock was lost for this reason at `now`. Only an evicted holder has a
+    /// grace left; for any other reason the lease is over.
     pub(crate) fn after(&self, reason: LostReason, now: Moment) -> Schedule {
         match (self.on_lost, reason) {
             (OnLost::Term, LostReason::Taken) => Schedule { term_at: now, kill_at: now.after(self.grace) },
@@ -114,7 +116,8 @@ impl Rules {
         }
     }
 
-    /// The schedule after an operator asked for the release at `now`: the lease lasts to its deadline, and is not renewed.
+    /// The schedule after an operator requested the release at `now`: the lease lasts until its
+    /// deadline, and is not renewed.
     pub(crate) fn when_asked(&self, lease: Lease, now: Moment) -> Schedule {
         match self.on_lost {
             OnLost::Term => Schedule { term_at: now, ..self.before(lease) },
@@ -123,15 +126,16 @@ impl Rules {
         }
     }
 
-    /// The schedule for the warden, who steps in only if we do not, but still before the end.
+    /// The schedule for the warden, which acts after us, but still before the lease ends.
     pub(crate) fn for_warden(&self, schedule: Schedule, lease: Lease) -> Schedule {
         let later = self.margin(lease) / 2;
         Schedule { term_at: schedule.term_at.after(later), kill_at: schedule.kill_at.after(later) }
     }
 }
 
-/// What of a lease may be taken for its end: three quarters of what is left when it is renewed, which is after a third of the TTL or
-/// half of the lease, whichever comes first. Whoever began to end earlier would end commands whose lock is renewed in time.
+/// How much of a lease the grace may cover: three quarters of the time left at a renewal. A lease
+/// is renewed after a third of the TTL or half of the lease, whichever comes first. A longer grace
+/// would end commands whose lock is renewed in time.
 fn renewable(length: Duration, ttl: Duration) -> Duration {
     length.saturating_sub(ttl / 3).max(length / 2) / 4 * 3
 }
@@ -171,7 +175,7 @@ mod tests {
         Moment::from_nanos(0).after(SECOND * u32::try_from(seconds).unwrap())
     }
 
-    /// One of 30 s.
+    /// A lease of 30 s.
     fn until(seconds: u64) -> Lease {
         Lease::new(at(seconds), at(seconds - 30), Moment::NEVER)
     }
@@ -208,10 +212,10 @@ mod tests {
             assert!(row.is_sorted(), "{ttl:?}, {length:?}: {row:?}");
             assert!(warden.term_at < warden.kill_at && warden.kill_at < at(100), "{ttl:?}, {length:?}: {warden:?}");
         }
-        // A grace of nearly half of the TTL fits into a lease that lasts as long as the TTL.
+        // A grace of nearly half of the TTL fits into a lease that lasts for the whole TTL.
         let long = rules(OnLost::Term, Some(SECOND * 14), SECOND * 30, None).unwrap();
         assert_eq!(long.before(until(100)).term_at, at(86));
-        // What is not renewed any more is used to its end.
+        // A lease that is not renewed any more is used to its end.
         let most = rules(OnLost::Term, Some(SECOND * 8), SECOND * 30, Some(SECOND * 10)).unwrap();
         assert_eq!(most.before(Lease::new(at(100), at(90), at(100))).term_at, at(92));
     }
@@ -253,7 +257,7 @@ mod tests {
             rules(OnLost::Term, Some(SECOND * 9), SECOND * 30, Some(SECOND * 8)).unwrap_err().contains("--max-hold")
         );
         assert!(rules(OnLost::Ignore, Some(SECOND * 15), SECOND * 30, None).is_ok());
-        // A grace of nothing is a kill, just before the end.
+        // A grace of zero is a KILL just before the end.
         let none = rules(OnLost::Term, Some(Duration::ZERO), SECOND * 30, None).unwrap();
         let schedule = none.before(until(100));
         assert_eq!(schedule.term_at, schedule.kill_at);

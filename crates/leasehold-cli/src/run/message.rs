@@ -1,4 +1,4 @@
-//! What leasehold tells its warden: messages of a fixed size over a pipe. Each is written in one piece.
+//! The messages from leasehold to its warden: fixed size, over a pipe, each written in one piece.
 
 use leasehold::clock::Moment;
 use rustix::process::Pid;
@@ -8,19 +8,19 @@ use super::lost::Schedule;
 /// The size of every message.
 pub(super) const SIZE: usize = 17;
 
-/// One message.
+/// A message to the warden.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// This is the group to watch over.
+    /// The process group to watch.
     Group(Pid),
-    /// Unless told otherwise, do this then.
+    /// The schedule to follow unless a later message replaces it.
     Schedule(Schedule),
-    /// The command has ended; there is nothing to watch any more.
+    /// The command has ended; the warden can exit.
     Done,
 }
 
 impl Message {
-    /// Allocates nothing: it is called between fork and exec, too.
+    /// Allocates nothing, because it is also called between fork and exec.
     pub(super) fn encode(self) -> [u8; SIZE] {
         let (kind, first, second) = match self {
             Self::Group(pid) => (b'g', pid.as_raw_nonzero().get().unsigned_abs().into(), 0),
@@ -34,7 +34,7 @@ impl Message {
         bytes
     }
 
-    /// `None` for what no leasehold of this build has written.
+    /// `None` for a message that this build does not know.
     pub(super) fn decode(bytes: &[u8; SIZE]) -> Option<Self> {
         let number = |from: usize| Some(u64::from_ne_bytes(bytes.get(from..from + 8)?.try_into().ok()?));
         let (first, second) = (number(1)?, number(9)?);

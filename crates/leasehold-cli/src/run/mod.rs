@@ -1,10 +1,12 @@
-//! `leasehold run`: a command under a lock.
+//! `leasehold run`: runs a command under a lock.
 //!
 //! ```text
-//! plan (options that make sense) -> acquire (wait, show, leave the queue) -> child + warden -> supervise -> release
+//! plan (validated options) -> acquire (wait, show, leave the queue)
+//!     -> child + warden -> supervise -> release
 //! ```
-//! `lost` says when a command in danger gets TERM and KILL; `supervise` does it while we run, and `watch` - another process,
-//! the warden - if we are killed or stand still.
+//! `lost` computes when a command whose lock is in danger gets TERM and KILL. `supervise` sends
+//! them while we run. `watch` - another process, the warden - sends them if we are killed or
+//! stopped.
 
 mod acquire;
 mod child;
@@ -53,10 +55,10 @@ pub(crate) use self::watch::warden_main;
 use crate::engine_url::ForCommand;
 use crate::exit::{self, Failure};
 
-/// How long the engine may take to be reached at least, however short the wait for the lock is.
+/// The minimum time to reach the engine, however short the wait for the lock is.
 const LEAST_WAIT: Duration = Duration::from_millis(250);
 
-/// Runs a command under a lock; the answer is the exit code.
+/// Runs a command under a lock; returns the exit code.
 pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
     let report = Report::new(&args);
     match run_under_lock(&args, &report).await {
@@ -68,7 +70,8 @@ pub(crate) async fn run(args: RunArgs) -> Result<u8, Failure> {
     }
 }
 
-/// Opens the engine. The wait for the lock covers the time in which the engine is unreachable, and is shortened by it.
+/// Opens the engine. The time in which the engine is unreachable counts towards the wait for the
+/// lock.
 async fn open(args: &RunArgs, plan: &mut Plan, report: &Report) -> Result<Locks, Failure> {
     let within = match plan.patience {
         Patience::For(wait) => wait.max(LEAST_WAIT),
@@ -111,7 +114,7 @@ async fn run_under_lock(args: &RunArgs, report: &Report) -> Result<u8, Failure> 
     result
 }
 
-/// What one run works with.
+/// The context of one run.
 struct Run<'a> {
     plan: &'a Plan,
     locks: &'a Locks,
@@ -121,7 +124,7 @@ struct Run<'a> {
     report: &'a Report,
 }
 
-/// Runs the command with the lock in hand, and gives the lock back, whatever happened.
+/// Runs the command while holding the lock, then releases the lock in any case.
 async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, Failure> {
     let started = run.locks.clock().now();
     let end = match command(run, &guard, signals).await {
@@ -132,7 +135,7 @@ async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, 
         }
     };
     run.report.ended(end.status);
-    // A loss that we hear of just after the command's end came before it.
+    // A loss reported just after the command ended happened before its end.
     let held_at_end = guard.is_held();
     let mut code = end.status.code();
     let at_least = started.after(run.plan.min_hold);
@@ -148,7 +151,8 @@ async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, 
     }
     let was_held = guard.is_held();
     let outcome = release(run, guard, signals).await;
-    // A loss that is only found at the release is said, too: the exit code alone does not say what it is about.
+    // A loss that only the release finds is reported, too: the exit code alone does not name the
+    // lock.
     if let Some(Outcome::WasLost(reason)) = outcome.filter(|_| !end.lost) {
         run.report.lost(&run.plan.name, &run.locks.url(), reason, "the command had ended by then");
     }
@@ -156,7 +160,7 @@ async fn hold(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Result<u8, 
     Ok(if lost && run.plan.rules.on_lost != OnLost::Ignore { exit::LOST } else { code })
 }
 
-/// Starts the warden, then the command, and watches over it.
+/// Starts the warden, then the command, and supervises it.
 async fn command(run: &Run<'_>, guard: &Guard, signals: &mut Signals) -> Result<End, Failure> {
     let system = |what: &'static str| move |error: std::io::Error| Failure::system(what, error);
     let clock = run.locks.clock();

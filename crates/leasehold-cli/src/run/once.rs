@@ -19,10 +19,10 @@ use super::signals::Signals;
 use crate::cron::log;
 use crate::exit::{self, Failure};
 
-/// A call that does nothing for so long waits for something.
+/// A call that starts nothing for this long prints what it waits for.
 const FIRST_WORD: Duration = Duration::from_millis(500);
 
-/// Runs the command for the tick that it was started for, unless that was done elsewhere.
+/// Runs the command for the tick that this call belongs to, unless another host ran it.
 pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Result<u8, Failure> {
     let job = job(args, schedule)?;
     let mut plan = Plan::new(args)?;
@@ -71,13 +71,13 @@ pub(super) async fn run(args: &RunArgs, schedule: &str, report: &Report) -> Resu
     }
 }
 
-/// What has happened so far.
+/// The progress of this call.
 #[derive(Default)]
 struct Course {
     running: AtomicU32,
     ended: AtomicBool,
     lost: AtomicBool,
-    /// That of a command that failed.
+    /// The exit code of a failed command.
     code: AtomicU8,
 }
 
@@ -87,7 +87,8 @@ impl Course {
             Event::Began { .. } => {
                 self.running.fetch_add(1, Ordering::SeqCst);
             }
-            // Told when the end is entered, or is known not to be: dropped before that, a command that is done would be run again.
+            // Sent when the end is recorded, or is known not to be. To stop before that would run a
+            // finished command again.
             Event::Ended { outcome, .. } => {
                 self.running.fetch_sub(1, Ordering::SeqCst);
                 self.ended.store(true, Ordering::SeqCst);
@@ -97,7 +98,7 @@ impl Course {
         }
     }
 
-    /// The exit code that what has ended asks for.
+    /// The exit code that the ended runs call for.
     fn code(&self) -> Option<u8> {
         match self.code.load(Ordering::SeqCst) {
             _ if self.lost.load(Ordering::SeqCst) => Some(exit::LOST),
@@ -106,8 +107,9 @@ impl Course {
         }
     }
 
-    /// That of a call which gets this signal; `None` while a command runs: it gets the signal through whoever watches over it, and
-    /// what it came to is entered first. If it has ended, and only its lock is kept, what it came to is known.
+    /// The exit code of a call that gets this signal; `None` while a command runs. That command
+    /// gets the signal through its supervisor, and its outcome is recorded first. After the command
+    /// has ended, while only its lock is kept, its outcome is known.
     fn code_at(&self, signal: Signal) -> Option<u8> {
         if self.running.load(Ordering::SeqCst) > 0 {
             return None;
@@ -117,7 +119,7 @@ impl Course {
     }
 }
 
-/// What was done, and the exit code that it asks for.
+/// The ended runs, and the exit code that they call for.
 struct Tended {
     ended: Vec<Ended>,
     code: Option<u8>,
@@ -161,7 +163,7 @@ async fn tend(
     Ok(Tended { ended, code: course.code() })
 }
 
-/// Says, to those who look on, what a call waits for that does nothing.
+/// Prints, to a terminal or with --verbose or --json, what an idle call waits for.
 async fn say_why_it_waits(locks: &Locks, job: &Job, course: &Course, report: &Report) -> std::convert::Infallible {
     let watched = report.is_talkative() || isatty(std::io::stderr());
     tokio::time::sleep(FIRST_WORD).await;

@@ -14,7 +14,7 @@ use crate::duration::{parse, parse_positive};
 
 const USAGE: &str = "leasehold run [OPTIONS] NAME -- CMD...\n       leasehold run [OPTIONS] NAME -c STRING";
 
-// Lines of at most 79 characters, so that no terminal breaks them.
+// Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER: &str = "\
 Examples:
   leasehold run nightly -- ./send-messages      one at a time, in order
@@ -82,8 +82,9 @@ Environment:
 
 /// Run a command under a lock
 ///
-/// Waits until the lock is free, runs the command, and gives the lock back when it ends. As flock(1), but for locks that have
-/// a name, an order, a lease that is kept up, and a token; and on many machines where the engine is.
+/// Waits until the lock is free, runs the command, and releases the lock when it ends. Like
+/// flock(1), but each lock has a name, a fair queue, a lease that is renewed, and a fencing token;
+/// engines on the network share it between machines.
 #[derive(Debug, Args)]
 #[command(override_usage = USAGE)]
 #[command(after_long_help = AFTER, after_help = "`leasehold run --help` has examples and the exit codes.")]
@@ -93,78 +94,88 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(value_name = "CMD", trailing_var_arg = true)]
     pub(crate) cmd: Vec<OsString>,
-    /// Run this with `/bin/sh -c` instead
+    /// Run this with `/bin/sh -c` instead of CMD
     #[arg(short, long, value_name = "STRING", conflicts_with = "cmd")]
     pub(crate) command: Option<OsString>,
     /// Do not wait: fail if the lock is not free
     #[arg(short, long, visible_alias = "nb")]
     pub(crate) nonblock: bool,
-    /// Wait no longer than this, for an engine that is unreachable, too: seconds (`5`, `0.5`) or with a unit (`500ms`, `2m`, `1h`)
+    /// Wait at most this long, also for an unreachable engine: seconds (`5`, `0.5`) or with a unit
+    /// (`500ms`, `2m`, `1h`)
     #[arg(short, long, visible_alias = "timeout", value_name = "SECONDS", value_parser = parse, conflicts_with = "nonblock")]
     pub(crate) wait: Option<Duration>,
-    /// The exit code if the lock is not to be had
+    /// The exit code if the lock is not acquired
     #[arg(short = 'E', long, value_name = "N", default_value_t = crate::exit::CONFLICT)]
     pub(crate) conflict_exit_code: u8,
-    /// Share the lock with others who share it
+    /// Share the lock with other holders that use --shared
     #[arg(short, long, overrides_with = "exclusive", conflicts_with = "slots")]
     pub(crate) shared: bool,
-    /// Hold the lock alone (the default)
+    /// Hold the lock exclusively (the default)
     #[arg(short = 'x', visible_short_alias = 'e', long, overrides_with = "shared", conflicts_with = "slots")]
     pub(crate) exclusive: bool,
-    /// At most N hold the lock at the same time; all who use it must name the same N
+    /// At most N hold the lock at the same time; every user of the lock must give the same N
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) slots: Option<u32>,
     #[command(flatten)]
     pub(crate) engine: EngineArg,
-    /// How long the lock outlives us if we are cut off or stopped; it is renewed every third of it
+    /// How long the lock outlives leasehold if it is cut off or stopped; the lease is renewed every
+    /// third of this
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
     pub(crate) ttl: Duration,
-    /// Keep the lock at least so long, also if the command ends sooner
+    /// Keep the lock at least this long, even if the command ends sooner
     ///
-    /// For a fleet whose clocks differ: the slower ones find the lock held instead of free again.
+    /// For a fleet with clock skew: hosts whose clocks are behind find the lock held, instead of
+    /// free again.
     #[arg(long, value_name = "DURATION", value_parser = parse)]
     pub(crate) min_hold: Option<Duration>,
-    /// Hold the lock at most so long: it is lost then, and --on-lost happens
+    /// Hold the lock at most this long: then it is lost, and --on-lost applies
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     pub(crate) max_hold: Option<Duration>,
-    /// What happens to the command when the lock is lost
+    /// What to do to the command when the lock is lost
     #[arg(long, value_name = "WHAT", default_value = "term")]
     pub(crate) on_lost: OnLost,
-    /// Run once per tick of this timetable in the whole fleet: for the system's own cron on every host
+    /// Run once per tick of this cron expression in the whole fleet: for the system's own cron on
+    /// every host
     ///
-    /// Which tick this is about is decided on the engine's clock, and whether it has run by what is kept with the lock: skewed hosts,
-    /// restarts and late starters do not run it again. Exits with 0 if it ran elsewhere. A host whose clock is fast waits for its
+    /// The engine's clock decides which tick this call belongs to. The record stored with the lock
+    /// decides whether that tick has run, so clock skew, restarts and late starts do not run it
+    /// twice. Exits with 0 if the tick ran elsewhere. A host whose clock is fast waits for its
     /// tick. The lock is `cron:NAME`, and `leasehold cron status` shows the job.
     #[arg(long, value_name = "CRON", conflicts_with_all = ["shared", "exclusive", "slots"])]
     pub(crate) once_per: Option<String>,
-    /// With --once-per: the time zone of the timetable [default: UTC]
+    /// With --once-per: the time zone of the schedule [default: UTC]
     #[arg(long, value_name = "ZONE", requires = "once_per")]
     pub(crate) zone: Option<String>,
-    /// With --once-per: how far this host's clock may be fast [default: 5m, at most half a period]
+    /// With --once-per: how far this host's clock may be ahead [default: 5m, at most half a period]
     #[arg(long, value_name = "DURATION", value_parser = parse, requires = "once_per")]
     pub(crate) skew: Option<Duration>,
-    /// With --once-per: a run whose host died is not run again (`at-most-once`), or up to N times in all (`retry:N`)
+    /// With --once-per: if a run's host dies, do not run it again (`at-most-once`), or start it up
+    /// to N times in all (`retry:N`)
     #[arg(long, value_name = "POLICY", value_parser = policy::crash, requires = "once_per")]
     pub(crate) crash: Option<Crash>,
-    /// With --once-per: ticks that nobody ran in time are left out (`skip`), made up for by one run (`once`) or by N (`all:N`)
+    /// With --once-per: skip ticks that no host ran in time (`skip`), or make up for them with one
+    /// run (`once`) or up to N (`all:N`)
     #[arg(long, value_name = "POLICY", value_parser = policy::missed, requires = "once_per")]
     pub(crate) missed: Option<Missed>,
-    /// With --once-per: ticks during a run are left out (`skip`), run after it (`queue`) or beside it (`allow:N`, N up to 64)
+    /// With --once-per: ticks during a run are skipped (`skip`), run after it (`queue`) or beside
+    /// it (`allow:N`, N up to 64)
     #[arg(long, value_name = "POLICY", value_parser = policy::overlap, requires = "once_per")]
     pub(crate) overlap: Option<Overlap>,
-    /// The time between TERM and KILL [default: a third of the TTL, at most 5s]
+    /// The time between TERM and KILL [default: a third of the TTL, or of --max-hold if that is
+    /// shorter; at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = parse)]
     pub(crate) grace: Option<Duration>,
-    /// What others see beside host and process [default: the command line]
+    /// The description that others see beside host and process [default: the command line]
     #[arg(long, value_name = "TEXT")]
     pub(crate) describe: Option<String>,
-    /// Say what happens on standard error
+    /// Log each step on standard error
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Say nothing if the lock is not to be had: the exit code does
+    /// Print nothing if the lock is not acquired: the exit code tells
     #[arg(short, long, conflicts_with_all = ["verbose", "json"])]
     pub(crate) quiet: bool,
-    /// Say what happens on standard error, one JSON object per line: waiting, acquired, lost, released, exit
+    /// Log each step on standard error as JSON, one object per line: waiting, acquired, lost,
+    /// released, exit
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,4 +1,4 @@
-//! The end: what we have is given back, but nobody waits for ever.
+//! Shutdown: releases what we hold, with a time limit.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use super::Run;
 use super::report::Report;
 use super::signals::Signals;
 
-/// How long we wait for the engine's last word.
+/// How long to wait for the engine's confirmation.
 const PARTING: Duration = Duration::from_secs(5);
 
-/// Gives the lock back, not waiting for ever. `None`: the engine did not confirm it.
+/// Releases the lock, within a time limit. `None`: the engine did not confirm it.
 pub(super) async fn release(run: &Run<'_>, guard: Guard, signals: &mut Signals) -> Option<Outcome> {
     let bound = run.locks.clock().now().after(PARTING);
     let released = tokio::select! {
@@ -36,8 +36,8 @@ pub(super) async fn release(run: &Run<'_>, guard: Guard, signals: &mut Signals) 
     }
 }
 
-/// Gives back what is left, a place in the queue for example. Where the kernel does that for whoever ends, we do not wait
-/// for it long; nor if we are asked to end once more.
+/// Releases what is left, for example a queue position. Where the kernel does that for an ended
+/// process, we wait only briefly. Another signal to end also stops the wait.
 pub(super) async fn close(locks: Locks, signals: &mut Signals, report: &Report) {
     let by_kernel = locks.capabilities().expiry == Expiry::LeaseOrDeath;
     let patience = if by_kernel { Duration::from_millis(250) } else { PARTING };

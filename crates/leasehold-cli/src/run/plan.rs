@@ -1,4 +1,4 @@
-//! What the options of `leasehold run` come to, once they are known to make sense together.
+//! The validated options of `leasehold run`.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) enum How {
     Slots(u32),
 }
 
-/// How long we wait for it.
+/// How long to wait for the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patience {
     None,
@@ -32,11 +32,11 @@ pub(super) enum Patience {
 pub(crate) struct Times {
     pub(crate) ttl: Duration,
     pub(crate) max_hold: Option<Duration>,
-    /// Between TERM and KILL.
+    /// The time between TERM and KILL.
     pub(crate) grace: Option<Duration>,
 }
 
-/// A run whose options make sense.
+/// A run with validated options.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(super) name: LockName,
@@ -49,9 +49,9 @@ pub(crate) struct Plan {
     pub(super) describe: String,
     pub(super) command: Vec<OsString>,
     pub(super) conflict: u8,
-    /// What the command's environment has besides.
+    /// Additional variables for the command's environment.
     pub(super) env: Vec<(OsString, OsString)>,
-    /// Whether it has neither our standard input nor the terminal.
+    /// Whether the command gets neither our standard input nor the terminal.
     pub(super) detached: bool,
 }
 
@@ -97,7 +97,7 @@ impl Plan {
         })
     }
 
-    /// The plan of a job's command: it has its lock already, or soon will.
+    /// The plan of a job's command; the scheduler acquires its lock.
     pub(crate) fn for_job(name: LockName, command: Vec<OsString>, times: Times) -> Result<Self, String> {
         let Times { ttl, max_hold, grace } = times;
         Ok(Self {
@@ -116,12 +116,12 @@ impl Plan {
         })
     }
 
-    /// What others see beside the lock's holder.
+    /// The description that others see beside the lock's holder.
     pub(crate) fn description(&self) -> &str {
         &self.describe
     }
 
-    /// The same with more in the command's environment.
+    /// The same plan with more variables for the command's environment.
     #[must_use]
     pub(crate) fn with_env<K: Into<OsString>, V: Into<OsString>>(
         mut self,
@@ -131,13 +131,13 @@ impl Plan {
         self
     }
 
-    /// When the hold is over in any case, if it began at `started`.
+    /// When a hold that began at `started` reaches --max-hold.
     pub(super) fn cap(&self, started: Moment) -> Moment {
         self.max_hold.map_or(Moment::NEVER, |most| started.after(most))
     }
 }
 
-/// The command line as others may see it: without passwords and control characters, and not too long.
+/// The command line as others may see it: without passwords and control characters, and shortened.
 fn description(command: &[OsString]) -> String {
     let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
     let line = words.join(" ").replace(['\n', '\t'], " ");

@@ -1,12 +1,16 @@
-//! Re-entry into a hold of a run around us, tied to that hold: never to the environment alone.
+//! Re-entry into a hold of an enclosing run. It depends on that hold itself, never on the
+//! environment alone.
 //!
 //! ```text
-//! a run around us is on record as a holder?  no  -> a claim of our own, with a fresh owner, which waits its turn
-//!                                            yes -> claim with its owner; then ask again, while that claim holds
+//! does the engine list an enclosing run as a holder?
+//!     no  -> claim with a fresh owner, and wait in the queue
+//!     yes -> claim with that run's owner; then ask again while holding that claim
 //! ```
-//! The second question makes it atomic. The new claim keeps the hold from ending. So a hold around us that is on record *now* was held
-//! when we entered, and we are inside it. If it is not, the claim is given back before any command has started. What its end left
-//! behind (a daemon) therefore excludes itself: two runs that it starts may both enter for a moment, and neither stays.
+//! The second question makes this atomic, because the new claim keeps the hold from ending. If the
+//! engine *then* lists the enclosing hold, it was held when we entered, and we are inside it. If
+//! not, we release the claim before any command starts. Processes that a command leaves behind (a
+//! daemon) therefore exclude each other: two runs that the daemon starts may both enter for a
+//! moment, and neither stays.
 
 use std::time::Duration;
 
@@ -19,14 +23,14 @@ use super::plan::{How, Patience, Plan};
 use crate::exit::Failure;
 use crate::view;
 
-/// How often a hold around us is tried to enter: an engine that asks several servers may fail by bad luck.
+/// How often to try to enter an enclosing hold: a quorum engine may fail by chance.
 const TRIES: usize = 20;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// A lock that is not free is waited for a while before it is asked who holds it.
+/// How long to wait before asking the engine who holds the lock.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 
-/// Enters a hold of a run around us. `None`: none of them holds the lock now.
+/// Enters a hold of an enclosing run. `None`: none of them holds the lock now.
 pub(super) async fn enter(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<Option<(Guard, Owner)>, Error> {
     if !locks.capabilities().reentry || !around.may_be_joined() {
         return Ok(None);
@@ -46,7 +50,7 @@ pub(super) async fn enter(locks: &Locks, plan: &Plan, around: &Ancestors) -> Res
             }
             Ok(None) if plan.patience == Patience::None => return Ok(None),
             Ok(None) => tokio::time::sleep(PAUSE).await,
-            // Less is held around us than is asked for; unless it is not held any more.
+            // The enclosing hold covers less than the request, unless it has ended meanwhile.
             Err(error) if error.kind() != ErrorKind::Conflict || is_held(locks, plan, around).await? => {
                 return Err(error);
             }
@@ -60,7 +64,7 @@ async fn is_held(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<bool,
     Ok(around.holding(&locks.inspect(&plan.name).await?).is_some())
 }
 
-/// Refuses to wait, on an engine that cannot say who holds a lock, for one that a run around us has.
+/// Refuses, on an engine that cannot list holders, to wait for a lock that an enclosing run holds.
 pub(super) fn refuse_unseen(locks: &Locks, plan: &Plan, around: &Ancestors) -> Result<(), Failure> {
     let waits = plan.patience == Patience::Forever && !locks.capabilities().inspection;
     if waits && around.may_hold(&locks.url(), plan.name.as_str()) {
@@ -74,7 +78,8 @@ pub(super) fn refuse_unseen(locks: &Locks, plan: &Plan, around: &Ancestors) -> R
     Ok(())
 }
 
-/// Ends when the lock that we wait for is one that a run around us keeps from us: it would wait for us, and we for it.
+/// Returns when an enclosing run holds the lock that we wait for: it would wait for us, and we for
+/// it.
 pub(super) async fn waits_for_itself(locks: &Locks, plan: &Plan, around: &Ancestors) -> Failure {
     let looks = plan.patience == Patience::Forever && locks.capabilities().inspection && !around.is_empty();
     if !looks {
@@ -92,7 +97,7 @@ pub(super) async fn waits_for_itself(locks: &Locks, plan: &Plan, around: &Ancest
     }
 }
 
-/// Whether this holder alone keeps us out.
+/// Whether this holder alone blocks our request.
 fn shuts_out(party: &PartyView, how: How) -> bool {
     match (party.mode, how) {
         (Mode::Shared, How::Shared) => false,

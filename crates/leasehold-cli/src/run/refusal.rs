@@ -1,4 +1,4 @@
-//! What is said when the lock is not to be had: who holds it, where, since when, and who is ahead.
+//! The message for a lock that was not acquired: who holds it, where, since when, and who is ahead.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ pub(super) struct Refusal<'a> {
     pub(super) name: &'a LockName,
     /// The engine's URL, without secrets.
     pub(super) engine: String,
-    /// As it stood just after; `None` where the engine cannot say.
+    /// The lock's state just after the refusal; `None` if the engine cannot inspect it.
     pub(super) view: Option<LockView>,
-    /// How long it was waited for, if at all.
+    /// How long we waited, if at all.
     pub(super) waited: Option<Duration>,
 }
 
 impl<'a> Refusal<'a> {
-    /// Asks the engine who was in the way.
+    /// Inspects the lock to find its holders.
     pub(super) async fn find(locks: &Locks, plan: &'a Plan, waited: Option<Duration>) -> Self {
         let view = locks.inspect(&plan.name).await.ok();
         Self { name: &plan.name, engine: locks.url(), view, waited }
@@ -32,7 +32,7 @@ impl<'a> Refusal<'a> {
         self.view.as_ref().map_or(&[], |view| &view.holders)
     }
 
-    /// The waiters that came before us. Our own claim may be among them still, on its way out.
+    /// The waiters ahead of us. Our own claim may still be listed while it is withdrawn.
     pub(super) fn ahead(&self) -> Vec<&PartyView> {
         let (since, me) = (self.waited.unwrap_or_default(), Holder::this_process());
         let is_me = |waiter: &PartyView| (waiter.holder.pid, &waiter.holder.host) == (me.pid, &me.host);

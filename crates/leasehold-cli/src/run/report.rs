@@ -1,4 +1,5 @@
-//! What `leasehold run` says of itself on standard error: little, unless asked; as lines for people or for programs.
+//! The output of `leasehold run` on standard error: little by default, as lines for people or JSON
+//! for programs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +16,18 @@ use crate::exit::Failure;
 use crate::output;
 use crate::view::PartyJson;
 
-/// Who is told what.
+/// The verbosity and the format of the output.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     json: bool,
     verbose: bool,
-    /// Whether a lock that is not to be had is left to the exit code.
+    /// Whether a lock that is not acquired is reported by the exit code only.
     quiet: bool,
-    /// Of which job all this is, where there are several.
+    /// The job that the lines are about, if there are several.
     job: Option<Arc<str>>,
 }
 
-/// A line for programs.
+/// A JSON line.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,7 +38,7 @@ struct Line<'a> {
     job: Option<&'a str>,
 }
 
-/// What happens, for programs: one line each.
+/// An event in a JSON line.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 enum Event<'a> {
@@ -61,12 +62,12 @@ impl Report {
         Self { json: args.json, verbose: args.verbose, quiet: args.quiet, job: None }
     }
 
-    /// One that tells of a job only what must be told.
+    /// A report for a job: only what must be printed.
     pub(crate) fn quiet(json: bool, job: &str) -> Self {
         Self { json, verbose: false, quiet: false, job: Some(job.into()) }
     }
 
-    /// Whether somebody wants to hear of everything.
+    /// Whether every step is reported.
     pub(super) fn is_talkative(&self) -> bool {
         self.json || self.verbose
     }
@@ -87,7 +88,7 @@ impl Report {
         self.if_asked(&event, &format!("acquired token {token} after {} on {engine}", human(waited)));
     }
 
-    /// Told unless it is to be quiet: an exit code alone does not say who is in the way.
+    /// Printed except with --quiet: the exit code alone does not name the holder.
     pub(super) fn not_acquired(&self, refusal: &Refusal<'_>) {
         if self.quiet {
             return;
@@ -106,7 +107,7 @@ impl Report {
         self.if_asked(&Event::Started { pid }, &format!("started process {pid}"));
     }
 
-    /// Always told: somebody else may hold the lock now.
+    /// Always printed: another process may hold the lock now.
     pub(super) fn lost(&self, name: &LockName, engine: &str, reason: LostReason, action: &str) {
         if reason == LostReason::ReleaseRequested {
             let event = Event::ReleaseRequested { name: name.as_str(), engine, action };
@@ -141,7 +142,7 @@ impl Report {
         self.if_asked(&event, &line);
     }
 
-    /// Told where somebody sees the job stop.
+    /// Printed where a user sees the job stop.
     pub(super) fn stopped(&self, message: &str) {
         if self.json || rustix::termios::isatty(std::io::stderr()) {
             self.tell(&Event::Stopped { message }, message);
@@ -152,31 +153,31 @@ impl Report {
         self.if_asked(&Event::Note { message }, message);
     }
 
-    /// Told unless it is to be quiet: a job that runs elsewhere.
+    /// Printed except with --quiet: the job runs elsewhere.
     pub(super) fn not_run(&self, message: &str) {
         if !self.quiet {
             self.always(message);
         }
     }
 
-    /// Always told, and nothing is wrong.
+    /// Always printed; not a problem.
     pub(super) fn always(&self, message: &str) {
         self.tell(&Event::Note { message }, message);
     }
 
-    /// Always told.
+    /// Always printed.
     pub(super) fn warning(&self, message: &str) {
         self.tell(&Event::Warning { message }, message);
     }
 
-    /// For programs only: people see it in their shell.
+    /// JSON only: people see the exit code in their shell.
     pub(super) fn exit(&self, code: u8) {
         if self.json {
             self.tell(&Event::Exit { code }, "");
         }
     }
 
-    /// In JSON, if that was asked for; otherwise it is left to whoever prints the failures of all commands.
+    /// Printed here as JSON; otherwise the caller prints it, as for all commands.
     pub(super) fn failure(&self, failure: Failure) -> Failure {
         if !self.json {
             return failure;

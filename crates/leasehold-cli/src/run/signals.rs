@@ -1,4 +1,5 @@
-//! Signals: what we pass on, what ends our waiting, and what the terminal's job control needs.
+//! Signals: those forwarded to the command, those that end our wait, and those of the terminal's
+//! job control.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,14 +11,14 @@ use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 
-/// What is passed on to the command's group.
+/// Forwarded to the command's group.
 const PASSED_ON: [Signal; 7] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2, Signal::WINCH];
 
-/// What whoever runs many commands wants them to be sent; the last word counts.
+/// The signal that a supervisor of many commands sends to them; the latest value counts.
 pub(crate) type Orders = watch::Receiver<Option<Signal>>;
 
-/// The signals that we listen to.
+/// The signals that we handle.
 #[derive(Debug)]
 pub(crate) struct Signals {
     streams: Vec<(Signal, unix::Signal)>,
@@ -25,8 +26,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Listens to what is passed on, and to the end of children. What we were started to ignore (by `nohup`, or in the
-    /// background of a script) stays ignored, by the command, too.
+    /// Handles the forwarded signals and SIGCHLD. A signal that was ignored when we started (by
+    /// `nohup`, or in the background of a script) stays ignored, by the command, too.
     pub(crate) fn listen() -> io::Result<Self> {
         let ignored = ignored();
         let mut signals = Self { streams: Vec::new(), orders: None };
@@ -39,14 +40,14 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Listens to the end of children, and to orders instead of what we are sent ourselves.
+    /// Handles SIGCHLD, and orders instead of the signals that we receive.
     pub(crate) fn obey(orders: Orders) -> io::Result<Self> {
         let mut signals = Self { streams: Vec::new(), orders: Some(orders) };
         signals.add(Signal::CHILD)?;
         Ok(signals)
     }
 
-    /// From the start of the command on: its stop is ours.
+    /// Called when the command starts: from then on, its stops are ours.
     pub(super) fn listen_to_job_control(&mut self) -> io::Result<()> {
         if self.orders.is_some() {
             return Ok(());
@@ -62,7 +63,7 @@ impl Signals {
         Ok(())
     }
 
-    /// The next one. May be dropped and called again.
+    /// The next signal. Cancel safe.
     pub(crate) async fn next(&mut self) -> Signal {
         let Self { streams, orders } = self;
         let heard = poll_fn(|context| {
@@ -80,7 +81,7 @@ impl Signals {
         }
     }
 
-    /// The next one that asks us to end. The others mean nothing to who has no command yet, or none any more.
+    /// The next signal that asks us to end. Without a running command, the others have no effect.
     pub(crate) async fn next_end(&mut self) -> Signal {
         loop {
             let signal = self.next().await;
@@ -100,11 +101,11 @@ async fn order(orders: Option<&mut Orders>) -> Signal {
             }
         }
     }
-    // Nobody gives any, or nobody will any more.
+    // There are no orders, or their sender is gone.
     std::future::pending().await
 }
 
-/// What a signal is called.
+/// A signal's name.
 pub(crate) fn name(signal: Signal) -> &'static str {
     match signal {
         Signal::TERM => "TERM",
@@ -116,12 +117,12 @@ pub(crate) fn name(signal: Signal) -> &'static str {
     }
 }
 
-/// Whether a signal asks whoever gets it to end.
+/// Whether a signal asks its receiver to end.
 pub(crate) fn asks_to_end(signal: Signal) -> bool {
     matches!(signal, Signal::TERM | Signal::INT | Signal::HUP | Signal::QUIT)
 }
 
-/// The signals that are ignored, as a set of bits.
+/// The ignored signals, as a bit set.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_in(&status)
@@ -136,8 +137,8 @@ fn bit(signal: Signal) -> u64 {
     1 << (signal.as_raw() - 1)
 }
 
-/// Blocks SIGTTOU, so that we may take the terminal back from the background, and lets SIGCHLD in. Returns the mask that
-/// we were started with: the command gets it back, and so does every one after it.
+/// Blocks SIGTTOU, so that we can take the terminal back from the background, and unblocks SIGCHLD.
+/// Returns the mask that we were started with, for this command and every later one.
 pub(super) fn prepare_mask() -> nix::Result<SigSet> {
     static BEFORE: OnceLock<SigSet> = OnceLock::new();
     if let Some(before) = BEFORE.get() {

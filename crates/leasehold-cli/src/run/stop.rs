@@ -1,4 +1,4 @@
-//! The command has stopped: what job control wants of us.
+//! Job control after the command has stopped.
 
 use leasehold::clock::Moment;
 use rustix::process::{self, Signal};
@@ -9,7 +9,7 @@ use super::terminal::OnStop;
 use crate::duration::human;
 
 impl Supervisor<'_> {
-    /// The command has stopped: so do we, if a shell looks on.
+    /// The command has stopped: we stop too, if a shell controls us.
     pub(super) fn stopped(&mut self, by: Signal) {
         let group = self.child.group();
         let Some(terminal) = &mut self.terminal else { return };
@@ -24,8 +24,9 @@ impl Supervisor<'_> {
                 let lent = terminal.is_lent_to(group);
                 terminal.take_back(Some(group));
                 self.report.stopped(&self.stop_note());
-                // We come back from this with SIGCONT, which is heard like any other signal. The others of a script or a
-                // pipeline have had the terminal's signal, too, unless only the command could get it.
+                // SIGCONT continues us here, and is then handled like any other signal. In a script
+                // or a pipeline the other processes got the terminal's stop signal, too, unless
+                // only the command's group had the terminal.
                 let _ = match lent {
                     true => process::kill_current_process_group(Signal::STOP),
                     false => process::kill_process(process::getpid(), Signal::STOP),

@@ -1,4 +1,5 @@
-//! While the command runs: signals go in, its end comes out, and a lock in danger ends it in time.
+//! While the command runs: forwards signals, waits for its end, and ends it in time if its lock is
+//! in danger.
 
 use std::time::Duration;
 
@@ -15,12 +16,12 @@ use super::signals::{self, Signals};
 use super::terminal::Terminal;
 use super::warden::Warden;
 
-/// How long a group that was killed may take to be gone before we go without it.
+/// How long to wait for a killed group to disappear before we go on without it.
 const DYING: Duration = Duration::from_secs(5);
-/// How often we look whether a group is gone, which nobody tells us.
+/// How often to check whether a group is gone; the kernel sends no notification.
 const LOOK_FOR_GONE: Duration = Duration::from_millis(5);
 
-/// Watches over one command.
+/// Supervises one command.
 pub(super) struct Supervisor<'a> {
     pub(super) plan: &'a Plan,
     /// The engine's URL, without secrets.
@@ -33,35 +34,36 @@ pub(super) struct Supervisor<'a> {
     pub(super) warden: &'a mut Warden,
     pub(super) terminal: Option<Terminal>,
     pub(super) started: Moment,
-    /// As it was when last seen.
+    /// The lease as last seen.
     pub(super) lease: Lease,
     pub(super) state: State,
 }
 
-/// How things stand with the command.
+/// The state of the supervision.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
-    /// The lock is lost, or as good as lost.
+    /// The lock is lost, or will be lost.
     lost: bool,
-    /// Somebody asked the command to end, through us.
+    /// A signal or an order asked the command to end, through us.
     asked_to_end: bool,
-    /// What is still to be done to its group.
+    /// The signals that its group is still to get.
     ending: Option<Schedule>,
     killed: Option<Moment>,
 }
 
-/// How it ended.
+/// How the command ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub(super) status: Status,
-    /// Whether the lock was lost before.
+    /// Whether the lock was lost before that.
     pub(super) lost: bool,
-    /// Whether it was asked to end, through us, before it did.
+    /// Whether it was asked to end, through us, before that.
     pub(super) asked_to_end: bool,
 }
 
 impl Supervisor<'_> {
-    /// Runs until the command has ended, and its group, too, if it did not end by itself.
+    /// Runs until the command has ended. Also waits for its group, unless the command ended on its
+    /// own.
     pub(super) async fn run(mut self) -> End {
         let status = loop {
             self.look();
@@ -72,7 +74,7 @@ impl Supervisor<'_> {
             }
             self.wait(self.next_look()).await;
         };
-        // What is said from now on did not end it.
+        // A signal that arrives from now on did not end the command.
         let asked_to_end = self.state.asked_to_end;
         if let Some(terminal) = &self.terminal {
             terminal.take_back(Some(self.child.group()));
@@ -81,7 +83,8 @@ impl Supervisor<'_> {
             self.lost(self.guard_reason());
         }
         if self.state.ending.is_none() && (self.state.asked_to_end || matches!(status, Status::Signalled(_))) {
-            // Whoever ended it meant all of it: what is left of its group must not go on without the lock.
+            // The signal was meant for the whole group: the rest of it must not go on without the
+            // lock.
             let kill_at = self.clock.now().after(self.plan.rules.grace);
             self.state.ending = Some(Schedule { term_at: Moment::NEVER, kill_at });
         }
@@ -89,7 +92,7 @@ impl Supervisor<'_> {
             self.look();
             self.wait(self.clock.now().after(LOOK_FOR_GONE)).await;
         }
-        // In this order, so that the warden never signals a number that is another's by now.
+        // In this order, so that the warden never signals a process id that was reused.
         self.warden.dismiss();
         self.child.reap();
         End { status, lost: self.state.lost, asked_to_end }
@@ -123,7 +126,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Does what is due, and tells the warden until when all is well.
+    /// Sends what is due; if nothing is, sends the warden the new schedule.
     fn look(&mut self) {
         let now = self.clock.now();
         if !self.state.lost {
@@ -138,7 +141,7 @@ impl Supervisor<'_> {
         self.act(now);
     }
 
-    /// Looks whether the lease was renewed.
+    /// Reads the lease again: it may have been renewed.
     fn see(&mut self, now: Moment) {
         let deadline = self.guard.deadline();
         if deadline != self.lease.deadline {
@@ -153,7 +156,8 @@ impl Supervisor<'_> {
         self.act(now);
     }
 
-    /// An operator asks for the lock. It is held until its deadline: the command has that long to end.
+    /// An operator requested the release. The lock is held until its deadline, and the command has
+    /// that long to end.
     fn release_requested(&mut self) {
         let now = self.clock.now();
         self.see(now);
@@ -192,7 +196,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// When to look again: to tell the warden of a renewal well before it would act, or to act ourselves.
+    /// When to look again: early enough to report a renewal to the warden, or to act ourselves.
     fn next_look(&self) -> Moment {
         if let Some(schedule) = self.state.ending {
             return schedule.next();
@@ -202,14 +206,14 @@ impl Supervisor<'_> {
         self.clock.now().after(often).min(danger)
     }
 
-    /// Whether processes of a command that was to end are still there, and can still be hoped to go.
+    /// Whether processes of an ending command still run, and may still end.
     fn has_remains(&self) -> bool {
         let ignored = self.state.lost && self.plan.rules.on_lost == OnLost::Ignore;
         let hopeless = self.state.killed.is_some_and(|at| self.clock.now() >= at.after(DYING));
         self.state.ending.is_some() && !ignored && !hopeless && group::is_alive(self.child.group())
     }
 
-    /// Why the lock is lost, or will be in a moment.
+    /// Why the lock is lost, or soon will be.
     fn guard_reason(&self) -> LostReason {
         if let Some(reason) = self.guard.lost_reason() {
             return reason;

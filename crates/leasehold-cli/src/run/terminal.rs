@@ -1,4 +1,5 @@
-//! The terminal: lent to the command's group while we are in the foreground, taken back when it ends or stops.
+//! The terminal: lent to the command's group while we are in the foreground, taken back when the
+//! command ends or stops.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,17 +9,19 @@ use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 
 use super::group;
 
-/// The terminal that controls us. SIGTTOU is blocked, so it can be handed around from the background.
+/// The controlling terminal. SIGTTOU is blocked, so its foreground group can be set from the
+/// background.
 #[derive(Debug)]
 pub(super) struct Terminal {
     tty: File,
     ours: Pid,
-    /// Whether the command has had it: then it gets it again when we are continued in the foreground.
+    /// Whether the command had the terminal: then it gets it back when we are continued in the
+    /// foreground.
     wanted: bool,
 }
 
 impl Terminal {
-    /// `None` where there is none: cron, a service, a container.
+    /// `None` without a terminal: under cron, in a service, in a container.
     pub(super) fn find() -> Option<Self> {
         let tty = OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
         Some(Self { tty, ours: process::getpgrp(), wanted: false })
@@ -34,14 +37,14 @@ impl Terminal {
         tcgetpgrp(&self.tty) == Ok(group)
     }
 
-    /// Whether the command gets the terminal from the start: if it reads from it, and we are in the foreground, alone. The
-    /// other processes of a pipeline or a script would be cut off from it, and from Ctrl-C; there, the command gets it only
-    /// when it asks for it.
+    /// Whether the command gets the terminal from the start: it reads from the terminal, and we are
+    /// alone in the foreground. In a pipeline or a script, the other processes would lose the
+    /// terminal and Ctrl-C, so there the command gets it only when it reads from it.
     pub(super) fn is_lent_at_once(&self) -> bool {
         isatty(std::io::stdin()) && self.is_ours() && !group::has_others(self.ours)
     }
 
-    /// A descriptor for the command, which takes the terminal itself, before it becomes the command.
+    /// A descriptor for the command, which makes itself the foreground group before exec.
     pub(super) fn handle(&mut self) -> Option<OwnedFd> {
         self.wanted = true;
         self.tty.as_fd().try_clone_to_owned().ok()
@@ -53,7 +56,7 @@ impl Terminal {
         let _ = tcsetpgrp(&self.tty, group);
     }
 
-    /// Takes it back, unless the shell has given it to somebody else meanwhile.
+    /// Takes the terminal back, unless the shell gave it to another group meanwhile.
     pub(super) fn take_back(&self, group: Option<Pid>) {
         let holder = tcgetpgrp(&self.tty).ok();
         if self.wanted && (group.is_none() || holder == group) && holder != Some(self.ours) {
@@ -61,29 +64,29 @@ impl Terminal {
         }
     }
 
-    /// After a stop: lends it again if we are in the foreground again.
+    /// After a stop: lends the terminal again if we are in the foreground again.
     pub(super) fn resume(&mut self, group: Pid) {
         if self.wanted && self.is_ours() {
             self.lend(group);
         }
     }
 
-    /// What to do about a command that has stopped.
+    /// Decides what to do about a stopped command.
     pub(super) fn on_stop(&self, group: Pid, by: Signal) -> OnStop {
         on_stop(by, self.is_ours(), self.is_lent_to(group), || group::is_orphaned(self.ours))
     }
 }
 
-/// What to do about a command that has stopped.
+/// What to do about a stopped command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnStop {
-    /// It wants the terminal, and we have it.
+    /// It needs the terminal, and we have it.
     Lend,
-    /// Nobody could wake us up: it must not stop.
+    /// Nothing would continue us: the command must not stop.
     Continue,
-    /// Our shell shall see a stopped job.
+    /// Our shell must see a stopped job.
     StopToo,
-    /// Somebody stopped it on purpose, and will continue it.
+    /// Another process stopped it on purpose, and will continue it.
     Leave,
 }
 

@@ -1,4 +1,4 @@
-//! While we wait on a terminal: who holds the lock, since when, and our place in the queue.
+//! The status line of a wait on a terminal: who holds the lock, since when, and our queue position.
 
 use std::cell::Cell;
 use std::io;
@@ -14,11 +14,11 @@ use crate::duration::human;
 use crate::output::{self, clean};
 use crate::view;
 
-/// Who waits so long for a lock waits for somebody.
+/// A wait shorter than this shows no line.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// The line on the terminal.
+/// The status line on the terminal.
 pub(super) struct Waiting<'a> {
     name: &'a LockName,
     report: &'a Report,
@@ -32,7 +32,8 @@ impl<'a> Waiting<'a> {
         Self { name, report, on_terminal, shown: Cell::new(false) }
     }
 
-    /// Shows how things stand until it is dropped. Silent where nobody looks.
+    /// Shows the lock's state until dropped. Prints nothing without a terminal, --verbose or
+    /// --json.
     pub(super) async fn show(&self, locks: &Locks) -> std::convert::Infallible {
         if !self.on_terminal && !self.report.is_talkative() {
             return std::future::pending().await;
@@ -54,7 +55,7 @@ impl<'a> Waiting<'a> {
         }
     }
 
-    /// Writes the line over the last one; not from the background, where the shell's prompt stands.
+    /// Overwrites the line; not from the background, where the shell's prompt is.
     fn draw(&self, line: &str) {
         let stderr = io::stderr();
         if tcgetpgrp(&stderr).is_ok_and(|foreground| foreground != getpgrp()) {
@@ -67,7 +68,7 @@ impl<'a> Waiting<'a> {
         self.shown.set(true);
     }
 
-    /// Takes the line away.
+    /// Erases the line.
     pub(super) fn clear(&self) {
         if self.shown.replace(false) {
             output::err("\r\x1b[2K");

@@ -14,33 +14,34 @@ use rustix::process::Pid;
 use super::lost::Schedule;
 use super::message::Message;
 
-/// The first argument by which we know that we are to be the warden.
+/// The first argument that makes this program the warden.
 pub(crate) const WARDEN: &str = "__warden";
 
-/// How often a warden that somebody killed is replaced.
+/// How often a killed warden is replaced.
 const REPLACEMENTS: u32 = 8;
 
-/// A warden at work.
+/// A running warden.
 #[derive(Debug)]
 pub(super) struct Warden {
     process: Child,
     pipe: OwnedFd,
-    /// What keeps the lock; for the next one.
+    /// The descriptor that keeps the lock; the next warden gets it, too.
     lifeline: Option<OwnedFd>,
     replaced: u32,
     told: Schedule,
-    /// It has, or may have, sent TERM or KILL, because we stood still.
+    /// It sent TERM or KILL, or may have, because we were stopped.
     stepped_in: bool,
 }
 
 impl Warden {
-    /// Starts one. It keeps `lifeline` open as long as it lives, so the lock is not free before the group is gone.
+    /// Starts a warden. It keeps `lifeline` open while it lives, so the lock is not free before the
+    /// group is gone.
     pub(super) fn start(lifeline: Option<OwnedFd>) -> io::Result<Self> {
         let (process, pipe) = spawn(lifeline.as_ref(), None)?;
         Ok(Self { process, pipe, lifeline, replaced: 0, told: Schedule::NEVER, stepped_in: false })
     }
 
-    /// Starts another one for `group`, if somebody killed it.
+    /// Starts another warden for `group` if the last one was killed.
     pub(super) fn replace_if_gone(&mut self, group: Pid) {
         if self.replaced >= REPLACEMENTS || !matches!(self.process.try_wait(), Ok(Some(_))) {
             return;
@@ -55,12 +56,12 @@ impl Warden {
         }
     }
 
-    /// Where the command itself says which group it has, before it becomes the command.
+    /// The pipe over which the command reports its own group before exec.
     pub(super) fn pipe(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
     }
 
-    /// Tells it what to do if it does not hear from us again.
+    /// Sends the schedule that the warden follows if no later message arrives.
     pub(super) fn tell(&mut self, schedule: Schedule, now: Moment) {
         self.stepped_in |= self.has_stepped_in(now);
         if self.told != schedule {
@@ -69,17 +70,18 @@ impl Warden {
         }
     }
 
-    /// Whether it had cause to act on its own before `now`.
+    /// Whether the warden had reason to act before `now`.
     pub(super) fn has_stepped_in(&self, now: Moment) -> bool {
         self.stepped_in || now >= self.told.next()
     }
 
-    /// The command has ended: nothing is to be done to its group any more, whose number may soon be another's.
+    /// The command has ended. The warden must not signal its group any more, because the group's id
+    /// may soon be reused.
     pub(super) fn dismiss(&mut self) {
         self.send(Message::Done);
     }
 
-    /// Waits, not for ever, until it has gone.
+    /// Waits, with a time limit, until the warden has exited.
     pub(super) async fn gone(mut self, clock: &Clock) {
         let bound = clock.now().after(Duration::from_secs(1));
         drop(self.pipe);
@@ -91,18 +93,19 @@ impl Warden {
     fn send(&mut self, message: Message) {
         match rustix::io::write(&self.pipe, &message.encode()) {
             Ok(_) => {}
-            // It has stood still for thousands of messages. We must not wait for it: it is replaced as if somebody had killed it.
+            // It did not read thousands of messages. We must not block on it: it is killed, and
+            // replaced as if another process had killed it.
             Err(rustix::io::Errno::AGAIN) => {
                 let killed = self.process.kill();
                 tracing::warn!(?killed, "the warden stands still; there will be another");
             }
-            // Somebody killed it: until it is replaced the command has its parent-death signal left.
+            // It was killed. Until it is replaced, the command still has its parent-death signal.
             Err(error) => tracing::warn!(%error, "the warden does not listen any more"),
         }
     }
 }
 
-/// A warden for a command that is still to come, or for one that runs in `group`.
+/// Starts a warden, for a command that is about to start or for one that runs in `group`.
 fn spawn(lifeline: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, OwnedFd)> {
     let (ears, pipe) = pipe_with(PipeFlags::CLOEXEC)?;
     rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK)?;
@@ -114,7 +117,7 @@ fn spawn(lifeline: Option<&OwnedFd>, group: Option<Pid>) -> io::Result<(Child, O
         .env_remove(leasehold_command::secret::VARIABLE)
         .current_dir("/")
         .stdin(ears)
-        // As its standard output the descriptor is inherited by it, and by nobody else.
+        // As its standard output, the descriptor is inherited by the warden only.
         .stdout(lifeline.map_or_else(Stdio::null, Stdio::from))
         .stderr(Stdio::null())
         .process_group(0)

@@ -1,6 +1,6 @@
-//! The warden itself: a process that does nothing but wait, and ends the command's group when leasehold is gone or stands
-//! still. It is the same program, started with a word of its own; its standard input is the pipe from leasehold, and its
-//! standard output the descriptor that keeps the lock.
+//! The warden itself: a process that only waits, and ends the command's group when leasehold is
+//! killed or stopped. It is the same program, started with a special argument. Its standard input
+//! is the pipe from leasehold, and its standard output the descriptor that keeps the lock.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,30 +15,31 @@ use super::group;
 use super::lost::{Due, Schedule};
 use super::message::{Message, SIZE};
 
-/// How long it waits for a killed group to be gone. One that cannot die (a broken disk) must not keep it for ever.
+/// How long to wait for a killed group to disappear. A process that cannot die (a broken disk) must
+/// not block the warden for ever.
 const DYING: Duration = Duration::from_secs(30);
 
-/// The timer below us does not count the time that the machine slept.
+/// `poll` does not count the time that the machine was suspended.
 const LONGEST_NAP: Duration = Duration::from_secs(1);
 
-/// What it has to do.
+/// The warden's current task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Duty {
     group: Option<Pid>,
     schedule: Schedule,
 }
 
-/// What came over the pipe.
+/// What arrived on the pipe.
 enum Heard {
     Message(Message),
     Nothing,
-    /// The other side is gone.
+    /// Leasehold closed its side.
     End,
 }
 
 /// Runs the warden.
 pub(crate) fn warden_main() -> ExitCode {
-    // Whatever is meant for the terminal's processes is not meant for it, and nobody shall end it but with KILL.
+    // Signals for the terminal's processes must not affect the warden; only KILL can end it.
     let _ = SigSet::all().thread_block();
     let clock = Clock::system();
     let group = std::env::args_os().nth(2).and_then(|group| Pid::from_raw(group.to_str()?.parse().ok()?));
@@ -59,7 +60,7 @@ pub(crate) fn warden_main() -> ExitCode {
     }
 }
 
-/// Leasehold stands still: does what it would have done.
+/// Leasehold is stopped: sends the signals in its place.
 fn act(duty: Duty, now: Moment) -> Duty {
     let schedule = match (duty.schedule.due(now), duty.group) {
         (Due::Nothing, _) => duty.schedule,
@@ -97,7 +98,7 @@ fn listen(patience: Duration) -> Heard {
     }
     let mut bytes = [0; SIZE];
     match rustix::io::read(stdin(), &mut bytes) {
-        // Messages are written in one piece, so they are read in one piece.
+        // A message is written in one piece, so it is read in one piece.
         Ok(SIZE) => Message::decode(&bytes).map_or(Heard::Nothing, Heard::Message),
         Err(rustix::io::Errno::INTR) => Heard::Nothing,
         _ => Heard::End,

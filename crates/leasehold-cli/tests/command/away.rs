@@ -1,4 +1,4 @@
-//! A command that starts while its engine is unreachable for a moment.
+//! A command that starts while its engine is briefly unreachable.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,8 @@ use leasehold_testbed::{Data, redis};
 
 use crate::common::Place;
 
-/// The command says once that it tries again, and runs when the server is there: within `-w`, or within `--connect-timeout`.
+/// The command prints once that it retries, and runs when the server is back: within `-w`, or
+/// within `--connect-timeout`.
 #[test]
 fn a_run_waits_for_an_engine_that_comes_back() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -33,7 +34,8 @@ fn a_run_waits_for_an_engine_that_comes_back() {
     }
 }
 
-/// After the bound it is 69, with the cause; what no waiting mends is said at once, without another try.
+/// After the time limit it exits with 69 and the cause; an error that retrying cannot cure is
+/// reported at once.
 #[test]
 fn an_engine_that_stays_away_is_69_after_the_bound() {
     let runtime = tokio::runtime::Runtime::new().unwrap();

@@ -1,4 +1,4 @@
-//! Each exit code, and each kind of bad input with what is said about it.
+//! Each exit code, and each kind of bad input with its message.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -13,7 +13,8 @@ fn the_commands_own_code_and_signals() {
     assert_eq!(place.run(["run", "a", "-c", "exit 255"]).code(), 255);
     assert_eq!(place.run(["run", "a", "--", "sh", "-c", "kill -9 $$"]).code(), 137);
     assert_eq!(place.run(["run", "a", "-c", "kill $$"]).code(), 143);
-    // As with flock, the double dash may be left out, and options after the command are the command's.
+    // As with flock, the double dash is optional, and options after the command belong to the
+    // command.
     assert_eq!(place.run(["run", "a", "sh", "-c", "exit 4"]).code(), 4);
 }
 
@@ -139,7 +140,7 @@ fn a_folder_that_is_not_ours_is_refused() {
     std::fs::create_dir(place.path("theirs")).unwrap();
     let url = format!("file://{}/theirs", place.dir.path().display());
     let mut command = if rustix::process::geteuid().is_root() {
-        // As somebody else, who can run this but not use the folder.
+        // As another user, who can run this but not use the folder.
         std::fs::set_permissions(place.dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::set_permissions(place.path("theirs"), std::fs::Permissions::from_mode(0o700)).unwrap();
         crate::common::copy_program(&place.path("leasehold"));
@@ -175,7 +176,7 @@ fn a_damaged_lock_file_is_69_and_left_as_it_is() {
 fn a_full_disk_is_69_and_nothing_is_lost() {
     let place = Place::new();
     std::fs::create_dir(place.path("small")).unwrap();
-    // A mount that only this shell sees.
+    // A mount that is visible to this shell only.
     let script = "mount -t tmpfs -o size=256k tmpfs small || exit 99
         export LEASEHOLD_ENGINE=file://$PWD/small/locks
         \"$L\" run a -c 'echo token $LEASEHOLD_TOKEN' || exit 98

@@ -17,12 +17,12 @@ fn host(place: &Place, url: &str, file: &str) -> Running {
     Running(Some(command.spawn().unwrap()))
 }
 
-/// The server's URL for those who wait as long as it takes: a busy machine is no server that is away.
+/// The server's URL with a long timeout: on a busy machine a slow server is not unreachable.
 fn patient(url: &str) -> String {
     format!("{url}?connect-timeout=60s")
 }
 
-/// What was run, from the jobs' own words: tick -> tokens.
+/// The runs, as the jobs recorded them: tick -> tokens.
 fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
     let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in place.read("log").lines() {
@@ -32,7 +32,8 @@ fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
     ran
 }
 
-/// A host that dies in mid-run and a server that restarts with its data: no tick runs twice, or only with a higher token.
+/// A host dies during a run, and a server restarts with its data: no tick runs twice, except with a
+/// higher token.
 #[tokio::test]
 async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
     let mut server = Redis::new().args(&["--appendonly", "yes", "--appendfsync", "always"]).start().await.unwrap();
@@ -67,7 +68,8 @@ async fn ticks_run_once_over_a_killed_host_and_a_restarted_server() {
     assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
 }
 
-/// The server's clock goes an hour ahead, jobs run there, and it is set right again: nothing is due until the job is reset, and then each tick is.
+/// The server's clock jumps an hour ahead, jobs run, and it is set right again: nothing is due
+/// until the job is reset, and then every tick is.
 #[cfg(feature = "nightly")]
 #[tokio::test]
 async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
@@ -80,7 +82,7 @@ async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
     let newest = || ran(&place).into_keys().next_back();
     let first = wait_for("a tick", newest);
     clock.move_to(3600).unwrap();
-    // Far enough ahead that nobody could take it for a tick of the right time.
+    // So far ahead that it cannot be a tick of the right time.
     let hour = first.parse::<jiff::Timestamp>().unwrap() + jiff::SignedDuration::from_mins(55);
     wait_for("a tick by the wrong clock", || newest().filter(|tick| *tick > hour.to_string()));
     clock.move_to(0).unwrap();
@@ -101,7 +103,8 @@ async fn a_reset_has_ticks_run_again_after_a_clock_that_was_ahead() {
     assert!(ran(&place).values().all(|tokens| tokens.len() == 1));
 }
 
-/// A host that starts before the engine does, as after a power cut, waits for it: whoever starts hosts may give up on one that ends.
+/// A host that starts before the engine, as after a power failure, waits for it: a service manager
+/// may give up on a process that exits.
 #[tokio::test]
 async fn a_host_that_starts_before_its_engine_waits_for_it() {
     let mut server = redis::start().await.unwrap();
@@ -112,7 +115,7 @@ async fn a_host_that_starts_before_its_engine_waits_for_it() {
     let mut waits = host(&place, &url, "jobs.cron");
     let said = |event: &str| place.read("hosts.log").matches(&format!("\"event\":\"{event}\"")).count();
     wait_for("a host that waits", || (said("unreachable") == 1).then_some(()));
-    // Nothing to read again yet.
+    // There is nothing to reload yet.
     waits.signal(Signal::HUP);
     let stopped = host(&place, &url, "jobs.cron");
     wait_for("another", || (said("unreachable") == 2).then_some(()));
@@ -124,18 +127,19 @@ async fn a_host_that_starts_before_its_engine_waits_for_it() {
     waits.signal(Signal::TERM);
     assert_eq!(waits.end().code(), 0, "{}", place.read("hosts.log"));
     assert_eq!((said("unreachable"), said("reached")), (2, 1), "each says it once");
-    // What no waiting makes right ends it at once.
+    // An error that retrying cannot cure ends it at once.
     place.run(["cron", "--engine", "redis://[", "jobs.cron"]).failed(64, "");
     place.run(["cron", "--engine", "nonsense:", "jobs.cron"]).failed(64, "nonsense");
 }
 
-/// The system's cron on hosts whose clocks are minutes apart: a fast one waits for its tick, a slow one finds that it has run.
+/// The system's cron on hosts whose clocks differ by minutes: a fast host waits for its tick, a
+/// slow one finds that it has run.
 #[tokio::test]
 async fn once_per_tick_on_the_servers_clock_whatever_the_hosts_show() {
     let server = redis::start().await.unwrap();
     let url = patient(&server.url());
     let place = Place::new();
-    // A tick every other second; eight calls at once, by clocks that differ, until two ticks have run.
+    // A tick every other second; eight concurrent calls, with clock skew, until two ticks have run.
     let work = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     let call = |skew: i64| {
         let clock = WallClock::new().unwrap();
@@ -155,7 +159,8 @@ async fn once_per_tick_on_the_servers_clock_whatever_the_hosts_show() {
     assert!(ran.values().flatten().is_sorted_by(|a, b| a < b), "{ran:?}");
 }
 
-/// Between the end of the command and its entry: whoever is told to stop there enters it first, or another host would run it again.
+/// A stop between the end of the command and its record: the call writes the record first, because
+/// otherwise another host would run it again.
 #[tokio::test]
 async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
     let server = redis::start().await.unwrap();
@@ -166,7 +171,7 @@ async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
     let work = "echo $$ > pid; while [ ! -e go ]; do sleep 0.01; done; echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN >> log";
     let first = place.start([&once[..], &[work]].concat());
     let pid = place.wait_for_file("pid");
-    // The command ends, and the server does not answer to that.
+    // The command ends, and the server's replies to the record are dropped.
     proxy.drop_replies(true);
     let before = proxy.counts().swallowed_bytes;
     std::fs::write(place.path("go"), "").unwrap();

@@ -1,4 +1,4 @@
-//! `doctor`, on real servers that are set well, badly, or tell little.
+//! `doctor` on real servers with good and bad settings, and with few permissions.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::Place;
@@ -55,7 +55,7 @@ async fn eviction_is_a_failure() {
 async fn a_replica_is_no_place_for_locks_and_its_master_should_wait_for_it() {
     let master = redis::start().await.unwrap();
     let replica = redis::replica_of(&master).start().await.unwrap();
-    // Until the master has heard of it, it is not in step.
+    // The replica lags until it has the master's writes.
     let mut raw = Resp::connect(master.addr()).await.unwrap();
     raw.command(&["SET", "x", "1", "PX", "1"]).await.unwrap();
     assert_eq!(raw.command(&["WAIT", "1", "120000"]).await.unwrap(), Reply::Integer(1));
@@ -198,7 +198,7 @@ async fn strange_keys_below_the_prefix_are_found() {
 #[tokio::test]
 async fn nobody_there_or_nobody_awake_is_a_finding() {
     let mut server = redis::start().await.unwrap();
-    // Scripts wait, and nothing else does.
+    // Only scripts block.
     command(&server, &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let (code, silent) = report(&server.url()).await;
     assert_eq!(code, 2);
@@ -252,7 +252,7 @@ async fn each_node_of_a_cluster_is_examined() {
         found(&whole, check, "ok");
     }
     assert_eq!((of(&whole, "reachable").len(), of(&whole, "pubsub").len()), (6, 3));
-    // One of its nodes is no server for all locks, and a server alone is no cluster.
+    // A single node of it does not serve all locks, and a single server is not a cluster.
     let (code, alone) = report(&format!("redis://{}", cluster.addrs()[0])).await;
     assert_eq!(code, 2);
     found(&alone, "cluster-mode", "fail");
@@ -260,7 +260,7 @@ async fn each_node_of_a_cluster_is_examined() {
     let (code, no_cluster) = report(&format!("redis+cluster://{}", single.addr())).await;
     assert_eq!(code, 2);
     found(&no_cluster, "cluster-state", "fail");
-    // A replica that is away is a warning: it can no longer take over.
+    // An unreachable replica is a warning: it can no longer be promoted.
     cluster.kill_node(3).unwrap();
     let (code, lame) = report(&url).await;
     assert_eq!(code, 1, "{lame:#}");
@@ -282,7 +282,7 @@ fn folders_and_memory_have_small_reports() {
     place.run(["doctor", "--ttl", "0"]).failed(64, "longer than nothing");
 }
 
-/// The line of docs/redis-acl.md.
+/// The command in docs/redis-acl.md.
 fn least() -> Vec<String> {
     let page = include_str!("../../../../docs/redis-acl.md");
     let line = page.lines().find(|line| line.starts_with("ACL SETUSER app on")).unwrap();

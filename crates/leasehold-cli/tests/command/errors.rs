@@ -5,7 +5,7 @@ use leasehold_testbed::{Server, mariadb, postgres, redis, zookeeper};
 
 use crate::common::{Place, Ran, wait_for};
 
-/// Engines of every family that cannot be used: where nothing listens, and a folder that cannot be made.
+/// Unusable engines of every family: unreachable addresses, and a folder that cannot be created.
 const DEAD: [(&str, &str); 9] = [
     ("redis://u:hunter2@127.0.0.1:1/0", "127.0.0.1:1"),
     ("rediss://127.0.0.1:1", "127.0.0.1:1"),
@@ -18,7 +18,7 @@ const DEAD: [(&str, &str); 9] = [
     ("file:///proc/leasehold", "/proc/leasehold"),
 ];
 
-/// One line that has the engine's name and its address, neither of them twice; and no password.
+/// One line with the engine's name and address, each exactly once, and without a password.
 #[track_caller]
 fn names_once(said: &str, scheme: &str, address: &str) {
     let engine = scheme.split('+').next().unwrap();
@@ -55,7 +55,7 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
             let at = if args[0] == "cron" { 2 } else { 1 };
             let all = [&args[..at], &engine[..], &args[at..], tail].concat();
             if url.starts_with("file:") && args[0] != "run" {
-                // Looking makes no folder, and there are no locks.
+                // Inspections create no folder, and there are no locks.
                 continue;
             }
             let ran = place.run(&all);
@@ -71,7 +71,8 @@ fn an_engine_that_cannot_be_used_is_named_with_its_address() {
     }
 }
 
-/// The server hangs, a lock is lost, and the holder's release goes to a server that has gone: each is said of this lock on this engine.
+/// The server hangs, a lock is lost, and the holder releases to a dead server: each message names
+/// the lock and the engine.
 async fn what_goes_wrong_while_it_runs_names_lock_and_engine(mut server: Server, url: &str) {
     let (scheme, address) = (url.split(':').next().unwrap().to_owned(), server.addr().to_string());
     let asked = url.to_owned();

@@ -1,10 +1,12 @@
-//! What a command leaves behind inherits its environment: re-entry must end with the hold, not with the environment.
+//! Processes that a command leaves behind inherit its environment: re-entry must end with the hold,
+//! not with the environment.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use crate::common::{LASTING, Place, wait_for};
 use leasehold_testbed::redis;
 
-/// A daemon that the command under lock `a` leaves behind does `work` once there is a file `go`, and then says so.
+/// A daemon that the command under lock `a` leaves behind waits for the file `go`, does `work`, and
+/// then records that.
 fn leave_behind(place: &Place, options: &str, work: &str) -> crate::common::Running {
     let script = format!(
         "run() {{ \"$L\" run --ttl {LASTING} {options} \"$@\"; }}\n\
@@ -18,7 +20,7 @@ fn leave_behind(place: &Place, options: &str, work: &str) -> crate::common::Runn
     args.extend(["a", "-c", start]);
     let outer = place.start(args);
     place.wait_for_file("outer");
-    // In a session of its own by now: before that it would die with the command's group.
+    // It has its own session now: before that it would die with the command's group.
     place.wait_for_file("apart");
     outer
 }
@@ -28,7 +30,7 @@ fn go(place: &Place) {
     place.wait_for_file("ended");
 }
 
-/// After the outer run is over, the daemon's runs are strangers to each other.
+/// After the end of the outer run, the daemon's runs do not share an owner.
 fn runs_of_a_daemon_exclude_each_other(place: &Place, options: &str) {
     let turn = "run a -c 'mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.02; rmdir busy'";
     let hold = "run a -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
@@ -46,7 +48,7 @@ fn runs_of_a_daemon_exclude_each_other(place: &Place, options: &str) {
     assert!(tokens[0] > place.read("outer").trim().parse().unwrap(), "{tokens:?}");
 }
 
-/// One of its runs entered while the outer run held; another, started after that, must wait for it.
+/// One of its runs entered during the outer hold; another one, started later, must wait for it.
 fn a_hold_that_outlives_the_outer_run_is_not_re_entered(place: &Place, options: &str) {
     let hold = "run a -c 'echo $LEASEHOLD_TOKEN > in; until [ -e out ]; do sleep 0.01; done' &";
     let again = "run -n a -- true; echo $? > inside";
@@ -85,7 +87,8 @@ async fn the_same_on_redis() {
     tokio::task::spawn_blocking(work).await.unwrap();
 }
 
-/// The engine keeps its hold until the lease ends; what it left behind waits for that, as all others do.
+/// The engine keeps the hold of a killed run until the lease ends; the processes that it left
+/// behind wait for that like all others.
 #[tokio::test]
 async fn a_run_that_was_killed_is_not_entered() {
     let server = redis::start().await.unwrap();
@@ -118,12 +121,12 @@ fn four_deep_is_one_hold_also_when_one_between_has_ended() {
     let place = Place::new();
     let deepest = "\"$L\" run -n a -c 'echo $LEASEHOLD_TOKEN'";
     std::fs::write(place.path("deepest"), deepest).unwrap();
-    // The one between leaves a daemon behind, which is still inside the outer hold.
+    // The middle run leaves a daemon behind, which is still inside the outer hold.
     std::fs::write(place.path("between"), "setsid sh deepest > deepest.out 2>&1 < /dev/null &").unwrap();
     let script = "echo $LEASEHOLD_TOKEN; \"$L\" run -n a -- \"$L\" run -n b -- sh deepest; \"$L\" run -n a -- sh between; \
                   until [ -s deepest.out ]; do sleep 0.01; done; cat deepest.out";
     assert_eq!(place.run(["run", "--ttl", LASTING, "a", "-c", script]).ok().out(), "1\n1\n1\n");
-    // The daemon's run has printed, and may still be about to release.
+    // The daemon's run has printed, but may not have released yet.
     wait_for("a free lock", || (place.holders("a") == 0).then_some(()));
 }
 
@@ -148,7 +151,8 @@ async fn a_lock_that_is_held_around_us_under_another_url_is_the_same_lock() {
     let work = move || {
         let place = Place::new();
         let other = format!("redis://localhost:{port}?connect-timeout=60s");
-        // With the owner it enters; a stranger that would wait for ever is told so; one that waits for a time is not.
+        // With the owner it enters. Without it, a run that would wait for ever is refused, and one
+        // with a timeout is not.
         let inner = format!("\"$L\" run --engine '{other}' a -c 'echo $LEASEHOLD_TOKEN'");
         let script = format!(
             "echo $LEASEHOLD_TOKEN; {inner}; env -u LEASEHOLD_OWNER {inner} 2> stranger; echo $?; \

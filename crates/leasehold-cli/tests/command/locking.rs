@@ -61,7 +61,7 @@ fn the_engine_on_the_command_line_reaches_the_command() {
     let out = place.run(["run", "--engine", &url, "a", "-c", "\"$L\" show --json a"]).ok().out();
     let view: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(view["holders"].as_array().unwrap().len(), 1);
-    // Also if it was named from here, and the command goes elsewhere.
+    // Also with a relative folder, if the command changes its working directory.
     let out = place.run(["run", "--engine", "file:here", "a", "-c", "cd / && \"$L\" run -n a -- echo same"]).ok().out();
     assert_eq!(out, "same\n");
 }
@@ -76,19 +76,19 @@ fn a_run_inside_the_command_enters_again() {
     let list: serde_json::Value = serde_json::from_str(lines[3]).unwrap();
     assert_eq!(list[0]["holders"].as_array().unwrap().len(), 1, "the inner one gave its part back: {list}");
     assert_eq!(place.holders("a"), 0);
-    // However the engine's URL is written, it is the same engine.
+    // Two spellings of a URL name the same engine.
     let other =
         format!("\"$L\" run -n --engine file:{}/. a -- echo same", place.engine().trim_start_matches("file://"));
     assert_eq!(place.run(["run", "a", "-c", &other]).ok().out(), "same\n");
-    // Two commands inside one lock are not one on another.
+    // Two commands inside one lock exclude each other on another lock.
     let hold = "\"$L\" run b -c 'touch in; until [ -e out ]; do sleep 0.01; done' &";
     let script =
         format!("{hold} until [ -e in ]; do sleep 0.01; done; \"$L\" run -n b -- true; echo $?; touch out; wait");
     assert_eq!(place.run(["run", "a", "-c", &script]).ok().out(), "1\n");
-    // Without the owner it is a stranger.
+    // Without the owner it cannot re-enter.
     let out = place.run(["run", "a", "-c", "env -u LEASEHOLD_OWNER \"$L\" run -n a -- true; echo $?"]).ok().out();
     assert_eq!(out, "1\n");
-    // What would wait for itself is refused instead.
+    // A run that would wait for itself is refused.
     let ran = place.run(["run", "-s", "a", "-c", "\"$L\" run -x -E 9 a -- true"]);
     ran.failed(9, "it would wait for itself");
 }
@@ -134,7 +134,7 @@ fn json_tells_the_whole_story_on_standard_error() {
     let mut running = running;
     let mut stderr = running.0.as_mut().unwrap().stderr.take().unwrap();
     let mut byte = [0];
-    // It says that it waits before it is let in.
+    // It prints that it waits before it acquires the lock.
     while !told.ends_with('\n') {
         std::io::Read::read_exact(&mut stderr, &mut byte).unwrap();
         told.push(char::from(byte[0]));

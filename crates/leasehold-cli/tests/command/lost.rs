@@ -1,4 +1,4 @@
-//! What happens to the command when the lock is lost.
+//! The effects of a lost lock on the command.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{Place, is_alive, wait_for};
@@ -8,7 +8,7 @@ fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// A command that does not heed TERM, with a child that does not either.
+/// A command that ignores TERM, with a child that does, too.
 const STUBBORN: &str = "trap 'echo term >> heard' TERM; sh -c 'trap \"\" TERM; echo $$ > grandchild; exec sleep 1000' \
     > /dev/null 2>&1 & echo $$ > child; while :; do wait; done";
 
@@ -74,7 +74,8 @@ fn on_lost_ignore_only_warns() {
     running.finish().failed(6, "runs on without it");
 }
 
-/// A graceful eviction: the command may clean up, and the waiter runs when the holder has released the lock.
+/// A graceful eviction: the command may clean up, and the waiter runs when the holder has released
+/// the lock.
 #[test]
 fn one_that_is_asked_gets_term_and_the_next_comes_after_it() {
     let place = Place::new();
@@ -91,13 +92,14 @@ fn one_that_is_asked_gets_term_and_the_next_comes_after_it() {
     assert_eq!(place.read("order"), "clean\nnext\n");
 }
 
-/// One that does not heed TERM is killed before its lease ends; nobody else is granted before.
+/// A holder that ignores TERM is killed before its lease ends; no waiter is granted the lock before
+/// that.
 #[test]
 fn one_that_is_asked_and_does_not_end_is_killed_before_its_deadline() {
     let place = Place::new();
     let running = place.start(["run", "--ttl", "3s", "--json", "a", "-c", STUBBORN]);
     let family = family(&place);
-    // A process that is dead and not waited for yet is a zombie.
+    // A dead process that was not reaped is a zombie.
     let gone = "for pid in $(cat child grandchild); do \
         [ ! -e /proc/$pid ] || grep -q '^State:.Z' /proc/$pid/status || exit 9; done";
     let waiter = place.start(["run", "a", "-c", gone]);
@@ -139,13 +141,13 @@ fn a_graceful_eviction_leaves_a_waiter_alone() {
     assert_eq!(waiter.finish().ok().out(), "ran\n");
 }
 
-/// The long runs of this and of the next one tell that TERM came first.
+/// The long variants of this test and the next one show that TERM came first.
 #[test]
 fn max_hold_ends_the_command() {
     let place = Place::new();
     let running = place.start(["run", "--max-hold", "2s", "--grace", "500ms", "a", "-c", STUBBORN]);
     wait_for("a holder", || (place.holders("a") == 1 || place.path("child").exists()).then_some(()));
-    // Another gets the lock, and by then the command is gone.
+    // Another run acquires the lock; by then the command is gone.
     let out = place.run(["run", "a", "-c", "cat child grandchild; true"]).ok().out();
     assert!(out.split_whitespace().all(|pid| !is_alive(pid)), "{out}");
     running.end().failed(75, "--max-hold is over");
@@ -166,7 +168,7 @@ fn when_renewals_fail_the_command_ends() {
     place.run(["run", "a", "--", "true"]).ok();
 }
 
-/// Holds the lock's file, which keeps every process from every step on it, also from renewals.
+/// Locks the lock's file, which blocks every operation of every process on it, including renewals.
 fn latch(place: &Place) -> std::fs::File {
     let file = std::fs::read_dir(place.path("locks/locks")).unwrap().next().unwrap().unwrap().path();
     let latch = std::fs::File::options().read(true).write(true).open(file).unwrap();
@@ -224,7 +226,7 @@ fn a_loss_that_is_found_after_the_command_has_ended_is_said() {
     let place = Place::new();
     let running = place.start(["run", "a", "-c", "echo $$ > child; exec cat"]);
     let child = place.wait_for_file("child");
-    // The eviction and the command's end are there together when it goes on.
+    // When it continues, both the eviction and the command's end have happened.
     running.signal(rustix::process::Signal::STOP);
     place.run(["evict", "--yes", "a"]).ok();
     let pid = rustix::process::Pid::from_raw(child.trim().parse().unwrap()).unwrap();
@@ -232,7 +234,7 @@ fn a_loss_that_is_found_after_the_command_has_ended_is_said() {
     wait_for("the end of the command", || (!is_alive(&child)).then_some(()));
     running.signal(rustix::process::Signal::CONT);
     running.end().failed(75, "the lock a is lost");
-    // Also where it is lost while only --min-hold keeps it.
+    // Also if the lock is lost while only --min-hold keeps it.
     let running = place.start(["run", "--min-hold", "1h", "a", "-c", "echo > done"]);
     place.wait_for_file("done");
     wait_for("the lock to be evicted", || (place.run(["evict", "--yes", "a"]).code() == 0).then_some(()));

@@ -1,4 +1,4 @@
-//! `ls`, `show`, `evict`, `engines`, `completions`, `man`, and what must never be printed.
+//! `ls`, `show`, `evict`, `engines`, `completions`, `man`, and secrets that must never be printed.
 
 use std::process::Stdio;
 
@@ -84,7 +84,7 @@ fn evict_needs_a_yes_and_says_what_it_did() {
     assert_eq!(done["engine"], json!(place.engine()));
     assert_eq!(place.holders("a"), 0);
     holder.finish().ok();
-    // The next grant is above the fence.
+    // The next grant's token is above the fence token.
     assert_eq!(place.run(["run", "a", "-c", "echo $LEASEHOLD_TOKEN"]).ok().out(), "3\n");
 }
 
@@ -96,7 +96,7 @@ fn evict_can_name_one_of_many_and_a_waiter() {
     let waiter = place.start(["run", "a", "--", "true"]);
     place.wait_for_waiters("a", 1);
     let claim = place.show("a")["holders"][0]["claim"].as_str().unwrap().to_owned();
-    // The other holds the next token: no number lies between.
+    // The other holder has the next token: there is no number in between.
     let said = place.run(["evict", "--yes", "--claim", &claim, "a"]).ok().out();
     assert!(said.contains("no fence token"), "{said}");
     assert_eq!((place.holders("a"), place.waiters("a")), (1, 1));
@@ -107,7 +107,8 @@ fn evict_can_name_one_of_many_and_a_waiter() {
     two.finish().ok();
 }
 
-/// A waiter that is evicted ends, and does not run later; no token is advised that would refuse the holder.
+/// An evicted waiter ends, and does not run later; no fence token is printed that would refuse the
+/// holder.
 #[test]
 fn an_evicted_waiter_ends_with_75_and_does_not_run() {
     let place = Place::new();
@@ -123,7 +124,7 @@ fn an_evicted_waiter_ends_with_75_and_does_not_run() {
     assert!(!place.path("ran").exists());
 }
 
-/// An unset shell variable is no claim.
+/// An unset shell variable is not a claim.
 #[test]
 fn an_empty_claim_evicts_nobody() {
     let place = Place::new();
@@ -195,7 +196,7 @@ fn completions_and_manual_pages() {
 #[test]
 fn a_closed_pipe_is_no_panic() {
     let place = Place::new();
-    // So that `ls` and `show` have nothing to say about a folder that is not there.
+    // So that `ls` and `show` print nothing about a missing folder.
     place.run(["run", "a", "--", "true"]).ok();
     for args in [
         &["ls"][..],
@@ -216,7 +217,7 @@ fn a_closed_pipe_is_no_panic() {
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = place.leasehold(["engines"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
     assert_eq!(output.status.code(), Some(74));
-    // Nor is a closed standard error.
+    // A closed standard error is no problem, either.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let status = place.leasehold(["run", "-v", "a", "-c", "exit 5"]).stderr(writer).status().unwrap();

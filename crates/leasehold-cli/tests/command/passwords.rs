@@ -1,4 +1,4 @@
-//! Where passwords can be seen, and how they are kept out of there.
+//! Where passwords could be visible, and how they are hidden there.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use leasehold_testbed::redis::Redis;
 
 const PASSWORD: &str = "hunter2";
 
-/// What the kernel shows of every process of this one's session, to every user.
+/// The command lines of a process and its children, as the kernel shows them to every user.
 fn command_lines(of: rustix::process::Pid) -> String {
     let children = fs::read_to_string(format!("/proc/{of}/task/{of}/children", of = of.as_raw_nonzero())).unwrap();
     let all = children.split_whitespace().map(str::to_owned).chain([of.as_raw_nonzero().to_string()]);
@@ -23,7 +23,7 @@ fn write_private(path: &Path, text: &str) {
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
-/// Runs `work` beside a server that wants a password, with its URL.
+/// Runs `work` beside a server with a password, with its URL.
 async fn with_server(work: impl FnOnce(Place, String) + Send + 'static) {
     let server = Redis::new().password(PASSWORD).start().await.unwrap();
     let url = format!("{}?connect-timeout=60s", server.url());
@@ -43,7 +43,7 @@ async fn a_password_that_was_typed_is_not_shown_to_other_users() {
         assert!(shown.contains("--engine=redis://:***@127.0.0.1"), "{shown}");
         assert!(!place.read("env").contains("LEASEHOLD_HIDDEN_ENGINE"), "it is not handed down");
         assert_eq!(holder.finish().ok().out(), "inside\n");
-        // The command's own arguments are its own.
+        // The user command's own arguments stay unchanged.
         let echo = place.run(["run", "--engine", &url, "a", "--", "echo", "--engine", &url]).ok();
         assert_eq!(echo.out(), format!("--engine {url}\n"));
     })
@@ -93,7 +93,8 @@ async fn the_password_alone_can_stand_in_a_file() {
     .await;
 }
 
-/// In whichever way the file is named, and whether or not the engine can be reached: one line names it and what helps.
+/// However the file is named, and whether or not the engine is reachable: one line names the file
+/// and the remedy.
 #[test]
 fn a_file_that_every_user_can_read_is_warned_of() {
     let place = Place::new();
@@ -155,7 +156,7 @@ async fn postgresql_finds_its_own_file() {
         write_private(&file, &format!("# a comment\n127.0.0.1:{port}:test:leasehold:password\n"));
         run("PGPASSFILE", file.to_str().unwrap()).ok();
         run("PGPASSWORD", "password").ok();
-        // One that others can read is not used, as PostgreSQL's own tools do not.
+        // A file that other users can read is not used, as with PostgreSQL's own tools.
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
         run("PGPASSFILE", file.to_str().unwrap()).failed(69, "");
     })

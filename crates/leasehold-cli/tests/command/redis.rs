@@ -4,7 +4,7 @@
 use crate::common::Place;
 use leasehold_testbed::redis;
 
-/// The server's URL for those who wait as long as it takes: a busy machine is no server that is away.
+/// The server's URL with a long timeout: on a busy machine a slow server is not unreachable.
 fn patient(url: &str) -> String {
     format!("{url}?connect-timeout=60s")
 }
@@ -106,7 +106,7 @@ async fn missing_replicas_are_named_as_the_reason() {
     .await;
 }
 
-/// Something that answers, and is no Redis: with these words, or with the end of the connection.
+/// A server that is not a Redis: it sends this answer, or closes the connection.
 fn stranger(answer: &'static str) -> std::net::SocketAddr {
     use std::io::{Read, Write};
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -1,4 +1,4 @@
-//! The command on five servers: what it took is gone from all of them when it has ended.
+//! The command on five servers: after its end none of them keeps any of its data.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{BOUND, LASTING, Place};
@@ -22,12 +22,12 @@ async fn claims(servers: &Independent, name: &str) -> Vec<i64> {
     counts
 }
 
-/// Their URL; no answer is late, however busy the machine is.
+/// Their URL with a long timeout: no response is late, however busy the machine is.
 fn patient(servers: &Independent) -> String {
     format!("{}?node-timeout=30s", servers.url())
 }
 
-/// Runs it to its end; its exit code.
+/// Runs it to its end; returns its exit code.
 async fn run(url: &str, arguments: &[&str]) -> i32 {
     let arguments: Vec<_> =
         ["run", "--engine", url, "--ttl", LASTING].iter().chain(arguments).map(ToString::to_string).collect();
@@ -40,7 +40,7 @@ async fn nothing_is_left_on_any_server_when_the_command_has_ended() {
     let url = patient(&servers);
     for round in 0..10 {
         assert_eq!(run(&url, &["job", "--", "true"]).await, 0);
-        // Not a moment later: whoever reads this may be the next one.
+        // Without any delay: the next run may start at once.
         assert_eq!(claims(&servers, "job").await, [0; 5], "round {round}");
         assert_eq!(run(&url, &["job", "--", "sh", "-c", "exit 7"]).await, 7);
         assert_eq!(claims(&servers, "job").await, [0; 5], "round {round}");
@@ -70,7 +70,7 @@ async fn one_who_did_not_get_it_leaves_nothing_and_takes_nothing_away() {
     assert_eq!(claims(&servers, "job").await, [0; 5]);
 }
 
-/// Servers that hang are waited for no longer than the lock itself.
+/// The timeout for the lock also limits the wait for hanging servers.
 #[tokio::test]
 async fn the_wait_bounds_the_connecting_too() {
     let mut servers = Independent::start(3).await.unwrap();
@@ -88,7 +88,8 @@ async fn the_wait_bounds_the_connecting_too() {
     assert!(said.contains("could not be reached within 1s"), "{said}");
 }
 
-/// Too few servers to survive a failure: it says so, and works. An even number must be asked for.
+/// With too few servers to survive a failure it prints a warning, and works. An even number needs
+/// an option.
 #[tokio::test]
 async fn few_servers_are_warned_of() {
     let servers = Independent::start(2).await.unwrap();

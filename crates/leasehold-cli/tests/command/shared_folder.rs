@@ -1,4 +1,5 @@
-//! A folder that several users share: what they can do together, and what one of them cannot do to another. Needs root, to be others.
+//! A folder that several users share: what they can do together, and what one of them cannot do to
+//! another. Needs root, to act as other users.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 use std::fs;
@@ -8,10 +9,10 @@ use std::process::{Command, Stdio};
 
 use crate::common::{LASTING, Ran, Running, copy_program, wait_for};
 
-/// The group that all users of the folder are in. Each has a primary group of its own besides.
+/// The group that all users of the folder are in. Each also has its own primary group.
 const COMMON: u32 = 4100;
 
-/// A place that every user can get to, with a copy of the program.
+/// A folder that every user can reach, with a copy of the program.
 struct Host {
     dir: tempfile::TempDir,
 }
@@ -37,14 +38,14 @@ impl Host {
         format!("file://{}?mode=0770{options}", self.folder().display())
     }
 
-    /// An administrator makes the folder for the common group.
+    /// An administrator creates the folder for the common group.
     fn make_folder(&self, mode: u32) {
         fs::create_dir(self.folder()).unwrap();
         chown(self.folder(), None, Some(COMMON)).unwrap();
         chmod(&self.folder(), mode);
     }
 
-    /// A program as user `uid`, who is in the common group; user 0 as it is.
+    /// A program run as user `uid` in the common group; for user 0 unchanged.
     fn as_user(&self, uid: u32, program: &str) -> Command {
         let mut command = match uid {
             0 => Command::new(program),
@@ -72,13 +73,13 @@ impl Host {
         Ran(self.leasehold(uid, url, args).output().unwrap())
     }
 
-    /// A member of the group does this in the folder.
+    /// Runs a script in the folder as a member of the group.
     fn shell(&self, uid: u32, script: &str) {
         let done = self.as_user(uid, "sh").args(["-ec", script]).current_dir(self.folder()).output().unwrap();
         assert!(done.status.success(), "{script}: {}", String::from_utf8_lossy(&done.stderr));
     }
 
-    /// A file of root's that is none of the group's business.
+    /// A file of root's that the group must not access.
     fn private_file(&self) -> PathBuf {
         let path = self.path("private-file");
         fs::write(&path, "private").unwrap();
@@ -95,7 +96,7 @@ fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// Two users exclude each other, see each other, and hand the lock on.
+/// Two users exclude each other, see each other, and hand off the lock.
 fn share(host: &Host, url: &str) {
     let mut holder = host.leasehold(4001, url, &["run", "--ttl", LASTING, "job", "--", "cat"]);
     let holder = Running(Some(holder.spawn().unwrap()));
@@ -118,7 +119,8 @@ fn two_users_with_primary_groups_of_their_own_share_a_folder_that_was_made_for_t
         host.make_folder(given);
         share(&host, &host.url(if given == 0o3777 { "&group=4100" } else { "" }));
         assert_eq!(mode(&host.folder()), given, "its mode is its maker's");
-        // After a reboot the other user is the first: in a sticky folder it cannot replace what belongs to the one.
+        // After a reboot the other user comes first: in a sticky folder it cannot replace the first
+        // user's file.
         fs::write(host.folder().join("clock"), "0 1\n").unwrap();
         host.run(4002, &host.url(""), &["run", "-n", "job", "--", "true"]).ok();
         assert!(fs::read_to_string(host.folder().join("clock")).unwrap().len() > 32);
@@ -144,14 +146,15 @@ fn a_folder_whose_group_is_not_shared_says_what_to_do() {
     for part in ["user 4002 in the groups 4002, 4100", "chgrp -R GROUP", "&group=GROUP"] {
         assert!(refused.err().contains(part), "{part}: {}", refused.err());
     }
-    // What it says helps.
+    // The printed remedy works.
     let folder = host.folder().display().to_string();
     let script = format!("chgrp -R {COMMON} {folder} && chmod -R g+rwX {folder}");
     assert!(Command::new("sh").args(["-ec", &script]).status().unwrap().success());
     host.run(4002, &url, &["run", "job", "--", "true"]).ok();
 }
 
-/// A link to another user's folder: what helps is named, and it is not a change to that folder by us.
+/// A link to another user's folder: the message names a remedy, and does not suggest changing that
+/// folder.
 #[test]
 fn a_link_to_another_users_folder_names_its_owner_and_what_to_do() {
     let host = Host::new();
@@ -172,7 +175,7 @@ fn a_link_to_another_users_folder_names_its_owner_and_what_to_do() {
             assert!(!said.contains("chmod") && !said.contains("chgrp"), "{said}");
         }
     }
-    // Where it leads to cannot be seen.
+    // The link's target is not visible.
     let inner = theirs.join("inner");
     fs::create_dir(&inner).unwrap();
     fs::remove_file(host.folder()).unwrap();
@@ -198,7 +201,7 @@ fn a_member_of_the_group_cannot_reach_roots_files_through_the_folder() {
     host.run(0, &url, &["run", "job", "--", "true"]).failed(69, "it is a link");
     assert!(host.run(0, &url, &["ls"]).failed(69, "it is a link").out().contains("job"), "others are still listed");
     for number in 0..300 {
-        // Enough that some are swept, which writes the floor.
+        // Enough locks that some are swept, which writes the floor.
         if fs::symlink_metadata(host.folder().join("floor")).is_ok() {
             break;
         }

@@ -1,13 +1,14 @@
-//! Signals to leasehold, and the end of leasehold itself.
+//! Signals to leasehold, and the death of leasehold itself.
 
 use crate::common::{Place, Running, is_alive, wait_for};
 use rustix::process::{Pid, Signal};
 
-/// A command with a child of its own in the same group, which both say who they are and write down the time, again and again.
+/// A command with a child in the same group; both record their process ids, and the time
+/// repeatedly.
 const BEATING: &str = "beat() { while :; do date +%s%N >> beats; done; }
     sh -c 'echo $$ > grandchild; exec sleep 1000' & beat & echo $$ > child; wait";
 
-/// The commands of both processes, once they run.
+/// The command lines of both processes, once they run.
 fn family(place: &Place) -> [String; 2] {
     place.wait_for_file("beats");
     [place.wait_for_file("child"), place.wait_for_file("grandchild")]
@@ -17,7 +18,7 @@ fn family(place: &Place) -> [String; 2] {
 fn signals_reach_the_whole_group() {
     let place = Place::new();
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129), (Signal::QUIT, 131)] {
-        // Both have a trap: the shell's runs when its child has ended.
+        // Both have a trap: the shell's runs after its child has ended.
         let child = "trap 'exit 9' TERM INT HUP QUIT
             sh -c 'trap \"echo got >> grand; exit\" TERM INT HUP QUIT; echo > ready; while :; do sleep 0.01; done'; exit 8";
         let running = place.start(["run", "a", "-c", child]);
@@ -110,7 +111,7 @@ fn what_was_ignored_at_the_start_stays_ignored() {
     let running = Running(Some(shell.spawn().unwrap()));
     place.wait_for_file("ready");
     running.signal(Signal::HUP);
-    // TERM would be next to arrive; so HUP has arrived by the time this is answered.
+    // TERM would arrive next, so HUP has arrived by the time of this answer.
     std::fs::write(place.path("stop"), "").unwrap();
     assert_eq!(running.end().code(), 6);
 }
@@ -125,7 +126,7 @@ fn a_killed_leasehold_takes_the_group_along_and_frees_the_lock() {
     place.wait_for_waiters("a", 1);
     running.signal(Signal::KILL);
     waiter.end().ok();
-    // When the waiter was let in, the group was gone: nothing was written after its start.
+    // When the waiter acquired the lock, the group was gone: nothing was written after its start.
     assert!(family.iter().all(|pid| !is_alive(pid)));
     let start: u128 = place.read("start").trim().parse().unwrap();
     let beats = place.read("beats");
@@ -148,7 +149,7 @@ fn a_killed_leasehold_takes_the_group_along_time_after_time() {
     }
 }
 
-/// The long run of this tells the order of each beat and signal.
+/// The long variant of this test covers the order of each beat and signal.
 #[test]
 fn a_stopped_leasehold_is_stood_in_for() {
     let place = Place::new();
@@ -182,7 +183,7 @@ fn a_stopped_leasehold_is_stood_in_for_before_the_lease_ends() {
     running.end().failed(75, "is lost");
 }
 
-/// The processes that `leasehold` has started, but for `command`: its warden.
+/// The children of `leasehold`, except `command`: its warden.
 fn wardens(running: &Running, command: &str) -> Vec<String> {
     let own = running.pid().as_raw_nonzero();
     let children = std::fs::read_to_string(format!("/proc/{own}/task/{own}/children")).unwrap_or_default();
@@ -210,11 +211,11 @@ fn the_lock_is_not_free_before_the_warden_has_done_its_work() {
     let mut running = place.start(["run", "--ttl", "1h", "a", "-c", BEATING]);
     let family = family(&place);
     let warden = wardens(&running, &family[0]).remove(0);
-    // As long as we have the other end of its pipe, the warden does not notice.
+    // While we hold the other end of its pipe, the warden does not notice.
     let pipe = std::fs::File::options().write(true).open(format!("/proc/{warden}/fd/0")).unwrap();
     running.signal(Signal::KILL);
     wait_for("the end of leasehold", || running.ended());
-    // It is gone, and the group is not: nobody else gets the lock.
+    // Leasehold is gone and the group is not: no other run acquires the lock.
     wait_for("the end of the command, by its parent-death signal", || (!is_alive(&family[0])).then_some(()));
     assert!(is_alive(&family[1]));
     assert_eq!(place.run(["run", "-n", "a", "--", "true"]).code(), 1);

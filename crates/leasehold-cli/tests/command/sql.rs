@@ -1,4 +1,5 @@
-//! The command on a database: MariaDB and PostgreSQL, each with the tables that it makes or that somebody made for it.
+//! The command on a database: MariaDB and PostgreSQL, each with tables that it creates, or that an
+//! administrator created.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use crate::common::{BOUND, Place, servers};
@@ -6,14 +7,14 @@ use leasehold_testbed::mariadb::{self, MariaDb};
 use leasehold_testbed::{eventually, postgres};
 use rustix::process::Signal;
 
-/// Runs it to its end: its exit code, and what it printed.
+/// Runs it to its end; returns its exit code and its output.
 async fn run(arguments: &[&str]) -> (i32, String) {
     let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
     let done = tokio::task::spawn_blocking(move || Place::new().run_in_time(arguments)).await.unwrap();
     (done.code(), format!("{}{}", done.out(), done.err()))
 }
 
-/// Waits until `show` says something.
+/// Waits until the output of `show` contains this.
 async fn shown(url: &str, says: &str) {
     eventually(BOUND, || async {
         let shown = run(&["show", "--engine", url, "job", "--json"]).await.1;
@@ -26,7 +27,7 @@ async fn it_waits_gives_up_shows_evicts_and_enters_again(url: &str) {
     let (code, said) = run(&["run", "--engine", url, "job", "--", "sh", "-c", "exit 7"]).await;
     assert_eq!(code, 7, "{said}");
     let place = Place::new();
-    // An evicted holder learns of it with its next renewal, after a third of the TTL.
+    // An evicted holder learns of it at its next renewal, after a third of the TTL.
     let held = place.start(["run", "--engine", url, "--ttl", "60s", "job", "--", "cat"]);
     shown(url, "\"token\"").await;
     for impatient in [&["-n"][..], &["-w", "2"]] {
@@ -107,7 +108,7 @@ async fn on_postgres() {
     .await;
 }
 
-/// What a command line comes to, with words that help and no password in them.
+/// The run fails with this code and a helpful message, without a password.
 async fn fails(url: &str, code: i32, says: &str) {
     let (ended, said) = run(&["run", "--engine", url, "--connect-timeout", "0", "job", "--", "true"]).await;
     assert!(ended == code && said.contains(says) && !said.contains("opensesame"), "{url}: {ended}: {said}");
@@ -127,7 +128,7 @@ async fn what_is_wrong_is_said_in_words_that_help() {
     fails("mysql://h/d", 64, "user:password@host").await;
 }
 
-/// The statements that `--ddl` prints, and the rights that stand there as comments, for `user`.
+/// The statements that `--ddl` prints, and those in its comments that grant privileges to `user`.
 fn statements(printed: &str, user: &str) -> Vec<String> {
     let plain: Vec<&str> = printed.lines().filter(|line| !line.starts_with("--")).collect();
     let made = plain.join("\n");
@@ -149,7 +150,7 @@ async fn whoever_may_not_make_the_table_is_told_how_it_is_made_on_mariadb() {
     mariadb::ask(&server, "GRANT SELECT ON test.shop TO poor@'%'").await.unwrap();
     let url = format!("{}?table=locks", server.url().replace("leasehold:", "poor:"));
     fails(&url, 69, "leasehold engines --ddl mysql --table locks").await;
-    // The same for one who may look, and not make.
+    // The same for a user who may read but not create.
     mariadb::ask(&server, "GRANT SELECT ON test.* TO poor@'%'").await.unwrap();
     fails(&url, 69, "leasehold engines --ddl mysql --table locks").await;
     mariadb::ask(&server, "REVOKE SELECT ON test.* FROM poor@'%'").await.unwrap();
@@ -172,7 +173,7 @@ async fn whoever_may_not_make_the_table_is_told_how_it_is_made_on_postgres() {
     fails(&url, 69, "leasehold engines --ddl postgres").await;
     let (code, printed) = run(&["engines", "--ddl", "postgres", "--table", "locks", "--schema", "ops"]).await;
     assert_eq!(code, 0);
-    // As psql would: comments and all.
+    // As psql would: including the comments.
     postgres::ask(&server, &printed).await.unwrap();
     for statement in statements(&printed, "poor") {
         postgres::ask(&server, &statement).await.unwrap();

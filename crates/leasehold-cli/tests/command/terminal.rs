@@ -1,11 +1,11 @@
-//! On a terminal: job control in a real shell, and what is shown while waiting.
+//! On a terminal: job control in a real shell, and the display while waiting.
 
 use std::process::Command;
 
 use crate::common::pty::Screen;
 use crate::common::{LASTING, LEASEHOLD, Place, wait_for};
 
-/// An interactive shell on a terminal of its own.
+/// An interactive shell on its own terminal.
 fn shell(place: &Place, program: &str) -> Screen {
     let mut command = Command::new(program);
     if program == "bash" {
@@ -22,7 +22,7 @@ fn wait_held(place: &Place, count: usize) {
     wait_for("a holder", || (place.holders("a") == count).then_some(()));
 }
 
-/// Stops, looks, resumes and ends `cat` under a lock.
+/// Stops, inspects, resumes and ends `cat` under a lock.
 fn stop_and_resume(program: &str) {
     let place = Place::new();
     let mut screen = shell(&place, program);
@@ -44,11 +44,11 @@ fn stop_and_resume(program: &str) {
     screen.press("\u{1a}");
     screen.expect("stopped; unless continued");
     screen.expect("ready> ");
-    // In the background it wants to read, and stops again, as any job.
+    // In the background it reads from the terminal, and stops again like any job.
     screen.press("bg\n");
     let mut asked = 0;
     wait_for("the stopped job", || {
-        // One question at a time: no answer is left for later.
+        // One command at a time, so that no output is left for later.
         if screen.seen().matches("answered").count() < asked {
             return None;
         }
@@ -95,7 +95,7 @@ fn control_c_ends_the_command_and_the_shell_has_its_terminal_back() {
     screen.expect("ready> ");
     screen.press("echo code=$?\n");
     screen.expect("code=130\r\n");
-    // Also after a command that could not be run, which had been given the terminal.
+    // Also after a command that could not be run, but had already been given the terminal.
     screen.press("\"$L\" run --ttl 1h a -- no-such-command; echo code=$?\n");
     screen.expect("code=127\r\n");
     screen.expect("ready> ");
@@ -187,7 +187,7 @@ fn a_stopped_job_is_ended_before_its_lease_is_over() {
     screen.expect("the lock is kept for ");
     screen.expect("the command is ended in ");
     screen.expect("ready> ");
-    // Another gets the lock, and by then the command is gone.
+    // Another run acquires the lock; by then the command is gone.
     place.run(["run", "a", "--", "true"]).ok();
     assert!(!crate::common::is_alive(&child));
     screen.press("fg; echo code=$?\n");
@@ -225,7 +225,7 @@ fn while_waiting_it_shows_who_holds_and_our_place() {
     first.end().ok();
     screen.expect("\r\u{1b}[2Kmy turn");
     assert_eq!(screen.end(), Some(0));
-    // Silent where nobody looks.
+    // Without a terminal it prints nothing.
     let holder = place.hold(&[], "a");
     assert_eq!(place.run_in_time(["run", "-q", "-w", "2", "a", "--", "true"]).err(), "");
     holder.finish().ok();

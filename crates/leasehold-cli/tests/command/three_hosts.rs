@@ -1,5 +1,5 @@
-//! Three hosts in one folder, whose clocks are minutes apart: each tick runs once. The fleets of eight hosts, which are killed and whose
-//! engines restart, take minutes.
+//! Three hosts in one folder, whose clocks differ by minutes: each tick runs once. The fleets of
+//! eight hosts, with kills and engine restarts, take minutes.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use crate::common::{LASTING, Place, Running, wait_for};
 use leasehold_testbed::WallClock;
 use rustix::process::Signal;
 
-/// How far the clocks are off, in seconds.
+/// The hosts' clock skews, in seconds.
 const SKEWS: [i64; 3] = [-300, 0, 300];
 
 fn host(place: &Place, skew: i64) -> (Running, WallClock) {
@@ -25,7 +25,7 @@ fn host(place: &Place, skew: i64) -> (Running, WallClock) {
     (host, clock)
 }
 
-/// What was run, from the jobs' own words: tick -> tokens.
+/// The runs, as the jobs recorded them: tick -> tokens.
 fn ran(place: &Place) -> BTreeMap<String, Vec<u64>> {
     let mut ran: BTreeMap<String, Vec<u64>> = BTreeMap::new();
     for line in place.read("log").lines() {

@@ -1,4 +1,4 @@
-//! `leasehold verify` starts the program `leasehold-verify`, which is installed on its own.
+//! `leasehold verify` starts the program `leasehold-verify`, which is installed separately.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::os::unix::fs::PermissionsExt;
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use crate::common::{LEASEHOLD, Place, Ran};
 
-/// Says how it was called, an argument to a line, and ends with a code of its own.
+/// Prints its path and its arguments, one per line, and exits with its own code.
 const SCRIPT: &str = "#!/bin/sh\necho \"$0\"\nprintf '<%s>\\n' \"$@\"\nexit 23\n";
 
-/// Where a test puts its programs.
+/// The folders for a test's programs.
 struct Folders {
     place: Place,
 }
@@ -21,7 +21,8 @@ impl Folders {
         for name in ["here", "path", "empty"] {
             std::fs::create_dir(place.path(name)).unwrap();
         }
-        // By another process: a file that this one has open for writing cannot be started.
+        // Copied by another process: a file that this process has open for writing cannot be
+        // executed.
         let copied = Command::new("cp").arg(LEASEHOLD).arg(place.path("here/leasehold")).status().unwrap();
         assert!(copied.success());
         Self { place }
@@ -44,7 +45,7 @@ impl Folders {
     }
 }
 
-/// What the script says when it is called so.
+/// The output of the script with these arguments.
 fn said(program: &Path, args: &[&str]) -> String {
     let lines = args.iter().map(|arg| format!("<{arg}>\n"));
     std::iter::once(format!("{}\n", program.display())).chain(lines).collect()
@@ -54,7 +55,7 @@ fn said(program: &Path, args: &[&str]) -> String {
 fn verify_hands_over_to_the_program_beside_it() {
     let folders = Folders::new();
     let program = folders.install("here");
-    // Another one in PATH is not asked.
+    // Another copy in PATH is not used.
     folders.install("path");
     for args in [
         &["--help"][..],

@@ -1,4 +1,4 @@
-//! The command on a ZooKeeper server: what it took, and its sessions, are gone when it has ended.
+//! The command on a ZooKeeper server: after its end its claims and its sessions are gone.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::time::Duration;
@@ -7,12 +7,12 @@ use crate::common::{BOUND, Place, servers};
 use leasehold_testbed::{Server, eventually, zookeeper};
 use rustix::process::Signal;
 
-/// A figure of the server's.
+/// One of the server's metrics.
 async fn figure(server: &Server, key: &str) -> u64 {
     zookeeper::facts(server.addr()).await.unwrap()[key].parse().unwrap()
 }
 
-/// Runs it to its end: its exit code, and what it printed.
+/// Runs it to its end; returns its exit code and its output.
 async fn run(arguments: &[&str]) -> (i32, String) {
     let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
     let done = tokio::task::spawn_blocking(move || Place::new().run_in_time(arguments)).await.unwrap();
@@ -25,7 +25,8 @@ fn url(server: &Server) -> String {
 
 #[tokio::test]
 async fn nothing_is_left_when_the_command_has_ended() {
-    // Its own: it counts sessions, and those of killed processes last until their timeout.
+    // Its own server: the test counts sessions, and those of killed processes last until their
+    // timeout.
     let server = zookeeper::start().await.unwrap();
     let url = url(&server);
     for _ in 0..5 {
@@ -35,7 +36,7 @@ async fn nothing_is_left_when_the_command_has_ended() {
         assert_eq!(figure(&server, "zk_ephemerals_count").await, 0);
         assert_eq!(run(&["ls", "--engine", &url]).await.0, 0);
     }
-    // The sessions, too: they are not left to their timeout.
+    // The sessions are closed, too, and do not wait for their timeout.
     eventually(BOUND, || async {
         let sessions = figure(&server, "zk_global_sessions").await;
         if sessions == 0 { Ok(()) } else { Err(format!("{sessions} sessions are left")) }
@@ -94,7 +95,7 @@ async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
     let sessions = (Duration::from_secs(2), Duration::from_secs(30));
     let server = zookeeper::ZooKeeper::new().sessions(sessions.0, sessions.1).start().await.unwrap();
     let url = url(&server);
-    // Its grace alone would be longer than a lease.
+    // The grace alone would be longer than a lease.
     let one = ["run", "--engine", &url, "--ttl", "300s", "--grace", "140s", "job", "--", "sleep", "12"];
     let two = ["run", "--engine", &url, "--ttl", "60s", "--grace", "29s", "other", "--", "sleep", "12"];
     for (code, said) in <[_; 2]>::from(tokio::join!(run(&one), run(&two))) {
@@ -102,7 +103,7 @@ async fn a_session_far_shorter_than_the_ttl_ends_no_command() {
     }
 }
 
-/// Waits until so many claims are there.
+/// Waits until there are `count` claims.
 async fn claims(server: &Server, count: u64) {
     eventually(BOUND, || async {
         let there = figure(server, "zk_ephemerals_count").await;
@@ -129,7 +130,7 @@ async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_t
     let killed = place.start(["run", "--engine", &url, "--ttl", "2s", "job", "-c", "echo > begun; exec sleep 600"]);
     place.wait_for_file("begun");
     killed.signal(Signal::KILL);
-    // Nobody gives it back: it is free when the session ends.
+    // No process releases it: it is free when the session ends.
     let (code, said) = run(&["run", "--engine", &url, "job", "--", "true"]).await;
     assert_eq!((code, said.as_str()), (0, ""));
     tokio::task::spawn_blocking(move || killed.finish()).await.unwrap();

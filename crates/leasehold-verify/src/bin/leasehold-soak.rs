@@ -1,6 +1,7 @@
-//! Every engine under every fault, for as long as one likes: `cargo xtask soak`.
+//! Every engine under every fault, for any number of histories: `cargo xtask soak`.
 //!
-//! Prints a line for each, and writes what it found, and the table of promises, to files. It is its own worker.
+//! Prints a line per cell, and writes the results and the table of guarantees to files. It is its
+//! own worker program.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "this is a command")]
 
 use std::path::PathBuf;
@@ -28,13 +29,14 @@ files; if it is ended, the same command goes on where the last whole round ended
   --out DIR       where soak.json, promises.md and broken histories go (target/soak)
   --tables FILE   puts the tables between its marks `<!-- promises -->` and `<!-- /promises -->`";
 
-/// Histories of a cell in one round; in each round there is one of a scheduled job, too.
+/// Histories of a cell in one round; each round also has one of a scheduled job.
 const ROUND: u64 = 10;
 
-/// What was found so far, of what.
+/// The results so far, and the run that they belong to.
 #[derive(Serialize, Deserialize)]
 struct Found {
-    /// What makes a run another one: calls and faults in a history, the first seed, which cells, and the program itself, by its time of making.
+    /// Identifies the run: calls and faults per history, the first seed, the selected cells, and
+    /// the program itself, by its build time.
     of: (u64, usize, u64, Option<String>, u64),
     /// Histories of each cell.
     histories: u64,
@@ -155,7 +157,7 @@ fn soak(options: Options) -> Result<(), String> {
     if problems.is_empty() { Ok(()) } else { Err(problems.join("\n")) }
 }
 
-/// What an earlier run of the same found.
+/// The results of an earlier, identical run.
 fn so_far(options: &Options) -> Found {
     let extent = &options.extent;
     let made = std::fs::metadata(&extent.worker).and_then(|program| program.modified()).ok();
@@ -166,7 +168,7 @@ fn so_far(options: &Options) -> Found {
     earlier.unwrap_or_else(|| Found { of, histories: 0, date: String::new(), outcomes: Vec::new() })
 }
 
-/// Some histories of every cell; all or nothing.
+/// Runs some histories of every cell; keeps all of their results or none.
 async fn one_round(cells: &[Cell], extent: &Extent, found: &mut Found) -> Result<(), String> {
     let total = cells.len();
     let mut number = 0;
@@ -176,7 +178,7 @@ async fn one_round(cells: &[Cell], extent: &Extent, found: &mut Found) -> Result
     });
     let outcomes = tokio::select! {
         outcomes = running => outcomes,
-        // With the runtime all servers end, and small disks are unmounted.
+        // Dropping the runtime stops all servers and unmounts small disks.
         _ = tokio::signal::ctrl_c() => return Err("interrupted: the same command goes on with this round".to_owned()),
     };
     if outcomes.len() < total {
@@ -204,7 +206,7 @@ fn write(options: &Options, found: &Found) -> Result<(), String> {
     options.tables.as_ref().map_or(Ok(()), |file| put_into(file, &table))
 }
 
-/// Runs the controls, all at a time; what was not found out is a problem.
+/// Runs all controls concurrently; a control that the checker does not detect is a problem.
 async fn controls(extent: &Extent) -> Vec<String> {
     let extent = Extent { histories: 5, ..extent.clone() };
     let all = Control::ALL.map(|control| {
@@ -227,7 +229,7 @@ async fn controls(extent: &Extent) -> Vec<String> {
     problems
 }
 
-/// Puts the table into a document, between its marks.
+/// Writes the table into a document, between its marks.
 fn put_into(file: &std::path::Path, table: &str) -> Result<(), String> {
     const MARKS: [&str; 2] = ["<!-- promises -->\n", "<!-- /promises -->"];
     let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;

@@ -1,4 +1,4 @@
-//! No increment is lost.
+//! Checks that no increment is lost.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,17 +9,17 @@ use super::{Bench, Judged};
 use crate::history::{Call, Nanos, OpId, Outcome, Workload};
 use crate::verdict::Promise;
 
-/// What is known of one counter.
+/// The state of one counter.
 #[derive(Default)]
 struct Counter<'a> {
     /// The accepted writes, by value.
     wrote: HashMap<u64, &'a Made<'a>>,
     accepted: u64,
-    /// Whether there are writes of which nobody knows.
+    /// Whether there are writes with an unknown outcome.
     unsure: bool,
     highest: u64,
     last: Nanos,
-    /// What each hold read last: when that ended, and what.
+    /// The last value that each hold read.
     read: HashMap<OpId, u64>,
     twice: bool,
 }
@@ -47,8 +47,8 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     bench.judged(figure)
 }
 
-/// Reads by their end, writes by their beginning: what a hold had read when it wrote comes before it. At one moment a worker's calls are in the order of
-/// their numbers.
+/// Orders reads by their end and writes by their beginning: the value that a hold read comes before
+/// its write. Simultaneous calls of a worker are in the order of their numbers.
 fn in_order<'a>(story: &'a Story<'a>) -> Vec<&'a Made<'a>> {
     let key = |made: &&Made<'_>| match (made.call, made.end) {
         (Call::Read { .. }, Some((end, _))) => (end, made.op),
@@ -111,7 +111,7 @@ fn twice(story: &Story<'_>, name: &str, first: &Made<'_>, second: &Made<'_>, val
 }
 
 fn total(story: &Story<'_>, name: &str, counter: &Counter<'_>, bench: &mut Bench) {
-    // A value that was written twice says it already.
+    // A value that was written twice is a violation already.
     let short = counter.highest < counter.accepted && !counter.twice;
     let long = counter.highest > counter.accepted && !counter.unsure;
     if !short && !long {

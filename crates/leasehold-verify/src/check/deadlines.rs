@@ -1,4 +1,4 @@
-//! Every call ends by its deadline and a second.
+//! Checks that every call ends within a second of its deadline.
 
 use super::exclusion::capital;
 use super::story::{Made, Story};
@@ -7,7 +7,7 @@ use super::{Bench, Judged};
 use crate::history::{Call, Nanos};
 use crate::verdict::Promise;
 
-/// What a call may take longer than it was told.
+/// How much later than its deadline a call may end.
 const GRACE: Nanos = 1_000_000_000;
 
 pub(crate) fn check(story: &Story<'_>) -> Judged {
@@ -16,7 +16,7 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     for made in &story.calls {
         let life = story.life(made.worker);
         let end = made.end.map(|(end, _)| end);
-        // Who was killed ends nothing any more; what was overdue then is late all the same.
+        // A killed worker ends no more calls; a call that was overdue by then is late all the same.
         let last = life.killed.map_or(story.last, |killed| killed.min(story.last));
         let until = end.unwrap_or(last).max(made.begin);
         let slept = life.slept(made.begin, until);
@@ -32,9 +32,9 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
                 }
             }
             (Some(_), None) => {}
-            // The work of a tick is dropped with its lock.
+            // The work of a tick is dropped when its lock is lost.
             (None, _) if matches!(made.call, Call::Tick { .. }) => {}
-            // A worker that sleeps to the end of the history cannot end anything.
+            // A worker that is stopped to the end of the history cannot end a call.
             (None, _) if life.asleep.last().is_some_and(|&(_, to)| to == Nanos::MAX) => {}
             (None, due) => {
                 let overdue = due.is_some_and(|due| last > due.saturating_add(GRACE));
@@ -75,7 +75,8 @@ fn report(story: &Story<'_>, made: &Made<'_>, ended: Option<(Nanos, Nanos)>, ben
         ),
     };
     let words = format!("{who} called {name} at {}{due}. {what} {}", at(made.begin), fault_at(story, made.begin));
-    // One that was to end, and had not when the history did, hangs: that is no matter of time.
+    // A call that should have ended and had not when the history did hangs: that is not a matter of
+    // time.
     let hangs = ended.is_none() && story.complete && story.life(made.worker).killed.is_none();
     let (span, workers, ops) = ((made.begin, to), [made.worker], [made.op]);
     match hangs {

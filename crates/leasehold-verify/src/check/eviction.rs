@@ -1,7 +1,10 @@
-//! An evicted holder is told soon, its token is fenced off, and no other holder's is.
+//! Checks that an evicted holder is notified soon, that its token is fenced off, and that no other
+//! holder's is.
 //!
-//! That others come in from when the eviction began is no violation of exclusion: it is the stated exception. A graceful eviction has none: the next grant
-//! must not come before the holder released or its deadline passed, which exclusion judges as ever. Here is judged that its holder learns of it as soon.
+//! Other holders may acquire the lock once the eviction has begun. That is no violation of
+//! exclusion, but its stated exception. A graceful eviction has no such exception: the next grant
+//! must not come before the holder released or its deadline passed, which the exclusion check
+//! covers. This check requires that its holder learns of the request as soon.
 
 use super::exclusion::capital;
 use super::story::{Hold, Made, Story};
@@ -10,12 +13,12 @@ use super::{Bench, Judged};
 use crate::history::{Call, Nanos, OpId, Outcome};
 use crate::verdict::Promise;
 
-/// By when a holder is told, also where the engine polls.
+/// The time limit for notifying a holder, also where the engine polls.
 const TOLD: Nanos = 500_000_000;
-/// What a worker that runs may need to wake up.
+/// How long a running worker may take to wake up.
 const WAKING: Nanos = 100_000_000;
 
-/// An eviction that was answered.
+/// An eviction that the engine answered.
 struct Eviction<'a> {
     made: &'a Made<'a>,
     lock: &'a str,
@@ -23,7 +26,7 @@ struct Eviction<'a> {
     /// The evicted holder's token.
     token: u64,
     graceful: bool,
-    /// What the resource is to be told.
+    /// The fence token for the resource.
     fence: Option<u64>,
     gone: bool,
     end: Nanos,
@@ -60,7 +63,7 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     bench.judged(figure)
 }
 
-/// The token that is to be written to the resource: above the evicted holder's, and below every other's.
+/// Checks the fence token: above the evicted holder's token, and below every other's.
 fn fences(story: &Story<'_>, one: &Eviction<'_>, holds: &[&Hold<'_>], bench: &mut Bench) {
     let Some(fence) = one.fence else { return };
     if !one.gone && fence <= one.token {
@@ -86,7 +89,7 @@ fn fences(story: &Story<'_>, one: &Eviction<'_>, holds: &[&Hold<'_>], bench: &mu
     }
 }
 
-/// The evicted holder is told of it, if it runs and can be reached.
+/// Checks that the evicted holder is notified, if it runs and is reachable.
 fn told(story: &Story<'_>, one: &Eviction<'_>, hold: &Hold<'_>, bench: &mut Bench) {
     let from = one.end.max(hold.granted);
     let by = from.saturating_add(TOLD).saturating_add(WAKING);

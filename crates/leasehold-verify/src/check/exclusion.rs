@@ -1,4 +1,4 @@
-//! No two hold a lock at once whose modes forbid it.
+//! Checks that no two claims whose modes conflict hold a lock at once.
 
 use super::story::{Hold, Story};
 use super::words::{at, count, counted, fault_at, long, who};
@@ -23,7 +23,8 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
 }
 
 fn sweep(story: &Story<'_>, holds: &[&Hold<'_>], bench: &mut Bench) {
-    // Those that still go on; readers apart from writers, so that a crowd of readers is not gone through for each of them.
+    // The holds that are still active. Readers are kept apart from writers, so that many readers
+    // are not compared with each other.
     let mut alone: Vec<&Hold<'_>> = Vec::new();
     let mut shared: Vec<&Hold<'_>> = Vec::new();
     for &hold in holds {
@@ -69,7 +70,7 @@ fn report(story: &Story<'_>, first: &Hold<'_>, second: &Hold<'_>, bench: &mut Be
     bench.broken((from, to), &[first.worker, second.worker], &[first.op, second.op], title, words);
 }
 
-/// As a sentence begins.
+/// Capitalizes the first letter.
 pub(crate) fn capital(words: &str) -> String {
     let mut letters = words.chars();
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())

@@ -1,4 +1,4 @@
-//! Nothing is left behind.
+//! Checks that nothing is left behind.
 
 use super::story::Story;
 use super::words::{at, count, counted, fault_at};

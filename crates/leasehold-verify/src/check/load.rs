@@ -1,4 +1,4 @@
-//! Clients of a server that refuses writes do not reconnect again and again.
+//! Checks that clients of a server that refuses writes do not reconnect in a tight loop.
 
 use super::story::{Fault, Story};
 use super::words::{at, count, counted, long};
@@ -6,8 +6,8 @@ use super::{Bench, Judged, SECOND};
 use crate::history::{FaultKind, Nanos};
 use crate::verdict::Promise;
 
-/// How often a client may connect in all, and how often more for each second that the fault goes on. A client whose pause does not grow connects
-/// some hundred times a second.
+/// How often a client may connect at first, and in addition for each second of the fault. A client
+/// whose backoff does not grow connects some hundred times a second.
 const AT_FIRST: u64 = 10;
 const PER_SECOND: u64 = 10;
 
@@ -15,7 +15,7 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     let mut bench = Bench::new(Promise::Load);
     let mut most = 0;
     for fault in &story.faults {
-        // With the others we cut connections ourselves.
+        // During the other faults the test itself cuts connections.
         let (Some(connections), Some(to), FaultKind::ReadOnly) = (fault.connections, fault.to, fault.kind) else {
             continue;
         };

@@ -1,4 +1,5 @@
-//! A guard is never held after its deadline, and its holder is told of the loss, then and before anybody else holds the lock.
+//! Checks that no guard reports a lock as held after its deadline, and that its holder is notified
+//! of the loss by then, and before anyone else holds the lock.
 
 use super::exclusion::capital;
 use super::story::{Fault, Hold, Story};
@@ -7,10 +8,11 @@ use super::{Bench, Judged};
 use crate::history::{Mode, Nanos};
 use crate::verdict::Promise;
 
-/// What a worker that runs may need to wake up.
+/// How long a running worker may take to wake up.
 const WAKING: Nanos = 100_000_000;
 
-/// Who has not been told after this long is never told: workers wait for twice as long before they give back what they do not hold.
+/// A loss that is not reported within this time is never reported: workers wait twice as long
+/// before they release a hold that they lost.
 const NEVER: Nanos = 500_000_000;
 
 pub(crate) fn check(story: &Story<'_>) -> Judged {
@@ -26,16 +28,16 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
                 never(story, hold, &mut bench);
                 continue;
             };
-            // A holder that was asked for a release, and did not release, loses it at its deadline.
+            // A holder that does not follow a release request loses the lock at its deadline.
             if hold.evicted.is_none() && hold.requested.is_none() {
                 needless(story, hold, lost, &mut bench);
             }
             if ran(story, hold, lost, deadline) {
                 notices.push(i128::from(lost) - i128::from(deadline));
             }
-            // Readers only mind those who are alone.
+            // A reader conflicts only with exclusive holders.
             let others = if hold.mode == Mode::Exclusive { holds } else { &alone };
-            // When an evicted holder is told is judged by itself.
+            // The eviction check covers the notification of evicted holders.
             let alone = story.header.exclusion && hold.evicted.is_none();
             let overtaken = alone && too_late(story, hold, lost, deadline, others, &mut bench);
             if !overtaken {
@@ -48,7 +50,8 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     bench.judged(figure)
 }
 
-/// How many losses were of holders that ran all the time: of the others nobody can say that they were told late.
+/// How many losses hit holders that ran all the time. For any other holder, a late notification
+/// proves nothing.
 pub(super) fn told(story: &Story<'_>) -> u64 {
     let told = |hold: &&Hold<'_>| hold.lost.is_some_and(|(lost, deadline)| ran(story, hold, lost, deadline));
     story.holds.iter().filter(told).count() as u64
@@ -58,7 +61,8 @@ fn ran(story: &Story<'_>, hold: &Hold<'_>, lost: Nanos, deadline: Nanos) -> bool
     story.life(hold.worker).awake(deadline.min(lost), lost)
 }
 
-/// How many looked, how many lost it, and how many of these ran, so that it counts when they learned of it.
+/// How many checks there were, how many losses, and how many of these hit running holders, so that
+/// the time of the notification counts.
 fn figure(story: &Story<'_>, notices: &[i128]) -> String {
     let losses = story.holds.iter().filter(|hold| hold.lost.is_some()).count() as u64;
     let looks: u64 = story.holds.iter().map(|hold| hold.held.len() as u64).sum();
@@ -78,13 +82,13 @@ fn figure(story: &Story<'_>, notices: &[i128]) -> String {
     }
 }
 
-/// Before or after the deadline.
+/// The distance to the deadline, before or after.
 fn side(by: i128) -> String {
     let far = long(u64::try_from(by.unsigned_abs()).unwrap_or(u64::MAX));
     if by > 0 { format!("{far} after the deadline") } else { format!("{far} before the deadline") }
 }
 
-/// Its own lines: never held after the deadline, nor after the loss.
+/// Checks the hold's own lines: never held after the deadline, nor after the loss.
 fn held(story: &Story<'_>, hold: &Hold<'_>, bench: &mut Bench) {
     let who = capital(&who(story, hold.worker));
     let ttl = story.header.ttl;
@@ -119,7 +123,8 @@ fn held(story: &Story<'_>, hold: &Hold<'_>, bench: &mut Bench) {
     }
 }
 
-/// Lost while all that went wrong happened to servers that do not keep it, though its holder ran. On a machine that is busy a renewal may be late.
+/// Reports a loss while all faults hit servers that do not keep the lock, although its holder ran.
+/// On a busy machine a renewal may be late.
 fn needless(story: &Story<'_>, hold: &Hold<'_>, lost: Nanos, bench: &mut Bench) {
     let since = lost.saturating_sub(story.header.ttl.saturating_mul(2));
     let near = |fault: &&Fault<'_>| {
@@ -154,7 +159,7 @@ fn needless(story: &Story<'_>, hold: &Hold<'_>, lost: Nanos, bench: &mut Bench) 
     bench.late((fault.from, lost), &[hold.worker], &[hold.op], title, words);
 }
 
-/// Not told at all: whoever does not look relies on that.
+/// Reports a loss without any notification: a holder that makes no checks of its own relies on it.
 fn never(story: &Story<'_>, hold: &Hold<'_>, bench: &mut Bench) {
     let Some(unheld) = hold.unheld else { return };
     let by = unheld.saturating_add(NEVER);
@@ -165,7 +170,7 @@ fn never(story: &Story<'_>, hold: &Hold<'_>, bench: &mut Bench) {
     }
 }
 
-/// Told, but some time after it could not be relied on any more.
+/// Reports a notification that came later than the end of the hold.
 fn late(story: &Story<'_>, hold: &Hold<'_>, lost: Nanos, deadline: Nanos, bench: &mut Bench) {
     let since = hold.unheld.map_or(deadline, |unheld| unheld.min(deadline));
     if lost > since.saturating_add(WAKING) && story.life(hold.worker).awake(since, lost) {
@@ -187,7 +192,8 @@ fn told_wrong(story: &Story<'_>, hold: &Hold<'_>, span: (Nanos, Nanos), how: &st
     bench.late(span, &[hold.worker], &[hold.op], format!("the loss of {:?} {title}", hold.lock), words);
 }
 
-/// Learned of the loss only after another was granted the lock, though it ran all the time.
+/// Reports a notification that came only after another holder's grant, although the holder ran all
+/// the time.
 fn too_late(
     story: &Story<'_>,
     hold: &Hold<'_>,
@@ -198,7 +204,7 @@ fn too_late(
 ) -> bool {
     let from = others.partition_point(|other| other.granted <= hold.granted);
     let after = others.iter().skip(from).take_while(|other| other.granted.saturating_add(WAKING) < lost);
-    // One whose grant's end was only written down late may have been before.
+    // A grant whose end was recorded late may have come before.
     let later = |other: &Hold<'_>| {
         let by_token = story.header.fencing && other.token > hold.token;
         by_token || other.asked >= hold.granted || other.until > other.granted

@@ -1,26 +1,30 @@
 //! The checker: a history in, a verdict out. Pure: it reads no clock and no file.
 //!
-//! Everything rests on three kinds of certainty. A hold may be *relied on* from its grant until the last deadline that its holder knew of. It is *surely held*
-//! from its grant until its last `Held` line, or until its giving back began if that answered that it was held to the end. And what ended before another thing began came before
-//! it; nothing else says an order. A call without an end, or whose outcome nobody knows, may have been done at any time from its beginning
-//! on, or never.
+//! All checks build on three certainties:
+//! - A holder may *rely on* a hold from its grant until the last deadline that the holder knew of.
+//! - A lock is *certainly held* from its grant until its last `Held` line, or until the beginning
+//!   of a release which answered that the lock was held until then.
+//! - What ended before something else began came before it. No other order is certain.
 //!
-//! | promise | what is checked | why it gives no false alarm |
+//! A call without an end, or with an unknown outcome, may have had its effect at any time from its
+//! beginning on, or never.
+//!
+//! | guarantee | what is checked | why it gives no false alarm |
 //! |---|---|---|
-//! | exclusion | per lock, no two stretches in which the holders of conflicting holds could rely on them overlap: from the grant to the last deadline that the holder knew of, or until it began to give it back, knew of the loss, was killed, or somebody began to evict it | that is what a deadline promises, whatever goes wrong; stretches that touch do not overlap, a re-entry is no conflict |
-//! | tokens | per lock, no token twice but for re-entries; a grant that ended before another was asked for has the lower token | grants at the same time may have either order |
-//! | re-entry | who asks again while it surely holds, and surely still holds after the grant, keeps its token | a hold that may have been lost in between is left out |
-//! | permits | the sum of the permits that can be relied on never exceeds the limit | the same stretches |
-//! | fencing | each fenced register is linearizable: its operations have an order that fits their times and its rule | the search is exact; unknown writes may be put anywhere or left out; what takes too long to decide is not called wrong |
-//! | fencing, unfenced registers | no write is accepted after one of a later holder of the same lock | only writes that surely came after it count |
-//! | counter | no two accepted writes of one value, each one more than what its hold had read, and as high as there were increments | refused and failed writes do not count, unknown ones only upwards |
-//! | order | who was seen in line before another asked is served before it | only judged where no fault was near and the worker ran |
-//! | ticks | a tick runs again only when its run was lost, and two runs of a job are not at once | a run counts up to where its worker was stopped |
-//! | loss | no `Held` after its deadline or after the loss; a worker that ran was told of the loss unasked (a look does not count), by the deadline, and before another held the lock | a worker that did not run cannot be told, and 100 ms are allowed to wake up |
-//! | recovery | the lock is granted again within a bound after each fault | only where somebody waited in time and no other fault was near |
-//! | leaks | nothing is left at the end | it was looked for after all had ended |
-//! | deadlines | every call ends by its deadline and a second | the time in which its worker did not run is added |
-//! | eviction | an evicted holder is told within half a second; the token that the eviction answers is above its own, and below that of every holder that stays, and of the next | who did not run, or whose engine was disturbed, cannot be told |
+//! | exclusion | per lock, no two spans in which the holders of conflicting holds could rely on them overlap: from the grant to the last deadline that the holder knew of, or until it began to release, knew of the loss, was killed, or an eviction of it began | a deadline guarantees exactly that under any fault; spans that touch do not overlap, a re-entry is no conflict |
+//! | tokens | per lock, no token twice except for re-entries; a grant that ended before another was requested has the lower token | concurrent grants may have either order |
+//! | re-entry | an owner that requests the lock again while it certainly holds it, and certainly still holds it after the grant, keeps its token | a hold that may have been lost in between is left out |
+//! | permits | the sum of the permits that can be relied on never exceeds the limit | the same spans |
+//! | fencing | each fenced register is linearizable: its operations have an order that fits their times and its rule | exact search; unknown writes may be placed anywhere or left out; an undecided search is no violation |
+//! | fencing, unfenced registers | no write is accepted after one of a later holder of the same lock | only writes that certainly came after it count |
+//! | counter | no two accepted writes of one value, each one more than its hold had read, and as high as the number of increments | refused and failed writes do not count, unknown ones only upwards |
+//! | order | a waiter that was seen in the queue before another request is served before it | checked only where no fault was near and the worker ran |
+//! | ticks | a tick runs again only if its run was lost, and no two runs of a job overlap | a run counts until its worker was stopped |
+//! | loss | no `Held` after its deadline or after the loss; a running worker gets a notification of the loss (a check of its own does not count), by the deadline, and before another holder has the lock | a stopped worker cannot be notified; 100 ms are allowed to wake up |
+//! | recovery | the lock is granted again within a bound after each fault | only where a worker waited in time and no other fault was near |
+//! | leaks | nothing is left at the end | checked after all workers had ended |
+//! | deadlines | every call ends within a second of its deadline | the time in which its worker did not run is added |
+//! | eviction | an evicted holder is notified within half a second; the token that the eviction returns is above its own, and below that of every holder that stays, and of the next | a stopped worker, or one whose engine was disturbed, cannot be notified |
 //! | load | while a server refuses writes, each client connects a few times at first and ten times a second at most | the servers count the connections themselves |
 
 mod counter;
@@ -49,32 +53,33 @@ use story::Story;
 
 pub(crate) const SECOND: Nanos = 1_000_000_000;
 
-/// The most violations that are kept in words; all are counted.
+/// How many violations are described in words; all are counted.
 const KEPT: usize = 100;
 
-/// What becomes of judgements about time: recovery, a call's deadline and a second, how soon a loss was told, whether ticks go on.
+/// How exceeded time bounds are treated: recovery, a call's deadline plus one second, the
+/// notification of a loss, the progress of ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Time {
-    /// They count as all others do.
+    /// They count like all other violations.
     #[default]
     Fail,
-    /// They are told, and do not count: a machine that is busy with something else is slow.
+    /// They are reported, but do not count: a busy machine is slow.
     Report,
 }
 
-/// How a history is judged.
+/// The options of a check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Judge {
-    /// What becomes of judgements about time.
+    /// How exceeded time bounds are treated.
     pub time: Time,
 }
 
-/// Judges a history, also about time.
+/// Checks a history; exceeded time bounds count.
 pub fn check(events: &[Event]) -> Verdict {
     check_as(events, Judge::default())
 }
 
-/// Judges a history.
+/// Checks a history with these options.
 pub fn check_as(events: &[Event], judge: Judge) -> Verdict {
     let mut story = Story::read(events);
     story.header.exclusion = guarantees::of_history(&story.header, Promise::Exclusion).claim == Claim::Guaranteed;
@@ -126,14 +131,14 @@ pub fn check_as(events: &[Event], judge: Judge) -> Verdict {
     }
 }
 
-/// What one promise's check says.
+/// The result of one guarantee's check.
 pub(crate) struct Judged {
     finding: Finding,
     violations: Vec<Violation>,
 }
 
 impl Judged {
-    /// The engine promises nothing of it under the faults of this run: what was seen is only counted.
+    /// The engine does not guarantee it under this run's faults: violations are only counted.
     fn is_only_counted(&mut self) {
         if self.finding.checked > 0 {
             self.finding.state = State::Unpromised;
@@ -142,7 +147,7 @@ impl Judged {
         }
     }
 
-    /// What is about time is told, and does not count.
+    /// Exceeded time bounds are reported, but do not count.
     fn is_not_about_time(&mut self) -> Vec<Violation> {
         let late: Vec<Violation> = self.violations.extract_if(.., |one| one.about_time).collect();
         if !late.is_empty() {
@@ -156,7 +161,7 @@ impl Judged {
     }
 }
 
-/// What a check found, as it goes on.
+/// Collects the results of a check.
 pub(crate) struct Bench {
     promise: Promise,
     checked: u64,
@@ -169,12 +174,12 @@ impl Bench {
         Self { promise, checked: 0, undecided: false, violations: Vec::new() }
     }
 
-    /// Something that must not have happened.
+    /// Records a violation.
     fn broken(&mut self, span: (Nanos, Nanos), workers: &[Worker], ops: &[OpId], title: String, words: String) {
         self.say(span, workers, ops, title, words, false);
     }
 
-    /// Something that took too long.
+    /// Records an exceeded time bound.
     fn late(&mut self, span: (Nanos, Nanos), workers: &[Worker], ops: &[OpId], title: String, words: String) {
         self.say(span, workers, ops, title, words, true);
     }
@@ -196,12 +201,12 @@ impl Bench {
         self.violations.push(Violation { promise, from, to, workers, ops, title, words, about_time });
     }
 
-    /// How many were wrong.
+    /// The number of violations.
     fn wrong(&self) -> u64 {
         self.violations.len() as u64
     }
 
-    /// Done: kept if anything was checked and nothing is wrong.
+    /// The result: kept if anything was checked and there is no violation.
     fn judged(self, figure: String) -> Judged {
         let state = match (self.violations.is_empty(), self.checked) {
             (false, _) => State::Broken,

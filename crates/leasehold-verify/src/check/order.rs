@@ -1,4 +1,4 @@
-//! Who was in line first is served first.
+//! Checks that the engine grants a lock to waiters in the order of their queue.
 
 use super::exclusion::capital;
 use super::story::{Hold, Made, Story};
@@ -17,12 +17,14 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     }
     let mut excused = 0;
     for holds in story.by_lock().values() {
-        // Who holds alone is granted the lock one after the other: by the token, or by the time of the grant.
+        // Exclusive holders are granted the lock one after the other: ordered by token, or by the
+        // time of the grant.
         let served = |hold: &&Hold<'_>| if story.header.fencing { hold.token } else { hold.granted };
         let alone = holds.iter().copied().filter(|hold| hold.waits && hold.mode == Mode::Exclusive);
         let mut line: Vec<&Hold<'_>> = alone.collect();
         line.sort_by_key(|hold| (served(hold), hold.granted));
-        // Of those served before, the one that asked last; of the same rank nobody was before the other.
+        // Of the holds granted before, the one that was requested last. Holds of equal rank have no
+        // order.
         let mut latest: Option<&Hold<'_>> = None;
         for group in line.chunk_by(|a, b| served(a) == served(b)) {
             for hold in group {
@@ -62,13 +64,13 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     bench.judged(figure)
 }
 
-/// Whether this one wanted one of these locks for itself, and its time was over first.
+/// Whether this call requested one of these locks exclusively, and timed out first.
 fn gave_up(made: &Made<'_>, holds: &[&Hold<'_>]) -> bool {
     let Call::Lock { lock, mode: Mode::Exclusive, waits: true, .. } = made.call else { return false };
     matches!(made.end, Some((_, Outcome::TimedOut))) && holds.first().is_some_and(|hold| hold.lock == lock)
 }
 
-/// Whether nothing was wrong while it stood in line, nor a TTL before.
+/// Whether no fault was near while it was queued, nor within a TTL before.
 fn quiet(story: &Story<'_>, worker: Worker, queued: Nanos, until: Nanos) -> bool {
     let near = |from: Nanos, to: Nanos| from <= until && to.saturating_add(story.header.ttl) >= queued;
     let fault = story.faults.iter().any(|fault| near(fault.from, fault.until()));

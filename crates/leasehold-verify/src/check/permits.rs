@@ -1,4 +1,4 @@
-//! No more permits are out than there are.
+//! Checks that never are more permits out than the limit.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +24,10 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     bench.judged(figure)
 }
 
-/// The most that were out at once, and the limit.
+/// The maximum of permits that were out at once, and the limit.
 fn sweep(story: &Story<'_>, holds: &[&Hold<'_>], bench: &mut Bench) -> (u64, u64) {
     let permits = |hold: &Hold<'_>| if let Mode::Permits { n, limit } = hold.mode { Some((n, limit)) } else { None };
-    // Should they disagree, the highest is the one that surely was too much.
+    // If the limits disagree, only exceeding the highest is certainly a violation.
     let limit = holds.iter().filter_map(|hold| permits(hold)).map(|(_, limit)| u64::from(limit)).max().unwrap_or(0);
     let mut out: BTreeMap<(Nanos, u64), (&Hold<'_>, u64)> = BTreeMap::new();
     let mut most = 0;
@@ -45,7 +45,7 @@ fn sweep(story: &Story<'_>, holds: &[&Hold<'_>], bench: &mut Bench) -> (u64, u64
         let sum = sum(&out);
         most = most.max(sum);
         if sum > limit && sum > before {
-            // A few of them say enough.
+            // A few examples suffice.
             let others = out.values().map(|(hold, _)| *hold).filter(|other| other.op != hold.op).take(7);
             let with: Vec<&Hold<'_>> = others.chain([hold]).collect();
             report(story, hold, &with, (sum, limit, out.len() - 1), bench);
@@ -54,7 +54,8 @@ fn sweep(story: &Story<'_>, holds: &[&Hold<'_>], bench: &mut Bench) -> (u64, u64
     (most, limit)
 }
 
-/// How many are out. Who re-enters asks for nothing more: of the holds of one owner with one token, the largest counts.
+/// How many permits are out. A re-entry needs no further permits: of the holds of one owner with
+/// one token, the largest counts.
 fn sum(out: &BTreeMap<(Nanos, u64), (&Hold<'_>, u64)>) -> u64 {
     let mut owned: BTreeMap<(&str, u64), u64> = BTreeMap::new();
     let mut sum = 0_u64;

@@ -1,4 +1,5 @@
-//! The lock can be had again within a bound after each fault; and a lock that nobody has can always be had.
+//! Checks that a lock can be acquired again within a bound after each fault, and that a free lock
+//! can always be acquired.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +9,7 @@ use super::{Bench, Judged, SECOND, serving};
 use crate::history::{Call, Class, FaultKind, Nanos};
 use crate::verdict::{Promise, Recovered};
 
-/// Whoever asks again after this has not given up in between.
+/// A worker that requests again within this time has not given up in between.
 const PAUSE: Nanos = SECOND / 2;
 
 pub(crate) fn check(story: &Story<'_>) -> (Judged, Vec<Recovered>) {
@@ -22,7 +23,7 @@ pub(crate) fn check(story: &Story<'_>) -> (Judged, Vec<Recovered>) {
         let mut recovered = after.recovered(story, &waits);
         if recovered.asked {
             recovered.late = after.too_late(story, &recovered);
-            // Nobody got it, and nobody asked for long enough: that says nothing.
+            // No worker acquired it, and none requested it for long enough: that proves nothing.
             bench.checked += u64::from(recovered.late || recovered.granted.is_some());
             if let Some(took) = recovered.took() {
                 let most = worst.entry(fault.kind).or_default();
@@ -61,23 +62,25 @@ fn in_ttls(took: Nanos, ttl: Nanos) -> String {
     }
 }
 
-/// How long servers that are well again may take until somebody has the lock.
+/// How long recovered servers may take until a worker has the lock.
 pub(super) fn patience(story: &Story<'_>) -> Nanos {
     story.header.ttl.saturating_mul(2).saturating_add(3 * SECOND)
 }
 
-/// From when on a lock can be had where workers start at `start`: at first servers may wait for leases that they might have forgotten.
+/// When locks become available if workers start at `start`: at first servers may wait for leases
+/// that they may have lost.
 pub(super) fn ready(story: &Story<'_>, start: Nanos) -> Nanos {
     start.saturating_add(story.header.ttl.saturating_mul(2)).saturating_add(2 * SECOND)
 }
 
-/// How long it may take, and from when on that counts.
+/// The bound on the recovery time, and when it starts.
 fn bound(story: &Story<'_>, fault: &Fault<'_>) -> (Nanos, Nanos) {
     let ttl = story.header.ttl;
     match fault.kind.hits_workers() {
         true => {
             let lapsed = ttl.saturating_add(ttl / 5).saturating_add(SECOND);
-            // There the kernel sees the end of a process, once it is gone, and nobody waits for its lease.
+            // With this engine the kernel notices the end of a process, so no waiter has to wait
+            // for its lease to expire.
             let at_once = fault.kind == FaultKind::Kill && story.header.engine == "file";
             let dying = fault.until().saturating_sub(fault.from);
             (if at_once { lapsed.min(dying.saturating_add((2 * SECOND).max(ttl / 2))) } else { lapsed }, fault.from)
@@ -86,7 +89,7 @@ fn bound(story: &Story<'_>, fault: &Fault<'_>) -> (Nanos, Nanos) {
     }
 }
 
-/// By when something should have happened since `from`: faults in that time, other than the one, make it later.
+/// The deadline for something expected since `from`: other faults in that time extend it.
 pub(super) fn extended(story: &Story<'_>, from: Nanos, by: Nanos, one: Option<u32>) -> Nanos {
     let mut by = by;
     for other in story.faults.iter().filter(|other| Some(other.number) != one) {
@@ -100,14 +103,16 @@ pub(super) fn extended(story: &Story<'_>, from: Nanos, by: Nanos, one: Option<u3
     by
 }
 
-/// Whether those who ran had asked for it for a while by then, since `from`: waited, or asked again and again.
+/// Whether running workers had requested it for a while by then, since `from`: they waited, or
+/// retried.
 pub(super) fn asked_for(
     story: &Story<'_>,
     (from, by): (Nanos, Nanos),
     a_while: Nanos,
     concerns: impl Fn(&Made<'_>) -> bool,
 ) -> bool {
-    // Since when somebody asks, by the calls so far in the order of their beginnings, and until when.
+    // The span in which workers request the lock without a gap, by the calls so far in the order of
+    // their beginnings.
     let mut asking: Option<(Nanos, Nanos)> = None;
     for made in story.calls.iter().take_while(|made| made.begin <= by).filter(|made| concerns(made)) {
         let (begin, end) = (made.begin.max(from), made.end.map_or(Nanos::MAX, |(end, _)| end));
@@ -122,7 +127,7 @@ pub(super) fn asked_for(
     asking.is_some_and(|(since, until)| since.saturating_add(a_while) <= by && until.saturating_add(PAUSE) > by)
 }
 
-/// A lock that nobody can have is granted to whoever asks for it, also where nothing goes wrong.
+/// Checks that a free lock is granted on request, also without faults.
 fn free(story: &Story<'_>, bench: &mut Bench) {
     let (ttl, bound) = (story.header.ttl, patience(story));
     let said_before = bench.violations.len();
@@ -134,7 +139,7 @@ fn free(story: &Story<'_>, bench: &mut Bench) {
     }
     for (lock, holds) in locks {
         let of = |made: &Made<'_>| matches!(made.call, Call::Lock { lock: other, .. } if other == lock);
-        // What came of these nobody knows: they may have had it for a while.
+        // Calls with an unknown outcome: they may have held the lock for a while.
         let unclear = story.calls.iter().filter(|made| of(made)).filter_map(|made| {
             let end = match made.end {
                 Some((end, outcome)) if outcome.class() == Class::Unknown => end,
@@ -151,7 +156,7 @@ fn free(story: &Story<'_>, bench: &mut Bench) {
             let by = extended(story, since, since.saturating_add(bound), None);
             let slept = || story.workers.values().any(|life| life.slept(since, by) > 0);
             let maybe = || unclear.iter().any(|&(from, to)| from <= by && to >= since);
-            // Said of a fault before.
+            // Already reported for a fault.
             let mut before = bench.violations.iter().take(said_before);
             let mut said = || before.any(|one| one.from <= next && one.from >= last);
             if next > by
@@ -178,14 +183,14 @@ fn lock_of<'a>(made: &Made<'a>) -> Option<&'a str> {
     if let Call::Lock { lock, .. } = made.call { Some(lock) } else { None }
 }
 
-/// What to look for after a fault.
+/// What to expect after a fault.
 struct After<'a> {
     fault: &'a Fault<'a>,
     counted_from: Nanos,
     bound: Nanos,
-    /// The part of the bound in which a lock that is free must be granted.
+    /// The part of the bound within which a free lock must be granted.
     slack: Nanos,
-    /// The locks that those who were hit held; `None`: any lock will do.
+    /// The locks that the workers hit by the fault held; `None`: any lock.
     locks: Option<BTreeSet<&'a str>>,
 }
 
@@ -200,7 +205,7 @@ impl<'a> After<'a> {
             let over = hold.deadline <= t
                 || hold.release.is_some_and(|release| release <= t)
                 || hold.lost.is_some_and(|(lost, _)| lost <= t);
-            // Stopped for so short a time that it kept the lock.
+            // Stopped so briefly that it kept the lock.
             let kept = fault.kind == FaultKind::Stop && fault.to.is_some_and(|to| hold.until >= to);
             fault.workers.contains(&hold.worker) && !over && !kept
         });
@@ -208,7 +213,7 @@ impl<'a> After<'a> {
         Self { fault, counted_from, bound, slack: SECOND, locks: Some(locks) }
     }
 
-    /// Whether this call is one for which the lock should be free again.
+    /// Whether this call requests a lock that should be free again.
     fn concerns(&self, made: &Made<'_>) -> bool {
         let Call::Lock { lock, .. } = made.call else { return false };
         match &self.locks {
@@ -218,7 +223,8 @@ impl<'a> After<'a> {
     }
 
     fn recovered(&self, story: &Story<'_>, waits: &[&Made<'_>]) -> Recovered {
-        // What one holds all the time, and nobody waits for, says nothing of the others.
+        // A lock that one worker holds all the time without waiters proves nothing about the
+        // others.
         let waited: BTreeSet<&str> = waits.iter().filter_map(|made| lock_of(made)).collect();
         let open = |made: &&&Made<'_>| made.end.is_none_or(|(end, _)| end >= self.counted_from) && self.concerns(made);
         let asked = waits.iter().any(|made| open(&made));
@@ -247,15 +253,15 @@ impl<'a> After<'a> {
         }
     }
 
-    /// By when it should have been granted: other faults in that time make it later.
+    /// The deadline for a grant: other faults in that time extend it.
     fn by(&self, story: &Story<'_>) -> Nanos {
         extended(story, self.counted_from, self.counted_from.saturating_add(self.bound), Some(self.fault.number))
     }
 
-    /// Whether it was not granted by then, though those who ran had asked for it for a while.
+    /// Whether it was not granted by then, although running workers had requested it for a while.
     fn too_late(&self, story: &Story<'_>, recovered: &Recovered) -> bool {
         let by = self.by(story);
-        // In a history that was cut short, what has no end goes on.
+        // In a history that was cut short, a fault without an end goes on.
         let over = self.locks.is_some() || self.fault.to.is_some() || story.complete;
         if !over || story.last <= by || recovered.granted.is_some_and(|granted| granted <= by) {
             return false;

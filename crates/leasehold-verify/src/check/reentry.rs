@@ -1,4 +1,4 @@
-//! Who re-enters keeps its token.
+//! Checks that a re-entering owner keeps its token.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! A second opinion on a fenced register's history: somebody else's checker (porcupine), which knows nothing of phases and tries orders.
+//! A second opinion on a fenced register's history: an independent checker (porcupine), which does
+//! not use phases, but tries orders.
 
 use std::time::Duration;
 
@@ -7,19 +8,19 @@ use porcupine_rs::{CheckResult, Model, Operation, check_operations_timeout};
 use super::register::{Did, Op};
 use crate::history::Nanos;
 
-/// The longest history that it is asked about.
+/// The longest history to check with it.
 pub(crate) const LONGEST: usize = 10_000;
 
-/// How long it may take for all registers together.
+/// The time limit for all registers together.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What it keeps in memory at most, roughly: it remembers a set of operations for each state that it has looked at.
+/// A rough memory limit: it stores a set of operations for each state that it has visited.
 const MEMORY: u64 = 1 << 30;
 
-/// How many states it looks at in a second, at most.
+/// How many states it visits in a second, at most.
 const SPEED: u64 = 500_000;
 
-/// What it says.
+/// Its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opinion {
     Fits,
@@ -27,7 +28,7 @@ pub(crate) enum Opinion {
     Undecided,
 }
 
-/// The register: the highest token and whose it is, and the value.
+/// The register: the highest token and its owner, and the value.
 #[derive(Clone, Debug)]
 struct Fenced;
 
@@ -61,7 +62,7 @@ impl Model for Fenced {
             Did::Wrote(value) if accepts => (true, with(Some(value))),
             Did::Read(value) if accepts && value == state.value => (true, with(value)),
             Did::Refused { seen } if !accepts => (state.seen.is_some_and(|(token, _)| token == seen), state.clone()),
-            // These never have to end: not done is the same as done after everything else.
+            // These operations may never have happened, which is the same as after all others.
             Did::MayWrite(value) if accepts => (true, with(Some(value))),
             Did::MayRead if accepts => (true, with(state.value)),
             Did::MayWrite(_) | Did::MayRead => (true, state.clone()),
@@ -70,12 +71,12 @@ impl Model for Fenced {
     }
 }
 
-/// Asks, as one of so many registers.
+/// Checks the history of one of `registers` registers.
 pub(crate) fn ask(ops: &[Op<'_>], registers: usize) -> Opinion {
     let mut holders: Vec<_> = ops.iter().map(|op| op.holder).collect();
     holders.sort_unstable();
     holders.dedup();
-    // Only their order counts; porcupine's times are shorter than ours.
+    // Only the order of the times matters; porcupine's times are narrower than ours.
     let mut times: Vec<Nanos> = ops.iter().flat_map(|op| [op.begin, op.end]).collect();
     times.sort_unstable();
     times.dedup();
@@ -100,7 +101,7 @@ pub(crate) fn ask(ops: &[Op<'_>], registers: usize) -> Opinion {
     }
 }
 
-/// How long it may take for this many operations, so that neither time nor memory runs out.
+/// The time limit for this many operations, such that neither time nor memory runs out.
 fn patience(ops: u64, registers: u64) -> Duration {
     let bytes_in_a_second = SPEED * (ops / 8 + 200);
     let fits = Duration::from_millis(MEMORY * 1_000 / bytes_in_a_second);

@@ -1,4 +1,5 @@
-//! Whether other servers serve while one is hit; and whether everybody is served again, and not only somebody.
+//! Checks whether the other servers serve while one is hit, and whether every worker is served
+//! again, not only some.
 
 use super::recovery::{asked_for, extended, patience};
 use super::story::{Fault, Made, Story};
@@ -6,10 +7,11 @@ use super::words::{at, counted, long};
 use super::{Bench, SECOND};
 use crate::history::{Call, Nanos, Worker};
 
-/// So many grants of others for each worker, and one who waits in line has been passed over.
+/// After this many grants to others per worker, a queued waiter has been passed over.
 const TURNS: u64 = 4;
 
-/// The first grant since other servers could serve that is surely none of before the fault.
+/// The first grant after the other servers could serve that certainly does not stem from before the
+/// fault.
 pub(super) fn meanwhile(story: &Story<'_>, fault: &Fault<'_>) -> Option<Nanos> {
     let served = fault.served?;
     let since = story.holds.partition_point(|hold| hold.granted <= served);
@@ -18,7 +20,8 @@ pub(super) fn meanwhile(story: &Story<'_>, fault: &Fault<'_>) -> Option<Nanos> {
     later.find(|hold| hold.asked >= fault.from || hold.granted >= surely).map(|hold| hold.granted)
 }
 
-/// Others can serve while this fault goes on: the lock must be to be had before it ends, if it lasts.
+/// Other servers can serve during this fault: if it lasts long enough, a lock must be granted
+/// before it ends.
 pub(super) fn while_it_lasts(story: &Story<'_>, fault: &Fault<'_>, bench: &mut Bench) {
     let Some(since) = fault.served else { return };
     let bound = patience(story);
@@ -43,7 +46,8 @@ pub(super) fn while_it_lasts(story: &Story<'_>, fault: &Fault<'_>, bench: &mut B
     bench.late((since, granted.unwrap_or(by)), &[], &[], title, words);
 }
 
-/// When the last of those who ran and asked had a lock again after `from`, and who had none.
+/// When the last of the running, requesting workers had a lock again after `from`, and which
+/// workers had none.
 pub(super) fn everybody(story: &Story<'_>, from: Nanos) -> (Option<Nanos>, Vec<Worker>) {
     let (mut last, mut without) = (None, Vec::new());
     for (&worker, life) in &story.workers {
@@ -66,7 +70,8 @@ pub(super) fn everybody(story: &Story<'_>, from: Nanos) -> (Option<Nanos>, Vec<W
     if without.is_empty() { (last, without) } else { (None, without) }
 }
 
-/// One who waited in line all the time while others had the lock many times has been left behind by a fault.
+/// Reports a worker that stayed in the queue while others acquired the lock many times: a fault
+/// left it behind.
 pub(super) fn left_behind(story: &Story<'_>, fault: &Fault<'_>, from: Nanos, bench: &mut Bench) {
     let bound = patience(story).saturating_mul(2);
     let by = extended(story, from, from.saturating_add(bound), Some(fault.number));

@@ -1,4 +1,4 @@
-//! The lines of a history put together: calls, holds, workers, faults.
+//! Combines the lines of a history into calls, holds, workers and faults.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -16,7 +16,7 @@ pub(crate) struct Made<'a> {
     pub(crate) queued: Option<Nanos>,
 }
 
-/// A lock that was granted.
+/// A granted lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold<'a> {
     pub(crate) op: OpId,
@@ -29,68 +29,69 @@ pub(crate) struct Hold<'a> {
     pub(crate) queued: Option<Nanos>,
     pub(crate) granted: Nanos,
     pub(crate) token: u64,
-    /// When it was surely held, with the deadline at that time; by time.
+    /// The times at which it was certainly held, with the deadline at that time; sorted by time.
     pub(crate) held: Vec<(Nanos, Nanos)>,
-    /// The latest deadline that was known of: of the grant or of a line that says that it is held.
+    /// The latest known deadline: of the grant, or of a `Held` line.
     pub(crate) deadline: Nanos,
-    /// When it was first seen that it is not held any more.
+    /// When a check first showed that it is not held any more.
     pub(crate) unheld: Option<Nanos>,
-    /// When the holder was told of the loss, and the deadline that the guard had said last.
+    /// When the holder was notified of the loss, and the last deadline that the guard had reported.
     pub(crate) lost: Option<(Nanos, Nanos)>,
-    /// When its giving back began, if it may have been given back.
+    /// When its release began, if it may have taken effect.
     pub(crate) release: Option<Nanos>,
-    /// When the giving back began that answered that it was held to the end.
+    /// The beginning of the release which answered that the lock was held until then.
     pub(crate) released: Option<Nanos>,
-    /// By when it was surely given back.
+    /// When it was certainly released.
     pub(crate) gone: Option<Nanos>,
-    /// When somebody began to force-release it, if that may have been done.
+    /// When an eviction of it began, if that may have taken effect.
     pub(crate) evicted: Option<Nanos>,
-    /// When its holder learned that its release is asked for.
+    /// When its holder learned of the release request.
     pub(crate) requested: Option<Nanos>,
-    /// It was surely held from its grant until then; the same as the grant if nothing confirms it.
+    /// It was certainly held from its grant until then; equal to the grant if nothing confirms it.
     pub(crate) until: Nanos,
-    /// Its holder might rely on it until then: the last deadline that it knew of, unless it began to give it back, knew that it is lost, or was killed.
+    /// Its holder could rely on it until then: the last deadline that it knew of, unless it began
+    /// to release, knew of the loss, or was killed.
     pub(crate) valid: Nanos,
 }
 
 impl Hold<'_> {
-    /// Whether it is surely one owner's: no owner is equal to none.
+    /// Whether both certainly have the same owner: two holds without an owner do not.
     pub(crate) fn same_owner(&self, other: &Self) -> bool {
         self.owner.is_some() && self.owner == other.owner
     }
 
-    /// Whether the two must not be held at once. Permits are counted elsewhere.
+    /// Whether the two must not be held at once. Permits are checked elsewhere.
     pub(crate) fn conflicts(&self, other: &Self) -> bool {
         let permits = |mode| matches!(mode, Mode::Permits { .. });
         let shared = self.mode == Mode::Shared && other.mode == Mode::Shared;
         !shared && !permits(self.mode) && !permits(other.mode) && !self.same_owner(other)
     }
 
-    /// Whether it may have been held still at that time: nothing says that it was given back before.
+    /// Whether it may still have been held at that time: no line shows that it was released before.
     pub(crate) fn maybe_held_at(&self, t: Nanos) -> bool {
         self.granted <= t && self.gone.is_none_or(|gone| gone >= t)
     }
 }
 
-/// A worker's life.
+/// A worker's lifetime.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Life {
     pub(crate) lane: Option<u32>,
     pub(crate) started: Nanos,
     pub(crate) killed: Option<Nanos>,
     pub(crate) ended: Option<Nanos>,
-    /// When it did not run: stopped or stalled; sorted and apart from each other. `Nanos::MAX`: to the end.
+    /// When it did not run: stopped or stalled; sorted and disjoint. `Nanos::MAX`: to the end.
     pub(crate) asleep: Vec<(Nanos, Nanos)>,
 }
 
 impl Life {
-    /// For how long of this stretch it did not run.
+    /// How long it did not run within this span.
     pub(crate) fn slept(&self, from: Nanos, to: Nanos) -> Nanos {
         let within = |&(a, b): &(Nanos, Nanos)| b.min(to).saturating_sub(a.max(from));
         self.asleep.iter().map(within).fold(0, Nanos::saturating_add)
     }
 
-    /// Whether it ran for all of this stretch, ends included.
+    /// Whether it ran throughout this span, ends included.
     pub(crate) fn awake(&self, from: Nanos, to: Nanos) -> bool {
         !self.asleep.iter().any(|&(a, b)| a <= to && b >= from) && self.killed.is_none_or(|killed| killed > to)
     }
@@ -103,18 +104,18 @@ pub(crate) struct Fault<'a> {
     pub(crate) kind: FaultKind,
     pub(crate) target: &'a str,
     pub(crate) workers: &'a [Worker],
-    /// From when on other servers could serve meanwhile.
+    /// When other servers could serve in the meantime.
     pub(crate) served: Option<Nanos>,
     /// The locks on servers that it does not hit.
     pub(crate) spares: &'a [String],
-    /// How many connections the servers accepted meanwhile.
+    /// How many connections the servers accepted during the fault.
     pub(crate) connections: Option<u64>,
     pub(crate) from: Nanos,
     pub(crate) to: Option<Nanos>,
 }
 
 impl Fault<'_> {
-    /// Until when it went on: a kill is a moment, everything else that has no end goes on.
+    /// When the fault ended: a kill is instantaneous, any other fault without an end goes on.
     pub(crate) fn until(&self) -> Nanos {
         self.to.unwrap_or(if self.kind == FaultKind::Kill { self.from } else { Nanos::MAX })
     }
@@ -129,7 +130,7 @@ pub(crate) struct Story<'a> {
     pub(crate) holds: Vec<Hold<'a>>,
     pub(crate) workers: BTreeMap<Worker, Life>,
     pub(crate) faults: Vec<Fault<'a>>,
-    /// When, which lock, what.
+    /// The time, the lock, and the leak.
     pub(crate) leftovers: Vec<(Nanos, &'a str, &'a str)>,
     pub(crate) clean: Option<u64>,
     pub(crate) complete: bool,
@@ -139,7 +140,8 @@ pub(crate) struct Story<'a> {
 }
 
 impl<'a> Story<'a> {
-    /// Puts the lines together. What does not fit (an end without a beginning, a second end) is left out.
+    /// Combines the lines. Inconsistent lines (an end without a beginning, a second end) are
+    /// ignored.
     pub(crate) fn read(events: &'a [Event]) -> Self {
         let mut story = Self {
             header: nobody_said(),
@@ -163,18 +165,19 @@ impl<'a> Story<'a> {
         story
     }
 
-    /// The hold that this call took.
+    /// The hold that this call acquired.
     pub(crate) fn hold(&self, op: OpId) -> Option<&Hold<'a>> {
         self.hold_of.get(&op).and_then(|&at| self.holds.get(at))
     }
 
-    /// The life of a worker; of one that nobody spoke of, an eventless one.
+    /// A worker's lifetime; an empty one if no line names it.
     pub(crate) fn life(&self, worker: Worker) -> &Life {
         static UNKNOWN: Life = Life { lane: None, started: 0, killed: None, ended: None, asleep: Vec::new() };
         self.workers.get(&worker).unwrap_or(&UNKNOWN)
     }
 
-    /// Whether the servers, or the ways to them, were disturbed in this time, or so shortly before that it may go on.
+    /// Whether the servers or the connections to them were disturbed in this time, or so shortly
+    /// before that it may still have an effect.
     pub(crate) fn disturbed(&self, from: Nanos, to: Nanos) -> bool {
         let mut theirs = self.faults.iter().filter(|fault| !fault.kind.hits_workers());
         theirs.any(|fault| fault.from <= to && fault.until().saturating_add(self.header.ttl) >= from)
@@ -191,7 +194,7 @@ impl<'a> Story<'a> {
 
     fn read_calls(&mut self, events: &'a [Event]) {
         let mut index: HashMap<OpId, usize> = HashMap::new();
-        // The lines of several writers may stand in another order than their times.
+        // The lines of several writers may be in another order than their times.
         for event in events {
             if let Event::Begin { t, worker, op, due, call } = event {
                 index.entry(*op).or_insert_with(|| {
@@ -217,7 +220,7 @@ impl<'a> Story<'a> {
         for event in events {
             match event {
                 Event::FaultBegin { t, fault, kind, target, workers, served, spares } => {
-                    // Told again with what it hits.
+                    // The second line of a fault, with its target.
                     if let Some(told) = self.faults.iter_mut().find(|one| one.number == *fault && one.kind == *kind) {
                         (told.target, told.workers, told.served) = (target, workers, *served);
                         told.spares = spares;
@@ -271,7 +274,8 @@ impl<'a> Story<'a> {
                 State::Ended => life.ended = Some(life.ended.unwrap_or(t)),
             }
         }
-        // A history that was cut short may lack the line that says so: the fault stopped them before it killed them.
+        // A history that was cut short may lack the `Killed` line: the fault stopped the workers
+        // before it killed them.
         if !self.complete {
             for fault in self.faults.iter().filter(|fault| fault.kind == FaultKind::Kill) {
                 for worker in fault.workers {
@@ -321,7 +325,7 @@ impl<'a> Story<'a> {
             let Some(hold) = self.hold_of.get(hold).and_then(|&at| self.holds.get_mut(at)) else { continue };
             left.entry(hold.op).or_insert(made.begin);
             match made.end {
-                // It did nothing: the lock is held as before.
+                // The release had no effect: the lock is held as before.
                 Some((_, Outcome::Failed { .. })) => continue,
                 Some((end, Outcome::Released)) if hold.released.is_none() => {
                     hold.released = Some(made.begin);
@@ -339,10 +343,11 @@ impl<'a> Story<'a> {
             let seen = hold.released.map_or(seen, |released| seen.max(released));
             hold.until = seen.min(hold.release.unwrap_or(Nanos::MAX)).max(hold.granted);
             let killed = self.workers.get(&hold.worker).and_then(|life| life.killed);
-            // Also a giving back that failed: it goes on in the background.
+            // Includes a failed release: it goes on in the background.
             let ends = [left.get(&hold.op).copied(), hold.unheld, hold.lost.map(|(lost, _)| lost), killed];
             hold.valid = ends.into_iter().flatten().fold(hold.deadline, Nanos::min).max(hold.until);
-            // The stated exception: others may come in from then on, and its token is what keeps it out.
+            // The stated exception: others may acquire the lock from then on, and the fence token
+            // keeps the evicted holder out.
             if let Some(evicted) = hold.evicted {
                 hold.until = hold.until.min(evicted).max(hold.granted);
                 hold.valid = hold.valid.min(evicted).max(hold.granted);
@@ -350,7 +355,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// What the holders saw and were told.
+    /// Reads the holders' checks and notifications.
     fn read_looks(&mut self, events: &[Event]) {
         let first = |known: Option<Nanos>, t: Nanos| Some(known.unwrap_or(t).min(t));
         for event in events {
@@ -372,7 +377,7 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// The holds that somebody force-released, or may have.
+    /// The holds that an eviction ended, or may have.
     fn read_evictions(&mut self) {
         for made in &self.calls {
             let Call::Evict { hold: Some(hold), token, graceful: false, .. } = made.call else { continue };
@@ -387,7 +392,7 @@ impl<'a> Story<'a> {
     }
 }
 
-/// Sorted, and what overlaps or touches made one.
+/// Sorts the spans and merges those that overlap or touch.
 fn apart(mut stretches: Vec<(Nanos, Nanos)>) -> Vec<(Nanos, Nanos)> {
     stretches.sort_unstable();
     let mut apart: Vec<(Nanos, Nanos)> = Vec::new();

@@ -1,4 +1,5 @@
-//! A tick runs once, again only when its run was lost; a job's runs are not at once, their tokens rise, and they go on.
+//! Checks that a tick runs once, and again only if its run was lost; that a job's runs do not
+//! overlap; that their tokens rise; and that they go on.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +16,15 @@ struct Run<'a> {
     tick: i64,
     attempt: u32,
     token: u64,
-    /// Whether the job asks for one begin at most.
+    /// Whether the job starts a tick at most once.
     once: bool,
-    /// When it was surely running until: its end, or when its worker was stopped in it. The same as its beginning if it has no end.
+    /// How long it certainly ran: until its end, or until its worker was stopped during the run.
+    /// Equal to its beginning if it has no end.
     until: Nanos,
     /// When it was done, if it was.
     done: Option<Nanos>,
-    /// Whether its worker stood still in it, or somebody evicted it or asked for its release: then it may have been lost before it was done.
+    /// Whether its worker was stopped during the run, or an eviction or release request hit it:
+    /// then it may have been lost before it was done.
     asleep: bool,
 }
 
@@ -78,7 +81,8 @@ fn run<'a>(story: &Story<'_>, made: &'a Made<'a>, job: &'a str, (tick, attempt, 
     }
 }
 
-/// When somebody began to evict the run with this token, gracefully or not, if that may have been done.
+/// When an eviction of the run with this token began, gracefully or not, if it may have taken
+/// effect.
 fn evicted(story: &Story<'_>, token: u64, gracefully: bool) -> Option<Nanos> {
     let evicts = |made: &&Made<'_>| {
         let nothing = matches!(made.end, Some((_, Outcome::Failed { .. } | Outcome::Evicted { gone: true, .. })));
@@ -88,7 +92,7 @@ fn evicted(story: &Story<'_>, token: u64, gracefully: bool) -> Option<Nanos> {
     story.calls.iter().find(evicts).map(|made| made.begin)
 }
 
-/// No two runs of a job at once.
+/// No two runs of a job overlap.
 fn apart(story: &Story<'_>, runs: &[Run<'_>], bench: &mut Bench) {
     let mut longest: Option<&Run<'_>> = None;
     // The calls are in the order of their beginnings.
@@ -103,12 +107,13 @@ fn apart(story: &Story<'_>, runs: &[Run<'_>], bench: &mut Bench) {
     }
 }
 
-/// Who runs later has the higher token, and no earlier tick. One that slept, or whose engine was disturbed, may begin late.
+/// A later run has the higher token, and no earlier tick. A run whose worker was stopped, or whose
+/// engine was disturbed, may begin late.
 fn in_turn(story: &Story<'_>, runs: &[Run<'_>], bench: &mut Bench) {
     let (mut token, mut tick): (Option<&Run<'_>>, Option<&Run<'_>>) = (None, None);
     for run in runs {
         let late = |first: &Run<'_>| {
-            // It may have been let in before the other.
+            // It may have been granted before the other.
             let since = first.made.begin.saturating_sub(story.header.ttl);
             let awake = story.life(run.made.worker).awake(since, run.made.begin);
             !awake || story.disturbed(first.made.begin, run.made.begin)
@@ -130,15 +135,16 @@ fn in_turn(story: &Story<'_>, runs: &[Run<'_>], bench: &mut Bench) {
     }
 }
 
-/// Some tick is always due within a second: one runs soon after another, and soon after each fault.
+/// A tick is always due within a second: a run follows soon after another, and soon after each
+/// fault.
 fn on_and_on(story: &Story<'_>, runs: &[Run<'_>], bench: &mut Bench) {
-    // By a clock that was set back nothing is due for as long.
+    // While a clock that was set back catches up, nothing is due.
     if story.faults.iter().any(|fault| fault.kind == FaultKind::Clock) {
         return;
     }
     let end = story.workers.values().filter_map(|life| life.ended).min().unwrap_or(story.last);
     let Some(job) = runs.first().map(|run| run.job) else { return };
-    // After each fault there is as much time again; with the second until the next one is due.
+    // Each fault extends the bound; the extra second covers the time until the next tick is due.
     let bound = recovery::patience(story).saturating_add(SECOND);
     let first = story.workers.values().map(|life| life.started).min().unwrap_or(0);
     let points = [recovery::ready(story, first)].into_iter().chain(runs.iter().map(|run| run.made.begin));
@@ -166,10 +172,10 @@ fn on_and_on(story: &Story<'_>, runs: &[Run<'_>], bench: &mut Bench) {
     }
 }
 
-/// The runs of one tick.
+/// Checks the runs of one tick.
 fn once(story: &Story<'_>, runs: &[&Run<'_>], bench: &mut Bench) {
     let mut attempts: BTreeMap<u32, &Run<'_>> = BTreeMap::new();
-    // The first that was surely done and not lost.
+    // The first run that was certainly done and not lost.
     let mut first: Option<&Run<'_>> = None;
     for &run in runs {
         let earlier = attempts.values().next().copied().filter(|_| run.once);
@@ -190,14 +196,16 @@ fn once(story: &Story<'_>, runs: &[&Run<'_>], bench: &mut Bench) {
     }
 }
 
-/// Whether no two begins of a tick say the same attempt. How often one began that the servers may have forgotten is not known: it says 2.
+/// Whether no two starts of a tick may have the same attempt number. If the servers may have lost
+/// data, the number of earlier starts is unknown: the run then counts as attempt 2.
 fn counts_attempts(story: &Story<'_>, run: &Run<'_>) -> bool {
     let forgets = |kind: FaultKind| matches!(kind, FaultKind::Wipe | FaultKind::Failover);
     run.attempt < 2 || !story.faults.iter().any(|fault| forgets(fault.kind))
 }
 
-/// Whether the first was done and known to be when the second began, or both were done. A worker that was killed within a TTL after it was
-/// done, or whose engine or line was disturbed then, may not have been able to say so: such a run is lost, too.
+/// Whether the first run was done, and recorded as done when the second began, or both were done. A
+/// worker that was killed within a TTL after the end of its run, or whose engine or connection was
+/// disturbed then, may not have recorded the end: such a run counts as lost.
 fn settled(story: &Story<'_>, first: &Run<'_>, second: &Run<'_>) -> bool {
     let Some(done) = first.done else { return false };
     let life = story.life(first.made.worker);

@@ -1,7 +1,7 @@
-//! Tokens are unique, and rise in the order of the grants.
+//! Checks that tokens are unique, and rise in the order of the grants.
 //!
-//! Who re-enters keeps its token. What is unknown may be held: an owner that comes again after a call whose outcome it does not know may re-enter
-//! that one.
+//! A re-entering owner keeps its token. A call with an unknown outcome may hold the lock: its owner
+//! may re-enter that hold with a later request.
 
 use std::collections::{HashMap, HashSet};
 
@@ -32,7 +32,7 @@ pub(crate) fn check(story: &Story<'_>) -> Judged {
     }
 }
 
-/// No token twice; answers which ones are re-entries.
+/// No token occurs twice; returns the re-entries.
 fn unique<'a>(story: &Story<'_>, asked: &[&'a Hold<'a>], bench: &mut Bench) -> HashSet<OpId> {
     let mut again = HashSet::new();
     let mut seen: HashMap<u64, Vec<&Hold<'_>>> = HashMap::new();
@@ -41,9 +41,10 @@ fn unique<'a>(story: &Story<'_>, asked: &[&'a Hold<'a>], bench: &mut Bench) -> H
         let open = |one: &&&Hold<'_>| {
             one.same_owner(hold) && one.maybe_held_at(hold.asked.max(one.granted)) && !over(story, one, hold.asked)
         };
-        // Somebody else in between would have had to wait for what may be held.
+        // Another holder in between would have had to wait for the possible hold.
         let between = |one: &Hold<'_>| {
-            // Where nobody is let in beside a holder, who was granted later, and could rely on it then, came later.
+            // Under exclusion, a hold that was granted later, and could be relied on then, came
+            // later.
             let after =
                 |other: &Hold<'_>| if story.header.exclusion { other.granted } else { other.asked } > one.granted;
             let mut others = asked.iter().filter(|other| other.conflicts(hold));
@@ -74,14 +75,15 @@ fn unique<'a>(story: &Story<'_>, asked: &[&'a Hold<'a>], bench: &mut Bench) -> H
     again
 }
 
-/// Whether it was told to be lost for so long that whatever is left of it at the servers has ended, too.
+/// Whether its loss was reported so long ago that the servers' lease has expired, too.
 fn over(story: &Story<'_>, one: &Hold<'_>, t: Nanos) -> bool {
     let left = story.header.ttl.saturating_add(story.header.ttl / 5).saturating_add(SECOND);
     let long_ago = one.lost.is_some_and(|(lost, _)| lost.saturating_add(left) < t);
     long_ago && !story.disturbed(one.granted, t)
 }
 
-/// Whether the same owner has asked for the lock before, and nobody knows what came of it: then it may be in all the time.
+/// Whether the same owner requested the lock before with an unknown outcome: then it may hold the
+/// lock all the time.
 fn may_hold(story: &Story<'_>, hold: &Hold<'_>) -> bool {
     let unknown = |made: &&Made<'_>| made.end.is_none_or(|(_, outcome)| outcome.class() == Class::Unknown);
     let before = story.calls.iter().take_while(|made| made.begin < hold.asked);
@@ -91,7 +93,8 @@ fn may_hold(story: &Story<'_>, hold: &Hold<'_>) -> bool {
     })
 }
 
-/// Who was granted before another asked has the lower token; answers which are wrong.
+/// A hold that was granted before another was requested has the lower token; returns the
+/// violations.
 fn rising(
     story: &Story<'_>,
     granted: &[&Hold<'_>],
@@ -119,7 +122,7 @@ fn rising(
     wrong
 }
 
-/// The highest token so far, and the highest of others than its owner.
+/// The highest token so far, and the highest of any other owner.
 #[derive(Default)]
 struct Top<'a> {
     first: Option<&'a Hold<'a>>,
@@ -145,8 +148,9 @@ impl<'a> Top<'a> {
     }
 }
 
-/// Who also waited: of two who may not hold at once, the one that was granted it later has the higher token, if it could rely on it then. Had it come
-/// first, it would have held while the other was let in.
+/// Compares waiters: of two that conflict, the one that was granted the lock later has the higher
+/// token, if it could rely on it then. If it had come first, it would have held the lock during the
+/// other's grant.
 fn in_turn<'a>(story: &Story<'_>, granted: &[&'a Hold<'a>], known: &HashSet<OpId>, bench: &mut Bench) {
     let (mut alone, mut shared) = (Top::default(), Top::default());
     for &hold in granted {
@@ -165,7 +169,7 @@ fn in_turn<'a>(story: &Story<'_>, granted: &[&'a Hold<'a>], known: &HashSet<OpId
     }
 }
 
-/// A lower token after a higher one: how it came to the lock, and why that was later, in words.
+/// Describes a lower token after a higher one: how its holder got the lock, and why that was later.
 fn report(story: &Story<'_>, first: &Hold<'_>, hold: &Hold<'_>, (how, why): (&str, &str), bench: &mut Bench) {
     let title = format!("token {} of {:?} came after {}", hold.token, hold.lock, first.token);
     let words = format!(

@@ -1,14 +1,14 @@
-//! Times, numbers and names for people.
+//! Formats times, numbers and names for people.
 
 use super::story::Story;
 use crate::history::{Nanos, Worker};
 
-/// A moment: `3.214 s`.
+/// An instant: `3.214 s`.
 pub(crate) fn at(t: Nanos) -> String {
     format!("{}.{:03} s", count(t / 1_000_000_000), t / 1_000_000 % 1_000)
 }
 
-/// How long: `312 ms`, `1.204 s`, `80 µs`.
+/// A duration: `312 ms`, `1.204 s`, `80 µs`.
 pub(crate) fn long(t: Nanos) -> String {
     match t {
         0..1_000 => format!("{t} ns"),
@@ -18,7 +18,7 @@ pub(crate) fn long(t: Nanos) -> String {
     }
 }
 
-/// A number with its thousands apart: `12,345`.
+/// A number with thousands separators: `12,345`.
 pub(crate) fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -44,7 +44,7 @@ pub(crate) fn who(story: &Story<'_>, worker: Worker) -> String {
     }
 }
 
-/// Which fault was going on at that time, or had ended last before it; a sentence.
+/// A sentence about the fault that was active at that time, or the last one before it.
 pub(crate) fn fault_at(story: &Story<'_>, t: Nanos) -> String {
     let begun = story.faults.iter().filter(|fault| fault.from <= t);
     match begun.max_by_key(|fault| (fault.until().min(t), fault.from)) {

@@ -1,4 +1,4 @@
-//! Negative controls: what should guard is off, and the checker must find out.
+//! Negative controls: a safeguard is off, and the checker must detect it.
 
 use std::time::Duration;
 
@@ -8,34 +8,34 @@ use crate::history::{FaultKind, Workload};
 use crate::verdict::Promise;
 use crate::worker::Hands;
 
-/// What is off.
+/// The safeguard that is off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// The resource asks for no tokens.
+    /// The resource checks no tokens.
     NoFencing,
     /// `SET NX PX` on a master that is replaced.
     PlainSet,
-    /// Redlock's nodes come back empty and vote again at once.
+    /// Redlock's nodes restart empty and vote again at once.
     EmptyNodes,
-    /// Holders look at the wall clock.
+    /// Holders use the wall clock.
     WallClock,
-    /// The server throws away whatever it likes.
+    /// The server evicts any key.
     Eviction,
 }
 
 impl Control {
-    /// All of them.
+    /// All controls.
     pub const ALL: [Self; 5] = [Self::NoFencing, Self::PlainSet, Self::EmptyNodes, Self::WallClock, Self::Eviction];
 
-    /// What there is to turn off in such a run.
+    /// The control that applies to such a run.
     ///
     /// # Errors
-    /// There is nothing: the words say what there would be.
+    /// If there is none: the message lists the possible controls.
     pub fn of(target: &Target, workload: Workload, faults: &[FaultKind]) -> Result<Self, String> {
         let redis = matches!(target, Target::Local(Local::Redis));
         let replaced = matches!(target, Target::Local(Local::RedisSentinel));
         let only = |kind| faults == [kind];
-        // There all workers are in one process, and stand still together.
+        // There all workers share one process, and are stopped together.
         if !target.is_in_memory()
             && matches!(workload, Workload::Fenced | Workload::Unfenced | Workload::Counter)
             && only(FaultKind::Stop)
@@ -63,7 +63,7 @@ impl Control {
         text
     }
 
-    /// A run that shows it.
+    /// A run that demonstrates the control.
     pub fn command(self) -> (Local, Workload, FaultKind) {
         match self {
             Self::NoFencing => (Local::Redis, Workload::Unfenced, FaultKind::Stop),
@@ -74,7 +74,8 @@ impl Control {
         }
     }
 
-    /// The promises of which at least one must be seen broken: nothing else would show it.
+    /// The guarantees of which at least one must be broken: no other violation would show the
+    /// control.
     pub(super) fn breaks(self) -> &'static [Promise] {
         match self {
             Self::NoFencing => &[Promise::Fencing, Promise::Counter],
@@ -82,7 +83,7 @@ impl Control {
         }
     }
 
-    /// In words.
+    /// A description in words.
     pub fn about(self) -> &'static str {
         match self {
             Self::NoFencing => "the resource asks for no tokens",
@@ -93,17 +94,18 @@ impl Control {
         }
     }
 
-    /// Whether it is the servers that are set up carelessly.
+    /// Whether the control misconfigures the servers.
     pub(super) fn is_of_the_servers(self) -> bool {
         matches!(self, Self::PlainSet | Self::EmptyNodes | Self::Eviction)
     }
 
-    /// Whether this fault hits the workers here, and not the servers.
+    /// Whether this fault hits the workers under this control, and not the servers.
     pub(super) fn takes(self, kind: FaultKind) -> bool {
         self == Self::WallClock && kind == FaultKind::Clock
     }
 
-    /// How long locks are held, where that matters: until after the server has forgotten them, or for longer than their leases.
+    /// How long locks are held, where that matters: until after the server has lost them, or for
+    /// longer than their leases.
     pub(super) fn hold(self, ttl: Duration) -> Option<Duration> {
         match self {
             Self::NoFencing => None,
@@ -112,37 +114,41 @@ impl Control {
         }
     }
 
-    /// A TTL that leaves time to see it.
+    /// A TTL that leaves time for the violation.
     pub(super) fn ttl(self) -> Option<Duration> {
         match self {
             Self::Eviction => Some(Duration::from_secs(2)),
-            // The servers must be back, or replaced, and others let in, long before it is over.
+            // The servers must be back, or replaced, and must have granted the lock to others long
+            // before the TTL ends.
             Self::EmptyNodes => Some(Duration::from_secs(9)),
             Self::PlainSet => Some(Duration::from_secs(10)),
             _ => None,
         }
     }
 
-    /// Whether whoever holds is stopped meanwhile. Otherwise it notices that its connections are gone, and puts its lock back on the nodes that forgot,
-    /// often before others come.
+    /// Whether holders are stopped during the fault. A running holder notices that its connections
+    /// are gone. It writes its lock to the empty nodes again, often before another worker acquires
+    /// it.
     pub(super) fn stops_holders(self) -> bool {
         self == Self::EmptyNodes
     }
 
-    /// Whether its faults come when a lock was granted just now: then what is forgotten is valid for long. With a fail-over that is the grant after
-    /// that one, which comes while the replica is cut off.
+    /// Whether its faults begin just after a grant: then the lost lease stays valid for long. For a
+    /// fail-over, that is the first grant after the replica was cut off.
     pub(super) fn strikes_at_a_grant(self) -> bool {
         matches!(self, Self::PlainSet | Self::EmptyNodes)
     }
 
-    /// How many calls and faults show it. Where locks are held for long there are few.
+    /// How many calls and faults demonstrate it. Where locks are held for long, there are few
+    /// calls.
     pub fn extent(self) -> (u64, usize) {
         match self {
-            // Whether somebody else has written by the time when a stopped holder goes on is up to chance.
+            // By chance, another worker may not have written before the stopped holder goes on.
             Self::NoFencing => (300, 6),
-            // Whether somebody else comes in before the holder looks is, too.
+            // By chance, no other worker may acquire the lock before the holder checks.
             Self::Eviction => (60, 6),
-            // Whether a master is replaced, and servers are back, before the leases are over is up to the machine.
+            // A slow machine may not replace the master, or restart the servers, before the leases
+            // expire.
             Self::PlainSet | Self::EmptyNodes => (20, 3),
             Self::WallClock => (20, 2),
         }

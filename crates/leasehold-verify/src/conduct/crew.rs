@@ -1,4 +1,4 @@
-//! The workers: processes of their own, whose events go into the history as they come.
+//! The worker processes, whose events go into the history as they arrive.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -14,21 +14,22 @@ use super::live::Live;
 use crate::history::{Event, State, Worker};
 use crate::worker::{Assignment, WORKER};
 
-/// How long a worker may take to start.
+/// The time limit for starting a worker.
 const START: Duration = Duration::from_secs(30);
 
-/// How long one that has said its last word may take to end.
+/// How long a worker may take to exit after its last event.
 const EXIT: Duration = Duration::from_secs(30);
 
-/// Our own word in a worker's output.
+/// Our own marker in a worker's output.
 const MARK: &str = "heard so far";
 
-/// How long workers may take from the word to stop until they are gone: they finish what they wait for, give back what they hold, and end.
+/// How long workers may take from the stop order until their exit: they finish their waits, release
+/// what they hold, and exit.
 pub(super) fn ending(ttl: Duration) -> Duration {
     ttl * 6 + Duration::from_secs(10) + EXIT
 }
 
-/// What is done to a worker.
+/// An order for a worker.
 #[derive(Debug)]
 enum Order {
     Kill(oneshot::Sender<()>),
@@ -37,7 +38,7 @@ enum Order {
     Quit,
 }
 
-/// A worker that runs, or has.
+/// A worker process, running or ended.
 #[derive(Debug)]
 struct Member {
     workers: Vec<(Worker, u32)>,
@@ -48,7 +49,7 @@ struct Member {
 /// All workers of a run.
 #[derive(Debug)]
 pub(super) struct Crew {
-    /// The command of a worker, and what comes before it.
+    /// The command of a worker, with its prefix.
     words: Vec<String>,
     env: Vec<(String, String)>,
     live: Arc<Live>,
@@ -61,7 +62,7 @@ impl Crew {
         Self { words, env, live: Arc::clone(live), members: Vec::new(), next: 0 }
     }
 
-    /// Starts a process for each of these groups of lanes, and returns when all of them work.
+    /// Starts a process for each of these groups of lanes; returns when all of them work.
     pub(super) async fn start(&mut self, assignment: &Assignment, groups: &[Vec<u32>]) -> Result<(), Trouble> {
         let assigned: Vec<Assignment> = groups
             .iter()
@@ -85,7 +86,7 @@ impl Crew {
         self.members.iter().find(|member| member.workers.iter().any(|(number, _)| *number == worker))
     }
 
-    /// The workers and lanes that are in one process with this one.
+    /// The workers and lanes in the same process as this worker.
     pub(super) fn mates(&self, worker: Worker) -> Vec<(Worker, u32)> {
         self.of(worker).map(|member| member.workers.clone()).unwrap_or_default()
     }
@@ -96,25 +97,27 @@ impl Crew {
         sent && told.await.is_ok()
     }
 
-    /// Kills the process of a worker. `false`: it had ended.
+    /// Kills the process of a worker. `false`: it had already ended.
     pub(super) async fn kill(&self, worker: Worker) -> bool {
         self.order(worker, Order::Kill).await
     }
 
-    /// Stops it; all that it had said is heard when this returns.
+    /// Stops the process of a worker; when this returns, all events that it wrote before the stop
+    /// have been read.
     pub(super) async fn stop(&self, worker: Worker) -> bool {
         self.order(worker, Order::Stop).await
     }
 
-    /// Lets it go on.
+    /// Resumes the process of a worker.
     pub(super) async fn resume(&self, worker: Worker) -> bool {
         self.order(worker, Order::Resume).await
     }
 
-    /// Has all of them end, and says what they had to complain of. One that does not end in time is killed.
+    /// Makes all workers exit; returns their error messages. A worker that does not exit in time is
+    /// killed.
     pub(super) async fn dismiss(mut self, bound: Duration) -> Vec<String> {
         for member in &self.members {
-            // It may have ended.
+            // The worker may have ended.
             let _ = member.orders.send(Order::Quit);
         }
         let mut complaints = Vec::new();
@@ -137,14 +140,14 @@ impl Crew {
     }
 }
 
-/// However a run ends, no process of it goes on: with its pump, a worker is killed.
+/// However a run ends, none of its processes goes on: dropping its pump kills the worker.
 impl Drop for Member {
     fn drop(&mut self) {
         self.pump.abort();
     }
 }
 
-/// Starts a process, and returns when it works.
+/// Starts a process; returns when it works.
 async fn begin(
     words: &[String],
     env: &[(String, String)],
@@ -165,7 +168,7 @@ async fn begin(
     Ok(Member { workers, orders, pump })
 }
 
-/// Carries a worker's events into the history until it has ended.
+/// Copies a worker's events into the history until it ends.
 async fn pump(
     mut actor: Actor,
     mut orders: mpsc::UnboundedReceiver<Order>,
@@ -180,7 +183,7 @@ async fn pump(
     let mut killed = false;
     let mut open = true;
     let mut left = workers.len();
-    // Those who wait until all is heard that was said before a stop.
+    // The callers that wait until all events from before a stop have been read.
     let mut heard = VecDeque::new();
     loop {
         tokio::select! {
@@ -193,12 +196,13 @@ async fn pump(
                 Ok(Ok(Some(event))) => {
                     left -= usize::from(matches!(event, Event::Worker { state: State::Ended, .. }));
                     live.hear(event);
-                    // Its last word: whoever else has its pipe for a moment need not be waited for.
+                    // After its last event, do not wait for other processes that briefly have its
+                    // pipe open.
                     if left == 0 {
                         return exit(&mut actor, "said its last word").await;
                     }
                 }
-                // The last line of one that was killed may be cut off.
+                // A killed worker's last line may be truncated.
                 _ if killed => return Ok(()),
                 Ok(Err(error)) => return Err(format!("a worker says what nobody understands: {error}")),
                 Err(_) => {
@@ -210,7 +214,7 @@ async fn pump(
             },
             order = orders.recv(), if open => match order {
                 Some(Order::Kill(done)) => {
-                    // From before it: what it held may be free at once.
+                    // The time from before the kill: its locks may be free at once.
                     let t = live.now();
                     killed = actor.sigkill().is_ok();
                     for (worker, _) in &workers {
@@ -220,11 +224,11 @@ async fn pump(
                 }
                 Some(Order::Stop(done)) => {
                     all(&State::Stopped);
-                    // What it wrote may still be on its way: our own word comes behind it.
+                    // Its output may still be in the pipe: our marker follows it.
                     if actor.sigstop().is_ok() {
                         match actor.mark(&MARK.into()).await {
                             Ok(()) => heard.push_back(done),
-                            // As if it had ended, which is the only likely reason.
+                            // Treated as if the worker had ended, which is the only likely reason.
                             Err(_) if actor.sigcont().is_ok() => all(&State::Resumed),
                             Err(_) => {}
                         }
@@ -236,7 +240,7 @@ async fn pump(
                     tell(done, resumed);
                 }
                 Some(Order::Quit) => {
-                    // It may have ended.
+                    // The worker may have ended.
                     let _ = actor.send(&serde_json::Value::Null).await;
                 }
                 None => open = false,
@@ -245,12 +249,12 @@ async fn pump(
     }
 }
 
-/// What a line says; `None`: it is our own mark.
+/// Parses a line; `None`: it is our own marker.
 fn read(line: serde_json::Value) -> Result<Option<Event>, serde_json::Error> {
     if line == MARK { Ok(None) } else { serde_json::from_value(line).map(Some) }
 }
 
-/// Waits for its end, which has come or is near.
+/// Waits for the worker's exit, which has happened or is near.
 async fn exit(actor: &mut Actor, so_far: &str) -> Result<(), String> {
     match actor.wait_exit(EXIT).await {
         Ok(status) if status.success() => Ok(()),
@@ -263,7 +267,7 @@ async fn exit(actor: &mut Actor, so_far: &str) -> Result<(), String> {
     }
 }
 
-/// What the threads of a process do, for a message.
+/// What the threads of a process do, for an error message.
 fn threads(pid: u32) -> String {
     let folder = Path::new("/proc").join(pid.to_string()).join("task");
     let Ok(tasks) = std::fs::read_dir(&folder) else { return format!("{} is not there", folder.display()) };
@@ -275,10 +279,10 @@ fn threads(pid: u32) -> String {
     lines.join("\n")
 }
 
-/// Says that an order was carried out; without a word it was not, because the process has ended.
+/// Reports that an order was carried out. If the sender is dropped instead, the process has ended.
 fn tell(done: oneshot::Sender<()>, carried_out: bool) {
     if carried_out {
-        // Whoever asked may be gone.
+        // The receiver may be gone.
         let _ = done.send(());
     }
 }

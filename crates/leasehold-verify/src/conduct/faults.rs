@@ -1,4 +1,4 @@
-//! Causing the faults of a run, one after the other.
+//! Causes the faults of a run, one after the other.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -16,14 +16,15 @@ const LOOK: Duration = Duration::from_millis(10);
 const HOUR: i64 = 3600;
 /// How long Sentinels may take to replace a master.
 const REPLACEMENT: Duration = Duration::from_secs(60);
-/// With a time, a fault begins about this often.
+/// In a run with a duration, a fault begins about this often.
 const EVERY: Duration = Duration::from_secs(4);
-/// A run of so many calls ends after this time, too, or after [`SLOWEST`] for each call if that is longer.
+/// A run of a number of calls ends after this time, too, or after [`SLOWEST`] per call if that is
+/// longer.
 const LONGEST: Duration = Duration::from_secs(120);
 const SLOWEST: Duration = Duration::from_millis(600);
-/// So much of its time may be over when a run's last fault begins.
+/// The latest part of its duration at which a run's last fault may begin.
 const LAST: f64 = 0.9;
-/// Calls after the last fault, where a run has a time.
+/// Calls after the last fault, in a run with a duration.
 const AFTERWARDS: u64 = 20;
 const TICKS_AFTERWARDS: u64 = 3;
 
@@ -32,7 +33,7 @@ fn nanos(time: Duration) -> Nanos {
 }
 
 impl Stage {
-    /// Lets the workers work, and causes each fault when its time has come.
+    /// Lets the workers work, and causes each fault at its time.
     pub(super) async fn drive(
         &mut self,
         run: &Run,
@@ -48,7 +49,8 @@ impl Stage {
         let dice = Dice::new(run.seed).fork("faults");
         let plan = schedule(&run.faults, count, run.seed);
         let total = plan.len();
-        // Where servers let nobody in until the longest lease is over that they may have forgotten, nothing is at stake before that.
+        // Strict servers grant nothing until the longest lease that they may have lost is over:
+        // before that, no lock is at risk.
         let patience = nanos(self.ttl * 4 + Duration::from_secs(5));
         live.say("waiting for the first grant");
         wait(live, progress, |state| state.grants > 0 || state.ticks > 0 || state.elapsed >= patience).await;
@@ -56,11 +58,13 @@ impl Stage {
         let far = |state: &Progress| far(run.length, first, state);
         let mut number = 0;
         for planned in plan {
-            // How often they are rolled for one fault depends on time: the next one must not.
+            // How many random numbers a fault uses depends on timing: the next fault must not
+            // depend on that.
             let mut dice = dice.fork(&format!("fault {}", number + 1));
             live.say(&format!("fault {} of {total} comes: {}", number + 1, planned.kind));
             wait(live, progress, |state| far(state) >= planned.after).await;
-            // Faults come one after the other, and take their time: the report says which did not fit in.
+            // Faults run one after the other, and take time: the report lists those that did not
+            // fit.
             if matches!(run.length, Length::Time(_)) && far(&live.progress()) > LAST {
                 break;
             }
@@ -68,7 +72,8 @@ impl Stage {
                 let (before, give_up) = (live.progress().grants, live.now() + nanos(self.ttl * 2));
                 wait(live, progress, |state| state.grants > before || state.elapsed >= give_up).await;
             } else if assignment.steady {
-                // Where all hold for equally long, calls come in bunches: a fault should come in between.
+                // When all holds are equally long, calls come in bunches: a fault should begin
+                // between them.
                 tokio::time::sleep(dice.time(self.ttl / 10, self.ttl * 4 / 10)).await;
             }
             number += 1;
@@ -78,7 +83,7 @@ impl Stage {
             live.fault_over();
         }
         live.say("no more faults");
-        // Some work after the last fault shows that it is over.
+        // Some work after the last fault shows that the engine has recovered.
         let (after, since) = (live.progress().calls, live.now());
         let more = match run.length {
             Length::Calls(calls) if total > 0 => after + calls / 5,
@@ -116,11 +121,11 @@ impl Stage {
             kind => {
                 let stopped = match self.scene.control {
                     Some(control) if control.stops_holders() => self.stop_holders(live, crew).await,
-                    // As without the guard.
+                    // The same as with the guard off.
                     None if kind == FaultKind::Wipe && dice.fork("wide").one_in(2) && self.deployment.widen(kind) => {
                         vec![self.catch(live, crew, dice).await?.0]
                     }
-                    // Others come in while it believes that it still holds.
+                    // Other workers acquire the lock while it believes that it still holds it.
                     _ if kind == FaultKind::Ahead && dice.between(0, 1) == 0 => {
                         vec![self.catch(live, crew, dice).await?.0]
                     }
@@ -135,7 +140,7 @@ impl Stage {
         }
     }
 
-    /// Does something to the servers, while these workers stand still.
+    /// Causes a fault of the servers while these workers are stopped.
     async fn hit_servers(
         &mut self,
         number: u32,
@@ -158,7 +163,7 @@ impl Stage {
         if kind == FaultKind::Clock
             && let Some(clock) = &self.workers_clock
         {
-            // To them it should not matter, whichever way.
+            // The direction must not matter to them.
             let ahead = dice.fork("workers").one_in(2);
             clock.move_to(if ahead { HOUR } else { -HOUR })?;
             let _ = write!(strike.target, ", and the workers' an hour {}", if ahead { "ahead" } else { "back" });
@@ -166,7 +171,7 @@ impl Stage {
         live.put(begins(strike.target.clone(), None, strike.spares.clone()));
         let over = tokio::time::Instant::now() + strike.lasts;
         if strike.served {
-            // Where a server is replaced, it is over only then.
+            // If a server is replaced, the fault ends only then.
             let replaced = matches!(kind, FaultKind::Failover | FaultKind::Clock);
             let bound = if replaced { REPLACEMENT } else { strike.lasts };
             if tokio::time::timeout(bound, self.deployment.others_serve(kind)).await.is_ok() {
@@ -182,13 +187,13 @@ impl Stage {
         }
         live.put(Event::FaultEnd { t: live.now(), fault: number, note, connections });
         if !stopped.is_empty() {
-            // Others come in meanwhile; what those hold is valid for longer than that.
+            // Other workers acquire the lock in the meantime; their leases last longer than that.
             tokio::time::sleep(self.ttl / 2).await;
         }
         Ok(())
     }
 
-    /// Stops all who hold a lock, as soon as somebody does.
+    /// Waits until a worker holds a lock, then stops all holders.
     async fn stop_holders(&self, live: &Live, crew: &Crew) -> Vec<Worker> {
         let give_up = live.now() + nanos(self.ttl * 2);
         while live.holders().is_empty() && live.now() < give_up {
@@ -203,7 +208,7 @@ impl Stage {
         stopped
     }
 
-    /// Kills or stops whoever holds a lock.
+    /// Kills or stops a holder.
     async fn hit_holder(
         &self,
         number: u32,
@@ -237,16 +242,16 @@ impl Stage {
         Ok(())
     }
 
-    /// Stops a worker while it holds a lock, and says since when. What it did before it was stopped may be heard of only then: one that holds nothing
-    /// goes on, and another is tried.
+    /// Stops a worker while it holds a lock; returns since when. Its last events may arrive only
+    /// after the stop: if it turns out to hold nothing, it is resumed, and another is tried.
     async fn catch(&self, live: &Live, crew: &Crew, dice: &Dice) -> Result<(Worker, Nanos), Trouble> {
-        // How often they are rolled here depends on time.
+        // How many random numbers are used here depends on timing.
         let mut dice = dice.fork("catch");
         let give_up = live.now() + nanos(self.ttl * 2 + Duration::from_secs(2));
         loop {
             let late = live.now() >= give_up;
             let holders = live.holders();
-            // Nobody holds anything for so long: then whoever comes.
+            // No worker holds a lock for long enough: then any worker.
             let candidates = if late && holders.is_empty() { live.workers() } else { holders };
             let Some(worker) = one_of(&candidates, &mut dice) else {
                 if late {
@@ -262,7 +267,7 @@ impl Stage {
                 }
                 crew.resume(worker).await;
             } else {
-                // It has ended by itself; its end is said when all are dismissed.
+                // It has ended; the error is reported when all workers are dismissed.
                 tokio::time::sleep(LOOK).await;
             }
         }
@@ -283,7 +288,7 @@ impl Stage {
     }
 }
 
-/// How much of a run is over, from 0 to 1; its time counts from `first` on.
+/// How much of a run is over, from 0 to 1; its duration counts from `first` on.
 fn far(length: Length, first: Nanos, state: &Progress) -> f64 {
     let elapsed = state.elapsed.saturating_sub(first) as f64;
     match length {
@@ -296,7 +301,7 @@ fn far(length: Length, first: Nanos, state: &Progress) -> f64 {
     }
 }
 
-/// Waits until `enough`, and tells how far it is meanwhile.
+/// Waits until `enough`, and reports the progress meanwhile.
 async fn wait(live: &Live, progress: &mut impl FnMut(&Progress), enough: impl Fn(&Progress) -> bool) {
     loop {
         let state = live.progress();

@@ -1,4 +1,4 @@
-//! What the conductor knows of a run while it goes on, and the history that it writes.
+//! The conductor's state during a run, and the history that it writes.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -9,37 +9,39 @@ use leasehold::clock::Clock;
 
 use crate::history::{self, Call, Event, Nanos, OpId, Outcome, State, Worker};
 
-/// How many lines of a worker that does not end are told.
+/// How many lines of a hanging worker to show.
 const LAST_WORDS: usize = 6;
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Since its start.
+    /// The time since its start.
     pub elapsed: Nanos,
-    /// Calls begun.
+    /// Calls started.
     pub calls: u64,
     /// Locks granted.
     pub grants: u64,
-    /// Ticks begun.
+    /// Ticks started.
     pub ticks: u64,
     /// Locks lost.
     pub losses: u64,
     /// Faults that are over.
     pub faults: usize,
-    /// What goes on just now.
+    /// The current activity.
     pub now: String,
 }
 
 #[derive(Debug, Default)]
 struct Inside {
     progress: Progress,
-    /// Locks that somebody was granted and has neither given back nor lost.
+    /// Locks that were granted, and neither released nor lost.
     held: HashMap<OpId, Worker>,
-    /// Calls for locks that are held all the time: who holds only those is not in the middle of anything.
+    /// Calls for locks that are held all the time: a worker that holds only those is not in the
+    /// middle of anything.
     anchors: HashSet<OpId>,
-    /// The last tick of each worker. One that was lost has no end, and is over when the next begins.
+    /// The last tick of each worker. A lost tick has no end event, and is over when the next one
+    /// begins.
     ticks: HashMap<Worker, OpId>,
     working: Vec<Worker>,
     events: Vec<Event>,
@@ -70,7 +72,7 @@ impl Live {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes an event down. It is in the file when this returns.
+    /// Writes an event. It is in the file when this returns.
     pub(super) fn put(&self, event: Event) {
         if let Some(file) = &self.file {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,35 +83,35 @@ impl Live {
         self.hear(event);
     }
 
-    /// Takes in what a worker has written down.
+    /// Records an event that a worker has written.
     pub(super) fn hear(&self, event: Event) {
         let mut inside = self.inside();
         inside.follow(&event);
         inside.events.push(event);
     }
 
-    /// Whether all could be written so far.
+    /// Whether all writes have succeeded so far.
     pub(super) fn is_written(&self) -> Result<(), io::Error> {
         self.inside().broken.clone().map_or(Ok(()), |problem| Err(io::Error::other(problem)))
     }
 
-    /// How far it is.
+    /// The current progress.
     pub(super) fn progress(&self) -> Progress {
         let now = self.now();
         Progress { elapsed: now, ..self.inside().progress.clone() }
     }
 
-    /// Says what goes on.
+    /// Sets the current activity.
     pub(super) fn say(&self, what: &str) {
         what.clone_into(&mut self.inside().progress.now);
     }
 
-    /// One more fault is over.
+    /// Counts a fault that is over.
     pub(super) fn fault_over(&self) {
         self.inside().progress.faults += 1;
     }
 
-    /// Who holds something.
+    /// The workers that hold a lock.
     pub(super) fn holders(&self) -> Vec<Worker> {
         let mut holders: Vec<Worker> = self.inside().held.values().copied().collect();
         holders.sort_unstable();
@@ -132,19 +134,19 @@ impl Live {
         last.into_iter().rev().collect::<String>().trim_end().to_owned()
     }
 
-    /// A worker has ended by itself, without a word.
+    /// A worker has ended without a last event.
     pub(super) fn gone(&self, worker: Worker) {
         let mut inside = self.inside();
         inside.working.retain(|other| *other != worker);
         inside.held.retain(|_, holder| *holder != worker);
     }
 
-    /// All who work.
+    /// All running workers.
     pub(super) fn workers(&self) -> Vec<Worker> {
         self.inside().working.clone()
     }
 
-    /// All events, and what went wrong with writing them.
+    /// All events, or the error that occurred while they were written.
     pub(super) fn finish(&self) -> Result<Vec<Event>, io::Error> {
         if let Some(file) = &self.file {
             file.lock().unwrap_or_else(PoisonError::into_inner).sync_all()?;
@@ -178,7 +180,7 @@ impl Inside {
             Event::End { op, outcome: Outcome::Granted { .. }, .. } => {
                 self.progress.grants += 1;
                 let worker = (*op >> 32) as Worker;
-                // The last lines of one that was killed come after its end.
+                // The last events of a killed worker arrive after its end.
                 if self.working.contains(&worker) && !self.anchors.contains(op) {
                     self.held.insert(*op, worker);
                 }

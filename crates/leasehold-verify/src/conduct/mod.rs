@@ -1,4 +1,5 @@
-//! The conductor: starts the workers, causes the faults, writes the history, and looks at the end what was left.
+//! The conductor: starts the workers, causes the faults, writes the history, and checks for
+//! leftovers at the end.
 
 mod controls;
 mod crew;
@@ -25,34 +26,34 @@ use crate::history::{Event, FaultKind, Header, Worker, Workload};
 use crate::resource::Resource;
 use crate::worker::{Assignment, lock_names, lock_prefix};
 
-/// The TTL of leases at an engine that was not started here, if nothing else is said.
+/// The default TTL of leases at an engine that was not started here.
 pub const REMOTE_TTL: Duration = Duration::from_secs(3);
 
-/// A third of it is how long a look at the engine may take.
+/// Three times the time limit of an inspection of the engine.
 const LOOKING: Duration = Duration::from_secs(15);
 
-/// What the names of locks begin with that are held all the time.
+/// The name prefix of the locks that are held all the time.
 const ANCHOR: &str = "verify:anchor:";
 
-/// How often it is tried again.
+/// How often an inspection is retried.
 const LOOKS: u32 = 50;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
-/// How long a run lasts.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
-    /// At least so many calls.
+    /// At least this many calls.
     Calls(u64),
-    /// So long.
+    /// This duration.
     Time(Duration),
 }
 
 /// Where the engine is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Started here, and ours to break.
+    /// Started here, with faults of any kind.
     Local(Local),
-    /// Somebody's, by its URL.
+    /// The user's engine, by its URL.
     Engine(String),
 }
 
@@ -66,39 +67,39 @@ impl Target {
     }
 }
 
-/// Where runs take place: an engine and what can be done to it.
+/// The setting of runs: an engine, and the faults that it can have.
 #[derive(Clone, Debug)]
 pub struct Scene {
     /// Where the engine is.
     pub target: Target,
-    /// All faults that are wanted of it.
+    /// All faults that its runs may cause.
     pub faults: Vec<FaultKind>,
-    /// What is off; `None`: nothing.
+    /// The control: the safeguard that is off, if any.
     pub control: Option<Control>,
-    /// The TTL of all leases; `None`: one that suits.
+    /// The TTL of all leases; `None`: one that suits the engine.
     pub ttl: Option<Duration>,
-    /// What the engine's URL asks for, where it is started here; `None`: what the faults need.
+    /// The URL option of an engine that is started here; `None`: the one that the faults need.
     pub option: Option<UrlOption>,
-    /// The program that is a worker when its first word is [`WORKER`](crate::worker::WORKER).
+    /// The program that runs a worker if its first argument is [`WORKER`](crate::worker::WORKER).
     pub worker: PathBuf,
 }
 
-/// One run.
+/// A run.
 #[derive(Clone, Debug)]
 pub struct Run {
     /// What the workers do.
     pub workload: Workload,
-    /// What goes wrong, of what the scene can.
+    /// The faults to cause, out of those of the scene.
     pub faults: Vec<FaultKind>,
-    /// How many faults; `None`: as many as kinds, or one every few seconds.
+    /// The number of faults; `None`: one of each kind, or one every few seconds.
     pub times: Option<usize>,
-    /// How many workers.
+    /// The number of workers.
     pub workers: u32,
-    /// For how long.
+    /// The length of the run.
     pub length: Length,
-    /// Everything random comes from this.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// Where the history goes; `None`: nowhere.
+    /// The file for the history; `None`: none.
     pub history: Option<PathBuf>,
 }
 
@@ -108,7 +109,7 @@ pub struct Stage {
     scene: Scene,
     ttl: Duration,
     deployment: Deployment,
-    /// The workers' own wall clocks, where they are to jump.
+    /// The workers' own wall clocks, if they are to jump.
     workers_clock: Option<leasehold_testbed::WallClock>,
     folder: tempfile::TempDir,
     runs: u32,
@@ -118,7 +119,7 @@ impl Stage {
     /// Starts what the scene needs.
     ///
     /// # Errors
-    /// In words for the user: a server is not installed, a fault cannot be caused there, …
+    /// With a message for the user: a server is not installed, a fault cannot be caused there, …
     pub async fn open(scene: Scene) -> Result<Self, Trouble> {
         let ttl = scene.ttl.unwrap_or_else(|| scene.default_ttl());
         let control = scene.control;
@@ -140,7 +141,7 @@ impl Stage {
         Ok(Self { scene, ttl, deployment, workers_clock, folder, runs: 0 })
     }
 
-    /// Which of these workloads the engine can do.
+    /// The workloads that the engine supports, out of these.
     ///
     /// # Errors
     /// If the engine cannot be opened.
@@ -150,8 +151,8 @@ impl Stage {
         Ok(workloads.iter().copied().filter(|workload| missing(can, *workload).is_none()).collect())
     }
 
-    /// For looking on: however busy the machine is, it should not give up early. Servers of our own may still be coming to themselves after the last
-    /// run's fault.
+    /// A client for inspections: it must not give up early on a busy machine. Our own servers may
+    /// still be recovering from the last run's fault.
     async fn look_on(&self) -> Result<Locks, Trouble> {
         let ours = matches!(self.scene.target, Target::Local(_));
         let mut tries = 0;
@@ -165,10 +166,10 @@ impl Stage {
         }
     }
 
-    /// Runs, and gives back the history.
+    /// Runs, and returns the history.
     ///
     /// # Errors
-    /// If it could not be run; what the engine did wrong is in the history.
+    /// If the run could not be completed; violations by the engine are in the history.
     pub async fn perform(&mut self, run: &Run, mut progress: impl FnMut(&Progress)) -> Result<Vec<Event>, Trouble> {
         self.runs += 1;
         let own = self.look_on().await?;
@@ -178,13 +179,13 @@ impl Stage {
         looked_at.extend(anchors.iter().flatten().cloned());
         allowed(&own, run)?;
         let shared = own.capabilities().reach != Reach::Process;
-        // What cannot be looked at is not judged by it.
+        // An engine that cannot be inspected is not checked for leftovers.
         let looks = shared && own.capabilities().inspection;
         if looks {
             look_for_others(&own, &looked_at).await?;
         }
         self.deployment.remember().await?;
-        // Only now: an older history of that name is not thrown away for nothing.
+        // Only now, so that a failed start does not overwrite an older history of that name.
         let file = run.history.as_deref().map(create).transpose()?;
         let live = Arc::new(Live::new(file));
         live.put(Event::Run(Box::new(self.header(run, &own))));
@@ -217,7 +218,8 @@ impl Stage {
         live.finish().map_err(|error| Trouble::new(error.to_string()))
     }
 
-    /// The locks of a run: the same for the same seed, so that an engine does not fill up with names.
+    /// The locks of a run: the same for the same seed, so that the engine does not fill up with
+    /// names.
     fn names(&mut self, run: &Run) -> Vec<String> {
         let count = match run.workload {
             Workload::Mutex | Workload::Rwlock | Workload::Reentrant => 2,
@@ -227,9 +229,9 @@ impl Stage {
         self.deployment.names(&base, lock_prefix(run.workload), count)
     }
 
-    /// For each lane, locks that it holds all the time, where servers are hit and others are not.
+    /// For each lane, locks that it holds all the time, if only some of the servers are hit.
     fn anchors(&mut self, run: &Run) -> Vec<Vec<String>> {
-        // In the history of a schedule there are only its runs.
+        // The history of a schedule contains only its runs.
         if run.workload == Workload::Ticks || run.faults.iter().all(|fault| !fault.hits_servers()) {
             return Vec::new();
         }
@@ -263,7 +265,7 @@ impl Stage {
 
     fn assignment(&self, run: &Run, live: &Live, locks: Vec<String>, resource: PathBuf) -> Assignment {
         let control = self.scene.control;
-        // Waiting for a disk or a quorum takes its time: holds are short beside it, and beside the TTL.
+        // Waiting for a disk or a quorum takes time: holds are short beside it, and beside the TTL.
         let hold = (self.ttl / 25).min(Duration::from_millis(40));
         Assignment {
             url: self.deployment.url().to_owned(),
@@ -278,14 +280,14 @@ impl Stage {
             resource,
             fenced: run.workload != Workload::Unfenced && control != Some(Control::NoFencing),
             hands: control.map(Control::hands).unwrap_or_default(),
-            // A control shows one thing.
+            // A control demonstrates one thing.
             evicts: control.is_none(),
             seed: run.seed,
             history: run.history.as_ref().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())),
         }
     }
 
-    /// Whoever was killed leaves its lock until its TTL is over.
+    /// Checks for leftover locks; those of killed workers last until their TTL.
     async fn look_for_leftovers(&self, own: &Locks, locks: &[String], live: &Live) -> Result<(), Trouble> {
         live.say("looking for what is left");
         let give_up = live.now() + self.lasts_at_most();
@@ -324,7 +326,7 @@ impl Stage {
         }
     }
 
-    /// Whoever is gone, and our own look, has no session at a database any more.
+    /// Checks that clients which ended, and our own client, have no session at a database any more.
     async fn look_for_sessions(&self, live: &Live) -> Result<(), Trouble> {
         let give_up = live.now() + self.lasts_at_most();
         let despair = give_up + LOOKING.as_nanos() as u64;
@@ -344,7 +346,7 @@ impl Stage {
         }
     }
 
-    /// How long something may be left when all have ended.
+    /// How long leftovers may last after all workers have ended.
     fn lasts_at_most(&self) -> u64 {
         (self.ttl * 3 + Duration::from_secs(5)).as_nanos() as u64
     }
@@ -356,7 +358,7 @@ async fn look_for_others(own: &Locks, locks: &[String]) -> Result<(), Trouble> {
         let view = loop {
             match own.inspect(lock).await {
                 Ok(view) => break view,
-                // The machine may be busy just now.
+                // The machine may be busy.
                 Err(error) if error.is_retryable() && tries < LOOKS => tries += 1,
                 Err(error) => return Err(words(error)),
             }
@@ -373,7 +375,7 @@ async fn look_for_others(own: &Locks, locks: &[String]) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Refuses what the engine cannot do before anything is started.
+/// Refuses, before anything starts, a workload that the engine does not support.
 fn allowed(own: &Locks, run: &Run) -> Result<(), Trouble> {
     let can = own.capabilities();
     match missing(can, run.workload) {
@@ -385,7 +387,7 @@ fn allowed(own: &Locks, run: &Run) -> Result<(), Trouble> {
     }
 }
 
-/// What an engine would need for this.
+/// The capability that the engine lacks for this workload.
 fn missing(can: &Capabilities, workload: Workload) -> Option<&'static str> {
     match workload {
         Workload::Rwlock if !can.shared => Some("shared locks"),
@@ -398,7 +400,7 @@ fn missing(can: &Capabilities, workload: Workload) -> Option<&'static str> {
 }
 
 fn create(path: &Path) -> Result<File, Trouble> {
-    // Workers write at its end, too.
+    // Workers append to it, too.
     let opened = File::create(path).and_then(|_| File::options().append(true).open(path));
     opened.map_err(|error| Trouble::new(format!("{} cannot be written: {error}", path.display())))
 }
@@ -425,7 +427,7 @@ impl Scene {
         }
     }
 
-    /// How to run the same again.
+    /// The command that repeats the run.
     fn notes(&self, run: &Run) -> std::collections::BTreeMap<String, String> {
         let mut words = vec!["leasehold verify".to_owned()];
         words.push(match &self.target {
@@ -456,7 +458,7 @@ impl Scene {
     }
 }
 
-/// One of those who hold something.
+/// A random one of the holders.
 fn one_of(holders: &[Worker], dice: &mut Dice) -> Option<Worker> {
     dice.pick(holders).copied()
 }

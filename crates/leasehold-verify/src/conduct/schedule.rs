@@ -1,19 +1,19 @@
-//! When which fault happens: a pure function of the seed.
+//! Plans which fault happens when: a pure function of the seed.
 
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
-/// A fault to come.
+/// A planned fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Planned {
-    /// After which part of the run, from 0 to 1.
+    /// When it begins, as a part of the run from 0 to 1.
     pub after: f64,
-    /// Which.
+    /// Its kind.
     pub kind: FaultKind,
 }
 
-/// Spreads `count` faults over a run, each kind about as often as the others, in an order and at moments that the seed chooses. The last fifth of the run
-/// is left in peace, so that one can see it recover.
+/// Spreads `count` faults over a run, each kind about equally often. The seed chooses their order
+/// and times. The last fifth of the run has no faults, so that the recovery is visible.
 pub fn schedule(kinds: &[FaultKind], count: usize, seed: u64) -> Vec<Planned> {
     if kinds.is_empty() {
         return Vec::new();

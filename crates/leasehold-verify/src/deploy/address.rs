@@ -1,24 +1,24 @@
-//! The hosts in an engine's URL, to be replaced by others. Everything else stays as it is written.
+//! The hosts in an engine's URL, which the proxies' addresses replace. The rest stays as written.
 
 use std::net::SocketAddr;
 
 use super::Trouble;
 
-/// A URL, taken apart at its hosts.
+/// A URL, split at its hosts.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Address {
-    /// What stands before the first colon, in lower case.
+    /// The scheme, in lower case.
     pub(super) scheme: String,
-    /// Where the servers are, as written; with the usual port where none is.
+    /// The servers' hosts as written; with the default port if there is none.
     pub(super) hosts: Vec<(String, u16)>,
-    /// What stands before the first host, between them, and behind the last: one more than hosts.
+    /// The text before the first host, between the hosts, and after the last: one more than hosts.
     between: Vec<String>,
-    /// Whether TLS is spoken.
+    /// Whether the connection uses TLS.
     pub(super) tls: bool,
 }
 
 impl Address {
-    /// Takes a URL apart.
+    /// Splits a URL.
     pub(super) fn read(url: &str) -> Result<Self, Trouble> {
         let no_url = || Trouble::usage("this is no engine's URL: it has no scheme, like `redis://host:6379`");
         let (scheme, rest) = url.split_once(':').ok_or_else(no_url)?;
@@ -78,7 +78,7 @@ impl Address {
     }
 }
 
-/// Gathers hosts and the text around them.
+/// Collects hosts and the text around them.
 struct Reader {
     port: u16,
     hosts: Vec<(String, u16)>,
@@ -87,7 +87,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// Reads `[login@]host[:port][,host…][/path]`.
+    /// Parses `[login@]host[:port][,host…][/path]`.
     fn authority(&mut self, text: &str) -> Result<(), Trouble> {
         let (authority, path) = text.find('/').map_or((text, ""), |at| text.split_at(at));
         if path.contains('@') {
@@ -107,9 +107,9 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads `host`, `host:port` or `[::1]:port`.
+    /// Parses `host`, `host:port` or `[::1]:port`.
     fn host(&mut self, text: &str) -> Result<(), Trouble> {
-        // It is not repeated: it may be half of a password with a comma in it.
+        // The message does not repeat it: it may be half of a password with a comma in it.
         let wrong = || Trouble::usage("a host in this URL is none, like `host:6379` or `[::1]:6379`");
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or_else(wrong)?,
@@ -128,7 +128,7 @@ impl Reader {
     }
 }
 
-/// The port where none is written; `None` for engines that are not reached by a network.
+/// The default port; `None` for engines without a network.
 fn usual_port(scheme: &str) -> Option<u16> {
     match scheme {
         "redis" | "rediss" | "redis+cluster" | "redlock" => Some(6379),
@@ -143,7 +143,7 @@ fn usual_port(scheme: &str) -> Option<u16> {
 fn asks_for_tls(scheme: &str, query: &str) -> bool {
     let options = || query.trim_start_matches('?').split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let on = options().rfind(|(key, _)| *key == "tls").map(|(_, value)| value != "off" && value != "false");
-    // For databases the authority alone turns it on.
+    // For databases, `ca` alone turns TLS on.
     let sql = scheme == "mysql" || scheme == "postgres";
     on.unwrap_or_else(|| sql && options().any(|(key, _)| key == "ca"))
 }

@@ -1,4 +1,4 @@
-//! The network between workers and servers: a proxy before each server, and what is done to it.
+//! The network between workers and servers: a proxy before each server, and its faults.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,32 +12,33 @@ use super::{Strike, Trouble, words};
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
-/// One proxy for each server.
+/// One proxy per server.
 pub(super) struct Lines {
     proxies: Arc<Vec<Proxy>>,
-    /// What the workers come by to the proxies, one for each, where they have a network of their own.
+    /// The workers' wires to the proxies, one each, if the workers have their own network.
     wires: Option<Wires>,
-    /// Before those who tell clients where the servers are: they name our proxies instead. They are not disturbed.
+    /// Proxies before the servers that redirect clients: they replace addresses with our proxies'.
+    /// No fault hits them.
     guides: Vec<Proxy>,
-    /// Whether the servers vote, so that a part of them can be out of reach.
+    /// Whether the servers vote, so that some of them can be unreachable.
     votes: bool,
-    /// Whether all of them can be out of reach all the same.
+    /// Whether all of them may be unreachable nevertheless.
     whole: bool,
     ttl: Duration,
-    /// How long clients wait for an answer.
+    /// How long clients wait for a response.
     patience: Duration,
     going_on: BTreeMap<FaultKind, Disturbance>,
 }
 
-/// What goes on, until it is dropped.
+/// An active fault; dropping it ends it.
 struct Disturbance {
     hit: Vec<usize>,
-    /// Whether connections are cut at the end.
+    /// Whether connections are cut at its end.
     cut: bool,
     _pulse: Option<Pulse>,
 }
 
-/// Does something again and again, until it is dropped.
+/// A task that repeats an action until it is dropped.
 pub(super) struct Pulse(JoinHandle<()>);
 
 impl Pulse {
@@ -45,10 +46,10 @@ impl Pulse {
         Self(tokio::spawn(task))
     }
 
-    /// Ends it; when this returns, it does nothing any more.
+    /// Stops the task; when this returns, it does nothing more.
     pub(super) async fn stop(mut self) {
         self.0.abort();
-        // It was cancelled, which is what was wanted.
+        // The task was cancelled, as intended.
         let _ = (&mut self.0).await;
     }
 }
@@ -60,14 +61,16 @@ impl Drop for Pulse {
 }
 
 impl Lines {
-    /// Puts a proxy before each of these; at the far end of a wire, if the workers are to have a network of their own.
+    /// Puts a proxy before each of these servers; at the far end of a wire, if the workers have
+    /// their own network.
     pub(super) async fn before(
         servers: &[SocketAddr],
         scheme: &str,
         ttl: Duration,
         apart: bool,
     ) -> Result<Self, Trouble> {
-        // Root in a container may not be allowed to: then partitions are made by the proxies, and their words say so.
+        // Root in a container may lack the privilege: then the proxies cause partitions, and the
+        // fault's description says so.
         let wires = if apart { Wires::lay(servers.len()).ok() } else { None };
         let mut proxies = Vec::new();
         for (number, server) in servers.iter().enumerate() {
@@ -88,7 +91,8 @@ impl Lines {
         })
     }
 
-    /// Puts proxies before those who tell clients where `servers` are, so that clients come to us.
+    /// Puts proxies before the servers that tell clients where `servers` are, so that clients
+    /// connect to our proxies.
     pub(super) async fn guided_by(&mut self, guides: &[SocketAddr], servers: &[SocketAddr]) -> Result<(), Trouble> {
         for guide in guides {
             let before = Proxy::start(*guide).await?;
@@ -100,8 +104,9 @@ impl Lines {
         Ok(())
     }
 
-    /// Has all of these servers, which tell clients of each other, name our proxies instead. Only whole addresses are replaced, as `MOVED`, `ASK` and
-    /// `CLUSTER SLOTS` write them: a number of five digits may stand in any token.
+    /// Makes all of these servers, which redirect clients to each other, name our proxies instead.
+    /// Only whole addresses are replaced, as `MOVED`, `ASK` and `CLUSTER SLOTS` write them: a
+    /// number of five digits may also be part of a token.
     pub(super) fn named_by_each_other(&self, servers: &[SocketAddr]) -> Result<(), Trouble> {
         for before in self.proxies.iter() {
             for (server, proxy) in servers.iter().zip(self.proxies.iter()) {
@@ -118,37 +123,39 @@ impl Lines {
         self.proxies.iter().map(|line| line.counts().accepted).sum()
     }
 
-    /// The words before a worker's command.
+    /// The prefix of a worker's command.
     pub(super) fn enter(&self) -> Vec<String> {
         self.wires.as_ref().map(Wires::enter).unwrap_or_default()
     }
 
-    /// Where workers connect to first.
+    /// The addresses that workers connect to first.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         let first = if self.guides.is_empty() { &*self.proxies } else { &self.guides };
         first.iter().map(Proxy::addr).collect()
     }
 
-    /// Has half of the connections go silent, so that those who have them do not hear what becomes of the servers; as it is when a
-    /// machine loses its power.
+    /// Silences half of the connections, so that their clients do not notice what happens to the
+    /// servers, as in a power failure.
     pub(super) fn silence_half(&self, dice: &mut Dice) {
-        // Who connects to several servers does so at about the same time: the same half everywhere is the same clients.
+        // A client connects to several servers at about the same time: the same half everywhere
+        // means the same clients.
         let older = dice.one_in(2);
         self.proxies.iter().chain(&self.guides).for_each(|line| line.silence_half(older));
     }
 
-    /// The same for the connections to one server alone.
+    /// The same for the connections to one server only.
     pub(super) fn silence_half_of(&self, server: usize, dice: &mut Dice) {
         if let Some(line) = self.proxies.get(server) {
             line.silence_half(dice.one_in(2));
         }
     }
 
-    /// Begins a fault of the network; `minority` is what may be out of reach where servers vote.
+    /// Begins a fault of the network; `minority` are the servers that may be unreachable where
+    /// servers vote.
     pub(super) fn begin(&mut self, fault: FaultKind, minority: &[usize], dice: &mut Dice) -> Result<Strike, Trouble> {
         let hit = self.choose(fault, minority, dice);
         let lasts = match fault {
-            // Whoever holds must lose it.
+            // A holder must lose its lock.
             FaultKind::Partition => dice.time(self.ttl * 6 / 5, self.ttl * 5 / 2),
             _ => dice.time(self.ttl / 2, self.ttl * 2),
         };
@@ -160,7 +167,7 @@ impl Lines {
         Ok(if served { strike.served() } else { strike })
     }
 
-    /// Which lines are hit.
+    /// The connections that the fault hits.
     fn choose(&self, fault: FaultKind, minority: &[usize], dice: &mut Dice) -> Vec<usize> {
         let count = self.proxies.len();
         if fault == FaultKind::Partition && self.votes && !(self.whole && dice.one_in(3)) {
@@ -186,7 +193,7 @@ impl Lines {
                 "cut again and again".to_owned()
             }
             FaultKind::LostReply if dice.one_in(3) => {
-                // Connections that lost a reply stay mute: they must end with the fault.
+                // Connections that lost a reply stay silent: they must close with the fault.
                 cut = true;
                 hit.iter().map(at).for_each(|line| line.drop_replies(true));
                 "no reply arrives".to_owned()
@@ -218,7 +225,7 @@ impl Lines {
         Ok((what, Disturbance { hit, cut, _pulse: pulse }))
     }
 
-    /// Has something done to one of these lines now and then, at most `longest` apart.
+    /// Repeats an action on one of these connections, with pauses of at most `longest`.
     fn pulse(&self, hit: &[usize], dice: &mut Dice, longest: Duration, act: fn(&Proxy)) -> Pulse {
         let (proxies, hit) = (Arc::clone(&self.proxies), hit.to_vec());
         let mut dice = Dice::new(dice.roll());
@@ -245,7 +252,7 @@ impl Lines {
                     line.drop_replies(false);
                 }
                 FaultKind::Delay => line.delay(Duration::ZERO),
-                // What was held back does not arrive if the connections are gone.
+                // Held-back messages do not arrive if their connections are closed first.
                 FaultKind::Partition if disturbance.cut => {
                     line.cut();
                     line.freeze(false);
@@ -266,12 +273,13 @@ impl Lines {
     }
 }
 
-/// These of the minority.
+/// These members of the minority.
 fn named(some: &[usize], minority: &[usize]) -> Vec<usize> {
     some.iter().filter_map(|at| minority.get(*at).copied()).collect()
 }
 
-/// How long clients wait for one answer: a third of the TTL, between 50 ms and 5 s; for one node of Redlock a tenth, at most 250 ms.
+/// How long clients wait for a response: a third of the TTL, between 50 ms and 5 s; for a node of
+/// Redlock a tenth, at most 250 ms.
 fn patience(scheme: &str, ttl: Duration) -> Duration {
     match scheme {
         "redlock" => (ttl / 10).min(Duration::from_millis(250)),
@@ -279,7 +287,7 @@ fn patience(scheme: &str, ttl: Duration) -> Duration {
     }
 }
 
-/// How long each chunk is held back: mostly an answer still comes in time, now and then it does not.
+/// How long each chunk is held back: a response mostly arrives in time, and sometimes does not.
 fn delay(patience: Duration, dice: &mut Dice) -> Duration {
     let percent = if dice.one_in(5) { dice.between(60, 100) } else { dice.between(5, 40) };
     patience * percent as u32 / 100

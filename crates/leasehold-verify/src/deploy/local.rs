@@ -1,25 +1,25 @@
-//! Which engines can be started here, and what can go wrong with each.
+//! The engines that can be started here, and the faults that each can have.
 
 use std::time::Duration;
 
 use crate::history::{FaultKind, named};
 
-/// Which engine to start here.
+/// An engine to start here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Local {
-    /// The tasks of one process.
+    /// For the tasks of one process.
     Memory,
-    /// The processes of this host, in a folder.
+    /// For the processes of this host, in a folder.
     File,
     /// One Redis.
     Redis,
-    /// A Redis master with a replica, and the Sentinels who replace it.
+    /// A Redis master with a replica, and the Sentinels that replace it.
     RedisSentinel,
     /// Three Redis masters that share the slots, with a replica each.
     RedisCluster,
-    /// Five Redis servers that know nothing of each other.
+    /// Five independent Redis servers.
     Redlock,
-    /// A ZooKeeper; an ensemble of three where one of them is to be hit.
+    /// A ZooKeeper; an ensemble of three if a fault hits one of them.
     Zookeeper,
     /// A MariaDB.
     Mysql,
@@ -42,9 +42,9 @@ named!(Local:
 /// An option of the engine's URL that a deployment can be started with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UrlOption {
-    /// `strict`: a server that may have forgotten a lease cools down for the longest lease.
+    /// `strict`: a server that may have lost a lease's record cools down for the longest lease.
     Strict,
-    /// `replicas=1`: a grant counts only when a replica has it.
+    /// `replicas=1`: a grant counts only after a replica acknowledged it.
     Replicas,
 }
 
@@ -72,8 +72,9 @@ pub(super) fn side(fault: FaultKind) -> Side {
 impl Local {
     /// A TTL that suits it: short, so that runs are short.
     ///
-    /// SQL's leases and ZooKeeper's sessions have least lengths; Redlock gives each node a tenth of the TTL to answer, and SQL a third of it
-    /// to log in: on a busy machine that may take half a second.
+    /// SQL's leases and ZooKeeper's sessions have minimum lengths. Redlock gives each node a tenth
+    /// of the TTL to respond, and SQL a third of it to log in: on a busy machine that may take half
+    /// a second.
     pub fn ttl(self) -> Duration {
         Duration::from_millis(match self {
             Self::Memory | Self::File | Self::Redis | Self::RedisSentinel => 500,
@@ -81,8 +82,9 @@ impl Local {
         })
     }
 
-    /// The same where these faults are to happen. A lease that has ended before the server is back shows nothing of what the server
-    /// forgot: a restart takes a good part of a second on a busy machine, and Sentinels need some seconds to replace a master.
+    /// The same under these faults. If a lease expires before the server is back, it does not show
+    /// the server's loss of data. A restart takes a good part of a second on a busy machine, and
+    /// Sentinels need some seconds to replace a master.
     pub fn ttl_for(self, faults: &[FaultKind], option: Option<UrlOption>) -> Duration {
         match self {
             Self::RedisSentinel | Self::RedisCluster if faults.contains(&FaultKind::Failover) => Duration::from_secs(6),
@@ -96,7 +98,7 @@ impl Local {
                 Duration::from_secs(2)
             }
             Self::Redlock if faults.contains(&FaultKind::Wipe) => Duration::from_secs(4),
-            // What the kernel frees at once must be told from what a lease's end frees.
+            // A lock that the kernel frees at once must be distinguishable from an expired lease.
             Self::File if faults == [FaultKind::Kill] => Duration::from_secs(6),
             _ => self.ttl(),
         }

@@ -1,4 +1,4 @@
-//! A deployment of the user's: what may be done there, and where its servers are.
+//! The user's own deployment: the faults that are allowed there, and its servers' addresses.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::local::{Local, Side, side};
 use super::{Setup, Trouble};
 use crate::history::FaultKind;
 
-/// How long a server may take to answer a first call.
+/// How long a server may take to accept a first connection.
 const BOUND: Duration = Duration::from_secs(5);
 
-/// The servers before which proxies are to stand; none if the network is left alone.
+/// The servers that get a proxy; none if the network is not disturbed.
 pub(super) async fn servers(address: &Address, setup: &Setup) -> Result<Vec<SocketAddr>, Trouble> {
     if let Some(fault) = setup.of(Side::Server).next() {
         let local = local(&address.scheme);
@@ -34,10 +34,11 @@ pub(super) async fn servers(address: &Address, setup: &Setup) -> Result<Vec<Sock
     Ok(found)
 }
 
-/// All faults that can be caused from outside: of the workers, and of the connections where a proxy can stand between.
+/// All faults that can be caused from outside: those of the workers, and those of the connections
+/// where a proxy can stand.
 ///
 /// # Errors
-/// If it is no URL.
+/// If it is not a URL.
 pub fn faults_at(url: &str) -> Result<Vec<FaultKind>, Trouble> {
     let disturbed = Address::read(url)?.why_no_proxy().is_none();
     let can = |fault: &FaultKind| match side(*fault) {
@@ -48,7 +49,7 @@ pub fn faults_at(url: &str) -> Result<Vec<FaultKind>, Trouble> {
     Ok(FaultKind::ALL.iter().copied().filter(can).collect())
 }
 
-/// What would start servers of that kind.
+/// The option that starts servers of that kind here.
 fn local(scheme: &str) -> String {
     let kind = match scheme {
         "rediss" => "redis",
@@ -59,7 +60,7 @@ fn local(scheme: &str) -> String {
     kind.parse::<Local>().map_or_else(|_| "`--local`".to_owned(), |local| format!("`--local {local}`"))
 }
 
-/// The first address of a name where somebody listens.
+/// The first address of a name that accepts a connection.
 async fn resolve(host: &str, port: u16) -> Result<SocketAddr, Trouble> {
     let failed = |why: String| Trouble::new(format!("{host}:{port} cannot be reached: {why}"));
     let addrs =

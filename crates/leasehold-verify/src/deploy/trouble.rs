@@ -1,8 +1,8 @@
-//! Why a deployment could not do what was asked.
+//! Why a deployment failed to do what was requested.
 
 use std::fmt;
 
-/// What went wrong, in words for the user. It never has a password in it.
+/// An error message for the user. It never contains a password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Trouble {
     words: String,
@@ -11,11 +11,11 @@ pub struct Trouble {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Of the machine, or of servers that did not do what they were told.
+    /// A problem of the machine, or of servers that did not do what they were ordered to.
     Passing,
-    /// What was asked for cannot be had.
+    /// The request cannot be fulfilled.
     Usage,
-    /// A worker crashed, or did not end: those are leasehold itself.
+    /// A worker crashed, or did not exit: a fault of leasehold itself.
     Workers,
 }
 
@@ -24,22 +24,22 @@ impl Trouble {
         Self { words: words.into(), kind: Kind::Passing }
     }
 
-    /// What was asked for cannot be had.
+    /// The request cannot be fulfilled.
     pub(crate) fn usage(words: impl Into<String>) -> Self {
         Self { words: words.into(), kind: Kind::Usage }
     }
 
-    /// A worker did not do as it should.
+    /// A worker failed.
     pub(crate) fn of_workers(words: impl Into<String>) -> Self {
         Self { words: words.into(), kind: Kind::Workers }
     }
 
-    /// Whether it would be the same another time: what was asked for must change.
+    /// Whether a retry would fail again: the request must change.
     pub fn is_usage(&self) -> bool {
         self.kind == Kind::Usage
     }
 
-    /// Whether it says nothing of the engine, and may not come again.
+    /// Whether it proves nothing about the engine, and may not recur.
     pub fn is_passing(&self) -> bool {
         self.kind == Kind::Passing
     }

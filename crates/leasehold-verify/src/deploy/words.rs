@@ -1,6 +1,6 @@
-//! Servers in words. People count from one.
+//! Servers in words, numbered from one.
 
-/// `one` if there is only one; otherwise `many` with which of them.
+/// `one` if there is only one; otherwise `many` with their numbers.
 pub(super) fn servers(one: &str, many: &str, hit: &[usize], all: usize) -> String {
     match hit {
         _ if all == 1 => one.to_owned(),
@@ -13,7 +13,7 @@ pub(super) fn servers(one: &str, many: &str, hit: &[usize], all: usize) -> Strin
     }
 }
 
-/// One of several.
+/// The description of one of several servers.
 pub(super) fn server(at: usize, all: usize) -> String {
     format!("server {} of {all}", at + 1)
 }

@@ -1,7 +1,8 @@
 //! Every engine under every fault: many histories each, with fixed seeds.
 //!
-//! A [`Cell`] is one engine under one fault. Its histories go through the workloads in turn, each with a seed of its own, one after the other on the same
-//! servers. Cells are independent of each other, and several are run at a time.
+//! A [`Cell`] is one engine under one fault. Its histories use the workloads in turn. Each has its
+//! own seed, and they run one after the other on the same servers. Cells are independent, and
+//! several run concurrently.
 
 mod outcome;
 mod table;
@@ -19,7 +20,7 @@ use crate::conduct::{Control, Length, Run, Scene, Stage, Target, Trouble};
 use crate::deploy::{Local, UrlOption};
 use crate::history::{FaultKind, Workload};
 
-/// The workloads that the histories of a cell go through.
+/// The workloads that the histories of a cell use in turn.
 const WORKLOADS: [Workload; 9] = [
     Workload::Fenced,
     Workload::Counter,
@@ -32,7 +33,7 @@ const WORKLOADS: [Workload; 9] = [
     Workload::Election,
 ];
 
-/// Options of the engine's URL with which a fault is run once more.
+/// URL options with which a fault gets an additional cell.
 const WITH_OPTIONS: [(Local, FaultKind, UrlOption); 6] = [
     (Local::Redis, FaultKind::Clock, UrlOption::Strict),
     (Local::RedisSentinel, FaultKind::Clock, UrlOption::Strict),
@@ -45,11 +46,11 @@ const WITH_OPTIONS: [(Local, FaultKind, UrlOption); 6] = [
 /// One engine under one fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
-    /// Which engine.
+    /// The engine.
     pub local: Local,
-    /// Under what; `None`: nothing goes wrong.
+    /// The fault; `None`: no fault.
     pub fault: Option<FaultKind>,
-    /// With which option of its URL; `None`: with what the fault needs.
+    /// The option of its URL; `None`: the one that the fault needs.
     pub option: Option<UrlOption>,
 }
 
@@ -60,14 +61,14 @@ impl std::fmt::Display for Cell {
 }
 
 impl Cell {
-    /// The fault, and the option if there is one: `clock+strict`; `none`: no fault.
+    /// The fault, and the option if there is one: `clock+strict`; `none` without a fault.
     pub fn name(self) -> String {
         let option = self.option.map(|option| format!("+{option}")).unwrap_or_default();
         format!("{}{option}", self.fault.map_or("none", FaultKind::as_str))
     }
 }
 
-/// All cells that can be run here.
+/// All cells that can run here.
 pub fn cells() -> Vec<Cell> {
     let of = |local: &Local| {
         let local = *local;
@@ -79,7 +80,7 @@ pub fn cells() -> Vec<Cell> {
     Local::ALL.iter().flat_map(of).collect()
 }
 
-/// The rows of a table of all cells: no fault, each fault, and each with an option.
+/// The rows of a table of all cells: no fault, each fault, and the combinations with an option.
 pub(crate) fn rows() -> Vec<(Option<FaultKind>, Option<UrlOption>)> {
     let mut rows = vec![(None, None)];
     for fault in FaultKind::ALL {
@@ -93,32 +94,33 @@ pub(crate) fn rows() -> Vec<(Option<FaultKind>, Option<UrlOption>)> {
     rows
 }
 
-/// How much is run.
+/// The extent of a run of cells.
 #[derive(Clone, Debug)]
 pub struct Extent {
     /// Histories in a cell.
     pub histories: u64,
-    /// Calls in a history, at least.
+    /// The minimum of calls in a history.
     pub calls: u64,
-    /// Ticks in one more history, of a scheduled job that is due every second; 0: none.
+    /// Ticks in an additional history of a scheduled job that is due every second; 0: no such
+    /// history.
     pub ticks: u64,
     /// Faults in a history.
     pub faults: usize,
     /// Workers in a history.
     pub workers: u32,
-    /// Cells at a time.
+    /// Cells that run concurrently.
     pub at_once: usize,
     /// The first seed.
     pub seed: u64,
-    /// The program that is a worker.
+    /// The worker program.
     pub worker: PathBuf,
-    /// Where histories with violations go, with their reports.
+    /// The folder for histories with violations, and their reports.
     pub kept: PathBuf,
-    /// Whether what takes too long is a failure.
+    /// Whether an exceeded time bound is a failure.
     pub judge: Judge,
 }
 
-/// Runs cells, several at a time, and tells of each as it ends.
+/// Runs several cells concurrently, and reports each one when it ends.
 pub async fn run(cells: Vec<Cell>, extent: &Extent, mut told: impl FnMut(&Cell, &Outcome)) -> Vec<(Cell, Outcome)> {
     let mut queue: VecDeque<Cell> = in_turn(cells).into();
     let (mut running, mut done) = (JoinSet::new(), Vec::new());
@@ -133,7 +135,7 @@ pub async fn run(cells: Vec<Cell>, extent: &Extent, mut told: impl FnMut(&Cell, 
                 told(&cell, &outcome);
                 done.push((cell, outcome));
             }
-            // A panic in a cell: the others go on, and its absence is seen.
+            // A panic in a cell: the others go on, and its absence is detected.
             Some(Err(_)) => {}
             None => break,
         }
@@ -142,7 +144,8 @@ pub async fn run(cells: Vec<Cell>, extent: &Extent, mut told: impl FnMut(&Cell, 
     done
 }
 
-/// Engines in turn, so that not all databases wait for the disk at the same time; what takes long comes first.
+/// Orders cells by alternating engines, so that not all databases wait for the disk at the same
+/// time; slow cells come first.
 fn in_turn(cells: Vec<Cell>) -> Vec<Cell> {
     let mut numbered: Vec<(usize, Cell)> = Vec::new();
     for cell in cells {
@@ -162,15 +165,15 @@ async fn run_cell(cell: Cell, extent: &Extent) -> Outcome {
     outcome
 }
 
-/// Runs what can be run. Whatever kept a history from its end may be the machine's fault: the same is run once more, on servers of its own. What an
-/// engine did wrong is never run again.
+/// Runs the histories of a cell. If a history did not complete, the machine may be the cause: the
+/// same one runs once more, on fresh servers. A history with a violation never runs again.
 async fn run_histories(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Result<(), Trouble> {
     let faults = Vec::from_iter(cell.fault);
     make(&extent.kept)?;
     let (mut stage, workloads) = open(cell, extent, outcome).await?;
     for (number, workload) in (0..).zip(workloads) {
         let seed = extent.seed + number;
-        // Kept only if something is wrong with it, or if it does not come to its end.
+        // Kept only if it has a violation, or does not complete.
         let written = extent.kept.join(format!("{}-{workload}-{seed}-cut.jsonl", outcome.stem()));
         let run = Run {
             workload,
@@ -183,11 +186,11 @@ async fn run_histories(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Re
         };
         for first in [true, false] {
             match stage.perform(&run, |_| ()).await {
-                // The checker works for a while; nobody else should wait for it.
+                // The checker needs the processor for a while; it must not block other tasks.
                 Ok(events) => {
                     tokio::task::block_in_place(|| {
                         outcome.take_in(&events, &run, &extent.kept, extent.judge);
-                        // What is wrong is there under another name by now.
+                        // A history with violations is stored under another name by now.
                         let _ = std::fs::remove_file(&written);
                     });
                     break;
@@ -206,7 +209,8 @@ async fn run_histories(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Re
     Ok(())
 }
 
-/// Servers, and the workloads that they can do, one for each history. What does not start is started once more.
+/// Starts the servers; returns them with the workload of each history. A failed start is retried
+/// once.
 async fn open(cell: Cell, extent: &Extent, outcome: &mut Outcome) -> Result<(Stage, Vec<Workload>), Trouble> {
     match open_once(cell, extent).await {
         Err(trouble) if trouble.is_passing() => outcome.again.push(trouble.to_string()),
@@ -222,7 +226,8 @@ async fn open_once(cell: Cell, extent: &Extent) -> Result<(Stage, Vec<Workload>)
         Scene { target: Target::Local(cell.local), faults, control: None, ttl: None, option: cell.option, worker };
     let stage = Stage::open(scene).await?;
     let workloads = stage.able(&WORKLOADS).await?;
-    // By a clock that is far ahead a thousand ticks are over at once. Two: by an odd seed the job is run again after a crash, by an even one not.
+    // By a clock that is far ahead, a thousand ticks are due at once. Two histories: with an odd
+    // seed the job runs again after a crash, with an even one it does not.
     let ticks = match extent.ticks > 0 && cell.fault != Some(FaultKind::Ahead) {
         true => stage.able(&[Workload::Ticks, Workload::Ticks]).await?,
         false => Vec::new(),
@@ -236,11 +241,12 @@ fn make(folder: &Path) -> Result<(), Trouble> {
     made.map_err(|error| Trouble::new(format!("{} cannot be made: {error}", folder.display())))
 }
 
-/// Runs a negative control: its histories, each of which should be found out. Gives back how many were, of how many. One that could not be run is run
-/// once more, on servers of its own, and `told` hears of it; one that was run and not found out is not.
+/// Runs the histories of a negative control, each of which the checker should detect. Returns how
+/// many it detected, of how many. A history that could not be run is retried once, on fresh
+/// servers, and reported to `told`; an undetected one is not retried.
 ///
 /// # Errors
-/// If it could not be run.
+/// If a history could not be run.
 pub async fn run_control(control: Control, extent: &Extent, mut told: impl FnMut(&str)) -> Result<(u64, u64), Trouble> {
     make(&extent.kept)?;
     let (mut stage, mut found) = (None, 0);
@@ -258,7 +264,7 @@ pub async fn run_control(control: Control, extent: &Extent, mut told: impl FnMut
     Ok((found, extent.histories))
 }
 
-/// One history of a control, on servers that are there or are started. Whether it was found out.
+/// Runs one history of a control, on existing or fresh servers. Returns whether it was detected.
 async fn control_once(
     control: Control,
     extent: &Extent,
@@ -273,7 +279,7 @@ async fn control_once(
         Some(stage) => stage,
         None => stage.insert(Stage::open(scene).await?),
     };
-    // Kept only if it was not found out, or does not come to its end.
+    // Kept only if it was not detected, or does not complete.
     let written = extent.kept.join(format!("control-{local}-{workload}-{fault}-{seed}.jsonl"));
     let run = Run {
         workload,
@@ -285,7 +291,8 @@ async fn control_once(
         history: Some(written.clone()),
     };
     let events = stage.perform(&run, |_| ()).await?;
-    // The checker works for a while, for long where a register's history is wrong; nobody else should wait for it.
+    // The checker needs the processor for a while, and longer if a register's history is wrong; it
+    // must not block other tasks.
     let is_found = tokio::task::block_in_place(|| check::check(&events).as_expected());
     if is_found {
         let _ = std::fs::remove_file(&written);
@@ -306,7 +313,7 @@ mod tests {
         Run { workload, faults: Vec::new(), times: None, workers: 2, length, seed: 7, history: None }
     }
 
-    /// Two workers are granted a lock, the second when the first has it: with these tokens.
+    /// Two workers are granted a lock with these tokens, the second while the first holds it.
     fn history(tokens: [u64; 2]) -> String {
         let header = r#"{"event":"run","format":1,"leasehold":"","engine":"memory","url":"","workload":"rwlock","guard":true,"seed":7,"ttl":1000000000,"lanes":2,"fair":true,"fencing":true,"started":""}"#;
         let mut events = vec![serde_json::from_str(header).unwrap()];

@@ -1,4 +1,4 @@
-//! What came of a cell, all its histories together.
+//! The outcome of a cell, over all its histories.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::history::{self, Event, Workload};
 use crate::report;
 use crate::verdict::{Promise, Recovered, SecondOpinion, State, Verdict};
 
-/// What came of a cell.
+/// The outcome of a cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     /// The engine.
@@ -30,45 +30,46 @@ pub struct Outcome {
     pub calls: u64,
     /// Grants.
     pub grants: u64,
-    /// Locks that their holders learned to have lost.
+    /// Losses that holders learned of.
     pub losses: u64,
-    /// Those of holders that ran, so that it was judged when they learned of it.
+    /// Losses of holders that ran, so the time of the notification was checked.
     #[serde(default)]
     pub told: u64,
     /// Writes that the register refused.
     pub refused: u64,
     /// Faults that were caused.
     pub faults: u64,
-    /// How long it took to recover from each, as a multiple of the TTL, sorted.
+    /// The recovery times, as multiples of the TTL, sorted.
     pub recovered: Vec<f64>,
-    /// How long it took from the beginning of each of those in which others served on, likewise.
+    /// For faults during which other servers served, the times from the fault's beginning until the
+    /// first grant, likewise.
     #[serde(default)]
     pub meanwhile: Vec<f64>,
-    /// Histories that were so slow that they ended with fewer calls than they should have had.
+    /// Histories that were so slow that they ended with fewer calls than planned.
     #[serde(default)]
     pub short: u64,
     /// Histories with a violation.
     pub broken: u64,
     /// Their violations, a line each.
     pub violations: Vec<String>,
-    /// Holds that were at once with another, where that is not promised.
+    /// Holds that overlapped another, where exclusion is not guaranteed.
     pub at_once: u64,
-    /// Histories of a register on which porcupine did not say the same.
+    /// Histories of a register on which porcupine disagreed.
     pub unconfirmed: u64,
-    /// The promises that were put to the test.
+    /// The guarantees that were tested.
     pub tested: Vec<Promise>,
-    /// How many things were checked of each of them, and how many of those were wrong.
+    /// How many items were checked for each of them, and how many were violations.
     #[serde(default)]
     pub checked: BTreeMap<Promise, (u64, u64)>,
-    /// The same of what is not promised there.
+    /// The same for what is not guaranteed there.
     #[serde(default)]
     pub counted: BTreeMap<Promise, (u64, u64)>,
-    /// What took too long, where that is only reported, a line each.
+    /// Exceeded time bounds, if they are only reported, a line each.
     #[serde(default)]
     pub late: Vec<String>,
-    /// What kept a history from being run.
+    /// Errors that kept a history from running.
     pub troubles: Vec<String>,
-    /// What kept one from being run at first: the same was run once more.
+    /// Errors that kept a history from running at first: the same one ran once more.
     #[serde(default)]
     pub again: Vec<String>,
 }
@@ -161,7 +162,8 @@ impl Outcome {
         add(self.checked.entry(promise).or_default(), more);
     }
 
-    /// Takes in a history that did not come to its end. Whether the same is to be run again: not if it had gone wrong by then, nor a second time.
+    /// Records a history that did not complete. Returns whether to run it again: not if it has a
+    /// violation already, and not a second time.
     pub(super) fn cut_short(&mut self, trouble: &Trouble, first: bool, run: &Run, written: &Path) -> bool {
         let events = history::load(written).ok().and_then(|text| history::read(&text).ok());
         let verdict = events.as_deref().filter(|events| !events.is_empty()).map(check::check);
@@ -178,7 +180,7 @@ impl Outcome {
         again
     }
 
-    /// Adds what came of the same cell later, with other seeds.
+    /// Adds a later outcome of the same cell, with other seeds.
     pub fn add(&mut self, later: Self) {
         self.versions = later.versions;
         self.ttl = later.ttl;
@@ -208,12 +210,12 @@ impl Outcome {
         self.tested.dedup();
     }
 
-    /// Whether all was run, and nothing was wrong.
+    /// Whether all histories ran without a violation.
     pub fn holds(&self) -> bool {
         self.broken == 0 && self.troubles.is_empty() && self.histories > 0
     }
 
-    /// In a line.
+    /// One line about the outcome.
     pub fn line(&self) -> String {
         let worst = self.recovered.last().map(|worst| format!(", recovery {worst:.2} TTL at most")).unwrap_or_default();
         let meanwhile =
@@ -245,7 +247,8 @@ fn add(sum: &mut (u64, u64), more: (u64, u64)) {
     *sum = (sum.0 + more.0, sum.1 + more.1);
 }
 
-/// What must hold whatever else went wrong. For the others one must know of all that went wrong, and of when the run ended.
+/// Guarantees that a truncated history can violate. The others depend on all faults, and on when
+/// the run ended.
 fn holds_always(promise: Promise) -> bool {
     !matches!(promise, Promise::Order | Promise::Recovery | Promise::Ticks)
 }

@@ -1,4 +1,4 @@
-//! The table of promises, from what was seen.
+//! The table of guarantees, from the measured outcomes.
 
 use std::fmt::Write;
 
@@ -7,7 +7,8 @@ use crate::deploy::Local;
 use crate::report::words::{about, count};
 use crate::verdict::Promise;
 
-/// Two tables in Markdown, a column for each engine: a line for each fault, then one for each promise; and below them what was run, when and on which versions.
+/// Two Markdown tables with a column per engine: a row per fault, then a row per guarantee; below
+/// them the extent, the date and the servers' versions.
 pub fn table(outcomes: &[Outcome], date: &str) -> String {
     let mut text = head("fault");
     for (fault, option) in super::rows() {
@@ -56,7 +57,7 @@ fn head(first: &str) -> String {
     format!("| {first} |{engines}\n|---|{}\n", "---|".repeat(Local::ALL.len()))
 }
 
-/// Each promise on each engine, all faults together.
+/// Each guarantee on each engine, over all faults.
 fn promises(outcomes: &[Outcome], text: &mut String) {
     text.push('\n');
     text.push_str(&head("promise"));
@@ -70,7 +71,7 @@ fn promises(outcomes: &[Outcome], text: &mut String) {
                 0 => write!(text, " –"),
                 _ => write!(text, " {} of {}", count(broken), count(checked)),
             };
-            // Where the table of guarantees does not promise it: only counted.
+            // Where the table of guarantees has no guarantee: only counted.
             let counted = outcomes.iter().filter(|outcome| outcome.engine == local.as_str());
             let counted = counted.filter_map(|outcome| outcome.counted.get(&promise));
             let (seen, wrong) = counted.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1));

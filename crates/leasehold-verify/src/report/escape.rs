@@ -1,8 +1,9 @@
-//! Names, errors and URLs come from others: none of them may become markup, script, or a command to a terminal.
+//! Names, errors and URLs are foreign text: none of it may become markup, script, or a terminal
+//! command.
 
 use std::fmt::Write as _;
 
-/// For text and for attributes in double quotes, in HTML and in XML.
+/// Escapes text and double-quoted attributes in HTML and XML.
 pub(crate) fn markup(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
@@ -18,7 +19,8 @@ pub(crate) fn markup(text: &str) -> String {
     out
 }
 
-/// JSON for a data block in a page: the text of a script ends at the first `</script`, whatever it is a part of.
+/// Escapes JSON for a data block in a page: a script element ends at the first `</script`, even
+/// inside a string.
 pub(crate) fn script(json: &str) -> String {
     let mut out = String::with_capacity(json.len() + 64);
     for c in json.chars() {
@@ -32,12 +34,13 @@ pub(crate) fn script(json: &str) -> String {
     out
 }
 
-/// For a terminal.
+/// Escapes text for a terminal.
 pub(crate) fn plain(text: &str) -> String {
     text.chars().map(visible).collect()
 }
 
-/// What would move the cursor, turn the text around, or be no character of XML is shown, and does nothing.
+/// Makes characters visible that would move the cursor, change the writing direction, or be invalid
+/// in XML.
 fn visible(c: char) -> char {
     match c {
         '\u{0}'..='\u{1f}' => char::from_u32(0x2400 + u32::from(c)).unwrap_or('\u{fffd}'),

@@ -1,4 +1,4 @@
-//! Numbers, times and names as people read them.
+//! Formats numbers, times and names for people.
 
 use crate::history::{FaultKind, Header, Nanos};
 use crate::verdict::{Promise, Recovered, SecondOpinion, State, Verdict};
@@ -21,7 +21,7 @@ pub(crate) fn many(n: u64, what: &str) -> String {
     format!("{} {what}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
-/// How long, in three figures: `18 µs`, `312 ms`, `1.2 s`, `2 min 5 s`.
+/// A duration with up to three digits: `18 µs`, `312 ms`, `1.2 s`, `2 min 5 s`.
 pub(crate) fn span(nanos: Nanos) -> String {
     let n = nanos as f64;
     match nanos {
@@ -40,12 +40,12 @@ pub(crate) fn span(nanos: Nanos) -> String {
     }
 }
 
-/// When, in seconds since the start of the run: `1.204 s`.
+/// A time in seconds since the start of the run: `1.204 s`.
 pub(crate) fn moment(nanos: Nanos) -> String {
     format!("{:.3} s", nanos as f64 / 1e9)
 }
 
-/// As a multiple of the TTL: `1.04 TTL`. Without a TTL there is no multiple.
+/// A multiple of the TTL: `1.04 TTL`; a plain duration if the TTL is 0.
 pub(crate) fn ttls(nanos: Nanos, ttl: Nanos) -> String {
     if ttl == 0 { span(nanos) } else { format!("{:.2} TTL", nanos as f64 / ttl as f64) }
 }
@@ -56,7 +56,7 @@ fn figures(value: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A promise's name.
+/// A guarantee's name.
 pub(crate) fn promise(promise: Promise) -> &'static str {
     match promise {
         Promise::Exclusion => "exclusion",
@@ -76,7 +76,7 @@ pub(crate) fn promise(promise: Promise) -> &'static str {
     }
 }
 
-/// What is promised.
+/// A guarantee's description.
 pub(crate) fn about(promise: Promise) -> &'static str {
     match promise {
         Promise::Exclusion => "No two hold a lock at once whose modes forbid it.",
@@ -96,7 +96,7 @@ pub(crate) fn about(promise: Promise) -> &'static str {
     }
 }
 
-/// What became of a promise.
+/// A guarantee's result.
 pub(crate) fn state(state: State) -> &'static str {
     match state {
         State::Kept => "kept",
@@ -107,7 +107,7 @@ pub(crate) fn state(state: State) -> &'static str {
     }
 }
 
-/// What the other checker says, if it says anything.
+/// The second checker's result, if it has one.
 pub(crate) fn second_opinion(opinion: &SecondOpinion) -> Option<&'static str> {
     match opinion {
         SecondOpinion::None => None,
@@ -119,7 +119,7 @@ pub(crate) fn second_opinion(opinion: &SecondOpinion) -> Option<&'static str> {
 
 /// The verdict in a few words.
 pub(crate) struct Headline {
-    /// Whether the run says what it should.
+    /// Whether the run ended as expected.
     pub(crate) good: bool,
     /// The verdict: `holds`.
     pub(crate) word: &'static str,
@@ -157,13 +157,13 @@ pub(crate) fn headline(verdict: &Verdict) -> Headline {
     Headline { good: verdict.as_expected(), word, rest }
 }
 
-/// What is not promised under the faults of this run.
+/// The guarantees that the engine does not give under this run's faults.
 fn unpromised(verdict: &Verdict) -> String {
     let of = verdict.findings.iter().filter(|finding| finding.state == State::Unpromised);
     listed(&of.map(|finding| promise(finding.promise)).collect::<Vec<_>>())
 }
 
-/// The faults that were asked for and did not come, if there are any.
+/// The requested faults that did not happen, if any.
 pub(crate) fn left_out(verdict: &Verdict) -> Option<String> {
     let came = |kind: &FaultKind| verdict.recovered.iter().any(|one| one.kind == *kind);
     let missing: Vec<&str> =
@@ -171,7 +171,7 @@ pub(crate) fn left_out(verdict: &Verdict) -> Option<String> {
     (!missing.is_empty()).then(|| format!("There was no time for {}.", listed(&missing)))
 }
 
-/// The verdict in a sentence, with the promises that it is about.
+/// The verdict in a sentence, with the guarantees that it concerns.
 pub(crate) fn lead(verdict: &Verdict) -> String {
     let all = |state: State| {
         let of = verdict.findings.iter().filter(move |finding| finding.state == state);
@@ -212,24 +212,25 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// How it went after a fault.
+/// The recovery from a fault.
 pub(crate) struct Recovery {
-    /// Whether it was within its bound; `None`: it says nothing.
+    /// Whether it was within its bound; `None`: not decidable.
     pub(crate) within: Option<bool>,
-    /// How long it took: `1.04 TTL`, `never`, `nobody asked`.
+    /// The recovery time: `1.04 TTL`, `never`, `nobody asked`.
     pub(crate) took: String,
-    /// The most that it may take.
+    /// The bound.
     pub(crate) bound: String,
-    /// What else there is to say: `everybody after 1.4 TTL`.
+    /// A remark: `everybody after 1.4 TTL`.
     pub(crate) more: Option<String>,
 }
 
-/// How it went after a fault.
+/// Describes the recovery from a fault.
 pub(crate) fn recovery(one: &Recovered, ttl: Nanos) -> Recovery {
     let bound = ttls(one.bound, ttl);
     let (within, took) = match one.took() {
         Some(took) if one.late => (Some(false), ttls(took, ttl)),
-        // Longer, and yet not too long: nobody asked all the time, or something else went wrong meanwhile.
+        // Over the bound, but no violation: not all workers requested the lock all the time, or
+        // another fault interfered.
         Some(took) => ((took <= one.bound).then_some(true), ttls(took, ttl)),
         None if one.late => (Some(false), "never".to_owned()),
         None if one.asked => (None, "not seen".to_owned()),
@@ -241,7 +242,7 @@ pub(crate) fn recovery(one: &Recovered, ttl: Nanos) -> Recovery {
     Recovery { within, took, bound, more: Some(more).filter(|more| !more.is_empty()) }
 }
 
-/// How to run it once more: as it was called, if the history says so.
+/// The command that repeats the run: as it was called, if the history has it.
 pub(crate) fn command(header: &Header) -> String {
     if let Some(command) = header.notes.get("command") {
         return command.clone();

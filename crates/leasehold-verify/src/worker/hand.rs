@@ -1,4 +1,4 @@
-//! Taking a lock, with leasehold or without.
+//! Acquires locks, with leasehold or without.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,23 +9,23 @@ use super::naive;
 use super::record::Recorder;
 use crate::history::{Mode, Nanos, OpId, Outcome};
 
-/// How locks are taken.
+/// How locks are acquired.
 #[derive(Clone)]
 pub(super) enum Taker {
     Leasehold(Locks),
     Naive(Arc<naive::Plain>),
 }
 
-/// How a lock is asked for.
+/// A request for a lock.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) lock: String,
     pub(super) mode: Mode,
     pub(super) owner: Option<String>,
-    /// How long it waits; `None`: not at all.
+    /// Its timeout; `None`: it does not wait.
     pub(super) wait: Option<Duration>,
     pub(super) election: bool,
-    /// What others see, to find oneself in line.
+    /// The description for other clients, by which the worker finds itself in the queue.
     pub(super) text: String,
 }
 
@@ -37,7 +37,7 @@ pub(super) enum Hand {
 }
 
 impl Taker {
-    /// Asks. `Err` is what came of it instead.
+    /// Requests the lock. `Err` is the outcome if it is not granted.
     pub(super) async fn take(&self, ask: &Ask) -> Result<Hand, Outcome> {
         match self {
             Self::Leasehold(locks) => match hand(locks, ask).await {
@@ -49,7 +49,7 @@ impl Taker {
         }
     }
 
-    /// Whether who asked with this text was seen in line, or in.
+    /// Whether a client with this description is listed as a waiter or holder.
     pub(super) async fn sees(&self, lock: &str, text: &str) -> bool {
         let Self::Leasehold(locks) = self else { return false };
         let Ok(view) = locks.inspect(lock).await else { return false };
@@ -62,13 +62,13 @@ impl Taker {
 pub(super) struct Seen {
     claim: ClaimId,
     pub(super) token: u64,
-    /// The call by which it holds, if its text says so.
+    /// The call by which it holds, if its description contains it.
     pub(super) hold: Option<OpId>,
-    /// For how long it has held.
+    /// How long it has held the lock.
     pub(super) age: Duration,
 }
 
-/// What those who ask show, so that others can tell by which call.
+/// The description of a request, from which others learn its call.
 pub(super) fn text(op: OpId) -> String {
     format!("{TEXT}{op:x}")
 }
@@ -76,7 +76,7 @@ pub(super) fn text(op: OpId) -> String {
 const TEXT: &str = "verify ";
 
 impl Taker {
-    /// Who holds a lock now; nobody where none can be evicted.
+    /// The current holders of a lock; none where holders cannot be evicted.
     pub(super) async fn holders(&self, lock: &str) -> Vec<Seen> {
         let Self::Leasehold(locks) = self else { return Vec::new() };
         let can = locks.capabilities();
@@ -91,7 +91,7 @@ impl Taker {
         view.holders.iter().filter_map(seen).collect()
     }
 
-    /// Force-releases a holder, or asks it for a release.
+    /// Force-releases a holder, or requests its release.
     pub(super) async fn evict(&self, lock: &str, seen: &Seen, graceful: bool) -> Outcome {
         let Self::Leasehold(locks) = self else {
             return Outcome::Failed { error: "only leasehold evicts".to_owned() };
@@ -148,7 +148,7 @@ async fn hand(locks: &Locks, ask: &Ask) -> leasehold::Result<Option<Hand>> {
     Ok(guard?.map(Hand::Guard))
 }
 
-/// What an error says about what was done.
+/// The outcome that an error implies.
 pub(super) fn came_of(error: &Error) -> Outcome {
     match (error.kind(), error.effect()) {
         (ErrorKind::Timeout, _) => Outcome::TimedOut,
@@ -166,7 +166,7 @@ impl Hand {
         }
     }
 
-    /// Whether it may be relied on now.
+    /// Whether the lock may be relied on now.
     pub(super) fn is_held(&self) -> bool {
         match self {
             Self::Guard(guard) => guard.is_held(),
@@ -175,7 +175,7 @@ impl Hand {
         }
     }
 
-    /// Until when, as things stand.
+    /// The deadline, unless the lease is renewed.
     pub(super) fn deadline(&self, recorder: &Recorder) -> Nanos {
         match self {
             Self::Guard(guard) => recorder.at(guard.deadline()),
@@ -184,7 +184,7 @@ impl Hand {
         }
     }
 
-    /// Waits for its loss, and says why it was lost.
+    /// Waits for the loss; returns the reason.
     pub(super) async fn lost(&self) -> String {
         match self {
             Self::Guard(guard) => guard.lost().await.to_string(),
@@ -193,7 +193,7 @@ impl Hand {
         }
     }
 
-    /// Waits until its release is asked for.
+    /// Waits for a release request.
     pub(super) async fn release_requested(&self) {
         match self {
             Self::Guard(guard) => guard.release_requested().await,
@@ -202,7 +202,7 @@ impl Hand {
         }
     }
 
-    /// Whether its release is asked for.
+    /// Whether there is a release request.
     pub(super) fn is_release_requested(&self) -> bool {
         match self {
             Self::Guard(guard) => guard.is_release_requested(),

@@ -1,7 +1,9 @@
-//! A worker: a process that takes locks, holds them, uses the resource, and writes down what it saw.
+//! A worker: a process that acquires locks, holds them, uses the resource, and records what it
+//! observes.
 //!
-//! It is started by the conductor with an [`Assignment`] as the first line of its standard input, prints a history's events to its standard
-//! output, and ends when its input ends or says so. Being a process of its own, it can be killed and stopped as real holders are.
+//! The conductor starts it with an [`Assignment`] as the first line of its standard input. It
+//! prints a history's events to its standard output, and stops at the next input line or at the end
+//! of the input. As a separate process it can be killed and stopped like a real holder.
 
 mod hand;
 mod naive;
@@ -23,62 +25,63 @@ use self::record::Recorder;
 use self::tasks::Task;
 use crate::history::{Event, Nanos, State, Worker, Workload};
 
-/// What the first word on the command line of a worker is.
+/// The first command-line argument of a worker.
 pub const WORKER: &str = "--leasehold-verify-worker";
 
-/// How locks are taken: with leasehold, or as people do without it.
+/// How locks are acquired: with leasehold, or with a common substitute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Hands {
     /// With leasehold.
     #[default]
     Leasehold,
-    /// `SET NX PX` and a counter, on whoever is the Redis master.
+    /// `SET NX PX` and a counter, on the current Redis master.
     PlainSet,
-    /// The same, and the holder looks at the wall clock to know whether it still holds.
+    /// The same, and the holder uses the wall clock to decide whether it still holds the lock.
     WallClock,
 }
 
-/// What a worker is to do.
+/// The parameters of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Assignment {
-    /// The engine.
+    /// The engine's URL.
     pub url: String,
     /// The TTL of all leases.
     pub ttl: Duration,
     /// When the run began, on the machine's clock.
     pub origin: Nanos,
-    /// The worker's numbers and lanes: one task each. More than one where locks live in one process.
+    /// The worker's numbers and lanes: one task each. More than one if locks live in one process.
     pub workers: Vec<(Worker, u32)>,
     /// What to do.
     pub workload: Workload,
-    /// The locks to do it with.
+    /// The locks to use.
     pub locks: Vec<String>,
-    /// For each lane, locks of its own, on every server that has any: held all the time, so that a fault of one server can be seen to cost those of the
-    /// others. Nobody else asks for them.
+    /// For each lane, its own locks on every server that keeps locks: it holds them all the time,
+    /// which shows whether a fault of one server loses locks on the others. No other lane requests
+    /// them.
     pub anchors: Vec<Vec<String>>,
-    /// The longest hold that is meant; some are longer than the TTL.
+    /// The longest intended hold; some holds are longer than the TTL.
     pub hold: Duration,
     /// Whether all holds are that long.
     pub steady: bool,
-    /// Where the resource is.
+    /// The resource's socket.
     pub resource: PathBuf,
-    /// Whether the resource is shown tokens.
+    /// Whether the worker presents tokens to the resource.
     pub fenced: bool,
-    /// How locks are taken.
+    /// How locks are acquired.
     pub hands: Hands,
-    /// Whether workers force-release each other's locks now and then.
+    /// Whether workers sometimes force-release each other's locks.
     pub evicts: bool,
-    /// Everything random comes from this.
+    /// The seed of all random choices.
     pub seed: u64,
-    /// Where all events go, one line each, at its end; `None`: only the conductor hears of them.
+    /// The file to append all events to, one line each; `None`: only the conductor receives them.
     pub history: Option<PathBuf>,
 }
 
-/// Runs a worker to its end.
+/// Runs a worker.
 ///
 /// # Errors
-/// In words, if it cannot begin. What goes wrong later stands in the history.
+/// A message, if it cannot start. Later errors are recorded in the history.
 pub fn main() -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
@@ -106,14 +109,14 @@ async fn work() -> Result<(), String> {
     }
     for (worker, lane) in &assignment.workers {
         for lock in assignment.anchors.get(*lane as usize).into_iter().flatten() {
-            // As a mutex, whatever the others do.
+            // A mutex, whatever the workload is.
             let plain = Assignment { workload: Workload::Mutex, ..assignment.clone() };
             let task = Task::new(*worker, &plain, &taker, &recorder, stop.clone()).await?;
             tasks.spawn(task.anchor(lock.clone()));
         }
     }
     let stalls = tokio::spawn(record::watch_stalls(Arc::clone(&recorder), assignment.workers.clone()));
-    // The next line, or the end, means: stop.
+    // The next line, or the end of the input, is the stop order.
     let _ = orders.next_line().await;
     stop.stop();
     while let Some(ended) = tasks.join_next().await {
@@ -124,7 +127,7 @@ async fn work() -> Result<(), String> {
         if locks.capabilities().reach == leasehold::engine::Reach::Process {
             look_for_leftovers(&locks, &lock_names(assignment.workload, &assignment.locks), &recorder).await?;
         }
-        // What could not be taken back ends with its TTL.
+        // A lock that could not be released expires at its TTL.
         let _ = locks.close().await;
     }
     for (worker, _) in &assignment.workers {
@@ -133,20 +136,20 @@ async fn work() -> Result<(), String> {
     Ok(())
 }
 
-/// What stands before the names of locks: a job's lock has a name of its own.
+/// The prefix of the names of locks: a job's lock has its own name.
 pub(crate) fn lock_prefix(workload: Workload) -> &'static str {
     if workload == Workload::Ticks { leasehold::schedule::PREFIX } else { "" }
 }
 
-/// The locks behind these names.
+/// The names of the actual locks.
 pub(crate) fn lock_names(workload: Workload, names: &[String]) -> Vec<String> {
     let prefix = lock_prefix(workload);
     names.iter().map(|name| format!("{prefix}{name}")).collect()
 }
 
-/// What is left where nobody else can look.
+/// Checks for leftovers where no other process can.
 async fn look_for_leftovers(locks: &Locks, names: &[String], recorder: &Recorder) -> Result<(), String> {
-    // What is given back in the background.
+    // Releases in the background must complete first.
     let _ = locks.settle().await;
     let mut left = 0;
     for name in names {
@@ -166,7 +169,7 @@ async fn look_for_leftovers(locks: &Locks, names: &[String], recorder: &Recorder
 async fn open(assignment: &Assignment) -> Result<Taker, String> {
     match assignment.hands {
         Hands::Leasehold => {
-            // The server may be away just now.
+            // The server may be unreachable for a moment.
             let mut tries = 0;
             loop {
                 match Locks::builder().ttl(assignment.ttl).open(&assignment.url).await {

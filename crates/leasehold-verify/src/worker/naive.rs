@@ -1,7 +1,8 @@
-//! Locks as people make them without leasehold, for the controls: what they get wrong must be found.
+//! Locks as programs implement them without leasehold, for the controls: the checker must detect
+//! their mistakes.
 //!
-//! `SET key value NX PX ttl`, a token from `INCR`, and a delete only of one's own value. That is as well as it can be done with plain
-//! commands on one Redis; a fail-over forgets the key and the counter alike.
+//! `SET key value NX PX ttl`, a token from `INCR`, and a delete of one's own value only. Plain
+//! commands on one Redis cannot do better; a fail-over loses both the key and the counter.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ const DELETE_OWN: &str =
 const POLL: Duration = Duration::from_millis(5);
 const BOUND: Duration = Duration::from_millis(500);
 
-/// How the master is found.
+/// How to find the master.
 #[derive(Debug)]
 enum Way {
     Direct(SocketAddr),
@@ -37,7 +38,7 @@ pub(super) struct Plain {
     link: Mutex<Option<Resp>>,
 }
 
-/// A lock that its holder believes to have.
+/// A lock that its holder believes to hold.
 #[derive(Debug)]
 pub(super) struct Hold {
     plain: Arc<Plain>,
@@ -49,7 +50,7 @@ pub(super) struct Hold {
 }
 
 impl Plain {
-    /// Finds the servers in the URL. With `wall`, holders go by the wall clock.
+    /// Parses the servers in the URL. With `wall`, holders use the wall clock.
     pub(super) fn new(assignment: &Assignment, wall: bool) -> Result<Self, String> {
         let url = assignment.url.split('?').next().unwrap_or_default();
         let unknown = || "the plain lock needs redis://address:port or redis+sentinel://addresses/name".to_owned();
@@ -73,7 +74,7 @@ impl Plain {
         Resp::connect(addr).await.map(|resp| resp.bound(BOUND)).map_err(|error| error.to_string())
     }
 
-    /// Asks the server; a broken connection is made anew next time.
+    /// Sends a command; after an error the next call reconnects.
     async fn ask(&self, words: &[&str]) -> Result<Reply, String> {
         let mut link = self.link.lock().await;
         let mut resp = match link.take() {
@@ -90,7 +91,7 @@ impl Plain {
         }
     }
 
-    /// Takes the lock, asking again and again for as long as it waits.
+    /// Acquires the lock, and retries until the timeout.
     pub(super) async fn take(self: &Arc<Self>, lock: &str, wait: Option<Duration>) -> Result<Hold, Outcome> {
         let give_up = wait.map(|wait| self.clock.now().after(wait));
         let key = format!("plain:{lock}");
@@ -143,7 +144,7 @@ async fn master(sentinels: &[SocketAddr], name: &str) -> Option<SocketAddr> {
     None
 }
 
-/// The mistake itself: a clock that anybody can set.
+/// The mistake itself: a clock that can be set.
 #[allow(clippy::disallowed_methods, reason = "the control shows what comes of it")]
 fn wall_clock() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
@@ -154,7 +155,7 @@ impl Hold {
         if self.plain.wall { wall_clock() < self.wall_until } else { self.plain.clock.now() < self.until }
     }
 
-    /// By the clock that it goes by.
+    /// The deadline, by the clock that the holder uses.
     pub(super) fn deadline(&self, recorder: &Recorder) -> Nanos {
         if self.plain.wall {
             recorder.now() + self.wall_until.saturating_sub(wall_clock()).as_nanos() as u64

@@ -1,4 +1,4 @@
-//! Writing down what happens, at once.
+//! Records events as they happen.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,11 +11,11 @@ use leasehold::clock::{Clock, Moment};
 
 use crate::history::{self, Call, Event, Nanos, OpId, Outcome, State, Worker};
 
-/// How long a worker may not run before that is written down.
+/// A pause of the process at least this long is recorded.
 const STALL: Duration = Duration::from_millis(20);
 const BEAT: Duration = Duration::from_millis(20);
 
-/// Writes events into the history as they happen, and tells the conductor of them.
+/// Appends events to the history as they happen, and sends them to the conductor.
 #[derive(Debug)]
 pub(super) struct Recorder {
     clock: Clock,
@@ -32,24 +32,24 @@ impl Recorder {
         Ok(Self { clock: Clock::system(), origin, next: AtomicU32::new(1), file })
     }
 
-    /// Now.
+    /// The current time.
     pub(super) fn now(&self) -> Nanos {
         self.at(self.clock.now())
     }
 
-    /// A moment as a history writes it.
+    /// An instant in the history's time.
     pub(super) fn at(&self, moment: Moment) -> Nanos {
         moment.as_nanos().saturating_sub(self.origin)
     }
 
-    /// A call begins: the line is out before it does.
+    /// Records the beginning of a call, before it starts.
     pub(super) fn begin(&self, worker: Worker, due: Option<Nanos>, call: Call) -> OpId {
         let op = self.number(worker);
         self.begin_as(worker, op, due, call);
         op
     }
 
-    /// A number for a call that is to begin.
+    /// A number for a call that is about to begin.
     pub(super) fn number(&self, worker: Worker) -> OpId {
         u64::from(worker) << 32 | u64::from(self.next.fetch_add(1, Ordering::Relaxed))
     }
@@ -58,7 +58,7 @@ impl Recorder {
         self.put(&Event::Begin { t: self.now(), worker, op, due, call });
     }
 
-    /// A call has ended.
+    /// Records the end of a call.
     pub(super) fn end(&self, op: OpId, outcome: Outcome) {
         self.put(&Event::End { t: self.now(), op, outcome });
     }
@@ -67,26 +67,27 @@ impl Recorder {
         self.put(&Event::Worker { t: self.now(), worker, state });
     }
 
-    /// Each line is one write: others' lines do not mix with it, and it is out when this returns. It is in the file before anybody else knows of it, so
-    /// that nothing is lost with the conductor.
+    /// Each line is one write: it does not mix with other writers' lines, and is complete when this
+    /// returns. It is in the file before any other process knows of it, so it survives the
+    /// conductor.
     pub(super) fn put(&self, event: &Event) {
         let line = history::line(event);
         if let Some(mut file) = self.file.as_ref()
             && let Err(error) = file.write_all(line.as_bytes())
         {
-            // The conductor tells it.
+            // The conductor reports it.
             let _ = writeln!(io::stderr(), "the history cannot be written: {error}");
             std::process::exit(1);
         }
         let mut out = io::stdout().lock();
-        // If nobody listens any more there is nothing left to do.
+        // If the conductor is gone, there is nothing left to do.
         if out.write_all(line.as_bytes()).and_then(|()| out.flush()).is_err() {
             std::process::exit(0);
         }
     }
 }
 
-/// Writes down when this process did not run for a while.
+/// Records when this process did not run for a while.
 pub(super) async fn watch_stalls(recorder: Arc<Recorder>, workers: Vec<(Worker, u32)>) {
     let mut last = recorder.now();
     loop {

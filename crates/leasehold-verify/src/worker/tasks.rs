@@ -1,4 +1,4 @@
-//! What a worker does, again and again, until it is told to stop.
+//! A worker's task: repeats its workload until the stop order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,25 +13,25 @@ use crate::dice::Dice;
 use crate::history::{Call, Event, Mode, OpId, Outcome, Worker, Workload};
 use crate::resource::{Answer, Client, Request};
 
-/// How many permits there are.
+/// The number of permits.
 const PERMITS: u32 = 3;
-/// How often a holder looks whether it holds.
+/// How often a holder checks whether it holds its lock.
 const LOOK: Duration = Duration::from_millis(12);
-/// How long one that does not hold its lock any more waits to be told.
+/// How long a worker that lost its lock waits for the notification.
 const TOLD: Duration = Duration::from_secs(1);
 
-/// One in so many is held for longer than a lease without renewals lasts.
+/// One in this many holds lasts longer than a lease without renewals.
 const LONG: u64 = 40;
-/// In one in so many rounds somebody else's lock is force-released.
+/// In one of this many rounds another worker's lock is force-released.
 const EVICTS: u64 = 12;
-/// How often a holder is looked for, and how long the pause is in between.
+/// How often to look for a holder, and how long to pause in between.
 const LOOKS: u32 = 8;
-/// With a scheduled job, the most between two attempts to evict a run.
+/// With a scheduled job, the longest pause between two attempts to evict a run.
 const BETWEEN_EVICTIONS: Duration = Duration::from_secs(4);
 
 const LONGEST_PAUSE: Duration = Duration::from_millis(40);
 
-/// One worker.
+/// A worker.
 pub(super) struct Task {
     worker: Worker,
     assignment: Assignment,
@@ -43,11 +43,11 @@ pub(super) struct Task {
     written: u64,
 }
 
-/// A lock that was granted, with the watch for its loss.
+/// A granted lock, with the task that watches for its loss.
 struct Held {
     op: OpId,
     hand: Arc<Hand>,
-    /// Whether it was written down that it is not held any more.
+    /// Whether the history shows that it is not held any more.
     unheld: AtomicBool,
     watch: tokio::task::JoinHandle<()>,
 }
@@ -95,12 +95,12 @@ impl Task {
         }
     }
 
-    /// Some time, up to `most`.
+    /// A random duration of at most `most`.
     fn some(&mut self, most: Duration) -> Duration {
         Duration::from_nanos(self.dice.below(most.as_nanos() as u64 + 1))
     }
 
-    /// Holds a lock for as long as it can, and takes it again when it was lost.
+    /// Holds a lock as long as possible, and acquires it again after a loss.
     pub(super) async fn anchor(mut self, lock: String) {
         let pause = self.assignment.ttl / 8;
         while !self.stop.is_stopped() {
@@ -120,7 +120,7 @@ impl Task {
         }
     }
 
-    /// Takes a lock, holds it, gives it back. `false`: something was in the way.
+    /// Acquires a lock, holds it and releases it. `false`: an error occurred.
     async fn round(&mut self) -> bool {
         let lock = self.dice.pick(&self.assignment.locks).cloned().unwrap_or_default();
         let workload = self.assignment.workload;
@@ -175,7 +175,7 @@ impl Task {
             let (recorder, taker) = (&self.recorder, &self.taker);
             let mut taking = std::pin::pin!(taker.take(&ask));
             let seen = async {
-                // Looking is work for the engine, too.
+                // An inspection costs the engine work, too.
                 let mut pause = Duration::from_millis(2);
                 while !taker.sees(&ask.lock, &ask.text).await {
                     tokio::time::sleep(pause).await;
@@ -193,7 +193,7 @@ impl Task {
         };
         match taken {
             Ok(hand) => {
-                // The deadline is read after the time: it may only be later.
+                // The deadline is read after the time: it can only be later.
                 let t = self.recorder.now();
                 let deadline = hand.deadline(&self.recorder);
                 let outcome = Outcome::Granted { token: hand.token(), deadline };
@@ -207,7 +207,8 @@ impl Task {
         }
     }
 
-    /// Force-releases whoever holds a lock, rather one that has held it for a while; and has the resource refuse it from then on.
+    /// Force-releases a lock's holder, preferably one that has held it for a while, and makes the
+    /// resource refuse it from then on.
     async fn evict(&mut self, lock: &str) {
         let Some((evicts, token)) =
             force_release(&self.assignment, &self.taker, &self.recorder, self.worker, lock).await
@@ -220,7 +221,8 @@ impl Task {
         }
     }
 
-    /// Force-releases runs of a scheduled job, until it is told to stop. An eviction that has begun is finished.
+    /// Force-releases runs of a scheduled job until the stop order. An eviction that has begun is
+    /// completed.
     async fn evict_runs(&self) {
         let mut dice = self.dice.fork("evict runs");
         let lock = super::lock_names(Workload::Ticks, &self.assignment.locks).into_iter().next().unwrap_or_default();
@@ -236,7 +238,7 @@ impl Task {
         }
     }
 
-    /// Writes down when the holder is told of the loss, and of a request to release.
+    /// Records when the holder is notified of the loss, and of a release request.
     fn watch(&self, op: OpId, hand: Hand) -> Held {
         let hand = Arc::new(hand);
         let (watched, recorder) = (Arc::clone(&hand), Arc::clone(&self.recorder));
@@ -256,7 +258,8 @@ impl Task {
         Held { op, hand, unheld: AtomicBool::new(false), watch }
     }
 
-    /// Looks whether the lock is held, and writes it down. That the holder is told so is another matter, see [`watch`](Self::watch).
+    /// Checks whether the lock is held, and records the result. The notification of the loss is
+    /// separate, see [`watch`](Self::watch).
     fn look(&self, held: &Held) -> bool {
         let t = self.recorder.now();
         let is_held = held.hand.is_held();
@@ -269,12 +272,13 @@ impl Task {
         is_held
     }
 
-    /// Holds it for a while, looking again and again.
+    /// Holds the lock for a while, with repeated checks.
     async fn hold(&self, held: &Held, hold: Duration) {
         let until = self.recorder.now() + hold.as_nanos() as u64;
         while self.look(held) && !self.stop.is_stopped() {
             let left = Duration::from_nanos(until.saturating_sub(self.recorder.now()));
-            // Every second holder does what an operator asks it; the others lose the lock at their deadline.
+            // Every second holder follows a release request; the others lose the lock at their
+            // deadline.
             let obeys = held.op.is_multiple_of(2) && held.hand.is_release_requested();
             if left.is_zero() || obeys {
                 return;
@@ -283,7 +287,8 @@ impl Task {
         }
     }
 
-    /// Reads a register and writes it some time later, without looking at the lock again: as programs do.
+    /// Reads a register and writes it some time later, without checking the lock again: as programs
+    /// do.
     async fn write(&mut self, held: &Held, lock: &str, hold: Duration) {
         self.read(held, lock).await;
         self.hold(held, hold).await;
@@ -307,7 +312,7 @@ impl Task {
         self.show(held.op, register, self.token(held)).await
     }
 
-    /// Reads a register, and shows a token there.
+    /// Reads a register, and presents a token to it.
     async fn show(&mut self, hold: OpId, register: &str, token: Option<u64>) -> Option<Option<u64>> {
         let call = Call::Read { hold, register: register.to_owned(), token };
         let op = self.recorder.begin(self.worker, None, call);
@@ -335,11 +340,11 @@ impl Task {
     }
 
     async fn give_back(&self, mut held: Held) -> bool {
-        // Without a word until then it was never told, which the checker finds.
+        // Without a notification by then, the holder never got one; the checker reports that.
         let told = !self.look(&held) && tokio::time::timeout(TOLD, &mut held.watch).await.is_ok();
         if !told {
             held.watch.abort();
-            // It may be at its last words.
+            // It may be recording its last event.
             let _ = held.watch.await;
         }
         let Ok(hand) = Arc::try_unwrap(held.hand).map_err(drop) else { return false };
@@ -352,7 +357,8 @@ impl Task {
     }
 }
 
-/// Looks for a holder of a lock and force-releases it, or asks it for a release every third time. The call, and the token that keeps it from the resource, if it was there.
+/// Finds a holder of a lock and force-releases it, or, every third time, requests its release.
+/// Returns the call, and the fence token if the holder was still there.
 async fn force_release(
     assignment: &Assignment,
     taker: &Taker,
@@ -364,7 +370,8 @@ async fn force_release(
     for number in 1..=LOOKS {
         let holders = taker.holders(lock).await;
         found = holders.into_iter().max_by_key(|one| one.age);
-        // At once: most hold it for a moment only. Now and then it has gone all the same, which must do no harm.
+        // At once: most holders hold it only briefly. Sometimes the holder is gone nevertheless,
+        // which must do no harm.
         if found.as_ref().is_some_and(|one| one.age > assignment.hold || number > LOOKS / 2) {
             break;
         }

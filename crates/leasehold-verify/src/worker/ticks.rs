@@ -10,10 +10,11 @@ use leasehold::schedule::{Crash, Job, Missed, Stop, run_until};
 use super::record::Recorder;
 use crate::history::{Call, Outcome, Worker};
 
-/// Before it is tried again.
+/// The pause before a retry.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Runs a job that is due every second, until it is told to stop; with `once`, one that begins each tick once at most.
+/// Runs a job that is due every second until the stop order; with `once`, each tick starts at most
+/// once.
 pub(super) async fn run(
     locks: &Locks,
     names: &[String],
@@ -39,7 +40,7 @@ pub(super) async fn run(
                 Ok::<(), Infallible>(())
             }
         };
-        // It ends when it is told to, or when the engine is in trouble for too long: then it is asked again.
+        // It returns at the stop order, or if the engine fails for too long: then it is retried.
         if run_until(locks, job, stop, work).await.is_err() {
             tokio::time::sleep(PAUSE).await;
         }

@@ -1,4 +1,4 @@
-//! `leasehold verify`, as a user runs it.
+//! `leasehold verify`, run as a user does.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold-verify");
 
 pub(crate) fn verify(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(PROGRAM);
-    // How long something takes on a machine that is busy says nothing here.
+    // Durations on a busy machine prove nothing here.
     command.args(arguments).args(["--late", "report"]).current_dir(folder).env_remove("LEASEHOLD_ENGINE");
     command.output().expect("it runs")
 }
@@ -59,7 +59,7 @@ fn what_is_wrong_in_a_history_is_found_and_said() {
     assert_eq!(run.status.code(), Some(0), "{}", text(&run));
     let history = folder.path().join("verify-memory-mutex-1.jsonl");
     let lines = std::fs::read_to_string(&history).expect("a history");
-    // Every grant gets the same token.
+    // Gives every grant the same token.
     let forged: Vec<String> = lines
         .lines()
         .map(|line| {
@@ -74,13 +74,13 @@ fn what_is_wrong_in_a_history_is_found_and_said() {
     let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
     assert_eq!(check.status.code(), Some(1), "{}", text(&check));
     assert!(text(&check).contains("BROKEN") && text(&check).contains("token 7"), "{}", text(&check));
-    // The same with the guard off is what had to be found.
+    // With the guard off, the same history is the expected result.
     let control = forged.concat().replace("\"guard\":true", "\"guard\":false");
     std::fs::write(&history, control).expect("written");
     let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
     assert_eq!(check.status.code(), Some(0), "{}", text(&check));
     assert!(text(&check).starts_with("found out: "), "{}", text(&check));
-    // Cut off in the middle of a line, as a crash leaves it: what is there is checked.
+    // Truncated in the middle of a line, as after a crash: the rest is checked.
     let half = &lines[..lines.len() / 2];
     std::fs::write(&history, half).expect("written");
     let check = verify(folder.path(), &["--check", "verify-memory-mutex-1.jsonl"]);
@@ -105,7 +105,8 @@ fn a_run_that_is_interrupted_is_checked_and_reported() {
     assert_eq!(ended.status.code(), Some(130), "{}", text(&ended));
     assert!(text(&ended).starts_with("CUT SHORT"), "{}", text(&ended));
     assert!(history.with_extension("html").exists());
-    // The report may go elsewhere, and the verdict is told also if it cannot be written.
+    // The report may go to another folder, and the verdict is printed even if the report cannot be
+    // written.
     let elsewhere = verify(folder.path(), &["--check", "verify-file-fenced-1.jsonl", "--out", "reports/today"]);
     assert!(text(&elsewhere).contains("reports/today/verify-file-fenced-1.html"), "{}", text(&elsewhere));
     assert!(folder.path().join("reports/today/verify-file-fenced-1.html").exists());
@@ -115,7 +116,7 @@ fn a_run_that_is_interrupted_is_checked_and_reported() {
     assert!(text(&nowhere).starts_with("CUT SHORT"), "{}", text(&nowhere));
 }
 
-/// What was heard by then is all in the file, whoever wrote it, and nobody goes on working without the one who leads.
+/// Everything recorded by then is in the file, and no worker goes on without the conductor.
 #[test]
 fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
     let folder = folder();
@@ -137,7 +138,7 @@ fn a_killed_run_loses_nothing_and_leaves_nobody_behind() {
         .filter_map(|event| event["state"]["pid"].as_u64().or_else(|| event["pid"].as_u64()))
         .collect();
     assert!(pids.len() >= 4, "the workers tell who they are: {pids:?}");
-    // One that nobody has asked for its end has ended, too.
+    // Workers that got no stop order have ended, too.
     let stat = |pid: &u64| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     wait_for(|| pids.iter().all(|pid| stat(pid).is_empty() || stat(pid).contains(") Z ")));
     assert!(lines().starts_with(&heard), "what was written stays");
@@ -182,7 +183,7 @@ fn wrong_usage_is_said_before_anything_is_started() {
         (&["--local", "redis", "--faults", "none,stop"], "none stands alone"),
         (&["--local", "redis", "--seed", "-1"], "invalid value '-1'"),
         (&["--local", "redis", "--faults", "kill", "--times", "0"], "`--faults none` is for none"),
-        // In one process: killed or stopped together, with all that was promised.
+        // In one process all workers are killed or stopped together, with all guarantees.
         (&["--engine", "memory:", "--faults", "kill"], "lives in one process"),
         (&["--engine", "MEMORY:", "--faults", "cut"], "lives in one process"),
         (&["--engine", "memory:", "--faults", "crash"], "lives in one process"),
@@ -208,7 +209,8 @@ fn wrong_usage_is_said_before_anything_is_started() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "and nothing is left behind");
 }
 
-/// A stock ZooKeeper gives no session below 4 s. The default TTL is made to fit, and one that cannot is refused before anything runs.
+/// A default ZooKeeper accepts no session below 4 s. The default TTL is adjusted, and a TTL that
+/// cannot be is refused before anything runs.
 #[test]
 fn a_ttl_that_the_server_does_not_take_is_not_tried() {
     let folder = folder();

@@ -1,4 +1,4 @@
-//! `leasehold verify`, as a user runs it: what takes longer.
+//! `leasehold verify`, run as a user does: the slow tests.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 use std::process::{Command, Stdio};
@@ -7,7 +7,8 @@ use leasehold_testbed::{postgres, redis};
 
 use crate::command::{PROGRAM, folder, json, text, verify};
 
-/// An engine whose holders and waiters cannot be looked at is put to the test, too; that nobody looked is said.
+/// An engine without inspection of holders and waiters is tested, too; the report says that
+/// leftovers were not checked.
 #[tokio::test]
 async fn an_engine_without_inspection_is_put_to_the_test() {
     let (folder, server) = (folder(), postgres::start().await.expect("a server"));
@@ -22,7 +23,7 @@ async fn an_engine_without_inspection_is_put_to_the_test() {
     assert!(leaks["state"] == "untested" && leaks["figure"] == "nobody looked", "{leaks}");
 }
 
-/// Without words all is done to a deployment that can be done from outside, and nothing else.
+/// By default a deployment gets every fault that can be caused from outside, and no other.
 #[tokio::test]
 async fn from_outside_connections_are_disturbed_too() {
     let (folder, server) = (folder(), redis::start().await.expect("a server"));
@@ -53,12 +54,12 @@ fn a_schedule_fires_each_tick_once_though_its_runners_are_killed() {
     assert!(ticks["state"] == "kept" && ticks["checked"].as_u64() >= Some(3), "{ticks}");
 }
 
-/// Progress stands on one line, which is written over; the verdict takes its place at the end.
+/// The progress line is overwritten in place; the verdict replaces it at the end.
 #[test]
 fn progress_is_shown_on_a_terminal() {
     let folder = folder();
     let words = format!("{PROGRAM} --local file --faults stop --ops 400");
-    // `script` gives the program a terminal of its own.
+    // `script` gives the program its own terminal.
     let mut command = Command::new("script");
     command.args(["--quiet", "--return", "--command", &words, "/dev/null"]).current_dir(folder.path());
     let ran = command.stdin(Stdio::null()).output().expect("script, of Debian's bsdutils, runs");

@@ -1,4 +1,5 @@
-//! One short history for each class of faults, spread over the engines, and a control that must be found out. Nothing here is about time: what takes too long is told.
+//! One short history per class of faults, spread over the engines, and a control that the checker
+//! must detect. Time bounds are only reported here.
 //!
 //! Every engine under every fault, many times, is in `histories.rs`.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
@@ -17,13 +18,13 @@ use tokio::task::JoinSet;
 /// Calls in a history, and ticks in one of a schedule.
 const CALLS: u64 = 60;
 const TICKS: u64 = 5;
-/// Histories at a time.
+/// Histories that run concurrently.
 const AT_ONCE: usize = 2;
-/// By an even seed a scheduled job asks for one begin of each tick at most.
+/// With an even seed, a scheduled job starts each tick at most once.
 const SEED: u64 = 4;
 const JUDGE: Judge = Judge { time: Time::Report };
 
-/// Those that take longest come first.
+/// The slowest come first.
 const HISTORIES: [(Local, Option<FaultKind>, Workload); 17] = [
     (Local::RedisSentinel, Some(FaultKind::Failover), Workload::Ticks),
     (Local::Zookeeper, Some(FaultKind::Cut), Workload::Election),
@@ -64,7 +65,8 @@ async fn perform(local: Local, fault: Option<FaultKind>, workload: Workload) -> 
     stage.perform(&run, |_| ()).await
 }
 
-/// A history that could not be run says nothing, and is run once more on fresh servers; one that was run never is.
+/// A history that could not be run proves nothing, and is retried once on fresh servers; one that
+/// ran never is.
 async fn history(local: Local, fault: Option<FaultKind>, workload: Workload) -> Result<(), String> {
     let name = format!("{local} under {}, {workload}", fault.map_or("nothing", FaultKind::as_str));
     let events = match perform(local, fault, workload).await {
@@ -93,7 +95,7 @@ async fn history(local: Local, fault: Option<FaultKind>, workload: Workload) -> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_history_of_each_fault_keeps_every_promise() {
     let (turns, mut running) = (Arc::new(Semaphore::new(AT_ONCE)), JoinSet::new());
-    // A disk of its own can only be filled as root.
+    // Only root can fill up a separate disk.
     let can = |local: Local, fault: Option<FaultKind>| fault.is_none_or(|fault| local.can(fault).is_ok());
     for (local, fault, workload) in HISTORIES.into_iter().filter(|(local, fault, _)| can(*local, *fault)) {
         let turns = Arc::clone(&turns);
@@ -117,7 +119,8 @@ async fn a_register_without_fencing_is_found_out() {
     assert_eq!(found.expect("a run"), (1, 1));
 }
 
-/// Every class of faults is here but the leader's, which needs an ensemble, and those of a cluster that take longer than a slot that moves.
+/// Covers every class of faults except the leader's, which needs an ensemble, and those of a
+/// cluster that take longer than a moving slot.
 #[test]
 fn no_class_of_faults_is_left_out() {
     let missing = |fault: &&FaultKind| !HISTORIES.iter().any(|(_, other, _)| *other == Some(**fault));

@@ -1,4 +1,4 @@
-//! What `doctor` says, as a program reads it.
+//! The report of `doctor`, parsed.
 
 use leasehold_testbed::Server;
 use leasehold_testbed::redis::{Redis, Reply, Resp};
@@ -6,20 +6,20 @@ use serde_json::Value;
 
 use super::{Place, Ran};
 
-/// A Redis that does not note how slow this machine is.
+/// A Redis that records no slow commands, because the machine may be slow.
 pub(crate) fn plain() -> Redis {
     Redis::new().args(&["--slowlog-max-len", "0"])
 }
 
-/// The same, and it forgets nothing.
+/// The same, with durable writes.
 pub(crate) fn durable() -> Redis {
     plain().args(&["--appendonly", "yes", "--appendfsync", "always"])
 }
 
-/// What `doctor` says of this engine.
+/// Runs `doctor` on this engine.
 pub(crate) async fn examine(url: &str, more: &[&str]) -> Ran {
     let args: Vec<_> = ["doctor", "--engine", url].iter().chain(more).map(|&word| word.to_owned()).collect();
-    // The server's own process must be looked after meanwhile, so this thread must not block.
+    // This thread must not block, because it also serves the server's process.
     tokio::task::spawn_blocking(move || Place::new().run(args)).await.unwrap()
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn of<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
     report["findings"].as_array().unwrap().iter().filter(|finding| finding["check"] == check).collect()
 }
 
-/// That a check came out so, and its finding.
+/// Asserts that a check has this level; returns its finding.
 #[track_caller]
 pub(crate) fn found<'a>(report: &'a Value, check: &str, level: &str) -> &'a Value {
     let all = of(report, check);
@@ -57,13 +57,13 @@ pub(crate) fn found<'a>(report: &'a Value, check: &str, level: &str) -> &'a Valu
     all[0]
 }
 
-/// The checks that came out so.
+/// The checks with this level.
 pub(crate) fn checks(report: &Value, level: &str) -> Vec<String> {
     let all = report["findings"].as_array().unwrap().iter().filter(|finding| finding["level"] == level);
     all.map(|finding| finding["check"].as_str().unwrap().to_owned()).collect()
 }
 
-/// Asks a server for something that it does.
+/// Sends a command that must succeed.
 pub(crate) async fn command(server: &Server, words: &[&str]) -> Reply {
     let reply = Resp::connect(server.addr()).await.unwrap().command(words).await.unwrap();
     assert!(!matches!(reply, Reply::Error(_)), "{words:?}: {reply:?}");

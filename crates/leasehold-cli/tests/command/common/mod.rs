@@ -1,4 +1,5 @@
-//! What every test of the command stands on: a folder of its own, the real binary, and waiting for a condition with a bound.
+//! Shared by the tests of the command: a private folder, the real binary, and waits with a time
+//! limit.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, reason = "tests, each of which uses its part")]
 
 pub(crate) mod examined;
@@ -16,23 +17,24 @@ use serde_json::Value;
 
 pub(crate) const LEASEHOLD: &str = env!("CARGO_BIN_EXE_leasehold");
 
-/// How long anything is waited for. Only a failing test waits so long.
+/// The time limit of all waits. Only a failing test waits this long.
 pub(crate) const BOUND: Duration = Duration::from_secs(120);
 
-/// The TTL of a lease that cannot end while a test runs.
+/// The TTL of a lease that cannot expire during a test.
 pub(crate) const LASTING: &str = "600s";
 
-/// How often is looked for what is waited for.
+/// How often a condition is polled.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A copy of the program. Made by a process of its own: a file that this one writes stays open in a process that another test starts at that moment, and a
-/// program that is open for writing is not run.
+/// Copies the program in a separate process. A file that this process writes would stay open in a
+/// process that another test starts at that moment, and a program that is open for writing cannot
+/// be executed.
 pub(crate) fn copy_program(to: &Path) {
     let copied = Command::new("cp").arg(LEASEHOLD).arg(to).status().unwrap();
     assert!(copied.success(), "cp: {copied}");
 }
 
-/// Waits until `look` finds something.
+/// Waits until `look` returns a value.
 #[track_caller]
 pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     for _ in 0..BOUND.as_millis() / LOOK.as_millis() {
@@ -44,11 +46,11 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     panic!("no {what} within {BOUND:?}; seen instead: nothing");
 }
 
-/// What starts a program with the signals' default effects: a job in the background of a shell inherits that INT and QUIT are
-/// ignored, and so would what it starts. It is in every Debian.
+/// Starts a program with default signal actions. A background job of a shell inherits that INT and
+/// QUIT are ignored, and so would the program. It is in every Debian.
 pub(crate) const WITH_DEFAULT_SIGNALS: [&str; 2] = ["/usr/bin/env", "--default-signal=INT,QUIT"];
 
-/// A folder with locks of its own.
+/// A folder with its own locks.
 pub(crate) struct Place {
     pub(crate) dir: tempfile::TempDir,
 }
@@ -66,23 +68,25 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    /// What stands in a file; nothing if it is not there yet.
+    /// The contents of a file; empty if it does not exist yet.
     pub(crate) fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
-    /// `leasehold` with these arguments, in this folder, with nothing inherited that would change its ways.
+    /// `leasehold` with these arguments, in this folder, without inherited variables that would
+    /// affect it.
     pub(crate) fn leasehold<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Command {
         self.started_by(&WITH_DEFAULT_SIGNALS, args)
     }
 
-    /// The same by a clock of its own.
+    /// The same with its own clock.
     pub(crate) fn leasehold_by<I: AsRef<OsStr>>(
         &self,
         clock: &WallClock,
         args: impl IntoIterator<Item = I>,
     ) -> Command {
-        // Not in the environment of what starts it: that has the right time, and leaves nothing of another behind.
+        // Not in the environment of the starting program: that keeps the right time, and leaves no
+        // files of another clock behind.
         let faked = clock.environment().into_iter().map(|(key, value)| format!("{key}={value}"));
         let before: Vec<String> = WITH_DEFAULT_SIGNALS.map(str::to_owned).into_iter().chain(faked).collect();
         self.started_by(&before, args)
@@ -104,7 +108,8 @@ impl Place {
         Ran(self.leasehold(args).output().unwrap())
     }
 
-    /// The same for as long as the engine was too slow for a bounded wait: how busy the machine is decides that.
+    /// The same, retried while the engine is too slow for a wait with a timeout, because the
+    /// machine may be busy.
     pub(crate) fn run_in_time<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I> + Clone) -> Ran {
         wait_for("an engine that answers in time", || {
             let ran = self.run(args.clone());
@@ -114,7 +119,7 @@ impl Place {
         })
     }
 
-    /// Starts it. A `run` that names no TTL has one that outlasts the test.
+    /// Starts it. A `run` without a TTL gets one that outlasts the test.
     pub(crate) fn start<I: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = I>) -> Running {
         let mut args: Vec<OsString> = args.into_iter().map(|arg| arg.as_ref().to_owned()).collect();
         if args[0] == "run" && !args.iter().any(|arg| arg == "--ttl") {
@@ -133,7 +138,8 @@ impl Place {
         holder
     }
 
-    /// Has so many processes take a lock so many times each, and checks that they never met; `options` name the engine.
+    /// Makes this many processes acquire a lock this many times each, and checks that the holds
+    /// never overlap; `options` name the engine.
     pub(crate) fn take_turns(&self, processes: usize, times: usize, options: &str) {
         let work = "mkdir busy || echo OVERLAP >> log; echo $LEASEHOLD_TOKEN >> log; sleep 0.01; rmdir busy";
         let turn = format!("\"$L\" run --ttl {LASTING} {options} one -c '{work}' || echo FAILED >> log");
@@ -179,7 +185,7 @@ impl Place {
     }
 }
 
-/// What a run left.
+/// The output and the exit code of a run.
 pub(crate) struct Ran(pub(crate) Output);
 
 impl Ran {
@@ -201,7 +207,7 @@ impl Ran {
         self
     }
 
-    /// It ended with this code and said this.
+    /// Asserts the exit code and a part of the error output.
     #[track_caller]
     pub(crate) fn failed(self, code: i32, says: &str) -> Self {
         assert_eq!(self.code(), code, "{}{}", self.out(), self.err());
@@ -216,7 +222,7 @@ impl Ran {
     }
 }
 
-/// A `leasehold` that runs; it does not outlive its test.
+/// A running `leasehold`; it does not outlive its test.
 pub(crate) struct Running(pub(crate) Option<Child>);
 
 impl Running {
@@ -258,7 +264,7 @@ impl Drop for Running {
     }
 }
 
-/// Whether a process runs; one that has ended and was not reaped does not.
+/// Whether a process runs; a zombie does not.
 pub(crate) fn is_alive(pid: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

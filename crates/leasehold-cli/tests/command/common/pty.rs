@@ -1,4 +1,4 @@
-//! A terminal without a screen: a program on a pseudo-terminal of its own, which controls it.
+//! A terminal without a screen: a program on its own pseudo-terminal, which controls it.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -21,7 +21,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Starts `command` in a session of its own on a new terminal. `setsid` is in every Debian.
+    /// Starts `command` in its own session on a new terminal. `setsid` is in every Debian.
     pub(crate) fn start(command: &Command, columns: u16) -> Self {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&master).unwrap();
@@ -54,17 +54,17 @@ impl Screen {
         Self { keys, seen, from: 0, child }
     }
 
-    /// Presses keys.
+    /// Sends keys.
     pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// What has been seen since the last `expect`.
+    /// The output since the last `expect`.
     pub(crate) fn seen(&self) -> String {
         String::from_utf8_lossy(&self.seen.lock().unwrap()[self.from..]).into_owned()
     }
 
-    /// Waits until this is seen, and goes on after it.
+    /// Waits for this output, and continues after it.
     #[track_caller]
     pub(crate) fn expect(&mut self, text: &str) {
         let at = wait_for_seen(self, text);

@@ -1,5 +1,5 @@
-//! Servers that several tests use, one after the other: each finds them as they were when they started. A test that kills, pauses or
-//! sets up a server has one of its own.
+//! Servers that several tests use, one after the other: each test finds them in their initial
+//! state. A test that kills, pauses or configures a server starts its own.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leasehold_testbed::zookeeper::ZooKeeper;
 use leasehold_testbed::{Result, Server};
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-/// A server, which belongs to one test at a time.
+/// A server that one test at a time may use.
 type Shared = OnceCell<Mutex<Server>>;
 
 async fn lend(shared: &'static Shared, start: impl Future<Output = Result<Server>>) -> MutexGuard<'static, Server> {
@@ -17,7 +17,7 @@ async fn lend(shared: &'static Shared, start: impl Future<Output = Result<Server
     server.lock().await
 }
 
-/// A MariaDB that waits for its disk, without tables.
+/// A MariaDB with durable writes, without tables.
 pub(crate) async fn mariadb() -> MutexGuard<'static, Server> {
     static SHARED: Shared = OnceCell::const_new();
     let server = lend(&SHARED, MariaDb::new().sync().start()).await;
@@ -27,7 +27,7 @@ pub(crate) async fn mariadb() -> MutexGuard<'static, Server> {
     server
 }
 
-/// A PostgreSQL that waits for its disk, without tables.
+/// A PostgreSQL with durable writes, without tables.
 pub(crate) async fn postgres() -> MutexGuard<'static, Server> {
     static SHARED: Shared = OnceCell::const_new();
     let server = lend(&SHARED, Postgres::new().sync().start()).await;
@@ -37,14 +37,14 @@ pub(crate) async fn postgres() -> MutexGuard<'static, Server> {
     server
 }
 
-/// A ZooKeeper with sessions of a second and more. What a test left below a path of its own stays there.
+/// A ZooKeeper with sessions from one second up. Data below a test's own path stays there.
 pub(crate) async fn zookeeper() -> MutexGuard<'static, Server> {
     static SHARED: Shared = OnceCell::const_new();
     let sessions = (Duration::from_secs(1), Duration::from_secs(900));
     lend(&SHARED, ZooKeeper::new().sync().sessions(sessions.0, sessions.1).start()).await
 }
 
-/// A ZooKeeper that is set up as it should be, and whose containers stay: each test has a path of its own.
+/// A correctly configured ZooKeeper, whose containers stay: each test has its own path.
 pub(crate) async fn fit_zookeeper() -> MutexGuard<'static, Server> {
     static SHARED: Shared = OnceCell::const_new();
     lend(&SHARED, ZooKeeper::new().sync().container_check(Duration::from_secs(3600)).start()).await

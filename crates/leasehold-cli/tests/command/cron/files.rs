@@ -1,4 +1,4 @@
-//! Timetables that are checked, and the mistakes in them.
+//! Schedule files that are checked, and the mistakes in them.
 
 use crate::common::Place;
 use crate::cron::write;
@@ -23,11 +23,11 @@ fn every_mistake_of_a_file_is_told_and_nothing_is_begun() {
         assert!(said.contains("jobs.cron:5: ") && said.contains("64 at most"), "{said}");
         assert!(said.contains("jobs.cron:6: ") && said.contains("1000 at most"), "{said}");
     }
-    // Six fields where five were said: the sixth would be the command.
+    // Six fields where five are expected: the sixth would be the command.
     write(&place, "six.cron", "probe: */10 * * * * *  ./probe\nfive: */10 * * * *  ./*\n");
     let said = place.run(["cron", "check", "six.cron"]).failed(64, "six.cron:1: this line has six fields").err();
     assert!(said.contains("CRON_SECONDS=yes") && !said.contains("six.cron:2"), "{said}");
-    // For programs, too.
+    // As JSON, too.
     let ran = place.run(["cron", "--json", "jobs.cron"]);
     let [error] = &ran.events()[..] else { panic!("{}", ran.err()) };
     assert_eq!((ran.code(), &error["event"], &error["kind"]), (64, &Value::from("error"), &Value::from("usage")));

@@ -1,4 +1,4 @@
-//! Whether a fleet's jobs are run, as monitoring sees it, and what a host's log says.
+//! The state of a fleet's jobs, as monitoring sees it, and the hosts' log lines.
 
 use std::process::Stdio;
 
@@ -6,7 +6,7 @@ use crate::common::{LASTING, Place, Running, wait_for};
 use crate::cron::{host, host_that_says, status, wait_for_event, write};
 use rustix::process::Signal;
 
-/// A run that does not end by itself.
+/// A run that does not end on its own.
 const FOREVER: &str = "echo > began; exec sleep 1000";
 
 #[test]
@@ -30,7 +30,7 @@ fn status_lists_live_hosts_and_its_check_fails_without_any() {
     first.end().ok();
     second.signal(Signal::KILL);
     wait_for("the end of it", || second_ended(&place));
-    // Before: `waits`, and exit code 0.
+    // At first: `waits`, and exit code 0.
     place.run(["cron", "status", "--check"]).failed(1, "0 live hosts");
     place.run(["cron", "status", "--check", "--min-hosts", "0"]).ok();
 }
@@ -75,7 +75,7 @@ fn a_log_has_the_time_and_says_when_it_is_told_to_stop() {
     }
     assert!(said.contains("leasehold: TERM: nothing more begins here"), "{said}");
     assert!(said.ends_with("leasehold: stopped\n"), "{said}");
-    // For programs, too.
+    // As JSON, too.
     let host = host_that_says(&place, &[], "events");
     wait_for_event(&place, "events", "joined");
     host.signal(Signal::INT);
@@ -92,7 +92,7 @@ fn a_crontab_of_the_system_is_read_without_surprises() {
     let said = place.run(["cron", "check", "jobs.cron"]).failed(64, "jobs.cron:1: leasehold sends no mail").err();
     assert!(said.contains("jobs.cron:2: this line has no name") && !said.contains("\\u{9}"), "{said}");
     assert!(said.contains("17 * * * * root cd / && run-parts"), "{said}");
-    // The user before the command, which would be run as a command of that name.
+    // The user before the command, which would run as a command of that name.
     assert!(said.contains("the user root before its command"), "{said}");
     assert!(said.contains("remove `root` and write `cd: 17 * * * * cd / && run-parts`"), "{said}");
     write(
@@ -118,7 +118,7 @@ fn a_crontab_of_the_system_is_read_without_surprises() {
 fn a_call_by_hand_says_what_it_waits_for() {
     let place = Place::new();
     let call = ["run", "--ttl", LASTING, "--once-per", "0 0 * * *", "--skew", "24h", "-v", "job", "--", "true"];
-    // The first runs the last tick, and later ones wait for the next.
+    // The first call runs the last tick, and later ones wait for the next.
     wait_for("its words", || {
         let mut command = place.leasehold(call);
         command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path("said")).unwrap());

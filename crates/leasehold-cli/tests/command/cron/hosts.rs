@@ -1,4 +1,4 @@
-//! Hosts that run a timetable, die, and are told to stop.
+//! Hosts that run scheduled jobs, die, and are stopped.
 
 use crate::common::{Place, wait_for};
 use crate::cron::{SAY, history, host, host_that_says, log, status, wanted, who_runs, write};
@@ -35,7 +35,7 @@ fn four_hosts_run_each_second_once() {
         (&Value::from("done"), &Value::from(Vec::<Value>::new()))
     );
     let history: Value = serde_json::from_str(&place.run(["cron", "history", "beat", "--json"]).ok().out()).unwrap();
-    // Those that were done are the last of those that ran: it has twenty entries at most.
+    // The completed runs are the last of all runs: the history has twenty entries at most.
     let history: Vec<&str> = history
         .as_array()
         .unwrap()
@@ -58,7 +58,7 @@ fn a_host_goes_on_after_its_folder_was_removed_and_put_back() {
     let host = host_that_says(&place, &[], "said");
     wait_for("a tick", || (!log(&place).is_empty()).then_some(()));
     wait_for("the folder to be gone", || {
-        // The host may make a file in it meanwhile.
+        // The host may create a file in it meanwhile.
         let _ = std::fs::remove_dir_all(place.path("locks"));
         (!place.path("locks").exists()).then_some(())
     });
@@ -75,7 +75,7 @@ fn a_host_goes_on_after_its_folder_was_removed_and_put_back() {
 fn a_killed_hosts_run_is_taken_over_with_a_higher_token_or_not_at_all() {
     for (policy, begins) in [("retry:3", 2), ("at-most-once", 1)] {
         let place = Place::new();
-        // The first run hangs, and says so; a second one ends. Only one tick is of interest.
+        // The first run hangs, and records that; a second one ends. Only one tick matters.
         let work = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> log; [ -e hung ] || { echo x > hung; exec sleep 600; }";
         let year = "59 59 23 31 12 *";
         write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\none [crash={policy}]: {year} {work}\n"));
@@ -84,10 +84,12 @@ fn a_killed_hosts_run_is_taken_over_with_a_higher_token_or_not_at_all() {
         place.wait_for_file("hung");
         who_runs(&place, "one", &mut hosts).signal(Signal::KILL);
         if begins == 1 {
-            // Found without another tick, by whichever host looks next; and another run has nothing to do with it.
+            // The first host to look finds it, without another tick; another run has no effect on
+            // it.
             hosts.push(host(&place, &[]));
             let crashed = history(&place, "one", 1).remove(0);
-            // What is asked for in the same second would have the same tick; the folder's clock may be a little behind ours.
+            // A request in the same second would get the same tick; the folder's clock may be
+            // slightly behind ours.
             let tick: jiff::Timestamp = crashed["tick"].as_str().unwrap().parse().unwrap();
             wait_for("the next second", || (jiff::Timestamp::now().as_second() > tick.as_second() + 1).then_some(()));
             place.run(["cron", "run-now", "one"]).ok();
@@ -106,7 +108,8 @@ fn a_killed_hosts_run_is_taken_over_with_a_higher_token_or_not_at_all() {
     }
 }
 
-/// A host that is told to stop ends what takes too long. That is its own doing, whatever the command makes of it: no failure, and not done.
+/// A host that is stopped ends slow runs. Whatever the command's exit status, the host ended it:
+/// the run is neither a failure nor done.
 #[test]
 fn a_run_that_is_ended_with_its_host_is_taken_over_or_entered_as_lost() {
     std::thread::scope(|scope| {
@@ -155,7 +158,7 @@ fn a_run_that_takes_too_long_is_ended_with_all_its_processes() {
     host.end().ok();
 }
 
-/// What is entered is told a second before the end: a twentieth of twenty seconds.
+/// The outcome is recorded a second before the end: a twentieth of twenty seconds.
 #[cfg(feature = "nightly")]
 #[test]
 fn a_run_that_takes_too_long_is_entered_as_timed_out_and_ended_with_all_its_processes() {

@@ -1,6 +1,7 @@
 //! `leasehold cron` and `leasehold run --once-per`, on a folder: real processes, the real clock.
 //!
-//! Hosts notice a run by hand within ten seconds, and at once when they start. So most tests ask for one before they start hosts.
+//! Hosts notice a manual run within ten seconds, and at once when they start. So most tests request
+//! one before they start hosts.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod files;
@@ -16,7 +17,7 @@ use crate::common::{LASTING, Place, Running, wait_for};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// What the jobs of these tests do: they say for which tick they run, and with which token.
+/// The jobs of these tests record their tick and their token.
 const SAY: &str = "echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> log";
 
 fn write(place: &Place, name: &str, text: &str) {
@@ -25,18 +26,19 @@ fn write(place: &Place, name: &str, text: &str) {
 
 /// A host that runs the file.
 fn host(place: &Place, options: &[&str]) -> Running {
-    // In a folder a dead host's lock is free at once: a long TTL costs nothing, and no host that stands still loses its lock.
+    // In a folder a dead host's lock is free at once: a long TTL costs nothing, and a slow host
+    // does not lose its lock.
     place.start([&["cron", "--json", "--ttl", LASTING], options, &["jobs.cron"]].concat())
 }
 
-/// The same, and what it says goes into a file.
+/// The same, with its output in a file.
 fn host_that_says(place: &Place, options: &[&str], file: &str) -> Running {
     let mut command = place.leasehold([&["cron", "--json", "--ttl", LASTING], options, &["jobs.cron"]].concat());
     command.stdout(Stdio::null()).stderr(std::fs::File::create(place.path(file)).unwrap());
     Running(Some(command.spawn().unwrap()))
 }
 
-/// Has a host make jobs known, asks for a run of each of these, and leaves it to hosts that start later.
+/// Makes a host register the jobs, and requests a run of each of these from hosts that start later.
 fn wanted(place: &Place, file: &str, jobs: &[&str]) {
     let first = place.start(["cron", "--ttl", LASTING, file]);
     for job in jobs {
@@ -47,14 +49,14 @@ fn wanted(place: &Place, file: &str, jobs: &[&str]) {
     place.run([&["cron", "run-now"], jobs].concat()).ok();
 }
 
-/// Everything in a file that a host says, each line of which must be an event.
+/// All events in a host's output file; every line must be one.
 fn events(place: &Place, file: &str) -> Vec<Value> {
     place.read(file).lines().map(|line| serde_json::from_str(line).expect(line)).collect()
 }
 
-/// Waits until a host has said so.
+/// Waits until a host has logged this event.
 fn wait_for_event(place: &Place, file: &str, event: &str) -> Value {
-    // The last line may be half of one.
+    // The last line may be incomplete.
     let lines =
         |text: String| text.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::to_owned).collect();
     wait_for(event, || {
@@ -63,14 +65,14 @@ fn wait_for_event(place: &Place, file: &str, event: &str) -> Value {
     })
 }
 
-/// Takes the host that runs this job now out of the others.
+/// Removes the host that runs this job now from `hosts`, and returns it.
 fn who_runs(place: &Place, job: &str, hosts: &mut Vec<Running>) -> Running {
     let node = status(place, job).unwrap()["running"][0]["node"].as_str().unwrap().to_owned();
     let at = hosts.iter().position(|host| node.ends_with(&format!(":{}", host.pid().as_raw_nonzero()))).unwrap();
     hosts.remove(at)
 }
 
-/// Waits until a job's history is so long.
+/// Waits until a job's history has this length.
 fn history(place: &Place, job: &str, length: usize) -> Vec<Value> {
     wait_for("the end of it", || {
         let history = place.run(["cron", "history", job, "--json"]).ok().out();
@@ -79,7 +81,7 @@ fn history(place: &Place, job: &str, length: usize) -> Vec<Value> {
     })
 }
 
-/// What was run: tick -> (token, attempt).
+/// The runs: tick -> (token, attempt).
 fn log(place: &Place) -> BTreeMap<String, Vec<(u64, u32)>> {
     let mut ran: BTreeMap<String, Vec<(u64, u32)>> = BTreeMap::new();
     for line in place.read("log").lines() {

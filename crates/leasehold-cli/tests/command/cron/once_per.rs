@@ -1,4 +1,4 @@
-//! `leasehold run --once-per`: one run for each tick, by whichever call comes first.
+//! `leasehold run --once-per`: one run per tick, by the first call.
 
 use std::io::{BufRead, BufReader};
 
@@ -10,7 +10,8 @@ use serde_json::Value;
 #[test]
 fn once_per_tick_whoever_is_started() {
     let place = Place::new();
-    // A whole year is one tick, which is hardly ever near. (Near the end of a day each call would wait for the next day.)
+    // A whole year is one tick, which is hardly ever near. (Near the end of a day each call would
+    // wait for the next day.)
     let call = |command: &str| {
         place
             .leasehold(["run", "--once-per", "@yearly", "--missed", "once", "-v", "mail", "-c", command])
@@ -33,7 +34,8 @@ fn once_per_tick_whoever_is_started() {
     assert_eq!(status(&place, "mail").unwrap()["last"]["outcome"], "done");
 }
 
-/// Also those that come between the grant of the lock and the entry of the run: nothing stands in the record then.
+/// Also calls between the grant of the lock and the record of the run, when the record is still
+/// empty.
 #[test]
 fn once_per_tick_nobody_who_does_not_wait_fails() {
     let place = Place::new();
@@ -54,7 +56,7 @@ fn once_per_tick_nobody_who_does_not_wait_fails() {
     }
 }
 
-/// The command has ended, and what it came to is known; only the lock is kept.
+/// The command has ended and its outcome is known; only the lock is kept.
 #[test]
 fn once_per_a_signal_after_the_end_does_not_change_how_the_command_ended() {
     let place = Place::new();
@@ -80,7 +82,7 @@ fn once_per_says_how_its_command_ended() {
     assert_eq!(place.run([&once[..], &["b", "--", "./no-such-command"]].concat()).code(), 127);
     place.run(["run", "--once-per", "61 * * * *", "a", "--", "true"]).failed(64, "field 1 (minute)");
     place.run(["run", "--zone", "UTC", "a", "--", "true"]).failed(64, "--once-per");
-    // Somebody runs it elsewhere, and does not end.
+    // Another host runs it, and does not end.
     let held = place.start([&once[..], &["c", "--", "cat"]].concat());
     wait_for("the run", || Some(()).filter(|()| place.holders("cron:c") == 1));
     place.run([&once[..], &["c", "-n", "-E", "9", "--", "true"]].concat()).ok();

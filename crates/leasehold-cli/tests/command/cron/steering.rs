@@ -1,4 +1,4 @@
-//! What an operator does: runs by hand, pauses, reloads, stops, and what is told of it.
+//! An operator's actions: manual runs, pauses, reloads, stops, and their output.
 
 use crate::common::{LASTING, Place, wait_for};
 use crate::cron::{SAY, events, host, host_that_says, log, status, wait_for_event, wanted, write};
@@ -16,7 +16,7 @@ argv = [\"sh\", \"-c\", \"echo $GREETING $LEASEHOLD_JOB $LEASEHOLD_NAME $LEASEHO
 [job.none]\nschedule = \"@yearly\"\nargv = [\"./no-such-command\"]\n";
     write(&place, "jobs.toml", text);
     wanted(&place, "jobs.toml", &["none"]);
-    // One that nobody knows keeps none of the others from it.
+    // An unknown job does not affect the others.
     let ran = place.run(["cron", "run-now", "good", "nobody", "bad"]).failed(64, "nobody");
     assert_eq!(ran.out().lines().count(), 2, "{}", ran.out());
     let host = place.start(["cron", "--json", "--ttl", LASTING, "jobs.toml"]);
@@ -39,7 +39,7 @@ argv = [\"sh\", \"-c\", \"echo $GREETING $LEASEHOLD_JOB $LEASEHOLD_NAME $LEASEHO
     assert!(said("joined", "good") && said("began", "bad") && said("ended", "none"), "{events:?}");
 }
 
-/// Without a restart: a host that sleeps looks every ten seconds.
+/// Without a restart: an idle host looks every ten seconds.
 #[cfg(feature = "nightly")]
 #[test]
 fn a_run_by_hand_is_noticed_by_a_host_that_sleeps() {
@@ -65,7 +65,8 @@ fn a_pause_a_reload_and_a_stop_are_heeded() {
     assert_eq!(status(&place, "beat").unwrap()["paused"], true);
     let table = place.run(["cron", "status"]).ok().out();
     assert!(table.contains("paused by") && table.contains("  paused  "), "{table}");
-    // A wrong file changes nothing, a right one is taken up; its new job runs though the other is paused.
+    // A file with mistakes changes nothing, a correct one is loaded; its new job runs although the
+    // other one is paused.
     write(&place, "jobs.cron", "nonsense\n");
     host.signal(Signal::HUP);
     let refused = wait_for_event(&place, "said", "refused");
@@ -87,14 +88,14 @@ fn a_pause_a_reload_and_a_stop_are_heeded() {
     assert_eq!(status(&place, "slow").unwrap()["running"].as_array().unwrap().len(), 0);
 }
 
-/// What a program reads is what a person sees; and each knows what did not run.
+/// The JSON output and the table agree, and both include ticks that did not run.
 #[test]
 fn the_last_run_is_the_same_for_people_and_programs() {
     let place = Place::new();
     let work = "echo > begun; while [ ! -e go ]; do sleep 0.01; done";
     write(&place, "jobs.cron", &format!("CRON_SECONDS=yes\nbeat: * * * * * * {work}\nnone: 0 0 3 1 1 * true\n"));
     write(&place, "only.cron", "CRON_SECONDS=yes\nbeat: * * * * * * true\n");
-    // Nobody runs them yet, but when they are due is known.
+    // No host runs them yet, but their next times are known.
     let new: Vec<Value> =
         serde_json::from_str(&place.run(["cron", "status", "--json", "jobs.cron"]).ok().out()).unwrap();
     assert!(new.iter().all(|job| job["known"] == false && job["next"].is_string()), "{new:?}");
@@ -105,7 +106,7 @@ fn the_last_run_is_the_same_for_people_and_programs() {
     let running = status(&place, "beat").unwrap()["running"][0]["tick"].as_str().unwrap().to_owned();
     let table = place.run(["cron", "status"]).ok().out();
     assert!(table.contains(&format!("runs {running} on ")), "{table}");
-    // The run ends after the next tick, which is left out.
+    // The run ends after the next tick, which is skipped.
     let tick = running.parse::<jiff::Timestamp>().unwrap();
     wait_for("the next tick", || (jiff::Timestamp::now() > tick + jiff::SignedDuration::from_secs(2)).then_some(()));
     write(&place, "go", "");
@@ -127,7 +128,7 @@ fn a_stop_gives_a_run_its_time_and_one_that_is_sent_twice_is_one() {
     place.wait_for_file("begun");
     host.signal(Signal::TERM);
     host.signal(Signal::TERM);
-    // It does not begin another, and does not end the first.
+    // It starts no further run, and does not end the first.
     place.run(["cron", "run-now", "one"]).ok();
     assert!(host.ended().is_none());
     write(&place, "go", "");
@@ -149,7 +150,7 @@ fn a_reload_after_a_stop_begins_nothing() {
     place.wait_for_file("begun");
     host.signal(Signal::TERM);
     host.signal(Signal::HUP);
-    // Whoever took part would take this up when the first run has ended.
+    // A participating host would start this when the first run has ended.
     place.run(["cron", "run-now", "one"]).ok();
     host.signal(Signal::HUP);
     assert!(host.ended().is_none());

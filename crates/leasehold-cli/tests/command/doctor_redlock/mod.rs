@@ -11,10 +11,10 @@ use leasehold_testbed::process::{Binary, Place as Where, Probe, Recipe};
 use leasehold_testbed::redis::{self, Independent, Redis, Reply};
 use serde_json::Value;
 
-/// Nobody is late here, however busy the machine is.
+/// A long timeout: no response is late, however busy the machine is.
 const PATIENT: &str = "?node-timeout=2s";
 
-/// The URL of these, as patient as can be.
+/// The URL of these servers, with the long timeout.
 fn url<'a>(servers: impl IntoIterator<Item = &'a Server>) -> String {
     let hosts: Vec<_> = servers.into_iter().map(|server| server.addr().to_string()).collect();
     format!("redlock://{}{PATIENT}", hosts.join(","))
@@ -28,7 +28,7 @@ fn says<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The servers of which a check came out so.
+/// The servers for which a check has this level.
 fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
     let all = of(report, check).into_iter().filter(|finding| finding["level"] == level);
     all.map(|finding| says(finding, "subject").to_owned()).collect()
@@ -39,7 +39,7 @@ async fn five_that_forget_nothing_are_as_good_as_one_machine_can_be() {
     let set = five().await;
     let url = url(set.servers());
     let (code, report) = report(&url).await;
-    // Five on one machine are for trying it out: that is all that is wrong.
+    // Five servers on one machine are only for trials: that is the only problem.
     assert_eq!((code, checks(&report, "warn")), (1, vec!["same-host".to_owned()]), "{report:#}");
     assert_eq!(checks(&report, "fail").len() + checks(&report, "unknown").len(), 0, "{report:#}");
     assert!(says(found(&report, "same-host", "warn"), "found").contains("this machine"));
@@ -134,7 +134,7 @@ async fn who_would_abstain_is_named() {
     assert!(says(found(&new, "abstains", "warn"), "found").contains("from its first use on"), "{new:#}");
 }
 
-/// A Redis whose clock is wrong by so much.
+/// A Redis with this clock skew.
 struct Skewed(&'static str, Redis);
 
 impl Recipe for Skewed {
@@ -144,8 +144,8 @@ impl Recipe for Skewed {
 
     fn arguments(&self, place: &Where) -> Vec<String> {
         let faked = format!("FAKETIME={}", self.0);
-        // The loader puts the machine's own folder in place of $LIB. Redis' own allocator asks for the time before it can be faked;
-        // that of the C library does not.
+        // The loader replaces $LIB with the machine's library folder. Redis' own allocator reads
+        // the time before it can be faked; the C library's allocator does not.
         let library = "LD_PRELOAD=/usr/$LIB/faketime/libfaketimeMT.so.1 libc.so.6";
         let server = self.1.binary().find().unwrap().to_string_lossy().into_owned();
         let before = [library, &faked, "FAKETIME_DONT_FAKE_MONOTONIC=1", &server].map(str::to_owned);
@@ -177,7 +177,7 @@ async fn clocks_apart_are_named() {
     assert_eq!(code, 2);
     found(&all, "clocks", "fail");
 
-    // If theirs agree, ours may be the wrong one.
+    // If their clocks agree, ours may be the wrong one.
     let behind = [(); 2].map(|()| Server::start(Skewed("-630", durable())));
     let [one, two] = behind;
     let (one, two) = (one.await.unwrap(), two.await.unwrap());
@@ -243,7 +243,7 @@ async fn a_wrong_password_on_one_and_a_user_who_may_too_little_on_another() {
         assert_eq!(says(finding, "subject"), set.server(2).addr().to_string());
         assert!(says(finding, "found").to_lowercase().contains(taken), "{taken}: {finding}");
         assert!(says(finding, "fix").contains(&format!("+{taken}")), "{taken}: {finding}");
-        // Without it, what was tried is left for a moment.
+        // Without it, the probe's keys stay for a moment.
         if taken != "del" {
             assert_eq!(command(set.server(2), &["DBSIZE"]).await, Reply::Integer(0), "without {taken}");
         }

@@ -1,4 +1,4 @@
-//! What takes seconds to find: servers that say nothing, and those that abstain.
+//! Findings that take seconds: servers that do not respond, and those in a cool-down.
 
 use crate::common::examined::{command, found, of, report, report_with};
 use crate::common::{BOUND, Place};
@@ -11,7 +11,7 @@ async fn who_says_nothing_is_away_and_matters_as_soon_as_the_majority_is() {
     let mut set = five().await;
     let url = url(set.servers());
     let away = set.server(4).addr().to_string();
-    // Scripts wait, and nothing else does.
+    // Only scripts block.
     command(set.server(4), &["CLIENT", "PAUSE", "60000", "WRITE"]).await;
     let (code, silent) = report(&url).await;
     assert_eq!((code, subjects(&silent, "reachable", "warn")), (1, vec![away.clone()]), "{silent:#}");
@@ -20,7 +20,7 @@ async fn who_says_nothing_is_away_and_matters_as_soon_as_the_majority_is() {
     assert_eq!((code, subjects(&one, "reachable", "warn")), (1, vec![away]), "{one:#}");
     assert!(says(found(&one, "majority", "warn"), "found").starts_with("4 of 5"));
     set.server_mut(3).kill().unwrap();
-    // One that is there and says nothing is no better than one that is not.
+    // A server that does not respond is no better than one that is down.
     set.server_mut(2).pause().unwrap();
     let (code, three) = report(&format!("{url}&connect-timeout=3s")).await;
     assert_eq!((code, subjects(&three, "reachable", "fail").len()), (2, 3), "{three:#}");
@@ -33,7 +33,7 @@ async fn who_abstains_is_named_and_for_how_long() {
     let mut set = Independent::of(3, &Redis::new()).await.unwrap();
     let url = format!("{}&strict=5s", url(set.servers()));
     let strict = async || report_with(&url, &["--ttl", "5s"]).await.1;
-    // Taking a lock makes every node begin its wait; it is had when that is over.
+    // Acquiring a lock makes every node begin its cool-down; the lock is granted when that is over.
     let take = async || {
         let engine = url.clone();
         let run = move || Place::new().run(["run", "--engine", &engine, "--ttl", "5s", "a", "--", "true"]).ok();
@@ -42,7 +42,7 @@ async fn who_abstains_is_named_and_for_how_long() {
     let new = strict().await;
     assert!(says(found(&new, "abstains", "warn"), "found").contains("from its first use on"), "{new:#}");
     take().await;
-    // Some may have been reached a moment later than the majority.
+    // Some nodes may have received the request slightly later than the majority.
     let all = eventually(BOUND, || async {
         let said = strict().await;
         let well = of(&said, "abstains").iter().all(|one| one["level"] == "ok");
@@ -59,11 +59,11 @@ async fn who_abstains_is_named_and_for_how_long() {
         take().await;
         let touched = strict().await;
         let Some(finding) = of(&touched, "abstains").into_iter().find(|one| one["level"] == "warn") else {
-            continue; // The machine was so slow that it is over.
+            continue; // The machine was so slow that the cool-down is over.
         };
         if says(finding, "found").contains("abstains for another") {
             assert_eq!(says(finding, "subject"), restarted);
-            // For a longer lease than was waited for, they would all have to wait.
+            // For a longer lease than the cool-down, all of them would have to wait.
             let (code, longer) = report(&url.replace("strict=5s", "strict=1h")).await;
             assert_eq!((code, subjects(&longer, "abstains", "fail").len()), (2, 3), "{longer:#}");
             return;

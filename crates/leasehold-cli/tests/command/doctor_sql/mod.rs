@@ -1,4 +1,4 @@
-//! `doctor` on databases: real servers, as they should be and as they should not.
+//! `doctor` on databases: real servers, configured well and badly.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[cfg(feature = "nightly")]
@@ -15,7 +15,7 @@ fn says<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The checks that came out so, each once, but for those about how slow this machine is.
+/// The checks with this level, each once, except those about how slow this machine is.
 fn all(report: &Value, level: &str) -> Vec<String> {
     let mut all = checks(report, level);
     all.retain(|check| check != "round-trip");
@@ -30,7 +30,7 @@ fn together(servers: &[&Server]) -> String {
     servers[0].url().replace(&hosts[0], &hosts.join(","))
 }
 
-/// Takes a lock and gives it back, so that there is a table.
+/// Acquires a lock and releases it, so that there is a table.
 async fn take(url: &str) {
     let args: Vec<_> = ["run", "--engine", url, "job", "--", "true"].map(ToOwned::to_owned).into();
     let ran = tokio::task::spawn_blocking(move || Place::new().run(args)).await.unwrap();

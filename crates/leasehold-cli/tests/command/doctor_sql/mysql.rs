@@ -58,7 +58,7 @@ async fn a_mariadb_set_so_that_locks_are_late_lost_or_refused() {
     let durability = found(&report, "durability", "warn");
     assert!(says(durability, "found").contains("innodb_flush_log_at_trx_commit=2, sync_binlog=0"), "{durability}");
     assert!(says(durability, "means").contains("tokens still rise"), "{durability}");
-    // It is not only said: InnoDB does refuse.
+    // It is not only reported: InnoDB does refuse.
     my(
         &server,
         &["CREATE TABLE leasehold (name VARBINARY(512) PRIMARY KEY, version BIGINT NOT NULL, \
@@ -83,7 +83,7 @@ async fn a_mariadb_that_takes_no_writes_or_lets_nobody_in() {
     found(&nowhere, "login", "fail");
     let (code, away) = report("mysql://u:p@127.0.0.1:1/d").await;
     assert_eq!((code, all(&away, "fail")), (2, vec!["reachable".to_owned()]), "{away:#}");
-    // One that takes writes beside it, and one that is away.
+    // An additional writer beside it, and an unreachable server.
     let writer = servers::mariadb().await;
     let (_, both) = report(&together(&[&server, &writer]).replace("/test", ",127.0.0.1:1/test")).await;
     assert_eq!(all(&both, "fail"), [""; 0], "{both:#}");

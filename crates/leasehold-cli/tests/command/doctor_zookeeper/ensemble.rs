@@ -1,4 +1,4 @@
-//! Ensembles of several servers, and servers that say nothing.
+//! Ensembles of several servers, and servers that do not respond.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use leasehold_testbed::eventually;
 use leasehold_testbed::zookeeper::{self, Ensemble};
 use serde_json::Value;
 
-/// The servers of which a check came out so.
+/// The servers for which a check has this level.
 fn subjects(report: &Value, check: &str, level: &str) -> Vec<String> {
     let all = of(report, check).into_iter().filter(|finding| finding["level"] == level);
     all.map(|finding| says(finding, "subject").to_owned()).collect()
@@ -61,7 +61,7 @@ async fn who_is_away_matters_as_soon_as_the_majority_is() {
     let mut ensemble = Ensemble::of(3, &durable()).await.unwrap();
     let url = url(ANN, &ensemble.url());
     let away = ensemble.addr(1).to_string();
-    // One that is there and says nothing is no better than one that is not.
+    // A server that does not respond is no better than one that is down.
     ensemble.server_mut(1).pause().unwrap();
     let silent = eventually(BOUND, || async {
         let (code, report) = report(&url).await;
@@ -72,7 +72,7 @@ async fn who_is_away_matters_as_soon_as_the_majority_is() {
     let finding = of(&silent, "reachable").into_iter().find(|finding| finding["level"] == "warn").unwrap();
     assert_eq!(says(finding, "found"), "it does not answer");
     ensemble.server_mut(1).kill().unwrap();
-    // If it was the leader, there is another soon; and the leader must have noticed.
+    // If it was the leader, a new one is elected soon; and the leader must have noticed.
     let one = eventually(BOUND, || async {
         let (code, report) = report(&url).await;
         let noticed = of(&report, "members").iter().any(|finding| finding["level"] == "warn");
@@ -112,7 +112,8 @@ async fn servers_that_say_nothing_do_not_hide_one_that_does() {
 #[tokio::test]
 async fn sessions_that_are_shorter_than_a_tick() {
     let second = Duration::from_secs(1);
-    // Sessions of half a tick, of which the leader hears too late; and an even number of servers.
+    // Sessions of half a tick, whose renewals reach the leader too late; and an even number of
+    // servers.
     let each = durable().tick(second * 2).sessions(second / 2, second * 60);
     let two = Ensemble::of(2, &each).await.unwrap();
     let two_url = format!("zookeeper://{ANN}{}", two.url());

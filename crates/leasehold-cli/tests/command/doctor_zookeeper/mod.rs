@@ -1,4 +1,4 @@
-//! `doctor` on ZooKeeper: real servers, alone, as ensembles, and as they should not be.
+//! `doctor` on ZooKeeper: real servers, alone and as ensembles, configured well and badly.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 #[cfg(feature = "nightly")]
@@ -14,10 +14,10 @@ use leasehold_testbed::zookeeper::{ZooKeeper, classpath};
 use leasehold_testbed::{Server, eventually};
 use serde_json::Value;
 
-/// Who logs in.
+/// The login in the URL.
 const ANN: &str = "ann:opensesame@";
 
-/// One that waits for its disk, as it should.
+/// A server with durable writes, as it should be.
 fn durable() -> ZooKeeper {
     ZooKeeper::new().sync()
 }
@@ -30,7 +30,7 @@ fn says<'a>(finding: &'a Value, part: &str) -> &'a str {
     finding[part].as_str().unwrap()
 }
 
-/// The warnings, but for those about how slow this machine is.
+/// The warnings, except those about how slow this machine is.
 fn warnings(report: &Value) -> Vec<String> {
     let mut all = checks(report, "warn");
     all.retain(|check| {
@@ -41,7 +41,7 @@ fn warnings(report: &Value) -> Vec<String> {
     all
 }
 
-/// What ZooKeeper's own tool says to commands.
+/// The output of ZooKeeper's own tool.
 async fn cli(server: &Server, commands: &[&str]) -> String {
     let addr = server.addr().to_string();
     let mut command = Command::new("java");
@@ -137,7 +137,7 @@ async fn claims_without_a_session_block_their_lock_until_they_are_evicted() {
     let finding = found(&orphans, "foreign-nodes", "warn");
     assert!(says(finding, "found").contains("/claims/b/lock-1"), "{finding}");
     leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.failed(1, "");
-    // What it says to do helps.
+    // The printed remedy works.
     leasehold(&["evict", "--engine", &url, "--yes", "a"]).await.ok();
     leasehold(&["run", "--engine", &url, "-n", "a", "--", "true"]).await.ok();
     let (_, mended) = report(&url).await;
@@ -153,7 +153,7 @@ async fn sessions_that_are_too_short_or_too_long() {
     assert_eq!(code, 2);
     let finding = found(&short, "session-timeout", "fail");
     assert!(says(finding, "fix").contains("a TTL of 3 s or more"), "{finding}");
-    // Just so, as a lock finds it.
+    // Exactly the limit at which a lock is refused.
     leasehold(&["run", "--engine", &url, "--ttl", "2s", "a", "--", "true"]).await.failed(64, "");
     let (_, long) = report_with(&url, &["--ttl", "2m"]).await;
     assert!(says(found(&long, "session-timeout", "ok"), "found").contains("longest session is 20 s"));
@@ -177,7 +177,7 @@ async fn servers_that_do_not_know_of_each_other_are_no_ensemble() {
 async fn over_tls_there_are_no_words_but_sessions_tell_enough() {
     let tls = durable().tls().start().await.unwrap();
     let url = format!("zookeeper://{ANN}{}?ca={}", tls.server.addr(), tls.ca.display());
-    // A server's first words over TLS take it long where there is much to do: then it is asked again.
+    // A server's first TLS handshake takes long on a busy machine: then the test retries.
     let (code, report) = eventually(BOUND, || async {
         let (code, report) = report(&url).await;
         if checks(&report, "warn").iter().any(|check| check == "reachable") {

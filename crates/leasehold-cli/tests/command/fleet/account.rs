@@ -1,4 +1,5 @@
-//! What has become of the ticks: from what the jobs themselves wrote, and from what was said of those that did not run.
+//! Accounts for the ticks: from the jobs' own records, and from the outcomes of those that did not
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +11,7 @@ use crate::fleet::host;
 /// Tick -> token and attempt of each run.
 pub(crate) type Runs = BTreeMap<String, Vec<(u64, u32)>>;
 
-/// What a job wrote at the begin of its runs.
+/// The records that a job wrote at the start of its runs.
 pub(crate) fn ran(place: &Place, file: &str) -> Runs {
     let mut ran = Runs::new();
     for line in place.read(file).lines().filter(|line| !line.starts_with("end ")) {
@@ -20,7 +21,7 @@ pub(crate) fn ran(place: &Place, file: &str) -> Runs {
     ran
 }
 
-/// How many runs there were at once at most, of those that came to their end: nobody knows when the others were killed.
+/// The maximum of concurrent runs, among those that completed: the end of a killed run is unknown.
 pub(crate) fn most_at_once(place: &Place, file: &str) -> usize {
     let text = place.read(file);
     let ended: BTreeSet<&str> = text.lines().filter_map(|line| line.strip_prefix("end ")).collect();
@@ -50,27 +51,29 @@ fn all(runs: &Runs) -> impl Iterator<Item = i64> {
     seconds(first)..=seconds(last)
 }
 
-/// The ticks, one a second, that a job has left out.
+/// The ticks, one per second, that a job skipped.
 pub(crate) fn left_out(runs: &Runs) -> BTreeSet<i64> {
     let ran: BTreeSet<i64> = runs.keys().map(|tick| seconds(tick)).collect();
     all(runs).filter(|tick| !ran.contains(tick)).collect()
 }
 
-/// What is known of the ticks of a job that did not run, or not to their end: by the record, as long as it remembers, and by the hosts.
+/// The known outcomes of a job's ticks that did not run, or did not complete: from the job's
+/// record, as far as it goes back, and from the hosts' logs.
 #[derive(Default)]
 pub(crate) struct Ledger {
     /// Their host died, or lost its lock.
     cut_off: BTreeSet<i64>,
-    /// Everything else: nobody ran them in time, they failed, and what else nothing here can bring about.
+    /// All others: no host ran them in time, they failed, or any other outcome that this test
+    /// cannot cause.
     uncalled_for: BTreeSet<i64>,
 }
 
-/// What may become of the ticks of a job that is begun at most once.
+/// The limits for the ticks of a job that starts each at most once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// How many runs there were at most when hosts were killed and the engine was restarted.
+    /// The maximum of runs in progress when hosts were killed and the engine was restarted.
     pub(crate) cut_off: usize,
-    /// Whether the engine was away for longer than the grace.
+    /// Whether the engine was unreachable for longer than the grace.
     pub(crate) late: bool,
 }
 
@@ -83,12 +86,12 @@ impl Ledger {
             Some("crashed" | "lost") => &mut self.cut_off,
             Some(_) => &mut self.uncalled_for,
         };
-        // Of ticks that nobody ran in time the newest is named, and how many there are.
+        // For ticks that no host ran in time, the event has the newest one and their number.
         let count = what["count"].as_i64().unwrap_or(1);
         list.extend(seconds(tick) - count + 1..=seconds(tick));
     }
 
-    /// What the record has now; nothing while the engine does not answer.
+    /// Adds the record's current contents; nothing while the engine does not respond.
     pub(crate) fn look(&mut self, place: &Place, url: &str, job: &str) {
         let asked = place.run(["cron", "history", "--engine", url, "--json", job]);
         if let Ok(Value::Array(entries)) = serde_json::from_str(&asked.out()) {
@@ -96,24 +99,25 @@ impl Ledger {
         }
     }
 
-    /// What the hosts have said.
+    /// Adds the hosts' log events.
     pub(crate) fn hear(&mut self, place: &Place, job: &str) {
         let events = host::events(&host::said(place));
         events.iter().filter(|event| event["job"] == job).for_each(|event| self.enter(event));
     }
 
-    /// The ticks that were left out, and of which nobody has said why.
+    /// The skipped ticks without an explanation.
     fn unknown(&self, runs: &Runs) -> Vec<i64> {
         let told: BTreeSet<i64> = self.cut_off.union(&self.uncalled_for).copied().collect();
         left_out(runs).difference(&told).copied().collect()
     }
 
-    /// Whether no more became of the ticks than what was done to the hosts and the engine brings about.
+    /// Whether the outcomes are within what the kills and the restart can cause.
     fn is_within(&self, bound: Bound) -> bool {
         self.cut_off.len() <= bound.cut_off && (bound.late || self.uncalled_for.is_empty())
     }
 
-    /// Each tick that was left out is accounted for: it crashed, or its lock was lost; and there are no more of these than there may be.
+    /// Asserts that each skipped tick is accounted for: it crashed, or its lock was lost; and that
+    /// there are no more of these than possible.
     #[track_caller]
     pub(crate) fn explains(&self, job: &str, runs: &Runs, bound: Bound, place: &Place) {
         assert!(
@@ -147,7 +151,7 @@ fn a_tick_that_is_left_out_without_a_reason_is_found() {
     assert!(!ledger.is_within(Bound { cut_off: 1, late: true }), "one crashed, and one was lost");
 }
 
-/// A run that goes on, and the process that runs it.
+/// A run in progress, and the process that runs it.
 #[derive(Clone, Debug)]
 pub(crate) struct Going {
     pub(crate) tick: String,
@@ -156,7 +160,7 @@ pub(crate) struct Going {
     pub(crate) pid: i32,
 }
 
-/// Which run of a job goes on now; `None` also while the engine does not answer.
+/// A job's current run; also `None` while the engine does not respond.
 pub(crate) fn going(place: &Place, url: &str, job: &str) -> Option<Going> {
     let asked = place.run(["cron", "status", "--engine", url, "--json"]);
     let jobs: Value = serde_json::from_str(&asked.out()).ok()?;
@@ -169,7 +173,7 @@ pub(crate) fn going(place: &Place, url: &str, job: &str) -> Option<Going> {
     })
 }
 
-/// Whether the end of a run stands in the record, other than by its death.
+/// Whether the record contains the end of a run, other than by its host's death.
 pub(crate) fn has_ended(place: &Place, url: &str, job: &str, token: u64) -> bool {
     let history = place.run(["cron", "history", "--engine", url, "--json", job]).ok().out();
     let history: Value = serde_json::from_str(&history).unwrap();

@@ -1,4 +1,4 @@
-//! One host of the fleet, and what it says.
+//! One host of the fleet, and its output.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -10,11 +10,13 @@ use serde_json::Value;
 
 use crate::common::{Place, Running, wait_for};
 
-/// What the hosts run, each second: a job that is tried again after a crash and leaves out nothing, one that is begun at most once, one whose runs may
-/// overlap, a long one to kill a host in, and one that is paused and run by hand.
+/// The hosts' jobs, each second: one that is retried after a crash and skips nothing, one that
+/// starts each tick at most once, one whose runs may overlap, a long one during which a host is
+/// killed, and one that is paused and run manually.
 ///
-/// The jobs themselves have no wrong clock: what it takes leaves traces in the system's shared memory when they are killed.
-/// The kill may take one run of `long`, the restart another, and a server that is slow to come back one more: it has tries enough.
+/// The jobs themselves use the right clock: a fake clock leaves files in the system's shared memory
+/// when its process is killed. The kill may end one run of `long`, the restart another, and a slow
+/// restart one more: its number of attempts suffices.
 pub(crate) const JOBS: &str = "\
 CRON_SECONDS=yes
 LD_PRELOAD=
@@ -25,11 +27,12 @@ long [crash=retry:9 overlap=queue]: */5 * * * * * echo $LEASEHOLD_TICK $LEASEHOL
 hand [overlap=queue]: */2 * * * * * echo $LEASEHOLD_TICK $LEASEHOLD_TOKEN $LEASEHOLD_ATTEMPT >> hand.log
 ";
 
-/// Longer than a host of many on a busy machine stands still: whoever does that for so long loses its locks, and its runs are begun again. Much shorter
-/// than the grace, within which the locks of a killed host must be free.
+/// Longer than a host stalls on a busy machine: a host that stalls longer loses its locks, and its
+/// runs start again. Much shorter than the grace, within which the locks of a killed host must
+/// become free.
 const TTL: &str = "10s";
 
-/// A process with a clock of its own.
+/// A process with its own clock.
 pub(crate) struct Host {
     process: Running,
     clock: WallClock,
@@ -48,13 +51,13 @@ impl Host {
         Self { process: Running(Some(command.spawn().unwrap())), clock, log }
     }
 
-    /// What its clock shows, in seconds since 1970.
+    /// The time that its clock shows, in seconds since 1970.
     pub(crate) fn shows(&self) -> i64 {
         let said = Command::new("date").arg("+%s").envs(self.clock.environment()).output().unwrap();
         String::from_utf8(said.stdout).unwrap().trim().parse().unwrap()
     }
 
-    /// It goes by its own clock indeed: the library that moves it is loaded.
+    /// Asserts that it uses its own clock: the library that fakes the time is loaded.
     pub(crate) fn goes_by_its_own_clock(&self) {
         let maps = format!("/proc/{}/maps", self.pid());
         wait_for("a host with a clock of its own", || {
@@ -85,24 +88,24 @@ impl Host {
         let pid = self.pid();
         self.process.signal(Signal::KILL);
         drop(self.process);
-        // What the killed process's clock has left in the system's shared memory.
+        // The files that the killed process's clock left in the system's shared memory.
         for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
             let _ = std::fs::remove_file(std::path::Path::new("/dev/shm").join(name));
         }
     }
 
-    /// Waits for its end; its exit code.
+    /// Waits for its end; returns its exit code.
     pub(crate) fn end(self) -> i32 {
         self.process.end().code()
     }
 }
 
-/// The events among what was said. The last line of a host that was killed may be half of one.
+/// The events in a log. The last line of a killed host may be incomplete.
 pub(crate) fn events(said: &str) -> Vec<Value> {
     said.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What all hosts have said, one after the other.
+/// The logs of all hosts, concatenated.
 pub(crate) fn said(place: &Place) -> String {
     let mut logs: Vec<_> = std::fs::read_dir(place.dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     logs.retain(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("host-")));

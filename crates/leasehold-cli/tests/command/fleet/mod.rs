@@ -1,7 +1,8 @@
-//! A fleet of eight hosts whose clocks are up to five minutes apart, each with the same timetable: one of them is killed in the middle of
-//! a run, the engine is restarted, and a host joins after each of the two; before that an operator pauses a job, and runs it by hand. What has run is read from what the jobs themselves wrote.
+//! A fleet of eight hosts with clock skews of up to five minutes, all with the same schedule. One
+//! of them is killed during a run, the engine is restarted, and a host joins after each of the two.
+//! Before that, an operator pauses a job, and runs it manually. The jobs record their own runs.
 //!
-//! Beside it the naive fleets ([`naive`]), in which each host goes by its own clock.
+//! The naive fleets ([`naive`]), in which each host uses its own clock, are the controls.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod account;
@@ -15,13 +16,13 @@ use leasehold_testbed::redis::Redis;
 use leasehold_testbed::{Data, Server, mariadb, postgres, zookeeper};
 use rustix::process::Signal;
 
-/// How far the hosts' clocks are off, in seconds.
+/// The hosts' clock skews, in seconds.
 const SKEWS: [i64; 8] = [-300, -173, -41, -2, 0, 3, 77, 300];
 
-/// Those of the hosts that join after the kill, and after the restart.
+/// The skews of the hosts that join after the kill, and after the restart.
 const LATE: [i64; 2] = [300, -300];
 
-/// Waits for so many more ticks of a job.
+/// Waits for this many more ticks of a job.
 #[track_caller]
 fn more(place: &Place, file: &str, count: usize) {
     let before = ran(place, file).len();
@@ -30,10 +31,10 @@ fn more(place: &Place, file: &str, count: usize) {
     assert!(seen.is_ok(), "no {count} more ticks of {file} after {before}: {}", said(place));
 }
 
-/// Kills a host in the middle of a run of `long`, and says which run that was, and how many hosts it took.
+/// Kills a host during a run of `long`; returns the run, and the number of killed hosts.
 fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> (Going, usize) {
     for killed in 1.. {
-        // One that has just begun: it goes on for three seconds.
+        // A run that has just started: it lasts for three seconds.
         let old = ran(place, "long.log");
         let is_new =
             |run: &Going| !old.get(&run.tick).is_some_and(|runs| runs.iter().any(|(token, _)| *token == run.token));
@@ -42,7 +43,7 @@ fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> (Going, u
         });
         let at = hosts.iter().position(|host| host.pid() == run.pid).unwrap();
         hosts.remove(at).kill();
-        // On a machine that stood still meanwhile it may have ended by itself.
+        // If the machine stalled meanwhile, the run may have completed.
         if !has_ended(place, url, "long", run.token) {
             return (run, killed);
         }
@@ -50,12 +51,12 @@ fn kill_in_mid_run(place: &Place, url: &str, hosts: &mut Vec<Host>) -> (Going, u
     unreachable!("there are no more hosts than numbers")
 }
 
-/// An operator pauses a job, runs it by hand meanwhile, and lets it go on.
+/// An operator pauses a job, runs it manually meanwhile, and resumes it.
 fn pause_and_run_by_hand(place: &Place, url: &str) {
     let operate = |what: &str| place.run(["cron", what, "--engine", url, "hand"]).ok();
     more(place, "hand.log", 1);
     operate("pause");
-    // What has begun goes on to its end.
+    // A run in progress completes.
     wait_for("no run", || going(place, url, "hand").is_none().then_some(()));
     let before = ran(place, "hand.log");
     more(place, "all.log", 4);
@@ -72,14 +73,14 @@ fn pause_and_run_by_hand(place: &Place, url: &str) {
     assert!(runs.values().flatten().is_sorted_by(|a, b| a.0 < b.0), "{runs:?}");
 }
 
-/// The story, on any engine. `restart` restarts it, or what stands for that.
+/// The scenario, on any engine. `restart` restarts the engine, or its equivalent.
 async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host>)) {
     std::fs::write(place.path("jobs.cron"), JOBS).unwrap();
     let mut hosts: Vec<Host> = SKEWS.iter().map(|skew| Host::start(place, url, *skew)).collect();
-    // The clocks are wrong indeed, and by so much.
+    // The clocks are indeed wrong by this much.
     assert!((590..=610).contains(&(hosts[7].shows() - hosts[0].shows())));
     hosts.iter().for_each(Host::goes_by_its_own_clock);
-    // And how many runs there may be at the same time.
+    // And the maximum of concurrent runs.
     let mut ledgers = [("once", 1, Ledger::default()), ("beside", 3, Ledger::default())];
     let mut look = || ledgers.iter_mut().for_each(|(job, _, ledger)| ledger.look(place, url, job));
     more(place, "all.log", 3);
@@ -117,7 +118,8 @@ async fn fleet(place: &Place, url: &str, restart: impl AsyncFnOnce(&mut Vec<Host
     assert!((2..=3).contains(&most), "{most} at once: {}", place.read("beside.log"));
 }
 
-/// The run of the host that was killed is begun once more, elsewhere, for the same tick and with a higher token.
+/// The killed host's run starts once more, on another host, for the same tick and with a higher
+/// token.
 fn taken_over(place: &Place, killed: &Going) {
     let again = wait_for("the run of the killed host to be taken over", || {
         let runs = ran(place, "long.log").remove(&killed.tick)?;
@@ -126,18 +128,20 @@ fn taken_over(place: &Place, killed: &Going) {
     assert!(again.0 > killed.token, "{killed:?} {again:?}");
 }
 
-/// Of jobs that are tried again: every tick from the first to the last; again only after a crash, with a higher token and attempt.
+/// Jobs with retries: every tick from the first to the last ran; again only after a crash, with a
+/// higher token and attempt.
 fn each_tick_ran(place: &Place) {
     let all = ran(place, "all.log");
     assert!(left_out(&all).is_empty(), "a tick was left out: {all:?}");
     for file in ["all.log", "long.log"] {
         let runs = ran(place, file);
         assert!(runs.values().all(|runs| runs.is_sorted_by(|a, b| a.0 < b.0 && a.1 < b.1)), "{file}: {runs:?}");
-        // Only what ran at the kill and at the restart has run again.
+        // Only runs in progress at the kill and at the restart ran again.
         let again = runs.values().filter(|runs| runs.len() > 1).count();
         assert!(again <= 4, "{file}: {again} ticks ran again: {runs:?}");
     }
-    // Each run ended at most once, and each tick but the last ended: also what was stopped with its lock while the engine was away.
+    // Each run completed at most once, and each tick but the last completed: also runs that were
+    // stopped with their lock during the engine's outage.
     let (long, ends) = (ran(place, "long.log"), place.read("long.end"));
     let ended = |tick: &str| ends.lines().filter(|line| *line == tick).count();
     assert!(ends.lines().all(|tick| long.contains_key(tick)), "{ends} {long:?}");
@@ -145,7 +149,7 @@ fn each_tick_ran(place: &Place) {
     assert!(long.keys().rev().skip(2).all(|tick| ended(tick) >= 1), "{ends} {long:?}; {}", said(place));
 }
 
-/// At most once means that; and no tick is left out but for a reason that somebody has told.
+/// At-most-once jobs: no tick starts twice, and every skipped tick has a recorded reason.
 fn begun_at_most_once(place: &Place, job: &str, ledger: &Ledger, bound: Bound) {
     let runs = ran(place, &format!("{job}.log"));
     assert!(runs.values().all(|runs| runs.len() == 1), "{job}: {runs:?}");
@@ -156,7 +160,7 @@ fn begun_at_most_once(place: &Place, job: &str, ledger: &Ledger, bound: Bound) {
     ledger.explains(job, &runs, bound, place);
 }
 
-/// With a server that is killed with `kill -9` and comes back with its data.
+/// With a server that is killed with `kill -9` and restarts with its data.
 async fn with_server(server: Server) {
     let url = server.url();
     at(&url, server).await;
@@ -192,8 +196,8 @@ async fn on_postgres() {
     with_server(postgres::start().await.unwrap()).await;
 }
 
-/// A folder has no server: all hosts are killed at once, and started anew. They are stopped first, so that none of them takes over what
-/// the one before it ran, and is killed in its turn.
+/// A folder has no server: all hosts are killed at once, and started again. They are stopped first,
+/// so that none of them takes over a killed host's run before it is killed itself.
 #[tokio::test]
 async fn on_a_folder() {
     let place = Place::new();

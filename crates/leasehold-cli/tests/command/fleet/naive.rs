@@ -1,4 +1,5 @@
-//! The controls: every host has the same timetable, and waits until its own clock shows the tick, as cron does.
+//! The controls: every host has the same schedule, and waits until its own clock shows the tick, as
+//! cron does.
 
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
@@ -7,10 +8,10 @@ use leasehold_testbed::WallClock;
 
 use crate::common::{LEASEHOLD, Place};
 
-/// How far the clocks are off, in seconds: not by minutes, so that all come to the same tick soon.
+/// The clock skews, in seconds: small enough that all hosts soon reach the same tick.
 const SKEWS: [i64; 8] = [-2, -2, -1, 0, 0, 1, 1, 2];
 
-/// A run: by whose clock, and when that was indeed.
+/// A run: its host's skew, and its true time.
 #[derive(Debug)]
 struct Run {
     skew: i64,
@@ -18,10 +19,10 @@ struct Run {
     token: u64,
 }
 
-/// Has each host run `command` at each of three ticks. What it wrote, by tick.
+/// Makes each host run `command` at each of three ticks. Returns the recorded runs by tick.
 fn fleet(place: &Place, command: &str) -> BTreeMap<i64, Vec<Run>> {
     let first = jiff::Timestamp::now().as_second() + 3;
-    // What the host starts has the right time, and says it.
+    // The child processes have the right time, and record it.
     let wait = "until [ $(date +%s) -ge $tick ]; do LD_PRELOAD= sleep 0.2; done";
     let ticks = format!("{first} {} {}", first + 1, first + 2);
     let script = format!("export tick; for tick in {ticks}; do {wait}; (LD_PRELOAD=; {command}) || exit 1; done");
@@ -48,14 +49,14 @@ fn fleet(place: &Place, command: &str) -> BTreeMap<i64, Vec<Run>> {
         ran.entry(tick).or_default().push(Run { skew, at, token: token.unsigned_abs() });
     }
     assert_eq!(ran.keys().copied().collect::<Vec<_>>(), [first, first + 1, first + 2]);
-    // By its own clock, none came before its time: those whose clock is slow came late.
+    // By its own clock, no host was early: those whose clock is slow were late.
     for (tick, runs) in &ran {
         assert!(runs.iter().all(|run| run.at + run.skew >= *tick), "{tick}: {runs:?}");
     }
     ran
 }
 
-/// Each host by itself: the customer gets every message eight times.
+/// Uncoordinated hosts: the customer gets every message eight times.
 #[test]
 fn without_leasehold_every_tick_runs_eight_times() {
     let ran = fleet(&Place::new(), "echo $tick $skew $(date +%s) 0 >> naive.log");
@@ -65,7 +66,7 @@ fn without_leasehold_every_tick_runs_eight_times() {
     }
 }
 
-/// With a lock around each run, and nothing else: nobody runs beside another, and all run in turn.
+/// With a lock around each run, and nothing else: the runs do not overlap, but all of them run.
 #[test]
 fn with_a_lock_alone_every_tick_runs_eight_times_too() {
     let place = Place::new();

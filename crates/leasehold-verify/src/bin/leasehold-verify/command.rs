@@ -19,10 +19,10 @@ use rustix::termios::isatty;
 use serde::Serialize;
 use tokio::signal::unix::{self, SignalKind};
 
-/// A promise was broken; or a control was not found out.
+/// A guarantee was broken, or the checker did not detect a control.
 const BROKEN: u8 = 1;
 
-// Lines of at most 79 characters, so that no terminal breaks them.
+// Lines stay within 79 characters, so that an 80-column terminal does not wrap them.
 const AFTER: &str = "\
 Examples:
   leasehold verify --local redis                 all it can, for a minute
@@ -89,26 +89,27 @@ Exit codes:
    74   a file or the output cannot be written
   128+  ended by a signal; what was seen until then is checked and reported";
 
-/// Prove, with a picture, what an engine's locks hold under faults
+/// Test an engine's guarantees under faults, and draw the history
 ///
-/// Runs workers against an engine, makes things go wrong, writes down everything that happened, checks that history, and makes a
-/// report that a person can look at.
+/// Runs workers against an engine, injects faults, records every call, checks the recorded history,
+/// and writes a report with a timeline.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("where").required(true))]
 #[command(after_long_help = AFTER, after_help = "`leasehold verify --help` lists the workloads and the faults.")]
 pub(crate) struct VerifyArgs {
-    /// The engine to be put to the test, by its URL; LEASEHOLD_ENGINE does not count here
+    /// The URL of the engine to test; LEASEHOLD_ENGINE is ignored
     #[arg(long, value_name = "URL", group = "where", value_parser = revealed)]
     engine: Option<String>,
-    /// Start the real servers here: memory, file, redis, redis-sentinel, redis-cluster, redlock, zookeeper, mysql or postgres
+    /// Start the real servers here: memory, file, redis, redis-sentinel, redis-cluster, redlock,
+    /// zookeeper, mysql or postgres
     #[arg(long, value_name = "ENGINE", value_parser = parse::<Local>, group = "where")]
     local: Option<Local>,
-    /// Start the engine with this option of its URL: strict, or replicas (needs --local)
+    /// Start the engine with this URL option: strict, or replicas (needs --local)
     ///
-    /// Without it the option that the faults need: `strict` where servers forget.
+    /// The default is the option that the faults need: `strict` where servers lose data.
     #[arg(long, value_name = "NAME", value_parser = parse::<UrlOption>, requires = "local")]
     option: Option<UrlOption>,
-    /// Check a history again, and make its report anew
+    /// Check a history again, and write its report again
     #[arg(long, value_name = "FILE", group = "where", conflicts_with_all = ["workload", "faults", "lasts", "ops", "times", "seed", "workers", "ttl", "guard", "option"])]
     check: Option<PathBuf>,
     /// What the workers do
@@ -116,53 +117,58 @@ pub(crate) struct VerifyArgs {
     workload: Workload,
     /// What goes wrong: names with commas between them, `all` or `none`
     ///
-    /// `all`: all that can be caused there but `ahead`, with which exclusion is not promised; with --engine, those of the workers, and those of
-    /// their connections where a proxy can stand before the servers. Without it the same, but no
-    /// `clock` where servers forget: with both, tokens are not promised.
+    /// `all`: every fault that can be caused there, except `ahead`, under which exclusion is not
+    /// guaranteed. With --engine: the faults of the workers and, where a proxy can stand before the
+    /// servers, of their connections. The default is the same without `clock` where servers lose
+    /// data: with both, tokens are not guaranteed.
     #[arg(long, value_name = "NAMES")]
     faults: Option<String>,
-    /// For how long
+    /// How long to run
     #[arg(long = "for", value_name = "DURATION", default_value = "60s", value_parser = parse_positive)]
     lasts: Duration,
-    /// For how many calls, at least, instead
+    /// Run at least this many calls, instead of for a time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "lasts")]
     ops: Option<u64>,
-    /// How many faults; without it one of each kind, and with --for about one every four seconds
+    /// How many faults to inject [default: one of each kind; with --for, about one every four
+    /// seconds]
     #[arg(long, value_name = "N", value_parser = at_least_one)]
     times: Option<usize>,
-    /// Everything random comes from this number
+    /// The seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1, allow_negative_numbers = true)]
     seed: u64,
     /// How many workers
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=64))]
     workers: u32,
-    /// The TTL of all leases; without it one that suits the engine, and is not below the shortest that its servers take
+    /// The TTL of all leases [default: one that suits the engine, and not below its servers'
+    /// minimum]
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     ttl: Option<Duration>,
-    /// `off`: a negative control. What should guard is turned off, and the checker must find out
+    /// `off`: a negative control. One safeguard is turned off, and the checker must detect it
     #[arg(long, value_enum, default_value_t = Switch::On)]
     guard: Switch,
-    /// What takes too long (recovery, a deadline and a second, word of a loss): a failure, or only told
+    /// Whether an exceeded time bound fails the run or is only reported: recovery, a deadline plus
+    /// one second, the notification of a loss or an eviction, the progress of ticks
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Late::Fail)]
     late: Late,
-    /// The folder for the history and the report; without it this one, or with --check that of the history
+    /// The folder for the history and the report [default: the current one; with --check, the
+    /// history's]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write the timeline alone to this file, too, as SVG
+    /// Also write the timeline alone to this file, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// JSON for programs instead of text for people
+    /// Print JSON instead of text
     #[arg(long)]
     json: bool,
 }
 
-/// The URL, also where this program has hidden its password.
+/// The URL, even if this program has hidden its password.
 fn revealed(url: &str) -> Result<String, std::convert::Infallible> {
     Ok(secret::revealed(url))
 }
 
 impl VerifyArgs {
-    /// Keeps a password that was typed out of what `ps` shows.
+    /// Hides a password on the command line from `ps`.
     pub(crate) fn hide_password(&self) {
         if let Some(Err(error)) = self.engine.as_deref().map(|url| secret::hide("--engine", url)) {
             output::say(&format!("warning: `ps` shows the password in --engine to every user: {error}"));
@@ -170,7 +176,7 @@ impl VerifyArgs {
     }
 }
 
-/// What becomes of judgements about time.
+/// How exceeded time bounds are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Late {
     Fail,
@@ -230,7 +236,7 @@ pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
     let run = Run {
         workload: options.workload,
         faults,
-        // Whether one fault shows a control is up to chance.
+        // A single fault may not reveal a control.
         times: options.times.or(control.filter(|_| options.ops.is_some()).map(|control| control.extent().1)),
         workers: options.workers,
         length: options.ops.map_or(Length::Time(options.lasts), Length::Calls),
@@ -242,7 +248,7 @@ pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
         performed = stage.perform(&run, |progress| ticker.show(progress)) => performed.map_err(Cut::Trouble),
         number = signals.next() => Err(Cut::Signal(number)),
     };
-    // Whatever was started here ends before anything else is said.
+    // All servers that were started here stop before any further output.
     drop(stage);
     ticker.say("checking");
     let (events, cut) = match performed {
@@ -261,7 +267,7 @@ pub(crate) async fn verify(options: VerifyArgs) -> Result<u8, Failure> {
     ticker.end();
     let told = tell(&events, &verdict, &history, &options)?;
     match cut {
-        // What is broken is broken, however it ended.
+        // A broken guarantee counts, however the run ended.
         Some(Cut::Trouble(problem)) if control.is_none() && !verdict.holds() => {
             output::say(&problem.to_string());
             Ok(BROKEN)
@@ -279,15 +285,15 @@ fn at_least_one(text: &str) -> Result<usize, String> {
     }
 }
 
-/// What there is to turn off.
+/// The control to run with the guard off.
 fn control(target: &Target, workload: Workload, faults: &[FaultKind]) -> Result<Control, Failure> {
     Control::of(target, workload, faults).map_err(|choice| {
-        // In one piece: what there is stands below.
+        // The message stays in one piece: it lists the possible controls.
         Failure::usage(choice)
     })
 }
 
-/// Where the history goes, in a folder that is there.
+/// The history's path, in a folder that exists.
 fn history_of(options: &VerifyArgs, target: &Target, is_control: bool) -> Result<PathBuf, Failure> {
     let out = options.out.clone().unwrap_or_else(|| PathBuf::from("."));
     fs::create_dir_all(&out).map_err(|error| written(&out, &error))?;
@@ -299,7 +305,7 @@ fn history_of(options: &VerifyArgs, target: &Target, is_control: bool) -> Result
     Ok(out.join(format!("verify-{name}-{}-{}{suffix}.jsonl", options.workload, options.seed)))
 }
 
-/// Why a run did not come to its end.
+/// Why a run was cut short.
 enum Cut {
     Trouble(Trouble),
     Signal(i32),
@@ -317,7 +323,7 @@ impl Cut {
     }
 }
 
-/// What was written of a run that was cut short; `None` if it had not begun to write.
+/// The history of a run that was cut short; `None` if it had written nothing.
 fn so_far(history: &Path, before: Option<std::time::SystemTime>) -> Option<Vec<Event>> {
     let now = fs::metadata(history).and_then(|new| new.modified()).ok()?;
     if before == Some(now) {
@@ -326,7 +332,7 @@ fn so_far(history: &Path, before: Option<std::time::SystemTime>) -> Option<Vec<E
     history::read(&history::load(history).ok()?).ok().filter(|events| !events.is_empty())
 }
 
-/// What ends a run early.
+/// The signals that end a run early.
 struct Signals([(i32, unix::Signal); 3]);
 
 impl Signals {
@@ -365,7 +371,7 @@ struct Told<'a> {
     verdict: &'a Verdict,
 }
 
-/// The report beside the history, and the verdict on standard output.
+/// Writes the report beside the history, and the verdict to standard output.
 fn tell(events: &[Event], verdict: &Verdict, history: &Path, options: &VerifyArgs) -> Result<u8, Failure> {
     let mut page = history.with_extension("html");
     if let (Some(out), Some(name)) = (&options.out, page.file_name()) {
@@ -383,12 +389,12 @@ fn tell(events: &[Event], verdict: &Verdict, history: &Path, options: &VerifyArg
         let report = if drawn.is_ok() { format!("report   {}\n", page.display()) } else { String::new() };
         output::out(&format!("\nhistory  {}\n{report}", history.display()))?;
     }
-    // The verdict is told in any case.
+    // The verdict is printed even if the report cannot be written.
     drawn?;
     Ok(if passed { 0 } else { BROKEN })
 }
 
-/// The report, and the picture if it is wanted.
+/// Writes the report, and the SVG if requested.
 fn draw(events: &[Event], verdict: &Verdict, page: &Path, options: &VerifyArgs) -> Result<(), Failure> {
     let folder = page.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.map_or(Ok(()), fs::create_dir_all).map_err(|error| written(page, &error))?;
@@ -407,7 +413,7 @@ fn faults(wanted: Option<&str>, target: &Target) -> Result<Vec<FaultKind>, Failu
         Target::Engine(url) => faults_at(url).map_err(|problem| Failure::usage(problem.to_string())),
     };
     match wanted {
-        // With a clock that jumps ahead there is no exclusion to judge: only where that is asked for by name.
+        // When a clock jumps ahead, there is no exclusion to check: only on explicit request.
         Some("all") => Ok(possible()?.into_iter().filter(|kind| *kind != FaultKind::Ahead).collect()),
         None => {
             let mut kinds = possible()?;
@@ -429,7 +435,7 @@ fn faults(wanted: Option<&str>, target: &Target) -> Result<Vec<FaultKind>, Failu
             for kind in &kinds {
                 match target {
                     Target::Local(local) => local.can(*kind).map_err(Failure::usage)?,
-                    // In one process with all workers: nothing else is there to be disturbed.
+                    // All workers share one process: no other component can fail.
                     Target::Engine(_) if target.is_in_memory() => Local::Memory.can(*kind).map_err(Failure::usage)?,
                     Target::Engine(_) if kind.hits_servers() => {
                         return Err(Failure::usage(format!(
@@ -448,7 +454,7 @@ fn written(path: &Path, error: &io::Error) -> Failure {
     Failure::new(exit::OUTPUT, "output", format!("{} cannot be written: {error}", path.display()))
 }
 
-/// How far it is, on one line of standard error, if somebody looks.
+/// The progress line on standard error, if it is a terminal.
 struct Ticker {
     looked_at: bool,
     last: Duration,

@@ -1,4 +1,5 @@
-//! The command `leasehold-verify`, which `leasehold verify` starts. It is its own worker: each worker process is this program again.
+//! The command `leasehold-verify`, which `leasehold verify` starts. Each worker process runs this
+//! program again.
 
 mod command;
 mod ttl;
@@ -28,12 +29,12 @@ fn main() -> ExitCode {
     };
     cli.verify.hide_password();
     start::log_to_stderr();
-    // One thread reads what the workers report while the other causes faults.
+    // One thread reads the workers' reports while the other causes faults.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     start::finish(start::block_on(runtime, command::verify(cli.verify)))
 }
 
-/// This process is a worker of a verification.
+/// Runs this process as a worker.
 fn worker_main() -> ExitCode {
     match worker::main() {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,5 @@
-//! A TTL that the engine under test takes, known before anything runs: servers bound it (ZooKeeper's shortest session is 4 s by default).
+//! Finds a TTL that the engine under test accepts, before the run starts: servers bound it
+//! (ZooKeeper's shortest session is 4 s by default).
 
 use std::time::Duration;
 
@@ -6,19 +7,19 @@ use leasehold::{ErrorKind, Locks};
 use leasehold_command::exit::Failure;
 use leasehold_verify::conduct::{REMOTE_TTL, Target};
 
-/// The lock that is taken once for that.
+/// The lock that the probe acquires.
 const NAME: &str = "leasehold-verify-ttl";
 
-/// The longest TTL that is tried.
+/// The longest TTL to try.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// The TTL of the run: what the user asked for, or one that the engine takes if the default is too short.
+/// The TTL of the run: the user's, or, if the default is too short, one that the engine accepts.
 ///
 /// # Errors
-/// `usage` if the engine refuses what the user asked for.
+/// `usage` if the engine refuses the user's TTL.
 pub(crate) async fn fitting(target: &Target, asked: Option<Duration>) -> Result<Option<Duration>, Failure> {
     let Target::Engine(url) = target else { return Ok(asked) };
-    // An engine that cannot be opened is reported where the run begins.
+    // An engine that cannot be opened is reported when the run starts.
     let Ok(locks) = Locks::open(url).await else { return Ok(asked) };
     let mut ttl = asked.unwrap_or(REMOTE_TTL);
     let fits = loop {
@@ -30,7 +31,7 @@ pub(crate) async fn fitting(target: &Target, asked: Option<Duration>) -> Result<
                 }
                 ttl = longer;
             }
-            // Held, or whatever else: that is no matter of the TTL.
+            // Held, or any other outcome: it does not concern the TTL.
             Ok(Some(guard)) => {
                 let _ = guard.release().await;
                 break Ok(());

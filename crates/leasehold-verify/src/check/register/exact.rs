@@ -1,16 +1,18 @@
-//! Whether a fenced register's history is linearizable, decided exactly.
+//! Decides exactly whether a fenced register's history is linearizable.
 //!
-//! The register's rule: it keeps the highest token that it was shown, who showed it, and a value. A write or read with token `t` of holder
-//! `h` is accepted if `t` is higher, or the same of the same holder; then `t` and `h` are kept. Else it is refused, and the token that is
-//! kept is told.
+//! The register's rule: it keeps the highest token that it has seen, the holder that presented it,
+//! and a value. It accepts a write or read with token `t` of holder `h` if `t` is higher, or the
+//! same from the same holder; then it keeps `t` and `h`. Otherwise it refuses, and answers the
+//! token that it keeps.
 //!
-//! So in any order that fits, the operations come in *phases*, one for each token, in the order of the tokens: what was accepted belongs
-//! to the phase of its own token, and what was refused to that of the token that it was told. Only within a phase is there anything to
-//! search, and a phase is what one holder did. From phase to phase we carry which values the register may have, and for each the earliest
-//! time by which everything so far may have been done.
+//! So in any order that fits, the operations come in *phases*, one per token, in the order of the
+//! tokens. An accepted operation belongs to the phase of its own token, and a refused one to the
+//! phase of the token in the answer. Only the order within a phase needs a search, and one holder
+//! does everything in a phase. From phase to phase the algorithm carries the values that the
+//! register may have, and for each the earliest time at which everything so far can be done.
 //!
-//! What may have been done (an unknown outcome, or none) has no end: it can be put after everything, which is the same as never. So it is
-//! only put in where it is needed.
+//! An operation with an unknown outcome, or without an end, can be placed after everything else,
+//! which is the same as never. So it is used only where it is needed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -18,21 +20,21 @@ use super::phase::{Phase, run};
 use super::{Did, Holder, Op};
 use crate::history::Nanos;
 
-/// How many states are looked at before it is left undecided.
+/// How many states to visit before the result is undecided.
 const BUDGET: u64 = 1_000_000;
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
-    /// There is an order that fits.
+    /// An order fits.
     Fits,
-    /// There is none; it fails in the phase of this token.
+    /// No order fits; the search fails in the phase of this token.
     Broken(u64),
-    /// There was too much to look at.
+    /// There were too many states to visit.
     Undecided,
 }
 
-/// Which values the register may have, with the earliest time for each.
+/// The values that the register may have, with the earliest time for each.
 pub(super) type Values = HashMap<Option<u64>, Nanos>;
 
 /// Adds a value, or an earlier time for it.
@@ -48,7 +50,7 @@ struct Parts<'a> {
     maybe: Vec<&'a Op<'a>>,
 }
 
-/// Decides.
+/// Decides whether an order fits.
 pub(crate) fn decide(ops: &[Op<'_>]) -> Decision {
     let mut phases: BTreeMap<u64, Parts<'_>> = BTreeMap::new();
     for op in ops {
@@ -60,7 +62,8 @@ pub(crate) fn decide(ops: &[Op<'_>]) -> Decision {
         }
     }
     let mut values = Values::from([(None, 0)]);
-    // The earliest of them all, so that a long row of phases that may never have been is gone through once.
+    // The earliest time of all values. It is carried along, so that a long row of phases that may
+    // never have happened is visited only once.
     let mut earliest = 0;
     let mut budget = BUDGET;
     for (&token, parts) in &phases {
@@ -80,7 +83,8 @@ pub(crate) fn decide(ops: &[Op<'_>]) -> Decision {
     Decision::Fits
 }
 
-/// What the register may have after this phase; nothing if the phase cannot have been. `None`: too much to look at.
+/// The values that the register may have after this phase; none if the phase is impossible. `None`:
+/// too many states to visit.
 fn through(token: u64, parts: &Parts<'_>, values: &Values, budget: &mut u64) -> Option<Values> {
     let showed = if parts.accepted.is_empty() { &parts.maybe } else { &parts.accepted };
     let holders: HashSet<Holder<'_>> = showed.iter().map(|op| op.holder).collect();
@@ -89,7 +93,7 @@ fn through(token: u64, parts: &Parts<'_>, values: &Values, budget: &mut u64) -> 
         return Some(next);
     }
     for holder in holders {
-        // Nobody is refused for its own token.
+        // A holder's own token is never refused.
         if parts.refused.iter().any(|op| op.token == token && op.holder == holder) {
             continue;
         }

@@ -1,4 +1,5 @@
-//! A fenced register never accepts an old token, and is linearizable; what one that asks for no token lets through.
+//! Checks that a fenced register never accepts an old token and is linearizable, and counts what an
+//! unfenced register lets through.
 
 mod exact;
 mod phase;
@@ -15,14 +16,14 @@ use crate::history::{Call, Nanos, OpId, Outcome, Worker};
 use crate::verdict::{Promise, SecondOpinion};
 pub(crate) use exact::{Decision, decide};
 
-/// Who shows a token: two holds of one owner are one.
+/// The presenter of a token: two holds of one owner count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Holder<'a> {
     Owner(&'a str),
     Hold(OpId),
 }
 
-/// What came of an operation on a fenced register.
+/// The outcome of an operation on a fenced register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Did {
     Wrote(u64),
@@ -30,9 +31,9 @@ pub(crate) enum Did {
     Refused {
         seen: u64,
     },
-    /// Nobody knows whether, or when.
+    /// It may have written, at an unknown time.
     MayWrite(u64),
-    /// It may have shown its token.
+    /// It may have presented its token.
     MayRead,
 }
 
@@ -42,7 +43,7 @@ pub(crate) struct Op<'a> {
     pub(crate) op: OpId,
     pub(crate) worker: Worker,
     pub(crate) begin: Nanos,
-    /// `Nanos::MAX` if it may be done at any time from its beginning on.
+    /// `Nanos::MAX` if it may take effect at any time after its beginning.
     pub(crate) end: Nanos,
     pub(crate) token: u64,
     pub(crate) holder: Holder<'a>,
@@ -58,13 +59,14 @@ impl Op<'_> {
         matches!(self.did, Did::MayWrite(_) | Did::MayRead)
     }
 
-    /// What it wrote, or may have written.
+    /// The value that it wrote, or may have written.
     pub(crate) fn writes(&self) -> Option<u64> {
         if let Did::Wrote(value) | Did::MayWrite(value) = self.did { Some(value) } else { None }
     }
 }
 
-/// All calls to one register, and whether it asks for tokens: a write without one shows that it does not.
+/// All calls to one register, and whether it checks tokens: a write without a token shows that it
+/// does not.
 #[derive(Debug, Default)]
 pub(crate) struct Register<'a> {
     pub(crate) calls: Vec<&'a Made<'a>>,
@@ -124,7 +126,7 @@ fn registers<'a>(story: &'a Story<'a>) -> BTreeMap<&'a str, Register<'a>> {
     registers
 }
 
-/// The operations that show a token. One that does not only reads, and changes nothing.
+/// The operations that present a token. An operation without one only reads, and changes nothing.
 fn ops<'a>(story: &'a Story<'a>, register: &Register<'a>) -> Vec<Op<'a>> {
     let mut ops = Vec::new();
     for made in &register.calls {

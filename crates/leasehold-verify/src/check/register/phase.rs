@@ -1,4 +1,5 @@
-//! What one holder did with one token: the only part of a register's history that must be searched.
+//! The operations of one holder with one token: the only part of a register's history that needs a
+//! search.
 
 use std::collections::HashSet;
 
@@ -8,28 +9,30 @@ use crate::history::Nanos;
 
 /// A phase with one holder.
 pub(super) struct Phase<'a> {
-    /// What was surely done, by its beginning.
+    /// The operations that certainly happened, by their beginning.
     sure: Vec<&'a Op<'a>>,
-    /// What may have been written, by its beginning: value and beginning.
+    /// The writes that may have happened, by their beginning: value and beginning.
     writes: Vec<(u64, Nanos)>,
-    /// The earliest beginning of what may have been read.
+    /// The earliest beginning of a read that may have happened.
     read: Option<Nanos>,
-    /// If others were refused in it: it must have begun by this time, and cannot end before the other.
+    /// If others were refused in the phase: it must have begun by the first time, and cannot end
+    /// before the second.
     refusals: Option<(Nanos, Nanos)>,
 }
 
-/// How far an order has come.
+/// The progress of an order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Place {
-    /// All before this one are done, and these after it.
+    /// All operations before this one are done, and these after it.
     done: usize,
     beyond: Vec<usize>,
-    /// Which of what may have been written is in it.
+    /// The possible writes that the order uses.
     used: Vec<usize>,
     value: Option<u64>,
 }
 
-/// A place, the earliest time at which it can be reached, and whether the token was shown already.
+/// A place, the earliest time at which it can be reached, and whether the token was presented by
+/// then.
 struct Reached {
     place: Place,
     t: Nanos,
@@ -53,14 +56,15 @@ impl<'a> Phase<'a> {
         Self { sure, writes, read, refusals: first_end.zip(last_begin) }
     }
 
-    /// From where the search begins, for one value that the register may have before.
+    /// The starting points of the search, for one previous value of the register.
     fn starts(&self, value: Option<u64>, t: Nanos) -> Vec<Reached> {
         let place = |value, used| Place { done: 0, beyond: Vec::new(), used, value };
         let mut starts = Vec::new();
         if !self.sure.is_empty() {
             starts.push(Reached { place: place(value, Vec::new()), t, shown: self.refusals.is_none() });
         }
-        // What may have been done can be what showed the token before the first refusal.
+        // An operation that may have happened can be the one that presented the token before the
+        // first refusal.
         let Some((by, _)) = self.refusals else { return starts };
         if let Some(t) = self.read.map(|begin| begin.max(t)).filter(|&t| t <= by) {
             starts.push(Reached { place: place(value, Vec::new()), t, shown: true });
@@ -73,7 +77,7 @@ impl<'a> Phase<'a> {
         starts
     }
 
-    /// Those that can come next, and by when the next one must have been.
+    /// The operations that can come next, and the time by which the next one must have happened.
     fn candidates(&self, place: &Place) -> (Vec<usize>, Nanos) {
         let (mut candidates, mut by) = (Vec::new(), Nanos::MAX);
         for (at, op) in self.sure.iter().enumerate().skip(place.done) {
@@ -88,7 +92,7 @@ impl<'a> Phase<'a> {
         (candidates, by)
     }
 
-    /// One more operation, if it can come next.
+    /// Adds one operation, if it can come next.
     fn step(&self, from: &Reached, at: usize, by: Nanos) -> Option<Reached> {
         let op = self.sure.get(at)?;
         let mut place = from.place.clone();
@@ -98,7 +102,8 @@ impl<'a> Phase<'a> {
         match op.did {
             Did::Wrote(value) => place.value = Some(value),
             Did::Read(value) if value == place.value => {}
-            // Only what may have been written right before can explain it; the earliest leaves the most for later.
+            // Only a possible write just before can explain the value; the earliest one leaves the
+            // most for later.
             Did::Read(value) => {
                 let free =
                     |&(at, (written, _)): &(usize, &(u64, Nanos))| Some(*written) == value && !place.used.contains(&at);
@@ -128,9 +133,10 @@ impl<'a> Phase<'a> {
     }
 }
 
-/// Adds what the register may have after the phase. `None`: too much to look at.
+/// Adds the values that the register may have after the phase. `None`: too many states to visit.
 pub(super) fn run(phase: &Phase<'_>, before: &Values, after: &mut Values, budget: &mut u64) -> Option<()> {
-    // A value that nobody reads here is overwritten here: of those only the earliest matters.
+    // A previous value that no operation here reads is overwritten here: of those only the earliest
+    // matters.
     let reads: HashSet<Option<u64>> =
         phase.sure.iter().filter_map(|op| if let Did::Read(value) = op.did { Some(value) } else { None }).collect();
     let earliest = before.iter().min_by_key(|&(value, t)| (*t, *value)).map(|(value, _)| *value);

@@ -1,5 +1,5 @@
-//! What is plainly wrong with a fenced register's history, in words. Each rule follows from the register's; what no rule says but the exact
-//! decision does is told in general terms.
+//! Describes plain violations in a fenced register's history. Each rule follows from the
+//! register's. A violation that only the exact decision finds is described in general terms.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,7 +10,8 @@ use crate::check::story::Story;
 use crate::check::words::{at, fault_at, who};
 use crate::history::Nanos;
 
-/// What was accepted after a higher token, or after the same of another; answers how many.
+/// Operations accepted after a higher token, or after the same token from another holder; returns
+/// how many.
 pub(super) fn stale(story: &Story<'_>, name: &str, ops: &[Op<'_>], bench: &mut Bench) -> u64 {
     let before = bench.wrong();
     let mut begun: Vec<&Op<'_>> = ops.iter().filter(|op| op.accepted()).collect();
@@ -53,10 +54,10 @@ pub(super) fn stale(story: &Story<'_>, name: &str, ops: &[Op<'_>], bench: &mut B
     bench.wrong() - before
 }
 
-/// Refusals without a reason, and values that cannot have been there; answers how many.
+/// Refusals without a reason, and impossible values; returns how many.
 pub(super) fn others(story: &Story<'_>, name: &str, ops: &[Op<'_>], bench: &mut Bench) -> u64 {
     let before = bench.wrong();
-    // Who showed each token, those who began first before the others.
+    // The operations that presented each token, in the order of their beginnings.
     let mut shown: BTreeMap<u64, Vec<&Op<'_>>> = BTreeMap::new();
     let mut writes: HashMap<u64, Vec<&Op<'_>>> = HashMap::new();
     let mut accepted: Vec<(u64, &Op<'_>)> = Vec::new();
@@ -135,7 +136,7 @@ fn read(
         bench.broken((op.begin, op.end), &[op.worker], &[op.op], title, words);
         return;
     }
-    // One that only began later is a stale one, and reported as such.
+    // An operation that only began later is a stale one, and reported as such.
     let newer = |newest: &&Op<'_>| newest.begin <= op.end && source.is_none_or(|source| source.token < newest.token);
     let Some(newest) = newest.filter(newer) else { return };
     let title = format!("register {name:?} lost a write");
@@ -152,7 +153,7 @@ fn read(
     bench.broken(span, &[newest.worker, op.worker], &[newest.op, op.op], title, words);
 }
 
-/// No order fits, and no single rule says why.
+/// Reports that no order fits, and no single rule explains why.
 pub(super) fn unexplained(story: &Story<'_>, name: &str, ops: &[Op<'_>], token: u64, bench: &mut Bench) {
     let within = |op: &&Op<'_>| op.token == token || matches!(op.did, Did::Refused { seen } if seen == token);
     let with: Vec<&Op<'_>> = ops.iter().filter(within).collect();

@@ -1,4 +1,4 @@
-//! A register that asks for no token: which stale writes it let through.
+//! A register that checks no token: counts the stale writes that it accepts.
 
 use std::collections::HashMap;
 
@@ -13,12 +13,13 @@ struct Write<'a> {
     made: &'a Made<'a>,
     end: Nanos,
     hold: &'a Hold<'a>,
-    /// Later holders have a higher one: the token if the engine promises that, else the time of the grant. Who held alone and wrote before
-    /// another was granted the lock was granted it before.
+    /// Rises with later holders: the token if the engine guarantees rising tokens, else the time of
+    /// the grant. An exclusive holder that wrote before another one's grant was granted the lock
+    /// before it.
     rank: u64,
 }
 
-/// Answers how many.
+/// Returns how many.
 pub(super) fn check(story: &Story<'_>, name: &str, register: &Register<'_>, bench: &mut Bench) -> u64 {
     let mut locks: HashMap<&str, Vec<Write<'_>>> = HashMap::new();
     for &made in &register.calls {

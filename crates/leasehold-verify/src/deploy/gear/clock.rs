@@ -1,8 +1,9 @@
-//! By how much a server's wall clock jumps.
+//! How far a server's wall clock jumps.
 //!
-//! A clock that jumps ahead ends leases early: no engine with one clock can promise anything then but its tokens, and that is a fault of its own,
-//! *ahead*. Set back, it must not let a second one in. So with *clock* and its guard on a database's clock goes back only, and stays there, since the way
-//! home leads ahead; without it, it goes ahead.
+//! A clock that jumps ahead ends leases early. An engine with one clock can then guarantee only its
+//! tokens, so that is a separate fault, *ahead*. A clock that is set back must not let a second
+//! holder in. So with *clock* and the guard on, a database's clock only goes back, and stays there,
+//! because the return would be a jump ahead; with the guard off, it jumps ahead.
 
 use std::time::Duration;
 
@@ -21,18 +22,20 @@ pub(super) struct Hand {
     /// Seconds ahead of the right time.
     at: i64,
     guard: bool,
-    /// The furthest that it may go back at once.
+    /// The furthest that it may go back in one jump.
     furthest: u64,
     ttl: Duration,
 }
 
 impl Hand {
-    /// A clock, if it is to jump. `mends`: leases that begin in the future are mended, so that it may go back by any amount.
+    /// A clock, if it is to jump. `mends`: the engine mends leases that begin in the future, so the
+    /// clock may go back by any amount.
     pub(super) fn wanted(setup: &Setup, mends: bool) -> Result<Option<Self>, Trouble> {
         if !setup.wants(FaultKind::Clock) && !setup.wants(FaultKind::Ahead) {
             return Ok(None);
         }
-        // A claim whose holder is gone lasts longer by as much as the clock went back. Where holders go, that must not be long.
+        // A claim whose holder is gone lasts longer by as much as the clock went back. Where
+        // holders end, that must be short.
         let alone = setup.faults.iter().all(|fault| *fault == FaultKind::Clock);
         let furthest = if mends || alone { FURTHEST } else { 1 };
         Ok(Some(Self { clock: WallClock::new()?, at: 0, guard: setup.guard, furthest, ttl: setup.ttl }))
@@ -42,7 +45,7 @@ impl Hand {
         &self.clock
     }
 
-    /// Jumps, and says by how much.
+    /// Jumps; returns a description of the jump.
     pub(super) fn jump(&mut self, fault: FaultKind, dice: &mut Dice) -> Result<String, Trouble> {
         let is_back = self.guard && fault == FaultKind::Clock;
         let step = if is_back { -signed(dice.between(1, self.furthest)) } else { ahead(self.ttl, dice) };
@@ -51,7 +54,7 @@ impl Hand {
         Ok(in_words(step))
     }
 
-    /// Where it stays.
+    /// A description of where the clock stays.
     pub(super) fn note(&self) -> String {
         format!("it stays {}", in_words(self.at))
     }
@@ -100,7 +103,7 @@ mod tests {
         };
         assert!(wanted(&[FaultKind::Kill], true, true).unwrap().is_none());
         let mut dice = Dice::new(3);
-        // Where the library is not installed, there is nothing to test.
+        // Without the library there is nothing to test.
         let Ok(Some(mut hand)) = wanted(&[FaultKind::Clock, FaultKind::Kill], true, false) else { return };
         for jumps in 1..5 {
             hand.jump(FaultKind::Clock, &mut dice).unwrap();

@@ -1,6 +1,7 @@
 //! A Redis Cluster: three masters with a replica each, and a node that can join.
 //!
-//! What hits a master leaves the others alone: locks whose slots they have must not be lost ([`Strike::spares`]).
+//! A fault of one master spares the others: locks in their slots must not be lost
+//! ([`Strike::spares`]).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,32 +22,32 @@ use crate::history::FaultKind;
 const MASTERS: usize = 3;
 /// How many slots there are.
 const SLOTS: usize = 16_384;
-/// All nodes from the start: the masters, a replica each.
+/// The initial nodes: the masters, and a replica each.
 const NODES: usize = MASTERS * 2;
-/// How long a cluster may take to find itself again.
+/// How long a cluster may take to recover.
 const BOUND: Duration = Duration::from_secs(60);
-/// After how long a silence a master is replaced, where one is to be.
+/// How long a master must be unreachable before it is replaced, for faults that replace it.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
-/// The same where none is: longer than any fault here.
+/// The same for all other faults: longer than any of them.
 const PATIENT: Duration = Duration::from_secs(30);
 
 pub(in crate::deploy) struct Cluster {
     set: redis::Cluster,
-    /// Where the node is that can join; at last in the order of all nodes.
+    /// The address of the node that can join; the last in the order of all nodes.
     spare: Option<SocketAddr>,
-    /// One for each node, if they are to jump.
+    /// One per node, if they are to jump.
     clocks: Vec<Hand>,
     /// The locks of this run, as the workers name them, with their slots.
     locks: Vec<(String, u16)>,
-    /// Those besides that are held all the time.
+    /// Additional locks that are held all the time.
     anchors: Vec<(String, u16)>,
-    /// The master that was hit last, and a slot of it.
+    /// The master that was hit last, and one of its slots.
     hit: (usize, u16),
     /// Slots that are half-way.
     moving: Vec<Migration>,
-    /// Slots that go home when the fault ends.
+    /// Slots to move back when the fault ends.
     away: Vec<(u16, usize)>,
-    /// How long a silence the nodes bear.
+    /// How long a node may be unreachable before the others replace it.
     patience: Duration,
     options: String,
     guard: bool,
@@ -97,33 +98,33 @@ impl Cluster {
         Ok(vec![version(self.set.nodes()[0].addr()).await?])
     }
 
-    /// A name for each master, by the slots that they have at the start.
+    /// A name per master, by the initial slots.
     pub(super) fn names(&mut self, base: &str, prefix: &str) -> Vec<String> {
         self.locks = spread(base, prefix);
         self.anchors.clear();
         self.locks.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// The same, besides those.
+    /// The same for the additional locks.
     pub(super) fn anchors(&mut self, base: &str) -> Vec<String> {
         let more = spread(base, "");
         self.anchors.extend(more.iter().cloned());
         more.into_iter().map(|(name, _)| name).collect()
     }
 
-    /// The owner of a slot, asked until a node says so.
+    /// The owner of a slot; retried until a node answers.
     async fn owner(&self, slot: u16) -> Result<usize, Trouble> {
         Ok(try_eventually("owner of a slot", BOUND, || self.set.owner_of(slot)).await?)
     }
 
-    /// A master that has a lock of this run, and the slot of that lock.
+    /// A master with a lock of this run, and that lock's slot.
     async fn choose(&self, dice: &mut Dice) -> Result<(usize, u16), Trouble> {
         let slots: Vec<u16> = self.locks.iter().map(|(_, slot)| *slot).collect();
         let slot = dice.pick(&slots).copied().unwrap_or_default();
         Ok((self.owner(slot).await?, slot))
     }
 
-    /// The locks whose slots other masters have.
+    /// The locks in the slots of other masters.
     async fn elsewhere(&self) -> Result<Vec<String>, Trouble> {
         let mut elsewhere = Vec::new();
         for (name, slot) in self.locks.iter().chain(&self.anchors) {
@@ -180,7 +181,7 @@ impl Cluster {
         }
     }
 
-    /// A master dies with grants that its replica has not heard of.
+    /// The master dies with grants that its replica does not have.
     async fn fail_over(&mut self, target: String, lines: Option<&Lines>, dice: &mut Dice) -> Result<Strike, Trouble> {
         let hit = self.hit.0;
         self.set.cut_replication(hit).await?;
@@ -189,13 +190,13 @@ impl Cluster {
         tokio::time::sleep(a_while).await;
         silence(lines, hit, dice);
         let killed = self.set.kill_node(hit);
-        // Whatever happened, the replica must not stay paused.
+        // In any case the replica must not stay paused.
         self.set.resume_replicas()?;
         killed?;
         Ok(Strike::new(target, dice.time(Duration::ZERO, Duration::from_millis(500))).served())
     }
 
-    /// Moves the locks of the master that was hit to another, all the way.
+    /// Moves the locks of the hit master to another, completely.
     async fn move_away(&mut self, dice: &mut Dice) -> Result<usize, Trouble> {
         let to = self.another(self.hit.0, dice).await?;
         for (_, slot) in self.locks.clone() {
@@ -206,11 +207,11 @@ impl Cluster {
         Ok(to)
     }
 
-    /// Another master, by whom some slot of the locks, or of the start, is had.
+    /// Another master that owns a slot of the locks, or an initial slot.
     async fn another(&self, than: usize, dice: &mut Dice) -> Result<usize, Trouble> {
         let mut masters = Vec::new();
         for share in 0..MASTERS {
-            // The first slot of each third; no lock's slot is likely to be that one.
+            // The first slot of each third; it is unlikely to be a lock's.
             let owner = self.owner((share * SLOTS).div_ceil(MASTERS) as u16).await?;
             if owner != than && !masters.contains(&owner) {
                 masters.push(owner);
@@ -226,7 +227,7 @@ impl Cluster {
         for (_, slot) in self.locks.clone() {
             let to = self.another(self.owner(slot).await?, dice).await?;
             let migration = self.set.begin_migration(slot, to).await?;
-            // A key that has moved is asked for by `ASK`; one that has not is where it was.
+            // A key that has moved needs `ASK`; one that has not is still in its old place.
             if dice.one_in(2) {
                 self.set.move_keys(&migration).await?;
             }
@@ -236,7 +237,7 @@ impl Cluster {
         Ok(Strike::new(moved.join(", "), dice.time(ttl / 2, ttl * 2)).sparing(self.all()))
     }
 
-    /// A node joins that no client knows, and gets the locks' slots.
+    /// A node that no client knows joins, and gets the locks' slots.
     async fn grow(&mut self, dice: &mut Dice) -> Result<Strike, Trouble> {
         let joined = self.set.join_spare().await?;
         for (_, slot) in self.locks.clone() {
@@ -247,7 +248,7 @@ impl Cluster {
         Ok(Strike::new("a new node, which gets the locks".to_owned(), lasts).sparing(self.all()))
     }
 
-    /// Whether the replica has taken the master's place.
+    /// Whether the replica has been promoted.
     pub(super) async fn others_serve(&self) -> bool {
         let (hit, slot) = self.hit;
         self.set.owner_of(slot).await.is_ok_and(|owner| owner != hit)
@@ -295,14 +296,14 @@ impl Cluster {
     }
 }
 
-/// Half of the connections to this node hear nothing of its end.
+/// Silences half of the connections to this node.
 fn silence(lines: Option<&Lines>, node: usize, dice: &mut Dice) {
     if let Some(lines) = lines {
         lines.silence_half_of(node, dice);
     }
 }
 
-/// A name for each master, and its slot, by the slots that they have at the start.
+/// A name per master, and its slot, by the initial slots.
 fn spread(base: &str, prefix: &str) -> Vec<(String, u16)> {
     let mut found: Vec<Option<(String, u16)>> = vec![None; MASTERS];
     for number in 1.. {

@@ -1,4 +1,4 @@
-//! A Redis that has no memory left.
+//! A Redis that is out of memory.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,21 +11,23 @@ use crate::deploy::Trouble;
 use crate::deploy::lines::Pulse;
 use crate::dice::Dice;
 
-/// What takes the memory: few and large, so that the locks are among those that the server looks at when it needs room.
+/// The keys that fill the memory: few and large, so that the locks are among the keys that the
+/// server samples for eviction.
 const KEYS: usize = 48;
 const SIZE: usize = 64 * 1024;
-/// How many keys are looked at for the one that ends first: with the usual five it would often be none of the locks.
+/// How many keys the server samples for the one that expires first: with the default of five, it
+/// would often miss all locks.
 const LOOKED_AT: &str = "256";
 const USUALLY_LOOKED_AT: &str = "5";
-/// How much is missing, in bytes.
+/// How much memory is missing, in bytes.
 const MISSING: u64 = 256 * 1024;
-/// They last longer than any lock's record: what ends first is thrown away first.
+/// They last longer than any lock's record: the server evicts first what expires first.
 const LASTS: &str = "86400";
 
-/// How long a busy server may take to answer.
+/// How long a busy server may take to respond.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Asks a server; a refusal is trouble.
+/// Sends a command; an error reply is an error.
 pub(super) async fn ask(addr: SocketAddr, words: &[&str]) -> Result<Reply, Trouble> {
     match Resp::connect(addr).await?.command(words).await? {
         Reply::Error(text) => {
@@ -35,12 +37,13 @@ pub(super) async fn ask(addr: SocketAddr, words: &[&str]) -> Result<Reply, Troub
     }
 }
 
-/// Asks until it is answered: a machine that is busy is no reason to end a run. Only for what may be done twice.
+/// Retries until the server replies: a busy machine must not end a run. Only for idempotent
+/// commands.
 pub(super) async fn insist(addr: SocketAddr, words: &[&str]) -> Result<Reply, Trouble> {
     Ok(try_eventually("answer of Redis", BOUND, || ask(addr, words)).await?)
 }
 
-/// What a server says of itself, in one section.
+/// One section of the server's `INFO`.
 pub(super) async fn facts(addr: SocketAddr, section: &str) -> Result<HashMap<String, String>, Trouble> {
     let Reply::Bulk(text) = insist(addr, &["INFO", section]).await? else {
         return Err(Trouble::new("Redis does not say what it is"));
@@ -49,7 +52,7 @@ pub(super) async fn facts(addr: SocketAddr, section: &str) -> Result<HashMap<Str
     Ok(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).collect())
 }
 
-/// A server without memory, until it is [emptied](Full::end).
+/// A server without free memory, until [`end`](Full::end).
 pub(super) struct Full {
     addr: SocketAddr,
     evicted: u64,
@@ -57,7 +60,8 @@ pub(super) struct Full {
 }
 
 impl Full {
-    /// Fills it up. With `evicts` it throws away what ends first; otherwise it refuses what needs memory.
+    /// Fills the memory. With `evicts` the server evicts what expires first; otherwise it refuses
+    /// commands that need memory.
     pub(super) async fn begin(addr: SocketAddr, evicts: bool, ttl: Duration, dice: &mut Dice) -> Result<Self, Trouble> {
         let evicted = number(&facts(addr, "stats").await?, "evicted_keys");
         for at in 0..KEYS {
@@ -70,18 +74,18 @@ impl Full {
         let most = used.saturating_sub(MISSING).to_string();
         insist(addr, &["CONFIG", "SET", "maxmemory", &most]).await?;
         let mut dice = Dice::new(dice.roll());
-        // Keys that go make room: it is taken again.
+        // Evicted keys free memory: fill it again.
         let pulse = Pulse::new(async move {
             loop {
                 tokio::time::sleep(dice.time(ttl / 20, ttl / 5)).await;
-                // It refuses, as a rule: there is no memory.
+                // The server usually refuses: it has no memory.
                 let _ = fill(addr, dice.below(KEYS as u64) as usize).await;
             }
         });
         Ok(Self { addr, evicted, pulse })
     }
 
-    /// Gives the memory back, and says how many keys were thrown away.
+    /// Frees the memory; returns how many keys were evicted.
     pub(super) async fn end(self) -> Result<u64, Trouble> {
         let Self { addr, evicted, pulse } = self;
         pulse.stop().await;

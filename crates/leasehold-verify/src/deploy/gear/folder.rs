@@ -1,4 +1,4 @@
-//! A folder of this host, on a small disk if that is to be full.
+//! A folder of this host; on a small disk if the disk is to fill up.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,7 +35,7 @@ impl Folder {
         Ok(Self { place, ttl: setup.ttl })
     }
 
-    /// The engine makes the folder itself, so that it is its own.
+    /// The engine creates the folder itself, so that it owns it.
     fn path(&self) -> PathBuf {
         match &self.place {
             Place::Plain(folder) => folder.path().join("locks"),

@@ -1,7 +1,7 @@
-//! What servers of our own still have when nobody is there any more.
+//! What our own servers still store after all clients have ended.
 //!
-//! A lock that nobody has is seen by whoever looks at locks. This is about the rest: keys that would stay for ever, claims that no majority has, nodes of
-//! sessions that nobody ended.
+//! The conductor's inspection finds leftover locks. This module finds the rest: keys that never
+//! expire, claims without a majority, nodes of sessions that were never closed.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,19 +12,19 @@ use leasehold_testbed::zookeeper;
 
 use crate::deploy::{Trouble, words};
 
-/// What was found: where, and what it is.
+/// The leftovers: the place, and the item.
 pub(in crate::deploy) type Left = Vec<(String, String)>;
 
-/// What all keys of ours begin with.
+/// The prefix of all our keys.
 const PREFIX: &str = "leasehold:";
-/// What those of records do, which stay until they are removed.
+/// The prefix of records, which stay until they are removed.
 const RECORDS: &str = "leasehold:r";
-/// What `PTTL` says of a key that never ends.
+/// The reply of `PTTL` for a key that never expires.
 const NEVER: i64 = -1;
-/// A third of it is how long a look at one node may take.
+/// Three times the time limit of an inspection of one node.
 const LOOKING: Duration = Duration::from_secs(15);
 
-/// Keys of ours on these servers that never end.
+/// Our keys on these servers that never expire.
 pub(super) async fn keys(servers: &[SocketAddr]) -> Result<Left, Trouble> {
     let mut left = Left::new();
     for (at, addr) in servers.iter().enumerate() {
@@ -57,7 +57,8 @@ async fn scan(client: &mut Resp) -> Result<Vec<String>, Trouble> {
     }
 }
 
-/// Claims to these locks on any of Redlock's servers, each asked by itself: where all are asked, what no majority can have does not count.
+/// Claims to these locks on any of Redlock's servers, each queried alone: a query of all servers
+/// would ignore a claim without a majority.
 pub(super) async fn claims(servers: &[SocketAddr], options: &str, locks: &[String]) -> Result<Left, Trouble> {
     let mut left = Left::new();
     for (at, addr) in servers.iter().enumerate() {
@@ -76,7 +77,7 @@ pub(super) async fn claims(servers: &[SocketAddr], options: &str, locks: &[Strin
     Ok(left)
 }
 
-/// Nodes below a path that would end with a session, by the word of these members.
+/// The ephemeral nodes below a path, as these members report them.
 pub(super) async fn nodes(servers: &[SocketAddr], path: &str) -> Result<Left, Trouble> {
     let mut left = Left::new();
     for addr in servers {

@@ -1,4 +1,4 @@
-//! The servers that were started here, and what is done to them.
+//! The servers that were started here, and their faults.
 
 mod clock;
 mod cluster;
@@ -25,9 +25,9 @@ use super::{Local, Setup, Strike, Trouble};
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
-/// What was started here.
+/// The servers that were started here.
 pub(super) enum Gear {
-    /// Nothing: it is in this process, or somebody else's.
+    /// None: the engine is in this process, or belongs to the user.
     Nothing,
     Folder(Folder),
     Redis(Box<Redis>),
@@ -51,7 +51,7 @@ impl Gear {
         })
     }
 
-    /// For whoever comes past the proxies.
+    /// The URL for clients that bypass the proxies.
     pub(super) fn url(&self) -> String {
         match self {
             Self::Nothing => "memory:".to_owned(),
@@ -64,7 +64,7 @@ impl Gear {
         }
     }
 
-    /// Those who tell clients where the servers are.
+    /// The servers that tell clients where the others are.
     pub(super) fn guides(&self) -> Vec<SocketAddr> {
         match self {
             Self::Redis(redis) => redis.sentinels(),
@@ -72,7 +72,7 @@ impl Gear {
         }
     }
 
-    /// Where proxies go before; none where none can.
+    /// The servers that get a proxy; none if that is impossible.
     pub(super) fn addrs(&self) -> Vec<SocketAddr> {
         match self {
             Self::Nothing | Self::Folder(_) => Vec::new(),
@@ -84,7 +84,7 @@ impl Gear {
         }
     }
 
-    /// What the servers say that they are.
+    /// The versions that the servers report.
     pub(super) async fn versions(&self) -> Result<Vec<String>, Trouble> {
         match self {
             Self::Nothing | Self::Folder(_) => Ok(Vec::new()),
@@ -96,7 +96,7 @@ impl Gear {
         }
     }
 
-    /// Whether the servers tell clients where the others are.
+    /// Whether the servers redirect clients to each other.
     pub(super) fn name_each_other(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
@@ -117,20 +117,21 @@ impl Gear {
         }
     }
 
-    /// Whether it causes this fault itself, and not the lines before it.
+    /// Whether the servers cause this fault themselves, and not the proxies.
     pub(super) fn causes(&self, fault: FaultKind) -> bool {
         matches!((self, fault), (Self::Zookeeper(_), FaultKind::Partition))
     }
 
-    /// Whether half of the workers do not hear of a fault when it begins. ZooKeeper's clients have sessions, which are not bound to
-    /// connections.
+    /// Whether half of the workers do not notice the beginning of a fault. ZooKeeper's clients have
+    /// sessions, which do not depend on connections.
     fn goes_quietly(&self, fault: FaultKind, guard: bool) -> bool {
         match self {
-            // A cluster's other masters must not be disturbed: it does so itself.
+            // A cluster silences connections itself, so that its other masters are not disturbed.
             Self::Nothing | Self::Folder(_) | Self::Zookeeper(_) | Self::Cluster(_) => false,
             Self::Redis(_) | Self::Redlock(_) | Self::Sql(_) => match fault {
                 FaultKind::Crash | FaultKind::Wipe | FaultKind::Ahead => true,
-                // Whoever cannot renew after the clock went back leaves a claim that lasts so much longer.
+                // A holder that cannot renew after the clock went back leaves a claim that lasts
+                // longer by as much.
                 FaultKind::Clock => !guard,
                 _ => false,
             },
@@ -145,7 +146,7 @@ impl Gear {
         guard: bool,
         dice: &mut Dice,
     ) -> Result<Strike, Trouble> {
-        // In a fail-over it must come later, when there is something to lose.
+        // A fail-over silences connections later, when there are grants to lose.
         if let Some(lines) = lines.filter(|_| self.goes_quietly(fault, guard)) {
             lines.silence_half(dice);
         }
@@ -160,7 +161,8 @@ impl Gear {
         }
     }
 
-    /// Whether this fault may hit a majority of those who vote, with the guard on; then it does so the next time.
+    /// Whether this fault may hit a majority of the voters with the guard on; if so, it does the
+    /// next time.
     pub(super) fn widen(&mut self, fault: FaultKind) -> bool {
         match self {
             Self::Redlock(redlock) if fault == FaultKind::Wipe => {
@@ -171,7 +173,7 @@ impl Gear {
         }
     }
 
-    /// Remembers how the servers stand.
+    /// Remembers the servers' state.
     pub(super) async fn remember(&mut self) -> Result<(), Trouble> {
         match self {
             Self::Redis(redis) => redis.remember().await,
@@ -179,7 +181,7 @@ impl Gear {
         }
     }
 
-    /// Whether they still stand so, but for what was done to them.
+    /// Checks that the state has only changed by our own faults.
     pub(super) async fn surprised(&self) -> Result<(), Trouble> {
         match self {
             Self::Redis(redis) => redis.surprised().await,
@@ -187,7 +189,7 @@ impl Gear {
         }
     }
 
-    /// What the servers have that nobody should have left.
+    /// The leftovers on the servers.
     pub(super) async fn left(&self, locks: &[String]) -> Result<Left, Trouble> {
         match self {
             Self::Redis(redis) => left::keys(&redis.addrs()).await,
@@ -198,7 +200,7 @@ impl Gear {
         }
     }
 
-    /// Sessions that clients have at a database.
+    /// The clients' sessions at a database.
     pub(super) async fn sessions(&self) -> Result<Left, Trouble> {
         match self {
             Self::Sql(sql) => sql.sessions().await,
@@ -206,7 +208,7 @@ impl Gear {
         }
     }
 
-    /// Whether those that were not hit can serve.
+    /// Whether the servers that were not hit can serve.
     pub(super) async fn others_serve(&self) -> bool {
         match self {
             Self::Redis(redis) => redis.others_serve().await,
@@ -230,7 +232,7 @@ impl Gear {
     }
 }
 
-/// A fault for which nothing here was started.
+/// A fault that no server here can have.
 fn unfit(fault: FaultKind) -> Trouble {
     Trouble::new(format!("nothing was started here that {fault} could hit"))
 }

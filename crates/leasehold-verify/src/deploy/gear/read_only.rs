@@ -6,22 +6,22 @@ use super::evict::insist;
 use crate::deploy::Trouble;
 use crate::dice::Dice;
 
-/// How it came to that.
+/// Why it refuses writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadOnly {
-    /// It follows a master that is not there: `READONLY`.
+    /// It follows a master that does not exist: `READONLY`.
     Replica,
     /// It has fewer replicas than writes need: `NOREPLICAS`.
     TooFewReplicas,
 }
 
 impl ReadOnly {
-    /// Either, where no Sentinel and no cluster minds who follows whom.
+    /// Either, where no Sentinel or cluster manages replication.
     pub(super) fn any(dice: &mut Dice) -> Self {
         if dice.one_in(2) { Self::Replica } else { Self::TooFewReplicas }
     }
 
-    /// In words.
+    /// A description in words.
     pub(super) fn about(self) -> &'static str {
         match self {
             Self::Replica => "a replica of a master that is not there",

@@ -1,4 +1,4 @@
-//! One Redis, or a master with a replica and the Sentinels who replace it.
+//! One Redis, or a master with a replica and the Sentinels that replace it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,30 +15,31 @@ use crate::deploy::{Setup, Strike, Trouble, UrlOption, words};
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
-/// How long a set may take to find itself again.
+/// How long a set may take to recover.
 const BOUND: Duration = Duration::from_secs(60);
-/// Sentinels replace a master after this long a silence. A server that has to wait for the processor for a second, on a machine that is busy, has not gone.
+/// Sentinels replace a master that is unreachable for this long. A server that waits for the
+/// processor for a second, on a busy machine, is not gone.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
-/// Where the guard is off, what was forgotten must be so while its leases last.
+/// With the guard off, the data must be lost before the leases expire.
 const DOWN_SOON: Duration = Duration::from_secs(1);
-/// One that shall stay the master must be back before.
+/// A master that must not be replaced has to be back before that.
 const SHORT: Duration = Duration::from_millis(300);
-/// Room for the file of writes, which is written anew when it is this large.
+/// Space for the append-only file, which is rewritten at this size.
 const DISK: u64 = 64 * 1024 * 1024;
 const REWRITE: &str = "8mb";
 
-/// What was started.
+/// The servers that were started.
 pub(in crate::deploy) struct Redis {
     servers: Servers,
-    /// One for each server, if they are to jump.
+    /// One per server, if they are to jump.
     clocks: Vec<Hand>,
-    /// Whether the master is replaced when its clock was set back.
+    /// Whether the master is replaced after its clock was set back.
     replaced: bool,
     full: Option<Full>,
     read_only: Option<ReadOnly>,
     /// The server that was hit last.
     hit: usize,
-    /// The master, and the number of the Sentinels' word for it, since nothing was done to them any more.
+    /// The master and the Sentinels' configuration epoch at the start of the run.
     known: Option<(usize, u64)>,
     options: String,
     guard: bool,
@@ -51,7 +52,7 @@ enum Servers {
 }
 
 impl Redis {
-    /// Starts one, or with `sentinels` a set.
+    /// Starts one server, or with `sentinels` a set.
     pub(super) async fn start(setup: &Setup, sentinels: bool) -> Result<Self, Trouble> {
         let mut each = redis::Redis::new();
         if setup.wants(FaultKind::Crash) || setup.wants(FaultKind::DiskFull) {
@@ -69,7 +70,7 @@ impl Redis {
             Ok::<_, Trouble>(node)
         };
         let servers = if sentinels {
-            // What is replaced must be so while its leases last.
+            // The replacement must happen before the leases expire.
             let soon = !setup.guard || setup.option == Some(UrlOption::Replicas);
             let down_after = if soon { DOWN_SOON } else { DOWN_AFTER };
             let (master, replica) = (node()?, node()?);
@@ -137,12 +138,13 @@ impl Redis {
         }
     }
 
-    /// The same, asked until a Sentinel says so.
+    /// The master; retried until a Sentinel answers.
     async fn sure_master(&self) -> Result<usize, Trouble> {
         Ok(try_eventually("word of a Sentinel", BOUND, || self.master()).await?)
     }
 
-    /// Who is the master, and by which word of the Sentinels. With the guard off nobody asks: one more fail-over shows the same.
+    /// The master, and the Sentinels' configuration epoch. With the guard off it is not checked:
+    /// one more fail-over would show the same.
     async fn standing(&self) -> Result<Option<(usize, u64)>, Trouble> {
         match &self.servers {
             Servers::Set(set) if self.guard => {
@@ -152,13 +154,14 @@ impl Redis {
         }
     }
 
-    /// Remembers who is the master: from now on only we replace it.
+    /// Remembers the master: from now on only our faults replace it.
     pub(super) async fn remember(&mut self) -> Result<(), Trouble> {
         self.known = self.standing().await?;
         Ok(())
     }
 
-    /// Whether the Sentinels have replaced a master that nobody had touched. What was lost then, the checker cannot know.
+    /// Whether the Sentinels replaced a master that no fault had hit. The checker cannot know what
+    /// was lost then.
     pub(super) async fn surprised(&self) -> Result<(), Trouble> {
         match (self.known, self.standing().await?) {
             (Some(known), Some(now)) if known != now => Err(Trouble::new(format!(
@@ -170,7 +173,7 @@ impl Redis {
         }
     }
 
-    /// In words.
+    /// A description in words.
     fn name(&self, at: usize) -> String {
         match &self.servers {
             Servers::One(_) => "the server".to_owned(),
@@ -196,7 +199,7 @@ impl Redis {
             }
             FaultKind::Wipe => {
                 self.server_mut(hit).kill()?;
-                // It must be back before the leases are over that it has forgotten.
+                // It must be back before the leases that it lost are over.
                 Ok(Strike::new(target, dice.time(Duration::ZERO, (ttl / 4).min(SHORT))))
             }
             FaultKind::Failover => self.fail_over(target, lines, dice).await,
@@ -209,7 +212,7 @@ impl Redis {
                 Ok(Strike::new(target, dice.time(ttl / 2, ttl * 2)))
             }
             FaultKind::ReadOnly => {
-                // Sentinels would turn a replica of nothing back.
+                // Sentinels would reconfigure a replica without a master.
                 let how = match self.servers {
                     Servers::One(_) => ReadOnly::any(dice),
                     Servers::Set(_) => ReadOnly::TooFewReplicas,
@@ -230,25 +233,25 @@ impl Redis {
         }
     }
 
-    /// The master dies with grants that no replica has heard of.
+    /// The master dies with grants that no replica has.
     async fn fail_over(&mut self, target: String, lines: Option<&Lines>, dice: &mut Dice) -> Result<Strike, Trouble> {
         let (guard, ttl) = (self.guard, self.ttl);
         let Servers::Set(set) = &mut self.servers else { return Err(unfit(FaultKind::Failover)) };
         set.cut_replication().await?;
-        // Workers go on for a while, and all that they are told is lost.
+        // Workers go on for a while; the fail-over loses everything acknowledged in that time.
         let a_while = if guard { dice.time(Duration::from_millis(300), Duration::from_millis(900)) } else { ttl };
         tokio::time::sleep(a_while).await;
         if let Some(lines) = lines {
             lines.silence_half(dice);
         }
         let killed = set.kill_master().await;
-        // Whatever happened, the replicas must not stay paused.
+        // In any case the replicas must not stay paused.
         set.resume_replicas()?;
         killed?;
         Ok(Strike::new(target, dice.time(Duration::ZERO, Duration::from_millis(500))).served())
     }
 
-    /// The master is replaced by one that has all its grants, and whose clock is ahead of it.
+    /// A replica that has all grants, and whose clock is ahead, replaces the master.
     async fn replace_behind(&mut self, target: String, dice: &mut Dice) -> Result<Strike, Trouble> {
         // Leases are renewed by the clock that was set back.
         tokio::time::sleep(dice.time(self.ttl / 4, self.ttl / 2)).await;
@@ -258,7 +261,7 @@ impl Redis {
         Ok(Strike::new(target, dice.time(Duration::ZERO, Duration::from_millis(500))).served())
     }
 
-    /// Whether the Sentinels have put another in the master's place.
+    /// Whether the Sentinels have promoted another server.
     pub(super) async fn others_serve(&self) -> bool {
         self.master().await.is_ok_and(|master| master != self.hit)
     }
@@ -299,7 +302,7 @@ impl Redis {
         }
     }
 
-    /// Waits until another is the master, and has the old one follow it.
+    /// Waits until another server is the master, and makes the old one follow it.
     async fn replaced(&mut self, fault: FaultKind) -> Result<String, Trouble> {
         let hit = self.hit;
         let Servers::Set(set) = &mut self.servers else { return Err(unfit(fault)) };
@@ -308,7 +311,7 @@ impl Redis {
         self.settle().await
     }
 
-    /// Waits until a set has one master again, whom the others follow.
+    /// Waits until a set has one master again, which the others follow.
     async fn settle(&mut self) -> Result<String, Trouble> {
         let (hit, all) = (self.hit, self.addrs());
         if matches!(self.servers, Servers::One(_)) {
@@ -318,7 +321,8 @@ impl Redis {
         if master != hit
             && let (Some(old), Some(new)) = (all.get(hit), all.get(master))
         {
-            // The Sentinels would say the same, some seconds later; if they do so now, they end every connection to it, this one too.
+            // The Sentinels would send the same command some seconds later; if they do so now, they
+            // close every connection to it, including this one.
             let port = new.port().to_string();
             let words = ["REPLICAOF", "127.0.0.1", &port];
             try_eventually("old master that takes the new one's orders", BOUND, || ask(*old, &words)).await?;
@@ -334,7 +338,7 @@ impl Redis {
     }
 }
 
-/// As a server says it.
+/// The version that the server reports.
 pub(super) async fn version(addr: SocketAddr) -> Result<String, Trouble> {
     let facts = facts(addr, "server").await?;
     Ok(format!("redis-server {}", facts.get("redis_version").map_or("of unknown version", String::as_str)))

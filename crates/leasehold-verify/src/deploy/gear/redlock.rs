@@ -1,9 +1,10 @@
-//! Five Redis servers that know nothing of each other.
+//! Five independent Redis servers.
 //!
-//! With the guard on, all that happens to servers happens to the same two of them: the promise is that a majority which keeps its
-//! word is enough. Were it two others each time, a lock could be left with fewer than three before it is renewed. Their clocks only go back: whoever
-//! has just three servers, two of which end its lease early, is left with one. What forgets may be a majority, if that is asked for: with `strict` they
-//! let nobody in for a while.
+//! With the guard on, all faults hit the same two servers: the guarantee is that a majority of
+//! correct servers is enough. If other servers were hit each time, fewer than three might keep a
+//! lock before it is renewed. Their clocks only go back: a holder with just three servers, two of
+//! which end its lease early, would keep only one. On request, a majority may lose its data: with
+//! `strict`, those servers grant nothing during a cool-down.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,15 +21,15 @@ use crate::deploy::{Setup, Strike, Trouble, words};
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
-/// How many there are.
+/// How many servers there are.
 const NODES: usize = 5;
 
 pub(in crate::deploy) struct Redlock {
     servers: Vec<Server>,
-    /// One for each, if they are to jump, and how many seconds it is ahead.
+    /// One per server, if they are to jump, and how many seconds it is ahead.
     clocks: Vec<(WallClock, i64)>,
     hit: Vec<usize>,
-    /// Whether the next to forget are a majority, with the guard on.
+    /// Whether a majority loses its data next time, with the guard on.
     wide: bool,
     read_only: Option<ReadOnly>,
     options: String,
@@ -76,14 +77,14 @@ impl Redlock {
 
     pub(super) async fn left(&self, locks: &[String]) -> Result<Left, Trouble> {
         let mut left = left::keys(&self.addrs()).await?;
-        // By a clock that was set back a claim may last for hours.
+        // By a clock that was set back, a claim may last for hours.
         if self.clocks.is_empty() {
             left.extend(left::claims(&self.addrs(), &self.options, locks).await?);
         }
         Ok(left)
     }
 
-    /// The next time a majority forgets.
+    /// Makes the next loss of data hit a majority.
     pub(super) fn widen(&mut self) {
         self.wide = true;
     }
@@ -97,7 +98,7 @@ impl Redlock {
         let most = minority.len() as u64;
         let wide = std::mem::take(&mut self.wide) && fault == FaultKind::Wipe;
         self.hit = match fault {
-            // Three that forget, or whose leases end early: that is a majority.
+            // Three that lose data, or whose leases end early: a majority.
             FaultKind::Wipe | FaultKind::Clock if !self.guard || wide => dice.some(NODES / 2 + 1, NODES),
             _ => {
                 let count = dice.between(1, most) as usize;
@@ -111,7 +112,7 @@ impl Redlock {
                 for at in &self.hit {
                     self.servers[*at].kill()?;
                 }
-                // What was forgotten must be so while its leases last.
+                // The data must be lost before the leases expire.
                 let lasts = match fault {
                     FaultKind::Wipe => dice.time(Duration::ZERO, ttl / 8),
                     _ => Strike::while_others_serve(ttl, dice),
@@ -156,7 +157,7 @@ impl Redlock {
             }
             _ => return Err(unfit(fault)),
         };
-        // Together, as they went.
+        // Together, as they were stopped.
         let hit = self.servers.iter_mut().enumerate().filter(|(at, _)| hit.contains(at));
         let back = hit.map(|(_, server)| server.restart(data));
         futures_util::future::try_join_all(back).await?;

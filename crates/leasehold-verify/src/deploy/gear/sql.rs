@@ -14,9 +14,10 @@ use crate::deploy::{Local, Setup, Strike, Trouble};
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
-/// Some times of what an empty database needs.
+/// A few times the size of an empty database.
 const DISK: u64 = 160 * 1024 * 1024;
-/// How long one that was not killed may take to answer when it has room again, before it is restarted.
+/// How long a server that was not killed may take to respond after it has space again, before it is
+/// restarted.
 const BOUND: Duration = Duration::from_secs(10);
 
 pub(in crate::deploy) struct Sql {
@@ -28,7 +29,7 @@ pub(in crate::deploy) struct Sql {
 
 impl Sql {
     pub(super) async fn start(local: Local, setup: &Setup) -> Result<Self, Trouble> {
-        // Leases that begin in the future begin now.
+        // The engine makes leases that begin in the future begin now.
         let clock = Hand::wanted(setup, true)?;
         let mysql = local == Local::Mysql;
         let (mut maria, mut postgres) = (MariaDb::new().sync(), Postgres::new().sync());
@@ -58,7 +59,7 @@ impl Sql {
         Ok(vec![format!("{program} {version}")])
     }
 
-    /// Sessions that clients have here.
+    /// The clients' sessions here.
     pub(super) async fn sessions(&self) -> Result<Left, Trouble> {
         let found = match self.mysql {
             true => mariadb::connections(&self.server).await?,
@@ -104,7 +105,7 @@ impl Sql {
         }
     }
 
-    /// Has it refuse the writes of all who are not its administrators, or no more.
+    /// Makes it refuse the writes of all users except administrators, or stop refusing.
     async fn refuse_writes(&self, on: bool) -> Result<(), Trouble> {
         if self.mysql {
             self.ask(&format!("SET GLOBAL read_only = {}", u8::from(on))).await?;
@@ -132,7 +133,7 @@ impl Sql {
                 if self.server.is_running()? && self.recovers().await {
                     return Ok("it answers".to_owned());
                 }
-                // One that stands still for want of room would not end by itself, either.
+                // A server that hangs for lack of space would not shut down cleanly, either.
                 self.server.kill()?;
                 self.server.restart(Data::Keep).await?;
                 Ok("it had to be restarted".to_owned())
@@ -141,11 +142,11 @@ impl Sql {
         }
     }
 
-    /// Whether it answers by itself, now that it has room.
+    /// Whether it recovers on its own, now that it has space.
     async fn recovers(&mut self) -> bool {
         let running = self.server.pid();
         let answer = try_eventually("answer", BOUND, || async {
-            // One that ended meanwhile never will.
+            // A process that has ended never will.
             let gone = running.is_none_or(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
             if gone { Ok(false) } else { self.ask("SELECT 1").await.map(|_| true) }
         });

@@ -1,4 +1,4 @@
-//! A ZooKeeper alone, or three of them.
+//! One ZooKeeper, or an ensemble of three.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::deploy::{Setup, Strike, Trouble, words};
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
-/// How many there are where one of them is hit.
+/// How many members there are if one of them is hit.
 const MEMBERS: usize = 3;
-/// How long they may take to find themselves again.
+/// How long they may take to recover.
 const BOUND: Duration = Duration::from_secs(60);
-/// Where the locks are.
+/// The parent path of the locks.
 const PATH: &str = "/verify";
 
 pub(in crate::deploy) struct Zookeeper {
@@ -94,7 +94,7 @@ impl Zookeeper {
         }
     }
 
-    /// Whether one of those that were not hit leads: then a majority follows it.
+    /// Whether one of the members that were not hit leads: then a majority follows it.
     pub(super) async fn others_serve(&self) -> bool {
         for (at, addr) in self.addrs().into_iter().enumerate() {
             if at != self.hit && zookeeper::ask(addr, "srvr").await.is_ok_and(|answer| answer.contains("Mode: leader"))

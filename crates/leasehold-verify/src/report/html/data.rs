@@ -1,4 +1,4 @@
-//! The run for the page's script, as short lists: what stands where is in `base.js`.
+//! The run as short lists for the page's script; `base.js` documents their fields.
 
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ fn span(span: &Span) -> Value {
         span.to,
         span.end,
         span.deadline,
-        // A script has 53 bits for a number.
+        // A script's numbers have only 53 bits.
         span.token.map(|token| token.to_string()),
         shared,
         span.fate.code(),

@@ -1,7 +1,8 @@
-//! The verdict as one page that needs nothing else: no network, no fonts, no other file.
+//! The verdict as one self-contained page: no network, no fonts, no other file.
 //!
-//! Without a script it shows the whole run as drawn by [`svg`]; with it the same can be zoomed into. All text from the history goes
-//! through `escape`; numbers that a script would round go into the page as text.
+//! Without scripts the page shows the whole run as [`svg`] draws it; with scripts the timeline can
+//! be zoomed. All text from the history is escaped by `escape`; numbers that a script would round
+//! are written as text.
 
 mod data;
 mod parts;
@@ -15,7 +16,7 @@ use crate::verdict::Verdict;
 
 const STYLE: &str = include_str!("page.css");
 
-/// The parts of the script, in one function so that none of its names is seen outside.
+/// The parts of the script, wrapped in one function so that its names stay private.
 const SCRIPT: [&str; 5] = [
     include_str!("base.js"),
     include_str!("draw.js"),
@@ -24,7 +25,7 @@ const SCRIPT: [&str; 5] = [
     include_str!("moves.js"),
 ];
 
-/// Nothing may be loaded, whatever stands in the page.
+/// Nothing may be loaded, whatever the page contains.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
 

@@ -8,7 +8,7 @@ use crate::report::svg::{entries, patterns, swatch};
 use crate::report::{text, words};
 use crate::verdict::{State, Verdict};
 
-/// The verdict, large.
+/// The verdict as the page's header.
 pub(super) fn top(verdict: &Verdict) -> String {
     let head = words::headline(verdict);
     let class = if head.good { "good" } else { "bad" };
@@ -28,7 +28,7 @@ pub(super) fn top(verdict: &Verdict) -> String {
     )
 }
 
-/// The numbers, in a row.
+/// The figures, in a row.
 pub(super) fn figures(verdict: &Verdict) -> String {
     let counts = &verdict.counts;
     let all = [
@@ -49,7 +49,7 @@ pub(super) fn figures(verdict: &Verdict) -> String {
     out + "</dl>"
 }
 
-/// The timeline, its buttons, its legend, and beside it what went wrong.
+/// The timeline with its buttons and legend, and the violations beside it.
 pub(super) fn timeline(run: &Run, verdict: &Verdict, picture: &str) -> String {
     let beside = if verdict.violations.is_empty() { "" } else { " beside" };
     let mut out = format!(r#"<section class="stage{beside}"><div class="chart"><div class="tools"><h2>Timeline</h2>"#);
@@ -112,7 +112,7 @@ fn violations(verdict: &Verdict) -> String {
     out + "</aside>"
 }
 
-/// Each promise.
+/// The table of guarantees.
 pub(super) fn promises(verdict: &Verdict) -> String {
     let mut out = "<section><h2>Promises</h2><table class=\"promises\"><thead><tr><th>promise</th><th>state</th><th class=\"n\">checked</th><th>figure</th></tr></thead><tbody>".to_owned();
     for one in &verdict.findings {
@@ -141,7 +141,7 @@ pub(super) fn promises(verdict: &Verdict) -> String {
     out + "</section>"
 }
 
-/// Each fault, and how long the lock could not be had after it.
+/// The faults, and the recovery time after each.
 pub(super) fn faults(verdict: &Verdict) -> String {
     if verdict.recovered.is_empty() {
         return String::new();
@@ -185,7 +185,7 @@ pub(super) fn faults(verdict: &Verdict) -> String {
     out + "</section>"
 }
 
-/// What was run, and how to run it once more.
+/// The run's parameters, and the command that repeats it.
 pub(super) fn what_was_run(verdict: &Verdict) -> String {
     let header = &verdict.header;
     let faults = header.faults.iter().map(|one| one.as_str()).collect::<Vec<_>>().join(", ");

@@ -1,5 +1,5 @@
-//! Reads the lines, by their times: in a history of many processes a line may stand before one that happened before it.
-//! Some rounds, as an end may have the time of its beginning.
+//! Reads the lines in the order of their times: with many processes, a line may precede one that
+//! happened earlier. Several passes, because an end may have the same time as its beginning.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,7 +7,7 @@ use super::{Band, Death, Fate, Flag, Kind, Lane, Life, Mark, Pause, Run, Span, f
 use crate::history::{Call, Event, Nanos, OpId, Outcome, State, Worker};
 use crate::verdict::Verdict;
 
-/// What a call is to the picture.
+/// The call's role in the picture.
 #[derive(Clone, Copy)]
 pub(super) enum Is {
     Span(usize),
@@ -15,7 +15,7 @@ pub(super) enum Is {
     Mark(usize),
 }
 
-/// What is known of a hold before all lines are read.
+/// A hold's state before all lines are read.
 #[derive(Default)]
 pub(super) struct Seen {
     pub(super) release: Option<Nanos>,
@@ -30,13 +30,13 @@ pub(super) struct Reader {
     pub(super) lane_of: HashMap<Worker, usize>,
     pub(super) life_of: HashMap<Worker, usize>,
     pub(super) calls: HashMap<OpId, Is>,
-    /// One for each span.
+    /// One per span.
     pub(super) seen: Vec<Seen>,
     locks: HashMap<String, usize>,
     stopped: HashMap<Worker, Nanos>,
 }
 
-/// A history and its verdict as what is drawn.
+/// Builds the drawing of a history and its verdict.
 pub(crate) fn read(events: &[Event], verdict: &Verdict) -> Run {
     let mut reader = Reader::default();
     reader.run.end = events.iter().map(Event::at).max().unwrap_or(0).max(1);
@@ -86,7 +86,7 @@ pub(crate) fn read(events: &[Event], verdict: &Verdict) -> Run {
 }
 
 impl Reader {
-    /// A lane for each that a worker began on, and one for each worker of which no beginning is known.
+    /// A lane for each one that a worker started on, and one for each worker without a start event.
     fn lanes(&mut self, events: &[&Event]) {
         let mut started: BTreeMap<Worker, u32> = BTreeMap::new();
         let mut seen: BTreeSet<Worker> = BTreeSet::new();
@@ -163,7 +163,7 @@ impl Reader {
         }
     }
 
-    /// A call that makes a span.
+    /// A call that creates a span.
     fn takes(&mut self, t: Nanos, worker: Worker, op: OpId, call: &Call) {
         let (name, kind, owner, token) = match call {
             Call::Lock { lock, mode, owner, .. } => (lock, Kind::Lock(*mode), owner.clone(), None),
@@ -214,7 +214,7 @@ impl Reader {
         };
         self.calls.insert(op, Is::Mark(self.run.marks.len()));
         let (lane, register, token) = (self.lane(worker), register.clone(), *token);
-        // Its row is that of its hold, which is not known yet: the hold's place stands here until then.
+        // Its row is its hold's, which is not known yet: until then it stores the hold's index.
         let (Call::Write { hold, .. } | Call::Read { hold, .. }) = call else { return };
         let row = match self.calls.get(hold) {
             Some(Is::Span(at)) => *at,
@@ -223,7 +223,7 @@ impl Reader {
         self.run.marks.push(Mark { worker, lane, row, from: t, t, register, token, wrote, outcome: None });
     }
 
-    /// What came of it.
+    /// Applies an event's outcome.
     fn learns(&mut self, event: &Event) {
         match event {
             Event::End { t, op, outcome } => self.ended(*t, *op, outcome),
@@ -292,7 +292,7 @@ impl Reader {
         life.map_or((self.run.end, false), |life| (life.to, life.death == Death::Killed))
     }
 
-    /// Those that are stopped to the end.
+    /// Closes the pauses of workers that stay stopped to the end.
     pub(super) fn close(&mut self) {
         let still: Vec<(Worker, Nanos)> = self.stopped.drain().collect();
         for (worker, from) in still {

@@ -1,4 +1,4 @@
-//! When all lines are read: until when each hold lasted, and on which row of its lane it is drawn.
+//! After all lines are read: computes when each hold ended, and its row on its lane.
 
 use super::build::{Reader, Seen};
 use super::{Fate, Kind, MOST_ROWS, Run, Span};
@@ -14,7 +14,7 @@ pub(super) fn run(mut reader: Reader) -> Run {
     }
     let rows = rows(&mut run);
     for mark in &mut run.marks {
-        // The builder left the hold's place here.
+        // The builder stored the hold's index here.
         mark.row = rows.get(mark.row).copied().unwrap_or(0);
     }
     run.spans.sort_by_key(|span| (span.lane, span.row, span.begin, span.op));
@@ -26,7 +26,8 @@ pub(super) fn run(mut reader: Reader) -> Run {
     run
 }
 
-/// How a span ends. `death` is when its process did its last, and whether it was killed.
+/// Computes how a span ends. `death` is when its process last did anything, and whether it was
+/// killed.
 fn last(span: &mut Span, seen: Seen, death: (Nanos, bool)) {
     let (gone, killed) = death;
     let open = || if killed { Fate::Killed } else { Fate::Open };
@@ -69,7 +70,7 @@ fn last(span: &mut Span, seen: Seen, death: (Nanos, bool)) {
     span.sure = sure.clamp(granted, span.to);
     span.fate = fate;
     let done = match ended {
-        // What it does with a hold that it knows is lost is no part of the hold.
+        // After it learns of the loss, its actions are not part of the hold.
         _ if matches!(span.fate, Fate::Lost(_)) => span.to,
         Some((t, _)) => t,
         None if seen.release.is_some() => gone,
@@ -78,7 +79,7 @@ fn last(span: &mut Span, seen: Seen, death: (Nanos, bool)) {
     span.end = done.max(span.to);
 }
 
-/// Gives each span a row on its lane that is free; answers with the rows in the order of the spans.
+/// Assigns each span a free row on its lane; returns the rows in the order of the spans.
 fn rows(run: &mut Run) -> Vec<usize> {
     let mut order: Vec<usize> = (0..run.spans.len()).collect();
     order.sort_by_key(|at| run.spans.get(*at).map(|span| (span.begin, span.op)));

@@ -1,4 +1,4 @@
-//! A history as what is drawn: lanes, lives, spans, marks, bands and flags.
+//! A history as a drawing: lanes, lives, spans, marks, bands and flags.
 
 mod build;
 mod finish;
@@ -9,34 +9,34 @@ pub(crate) use thin::MOST_SPANS;
 
 use crate::history::{Class, FaultKind, Mode, Nanos, OpId, Outcome, Worker};
 
-/// More calls at once than this on one lane are drawn over each other.
+/// The maximum of rows per lane; further concurrent calls overlap.
 pub(crate) const MOST_ROWS: usize = 6;
 
-/// All that is drawn.
+/// The whole drawing.
 #[derive(Debug, Default)]
 pub(crate) struct Run {
-    /// When the last thing happened.
+    /// The time of the last event.
     pub(crate) end: Nanos,
     pub(crate) lanes: Vec<Lane>,
-    /// The names of the locks, in the order in which they were asked for.
+    /// The names of the locks, in the order of their first requests.
     pub(crate) locks: Vec<String>,
     pub(crate) lives: Vec<Life>,
     pub(crate) pauses: Vec<Pause>,
-    /// By lane, row and beginning.
+    /// Ordered by lane, row and beginning.
     pub(crate) spans: Vec<Span>,
-    /// By lane, row and time.
+    /// Ordered by lane, row and time.
     pub(crate) marks: Vec<Mark>,
     pub(crate) bands: Vec<Band>,
     pub(crate) flags: Vec<Flag>,
-    /// How many calls are not drawn, because there are so many.
+    /// How many calls are omitted because there are too many.
     pub(crate) left_out: u64,
 }
 
-/// Where the processes of one place are drawn, one after the other.
+/// A lane shows successive processes, one after the other.
 #[derive(Debug)]
 pub(crate) struct Lane {
     pub(crate) name: String,
-    /// How many calls go on at once, at most.
+    /// The maximum of concurrent calls.
     pub(crate) rows: usize,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Life {
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// By itself, or with the run.
+    /// It exited, or the run ended.
     Ended,
     /// It was killed.
     Killed,
@@ -67,34 +67,34 @@ pub(crate) struct Pause {
     pub(crate) lane: usize,
     pub(crate) from: Nanos,
     pub(crate) to: Nanos,
-    /// Nobody stopped it: the machine was busy.
+    /// It was not stopped: the machine was busy.
     pub(crate) stalled: bool,
 }
 
-/// A call for a lock and what came of it, or the run of a tick.
+/// A request for a lock and its outcome, or the run of a tick.
 #[derive(Debug)]
 pub(crate) struct Span {
     pub(crate) op: OpId,
     pub(crate) worker: Worker,
     pub(crate) lane: usize,
     pub(crate) row: usize,
-    /// Which of the locks.
+    /// The index of the lock.
     pub(crate) lock: usize,
     pub(crate) kind: Kind,
     pub(crate) owner: Option<String>,
     pub(crate) begin: Nanos,
-    /// When it was seen in line.
+    /// When it was seen in the queue.
     pub(crate) queued: Option<Nanos>,
     /// When it learned of the grant.
     pub(crate) granted: Option<Nanos>,
     pub(crate) token: Option<u64>,
-    /// Until when it may have relied on its hold.
+    /// Until when it could rely on its hold.
     pub(crate) sure: Nanos,
-    /// Until when it had not given it back, nor learned that it is lost.
+    /// Until when it had neither released it nor learned of the loss.
     pub(crate) to: Nanos,
-    /// When all was done: the same, or when giving back ended.
+    /// When everything was done: the same, or the end of the release.
     pub(crate) end: Nanos,
-    /// The last deadline that was seen.
+    /// The last known deadline.
     pub(crate) deadline: Nanos,
     pub(crate) fate: Fate,
 }
@@ -107,33 +107,33 @@ pub(crate) enum Kind {
     Tick(i64, u32),
 }
 
-/// What became of a call for a lock.
+/// The outcome of a request for a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// There is no end in the history.
+    /// The history has no end for it.
     Open,
     /// Its process was killed.
     Killed,
-    /// Not granted: somebody else had it.
+    /// Not granted: another holder had it.
     Busy,
-    /// Not granted in time.
+    /// Timed out.
     TimedOut,
     /// Not granted: an error.
     Failed(String),
-    /// Nobody knows whether it was granted.
+    /// It is unknown whether it was granted.
     Unknown(String),
-    /// Given back.
+    /// Released.
     Released,
-    /// Given back, nobody knows how: an error.
+    /// The release failed with an error; its effect is unknown.
     ReleaseFailed(String),
-    /// Lost, and it learned of it.
+    /// Lost, and the holder learned of it.
     Lost(String),
     /// A tick's work was done.
     Done,
 }
 
 impl Fate {
-    /// Its number in the page's data.
+    /// Its code in the page's data.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Self::Open => 0,
@@ -157,7 +157,7 @@ impl Fate {
         }
     }
 
-    /// In words.
+    /// A description in words.
     pub(crate) fn words(&self) -> &'static str {
         match self {
             Self::Open => "no end",
@@ -184,14 +184,14 @@ pub(crate) struct Mark {
     pub(crate) t: Nanos,
     pub(crate) register: String,
     pub(crate) token: Option<u64>,
-    /// What was written; `None`: it is a read.
+    /// The written value; `None`: a read.
     pub(crate) wrote: Option<u64>,
     /// `None`: it has no end.
     pub(crate) outcome: Option<Outcome>,
 }
 
 impl Mark {
-    /// How it looks.
+    /// Its appearance.
     pub(crate) fn look(&self) -> Look {
         match &self.outcome {
             Some(Outcome::Refused { .. }) => Look::Refused,
@@ -202,13 +202,13 @@ impl Mark {
     }
 }
 
-/// How a mark looks; the numbers are those in the page's data.
+/// A mark's appearance; the numbers are the codes in the page's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     Accepted = 0,
     Refused = 1,
     Read = 2,
-    /// Failed, or nobody knows.
+    /// Failed, or unknown.
     Unknown = 3,
 }
 
@@ -221,21 +221,21 @@ pub(crate) struct Band {
     pub(crate) from: Nanos,
     pub(crate) to: Nanos,
     pub(crate) note: String,
-    /// The lanes that it hits; none: it is over all of them.
+    /// The lanes that it hits; empty: all lanes.
     pub(crate) lanes: Vec<usize>,
 }
 
-/// A longer target is cut off in a label.
+/// A longer target is truncated in a label.
 const LONGEST: usize = 32;
 
 impl Band {
-    /// What it is and what it hits, in short.
+    /// The kind and the target, in short.
     pub(crate) fn label(&self) -> String {
         let cut = if self.target.chars().count() > LONGEST { "…" } else { "" };
         format!("{} {}{cut}", self.kind, self.target.chars().take(LONGEST).collect::<String>())
     }
 
-    /// Its colour: what it is done to.
+    /// Its CSS class: its colour depends on what it hits.
     pub(crate) fn class(&self) -> &'static str {
         match self.kind {
             FaultKind::Kill | FaultKind::Stop => "proc",
@@ -258,11 +258,11 @@ impl Band {
     }
 }
 
-/// Where a violation is.
+/// The place of a violation.
 #[derive(Debug)]
 pub(crate) struct Flag {
     pub(crate) from: Nanos,
     pub(crate) to: Nanos,
-    /// The lanes of those who were in it; none: it is over all of them.
+    /// The lanes of the workers involved; empty: all lanes.
     pub(crate) lanes: Vec<usize>,
 }

@@ -1,27 +1,29 @@
-//! A run of very many calls, with fewer of those that look all alike.
+//! Thins out a run of very many calls by omitting similar ones.
 
 use std::collections::HashMap;
 
 use super::{Fate, Look, Mark, Run, Span};
 use crate::history::{Nanos, Worker};
 
-/// A page with more calls than this takes a browser long to open. Of a run with more, those are drawn that say something.
+/// A browser takes long to open a page with more calls than this. Of a longer run, only the most
+/// informative calls are drawn.
 pub(crate) const MOST_SPANS: usize = 20_000;
 
-/// How much a call says to somebody who looks.
+/// How informative a call is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weight {
-    /// Something went wrong with it, or it is where a violation is.
+    /// It failed, or a violation involves it.
     Always,
-    /// A fault goes on, or was over shortly before.
+    /// A fault is active, or ended shortly before.
     AtFaults,
-    /// Taken and given back.
+    /// Acquired and released normally.
     Usual,
 }
 
 impl Run {
-    /// Leaves out calls until there are about `most`: evenly, first of those with which nothing is the matter. `near` is how long after a fault
-    /// calls are of interest. How many it had is in [`Run::left_out`] then.
+    /// Omits calls until about `most` are left: evenly, and uninteresting ones first. Calls within
+    /// `near` after a fault are of interest. [`Run::left_out`] then has the number of omitted
+    /// calls.
     pub(crate) fn thin(&mut self, most: usize, near: Nanos) {
         if self.spans.len() <= most {
             return;
@@ -59,7 +61,7 @@ impl Run {
         }
     }
 
-    /// What was written and read under a call that is left out is left out with it; refusals stay.
+    /// Omits the marks of omitted calls; refusals stay.
     fn thin_marks(&mut self) {
         let mut kept: HashMap<Worker, Vec<(Nanos, Nanos)>> = HashMap::new();
         for span in &self.spans {
@@ -71,7 +73,7 @@ impl Run {
         let under = |mark: &Mark| {
             let spans = kept.get(&mark.worker).map_or(&[][..], Vec::as_slice);
             let before = spans.partition_point(|(begin, _)| *begin <= mark.from);
-            // Calls of one worker follow each other, but for a few that are nested.
+            // The calls of one worker follow each other, except for a few nested ones.
             spans[..before].iter().rev().take(4).any(|(_, end)| *end >= mark.from)
         };
         self.marks.retain(|mark| mark.look() == Look::Refused || under(mark));

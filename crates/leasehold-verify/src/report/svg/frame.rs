@@ -1,39 +1,39 @@
-//! Where things are: the places of the lanes, and times as places.
+//! The layout: the positions of the lanes, and times as x positions.
 
 use super::Size;
 use crate::history::Nanos;
 use crate::report::model::Run;
 
-/// Room for the lanes' names.
+/// Width for the lanes' names.
 pub(crate) const GUTTER: f64 = 58.0;
-/// Room above a lane's bars, for its labels.
+/// Space above a lane's bars, for its labels.
 pub(crate) const ABOVE: f64 = 15.0;
-/// Room below a lane's bars.
+/// Space below a lane's bars.
 pub(crate) const BELOW: f64 = 9.0;
-/// Room between two rows of a lane.
+/// Space between two rows of a lane.
 pub(crate) const BETWEEN: f64 = 8.0;
-/// A line of labels of faults.
+/// The height of a line of fault labels.
 pub(crate) const LINE: f64 = 15.0;
-/// The line of the numbers of violations.
+/// The height of the line of violation numbers.
 pub(crate) const BADGES: f64 = 22.0;
-/// Room for the axis.
+/// Space for the axis.
 pub(crate) const AXIS: f64 = 26.0;
-/// More lines of labels than this are left out.
+/// The maximum of label lines; further ones are omitted.
 pub(crate) const MOST_LINES: usize = 3;
 
-/// The places of everything.
+/// The positions of all elements.
 pub(crate) struct Frame {
     pub(crate) width: f64,
     pub(crate) bar: f64,
-    /// How many lines of labels of faults there are above the lanes.
+    /// How many lines of fault labels there are above the lanes.
     pub(crate) lines: usize,
-    /// Where the lanes begin.
+    /// The top of the lanes.
     pub(crate) top: f64,
     /// The top and the height of each lane.
     pub(crate) lanes: Vec<(f64, f64)>,
-    /// Where the lanes end.
+    /// The bottom of the lanes.
     pub(crate) bottom: f64,
-    /// With the axis.
+    /// The bottom, including the axis.
     pub(crate) height: f64,
     from: f64,
     to: f64,
@@ -60,12 +60,12 @@ impl Frame {
         frame
     }
 
-    /// Where the drawing ends on the right; a little is left for what stands at the very end.
+    /// The right edge of the drawing; a margin is left for marks at the very end.
     pub(crate) fn right(&self) -> f64 {
         self.width - 12.0
     }
 
-    /// A time's place.
+    /// A time's x position.
     pub(crate) fn x(&self, t: Nanos) -> f64 {
         let part = (t as f64 - self.from) / (self.to - self.from);
         GUTTER + part.clamp(0.0, 1.0) * (self.right() - GUTTER)
@@ -77,7 +77,7 @@ impl Frame {
         top + ABOVE + row as f64 * (self.bar + BETWEEN)
     }
 
-    /// The times of the axis, and how many places behind the point they need.
+    /// The times of the axis, and the decimal places that they need.
     pub(crate) fn ticks(&self) -> (Vec<Nanos>, usize) {
         let span = (self.to - self.from).max(1.0);
         let least = span / ((self.right() - GUTTER) / 90.0).max(1.0);
@@ -94,12 +94,13 @@ impl Frame {
     }
 }
 
-/// About how wide a text is: no font is at hand to ask.
+/// An estimate of a text's width: no font metrics are available.
 pub(crate) fn text_width(text: &str) -> f64 {
     text.chars().map(|c| if c.is_ascii() { 6.1 } else { 11.0 }).sum()
 }
 
-/// Bars that are too narrow to be seen apart are drawn as one. The items come by their left ends; each is a place, a width and what it is.
+/// Merges bars that are too narrow to be distinguished. The items are sorted by their left ends;
+/// each is a start, an end and an index.
 pub(crate) fn merged(items: impl Iterator<Item = (f64, f64, usize)>) -> Vec<Merged> {
     let mut out: Vec<Merged> = Vec::new();
     for (x, to, at) in items {
@@ -118,7 +119,7 @@ pub(crate) fn merged(items: impl Iterator<Item = (f64, f64, usize)>) -> Vec<Merg
     out
 }
 
-/// One bar, or several as one.
+/// A bar, or several merged ones.
 pub(crate) struct Merged {
     pub(crate) x: f64,
     pub(crate) to: f64,

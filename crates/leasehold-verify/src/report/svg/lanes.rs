@@ -1,4 +1,4 @@
-//! What stands on the lanes: processes, calls for locks, holds, losses, writes.
+//! The contents of the lanes: processes, requests for locks, holds, losses, writes.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::report::escape::markup;
 use crate::report::model::{Death, Fate, Kind, Look, Run, Span};
 use crate::report::words;
 
-/// How many colours there are for locks.
+/// The number of colours for locks.
 pub(crate) const COLOURS: usize = 6;
 
 pub(super) fn draw(run: &Run, frame: &Frame, ids: &str, out: &mut String) {
@@ -37,7 +37,7 @@ fn lives(run: &Run, frame: &Frame, out: &mut String) {
     }
 }
 
-/// Crosses, over what they end.
+/// Draws crosses over the ends of killed processes.
 fn deaths(run: &Run, frame: &Frame, out: &mut String) {
     for life in run.lives.iter().filter(|life| life.death == Death::Killed) {
         let (x, y) = (at(frame.x(life.to)), at(frame.y(life.lane, 0) + frame.bar / 2.0));
@@ -67,7 +67,7 @@ fn pauses(run: &Run, frame: &Frame, ids: &str, out: &mut String) {
     }
 }
 
-/// Thin lines: asking, and giving back.
+/// Draws thin lines: requests and releases.
 fn waits(spans: &[Span], frame: &Frame, out: &mut String) {
     let asks =
         spans.iter().enumerate().map(|(at, span)| (frame.x(span.begin), frame.x(span.granted.unwrap_or(span.end)), at));
@@ -130,7 +130,8 @@ pub(super) fn hold_words(span: &Span, run: &Run) -> String {
     format!("worker {worker} held {lock}{token}, from {from} for {held}; {fate}{why}")
 }
 
-/// How it ended, where that is to be seen: past its deadline, lost, left behind, or never granted.
+/// Draws how a hold ended, if that is notable: past its deadline, lost, left behind, or never
+/// granted.
 fn ends(span: &Span, frame: &Frame, out: &mut String) {
     let y = frame.y(span.lane, span.row);
     let (sure, to) = (frame.x(span.sure), frame.x(span.to));
@@ -166,9 +167,9 @@ fn ends(span: &Span, frame: &Frame, out: &mut String) {
 
 fn marks(run: &Run, frame: &Frame, out: &mut String) {
     for row in run.marks.chunk_by(|a, b| (a.lane, a.row) == (b.lane, b.row)) {
-        // Many dots would be a thick line.
+        // Many dots would merge into a thick line.
         let dot = if row.len() as f64 > frame.width / 10.0 { 0.8 } else { 2.0 };
-        // The place of the last one of each look: those that would cover each other are left out.
+        // The x position of the last mark of each appearance: overlapping marks are omitted.
         let mut last = [f64::MIN; 4];
         for mark in row {
             let (x, look) = (frame.x(mark.t), mark.look());
@@ -186,7 +187,8 @@ fn marks(run: &Run, frame: &Frame, out: &mut String) {
     }
 }
 
-/// The workers' numbers where they begin, then the faults that hit them, where there is room beside.
+/// Draws the workers' numbers where they start, then the faults that hit them, where there is
+/// space.
 pub(super) fn labels(run: &Run, frame: &Frame, out: &mut String) {
     for (lane, (top, _)) in frame.lanes.iter().enumerate() {
         let mut taken: Vec<(f64, f64)> = Vec::new();

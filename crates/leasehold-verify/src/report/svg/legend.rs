@@ -1,4 +1,4 @@
-//! What the marks mean.
+//! The legend of the marks.
 
 use std::fmt::Write as _;
 
@@ -8,13 +8,13 @@ use super::lanes::COLOURS;
 use crate::report::escape::markup;
 use crate::report::model::{Death, Fate, Look, Run, Span};
 
-/// A mark, 26 by 14, and what it means.
+/// A mark, 26 by 14, and its meaning.
 pub(crate) type Entry = (String, String);
 
-/// More locks than this are not told apart by colour in the legend.
+/// Further locks have no colour of their own in the legend.
 const MOST_LOCKS: usize = 6;
 
-/// Only of what is in this run.
+/// Lists only what occurs in this run.
 pub(crate) fn entries(run: &Run, ids: &str) -> Vec<Entry> {
     let mut out: Vec<Entry> = Vec::new();
     let mut add = |there: bool, mark: &str, words: &str| {
@@ -77,12 +77,12 @@ pub(crate) fn entries(run: &Run, ids: &str) -> Vec<Entry> {
     out
 }
 
-/// One mark as a small picture of its own.
+/// One mark as a separate small picture.
 pub(crate) fn swatch(mark: &str) -> String {
     format!(r#"<svg class="lh" width="26" height="14" viewBox="0 0 26 14" aria-hidden="true">{mark}</svg>"#)
 }
 
-/// The legend below the axis, and how high it is.
+/// The legend below the axis, and its height.
 pub(super) fn draw(run: &Run, frame: &Frame, ids: &str) -> (String, f64) {
     let mut out = String::new();
     let (mut x, mut y) = (GUTTER, frame.height + 6.0);

@@ -1,6 +1,6 @@
-//! The timeline as a picture: one SVG that needs nothing else, light and dark.
+//! The timeline as a picture: one self-contained SVG, light and dark.
 //!
-//! It is drawn from the back to the front: grid, faults, processes, calls, violations, labels.
+//! It is drawn from back to front: grid, faults, processes, calls, violations, labels.
 
 mod frame;
 mod lanes;
@@ -18,17 +18,17 @@ use super::words;
 use crate::history::Event;
 use crate::verdict::Verdict;
 
-/// The style of every timeline; all of it is below the class `lh`.
+/// The style of every timeline; all of it is scoped to the class `lh`.
 pub(crate) const STYLE: &str = include_str!("timeline.css");
 
-/// How large a picture is. Its height is what its lanes need.
+/// The size of a picture. Its lanes determine its height.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Its width in pixels.
+    /// The width in pixels.
     pub width: u32,
     /// The height of a bar in pixels.
     pub bar: u32,
-    /// Whether what the marks mean is told below.
+    /// Whether a legend is drawn below.
     pub legend: bool,
 }
 
@@ -45,13 +45,13 @@ pub fn timeline(events: &[Event], verdict: &Verdict, size: Size) -> String {
     draw(&run, &alt(verdict), size, "a")
 }
 
-/// What the picture shows, for those who do not see it.
+/// The alternative text of the picture.
 pub(crate) fn alt(verdict: &Verdict) -> String {
     let head = words::headline(verdict);
     format!("Timeline of a run of leasehold verify on {}. {}: {}", verdict.header.engine, head.word, head.rest)
 }
 
-/// `ids` sets its names apart from those of other pictures on the same page.
+/// `ids` makes its ids distinct from those of other pictures on the same page.
 pub(crate) fn draw(run: &Run, alt: &str, size: Size, ids: &str) -> String {
     let frame = Frame::new(run, size);
     let (legend, below) = if size.legend { legend::draw(run, &frame, ids) } else { (String::new(), 0.0) };
@@ -84,7 +84,7 @@ pub(crate) fn patterns(ids: &str) -> String {
     format!("<defs>{}{}</defs>", hatch("stop", "hatch"), hatch("stall", "hatch light"))
 }
 
-/// A place in the picture: a tenth of a pixel is enough.
+/// A coordinate, rounded to a tenth of a pixel.
 pub(crate) fn at(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }

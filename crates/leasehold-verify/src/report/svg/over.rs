@@ -1,4 +1,4 @@
-//! What goes over all lanes: the axis, faults with their labels, violations with their numbers.
+//! Elements over all lanes: the axis, faults with their labels, violations with their numbers.
 
 use std::fmt::Write as _;
 
@@ -9,7 +9,7 @@ use crate::report::escape::markup;
 use crate::report::model::{Band, Run};
 use crate::report::words;
 
-/// The axis, a line for each of its ticks, and the lanes' names.
+/// Draws the axis, a line for each of its ticks, and the lanes' names.
 pub(super) fn grid(run: &Run, frame: &Frame, out: &mut String) {
     let (ticks, places) = frame.ticks();
     for t in ticks {
@@ -35,7 +35,7 @@ pub(super) struct Label {
     pub(super) text: String,
 }
 
-/// The labels that have room, each on the first line where it meets no other.
+/// The labels that fit, each on the first line where it overlaps no other.
 pub(super) fn labels(run: &Run, frame: &Frame, lines: usize) -> Vec<Label> {
     let mut free = vec![0.0; lines];
     let mut out = Vec::new();
@@ -56,7 +56,7 @@ pub(super) fn labels(run: &Run, frame: &Frame, lines: usize) -> Vec<Label> {
     out
 }
 
-/// What a fault was, in words.
+/// A fault in words.
 pub(crate) fn fault_words(band: &Band) -> String {
     let lasted = if band.to > band.from { format!(" for {}", words::span(band.to - band.from)) } else { String::new() };
     let note = if band.note.is_empty() { String::new() } else { format!(": {}", band.note) };
@@ -99,7 +99,7 @@ pub(super) fn bands(run: &Run, frame: &Frame, out: &mut String) {
     }
 }
 
-/// Violations: an outline on the lanes of those who were in it, and its number above.
+/// Draws violations: an outline on the lanes of the workers involved, and its number above.
 pub(super) fn flags(run: &Run, frame: &Frame, out: &mut String) {
     for flag in &run.flags {
         let (x, width) = stretch(frame, flag.from, flag.to, 16.0);
@@ -130,7 +130,7 @@ pub(super) fn flags(run: &Run, frame: &Frame, out: &mut String) {
     }
 }
 
-/// The numbers' places; those that would meet are one, from the first to the last.
+/// The positions of the numbers; overlapping ones are merged into a range.
 fn badges(run: &Run, frame: &Frame) -> Vec<(f64, usize, usize)> {
     let mut out: Vec<(f64, usize, usize)> = Vec::new();
     for (number, flag) in run.flags.iter().enumerate().map(|(at, flag)| (at + 1, flag)) {
@@ -143,7 +143,7 @@ fn badges(run: &Run, frame: &Frame) -> Vec<(f64, usize, usize)> {
     out
 }
 
-/// A stretch of time, at least so wide.
+/// A time span as x position and width, with a minimum width.
 fn stretch(frame: &Frame, from: Nanos, to: Nanos, least: f64) -> (f64, f64) {
     let (x, end) = (frame.x(from), frame.x(to));
     let more = ((least - (end - x)) / 2.0).max(0.0);

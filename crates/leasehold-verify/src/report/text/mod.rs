@@ -9,13 +9,14 @@ use super::words;
 use crate::history::Worker;
 use crate::verdict::{State, Verdict, Violation};
 
-/// As many violations are told in full.
+/// How many violations are described in full.
 const IN_FULL: usize = 5;
 
-/// Narrower than this, words stand below the figures and not beside them.
+/// In a narrower terminal, words are printed below the figures and not beside them.
 const NARROW: usize = 24;
 
-/// The verdict for a terminal that is so wide; no line is longer. Without colour there are no escape codes in it.
+/// The verdict for a terminal of this width; no line is longer. Without colour it contains no
+/// escape codes.
 pub fn verdict(verdict: &Verdict, width: usize, colour: bool) -> String {
     let mut page = Page { out: String::new(), width: width.max(12), colour };
     page.headline(verdict);
@@ -134,7 +135,8 @@ impl Page {
         }
     }
 
-    /// Three columns of known width, of which the second one is painted and the third one ends at its right, and words in what is left.
+    /// A table of three columns of known width and a text column: the second column is coloured,
+    /// the third one right-aligned.
     fn table(&mut self, heads: [&str; 3], last: &str, rows: &[Row]) {
         self.out.push('\n');
         let mut widths = heads.map(columns);

@@ -1,11 +1,11 @@
-//! Lines that fit.
+//! Wraps lines to a width.
 
-/// How many columns of a terminal a text takes.
+/// How many terminal columns a text takes.
 pub(super) fn columns(text: &str) -> usize {
     text.chars().map(wide).sum()
 }
 
-/// The wide scripts and pictures take two columns, marks on the letter before none.
+/// Wide scripts and emoji take two columns, combining marks none.
 fn wide(c: char) -> usize {
     match c {
         '\u{300}'..='\u{36f}' | '\u{200b}'..='\u{200d}' | '\u{fe00}'..='\u{fe0f}' => 0,
@@ -22,7 +22,7 @@ fn wide(c: char) -> usize {
     }
 }
 
-/// Breaks between words; a word that is too long for a line is broken where the line ends.
+/// Breaks between words; a word that is too long for a line is broken at its end.
 pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
     let width = width.max(2);
     let mut lines = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn lines(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Puts blanks behind a text until it takes so many columns.
+/// Pads a text with blanks to this many columns.
 pub(super) fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(columns(text))))
 }

@@ -1,4 +1,4 @@
-//! Our decision on registers against two others: porcupine, and trying all orders.
+//! Compares our decision on registers with two others: porcupine, and a search of all orders.
 
 use leasehold_verify::history::{Call, Outcome, Workload};
 use leasehold_verify::verdict::{Promise, SecondOpinion, State};
@@ -33,7 +33,7 @@ struct Register {
 }
 
 impl Register {
-    /// What it answers.
+    /// The register's answer.
     fn apply(&mut self, op: &Op) -> Did {
         let mine = (op.token, op.hold);
         match self.seen {
@@ -50,7 +50,7 @@ impl Register {
     }
 }
 
-/// Whether any order of these fits, by trying all of them.
+/// Whether any order of these fits; tries all of them.
 fn fits(ops: &[Op], register: Register) -> bool {
     let sure = |op: &&Op| !matches!(op.did, Did::Unknown | Did::Open);
     let Some(first_end) = ops.iter().filter(sure).map(|op| op.end).min() else { return true };
@@ -86,7 +86,8 @@ fn history(ops: &[Op]) -> History {
     history
 }
 
-/// Random operations. They answer what a register would that does them one after the other, but for some that are made to lie.
+/// Random operations. Their answers are those of a correct register that executes them one after
+/// the other, except for some falsified ones.
 fn ops(most: usize, values: u64) -> impl Strategy<Value = Vec<Op>> {
     let one = (0..14_u64, 0..7_u64, 1..4_u64, 1..4_u64, 0..values, any::<bool>(), 0..12_u8, 0..4_u64);
     (proptest::collection::vec(one, 1..=most), any::<bool>(), 0..6_u8).prop_map(move |(all, by_token, lies)| {

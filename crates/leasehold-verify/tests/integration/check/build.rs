@@ -1,4 +1,4 @@
-//! A history, line by line. Times are milliseconds.
+//! Builds a history line by line. Times are in milliseconds.
 
 use std::collections::BTreeMap;
 
@@ -63,14 +63,14 @@ impl History {
         self.events.push(Event::End { t: t * MS, op, outcome });
     }
 
-    /// Asks and is granted.
+    /// Requests a lock and is granted it.
     pub(crate) fn lock(&mut self, (from, to): (u64, u64), worker: Worker, call: Call, token: u64) -> OpId {
         let op = self.begin(from, worker, call);
         self.end(to, op, Outcome::Granted { token, deadline: (to + TTL) * MS });
         op
     }
 
-    /// Takes "a" alone.
+    /// Acquires "a" exclusively.
     pub(crate) fn take(&mut self, span: (u64, u64), worker: Worker, token: u64) -> OpId {
         self.lock(span, worker, alone("a"), token)
     }
@@ -141,7 +141,7 @@ impl History {
         check(&self.events)
     }
 
-    /// Kept, and nothing else is broken either.
+    /// The guarantee is kept, and no other is broken.
     pub(crate) fn keeps(&self, promise: Promise) -> Finding {
         let verdict = self.check();
         assert_eq!(verdict.violations, Vec::new());
@@ -150,7 +150,7 @@ impl History {
         finding
     }
 
-    /// Broken so many times.
+    /// The guarantee is broken this many times.
     pub(crate) fn breaks(&self, promise: Promise, times: u64) -> Verdict {
         let verdict = self.check();
         let finding = finding(&verdict, promise);
@@ -161,7 +161,7 @@ impl History {
         verdict
     }
 
-    /// Not promised, and nothing is broken.
+    /// Not guaranteed, and nothing is broken.
     pub(crate) fn only_counts(&self, promise: Promise) -> Finding {
         let verdict = self.check();
         let finding = finding(&verdict, promise);
@@ -170,7 +170,7 @@ impl History {
         finding
     }
 
-    /// Nothing puts it to the test.
+    /// Nothing tests the guarantee.
     pub(crate) fn leaves(&self, promise: Promise) -> Finding {
         let finding = finding(&self.check(), promise);
         assert_eq!(finding.state, Is::Untested, "{finding:?}");

@@ -1,4 +1,4 @@
-//! Evictions: the stated exception from exclusion, and what is promised beside it.
+//! Evictions: the stated exception from exclusion, and the guarantees beside it.
 
 use leasehold_verify::history::{Call, FaultKind, OpId, Outcome, State, Worker, Workload};
 use leasehold_verify::verdict::Promise::{Eviction, Exclusion, Fencing, Loss, Ticks};
@@ -19,7 +19,8 @@ fn evict(
     op
 }
 
-/// Worker 3 asks worker 1 to release "a" from 100 to 110; worker 2 is granted at `granted`, and worker 1 releases it at `released`.
+/// Worker 3 requests the release of "a" by worker 1, from 100 to 110; worker 2 is granted it at
+/// `granted`, and worker 1 releases it at `released`.
 fn asked(learned: Option<u64>, released: u64, granted: u64) -> History {
     let mut history = History::of(Workload::Mutex);
     let first = history.take((0, 10), 1, 1);
@@ -40,7 +41,7 @@ fn asked(learned: Option<u64>, released: u64, granted: u64) -> History {
 #[test]
 fn after_a_graceful_eviction_the_next_is_granted_only_when_the_holder_has_released() {
     asked(Some(120), 400, 420).keeps(Eviction);
-    // The same grant would be the stated exception after one that is not graceful.
+    // After a forced eviction, the same grant would be the stated exception.
     asked(Some(120), 400, 300).breaks(Exclusion, 1);
 }
 
@@ -58,7 +59,8 @@ fn gone(token: Option<u64>) -> Outcome {
     Outcome::Evicted { token, gone: true }
 }
 
-/// Worker 1 holds, worker 3 evicts it, and worker 2 comes in before worker 1 is told, at `told`.
+/// Worker 1 holds, worker 3 evicts it, and worker 2 acquires the lock before worker 1 is notified,
+/// at `told`.
 fn overtaken(did: Outcome, told: u64) -> History {
     let mut history = History::of(Workload::Mutex);
     let first = history.take((0, 10), 1, 1);
@@ -83,7 +85,7 @@ fn another_may_come_in_beside_an_evicted_holder_that_is_told_soon() {
 
 #[test]
 fn and_not_beside_one_that_was_not_evicted() {
-    // Nothing was done, or the claim had gone and this is another one.
+    // The eviction had no effect, or the claim was gone and this is another one.
     overtaken(failed(), 300).breaks(Exclusion, 1);
     overtaken(gone(None), 300).breaks(Exclusion, 1);
 }
@@ -122,7 +124,8 @@ fn one_that_did_not_run_or_could_not_be_reached_need_not_be_told() {
 fn the_fence_is_above_the_evicted_token_and_below_all_others() {
     let verdict = overtaken(evicted(1), 300).breaks(Eviction, 1);
     assert!(verdict.violations[0].title.contains("does not fence it off"), "{:?}", verdict.violations);
-    // The next one has token 3, and asked before: it may have been promised a lower one. Who asks later may not.
+    // The next holder has token 3, and requested before: its lower token may have been assigned
+    // already. A later request may not get a lower one.
     overtaken(evicted(3), 300).keeps(Eviction);
     let mut history = overtaken(evicted(4), 300);
     let third = history.take((500, 510), 2, 4);
@@ -131,7 +134,7 @@ fn the_fence_is_above_the_evicted_token_and_below_all_others() {
     assert!(verdict.violations[0].title.contains("fences off the next holder"), "{:?}", verdict.violations);
 }
 
-/// Two readers, of which one is evicted; or was gone.
+/// Two readers, one of which is evicted, or was already gone.
 fn readers(did: Outcome) -> History {
     let mut history = History::of(Workload::Rwlock);
     let first = history.lock((0, 10), 1, shared("a"), 1);
@@ -153,7 +156,7 @@ fn a_holder_that_stays_is_not_fenced_off() {
     }
 }
 
-/// The evicted holder writes after the resource has seen the fence.
+/// The evicted holder writes after the resource has seen the fence token.
 fn writes(outcome: Outcome) -> History {
     let mut history = History::of(Workload::Fenced);
     let first = history.take((0, 10), 1, 1);

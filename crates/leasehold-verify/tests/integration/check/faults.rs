@@ -1,11 +1,11 @@
-//! Order, loss, recovery, leaks, deadlines: what depends on faults and on who was running.
+//! Order, loss, recovery, leaks, deadlines: checks that depend on faults and on running workers.
 
 use leasehold_verify::history::{Event, FaultKind, Outcome, State, Worker, Workload};
 use leasehold_verify::verdict::Promise::{Deadlines, Leaks, Loss, Order, Recovery};
 
 use crate::check::build::{History, MS, TTL, alone, failed, header, unknown};
 
-/// Worker 1 is in line at 20, worker 2 asks at 30; worker 2 is granted first if it overtakes.
+/// Worker 1 is queued at 20, worker 2 requests at 30; if `overtakes`, worker 2 is granted first.
 fn line(overtakes: bool, fencing: bool) -> History {
     let mut head = header(Workload::Queue);
     head.fencing = fencing;
@@ -61,7 +61,8 @@ fn faults_and_stops_excuse_overtaking() {
     history.keeps(Order);
 }
 
-/// Worker 1 is in line at 20 and gives up at 500; worker 2 asks at 30 and is granted it at `granted`.
+/// Worker 1 is queued at 20 and times out at 500; worker 2 requests at 30 and is granted it at
+/// `granted`.
 fn starved(granted: u64) -> History {
     let mut history = History::of(Workload::Queue);
     let one = history.begin_due(10, 1, Some(500), alone("a"));
@@ -75,7 +76,7 @@ fn starved(granted: u64) -> History {
 #[test]
 fn who_is_overtaken_until_its_time_is_over_is_found_too() {
     starved(499).breaks(Order, 1);
-    // From then on it leaves the line.
+    // From then on it has left the queue.
     assert_eq!(starved(501).keeps(Order).figure, "0 overtaken of 1");
     let mut history = starved(499);
     history.fault((0, 1), 1, FaultKind::Cut, &[]);
@@ -93,7 +94,8 @@ fn order_is_only_promised_by_fair_engines_and_seen_in_the_queue() {
     history.leaves(Order);
 }
 
-/// Worker 1 loses its lock, whose deadline is at 1,010, and learns of it at `learned`; worker 2 is granted it at `granted`.
+/// Worker 1 loses its lock, whose deadline is at 1,010, and learns of it at `learned`; worker 2 is
+/// granted it at `granted`.
 fn loss(learned: u64, granted: u64) -> History {
     let mut history = History::of(Workload::Mutex);
     let first = history.take((0, 10), 1, 1);
@@ -112,7 +114,7 @@ fn a_loss_learned_in_time() {
         finding.figure,
         "2 looks, 1 loss: learned 10 ms before the deadline (median), at the latest 10 ms before the deadline"
     );
-    // A scheduler's delay is no broken promise.
+    // A scheduler's delay is no violation.
     loss(1_110, 1_010).keeps(Loss);
 }
 
@@ -131,7 +133,7 @@ fn who_did_not_run_cannot_learn() {
     let mut history = loss(3_000, 1_010);
     history.worker(2_000, 1, State::Stalled { from: 1_900 * MS });
     history.keeps(Loss);
-    // A stop that was over before excuses nothing.
+    // A stop that ended before excuses nothing.
     let mut history = loss(3_000, 1_010);
     history.worker(500, 1, State::Stopped);
     history.worker(600, 1, State::Resumed);
@@ -155,7 +157,8 @@ fn held_after_the_deadline_or_after_the_loss() {
     history.breaks(Loss, 1);
 }
 
-/// Worker 1 holds the lock when a fault hits it (or the server) at 100; worker 2 waits for it and has it at `granted`.
+/// Worker 1 holds the lock when a fault hits it (or the server) at 100; worker 2 waits for it and
+/// is granted it at `granted`.
 fn after(kind: FaultKind, to: u64, workers: &[Worker], granted: Option<u64>) -> History {
     let mut history = History::of(Workload::Mutex);
     let first = history.take((0, 10), 1, 1);
@@ -178,7 +181,7 @@ fn recovery_within_the_bound() {
     assert!(recovered.asked);
     assert_eq!((recovered.counted_from, recovered.granted), (100 * MS, Some(1_140 * MS)));
     assert_eq!(recovered.bound, 2_200 * MS);
-    // From the end of what the server went through: 2 TTL and 3 s.
+    // From the end of the server's fault: 2 TTL and 3 s.
     after(FaultKind::Crash, 3_000, &[], Some(8_000)).keeps(Recovery);
     after(FaultKind::Stop, 4_000, &[1], Some(2_300)).keeps(Recovery);
 }
@@ -191,7 +194,7 @@ fn recovery_too_late_or_never() {
     after(FaultKind::Crash, 3_000, &[], None).breaks(Recovery, 1);
 }
 
-/// Where the kernel sees who has died, nobody waits for the end of its lease.
+/// Where the kernel detects dead processes, no waiter has to wait for the lease to expire.
 #[test]
 fn what_is_free_at_once_must_be_had_at_once() {
     let on = |engine: &str, gone, granted| {
@@ -205,7 +208,7 @@ fn what_is_free_at_once_must_be_had_at_once() {
     on("file", 120, 2_120).keeps(Recovery);
     on("file", 120, 2_121).breaks(Recovery, 1);
     on("redis", 120, 2_121).keeps(Recovery);
-    // A process that takes long to go keeps its locks, for as long as their leases.
+    // A process that takes long to die keeps its locks, at most as long as their leases.
     on("file", 2_000, 4_000).keeps(Recovery);
     on("file", 2_000, 4_001).breaks(Recovery, 1);
     on("file", 9_000, 4_700).keeps(Recovery);
@@ -233,7 +236,7 @@ fn whoever_asks_again_and_again_in_vain_shows_that_nothing_recovered() {
     in_vain(2_000, 20, &Outcome::TimedOut).breaks(Recovery, 1);
     in_vain(1, 100, &failed()).breaks(Recovery, 1);
     in_vain(50, 100, &unknown()).breaks(Recovery, 1);
-    // Hardly anybody asked.
+    // There were hardly any requests.
     in_vain(1, 3_000, &failed()).leaves(Recovery);
 }
 
@@ -249,9 +252,9 @@ fn other_faults_make_the_bound_later() {
 
 #[test]
 fn recovery_is_only_judged_where_somebody_waited() {
-    // The one who was hit held nothing.
+    // The worker that was hit held nothing.
     after(FaultKind::Kill, 120, &[3], Some(9_000)).leaves(Recovery);
-    // The one who waited did not run.
+    // The waiter did not run.
     let mut history = after(FaultKind::Kill, 120, &[1], None);
     history.worker(200, 2, State::Killed);
     history.leaves(Recovery);
@@ -259,7 +262,7 @@ fn recovery_is_only_judged_where_somebody_waited() {
     let mut history = after(FaultKind::Kill, 120, &[1], None);
     history.events.pop();
     history.leaves(Recovery);
-    // Nobody asked.
+    // There was no request.
     let mut history = History::of(Workload::Mutex);
     let first = history.take((0, 10), 1, 1);
     history.held(90, first);
@@ -290,7 +293,7 @@ fn leaks() {
     history.breaks(Leaks, 1);
 }
 
-/// A call that is to end at 100, and ends at `end`.
+/// A call with a deadline at 100 that ends at `end`.
 fn due(end: Option<u64>) -> History {
     let mut history = History::of(Workload::Mutex);
     let op = history.begin_due(0, 1, Some(100), alone("a"));
@@ -339,7 +342,7 @@ fn time_in_which_the_worker_did_not_run_is_added() {
     assert!(stopped.check().holds());
 }
 
-/// Granted at 10, and a look shows at 500 that it is not held any more; given back at `end`.
+/// Granted at 10; a check at 500 shows that it is not held any more; released at `end`.
 fn unheld(end: u64) -> (History, leasehold_verify::history::OpId) {
     let mut history = History::of(Workload::Mutex);
     let hold = history.take((0, 10), 1, 1);
@@ -353,7 +356,7 @@ fn unheld(end: u64) -> (History, leasehold_verify::history::OpId) {
 fn a_loss_that_is_never_told_is_found_though_a_look_shows_it() {
     let verdict = unheld(1_000).0.breaks(Loss, 1);
     assert_eq!(verdict.violations[0].title, "the loss of \"a\" was never told");
-    // It was given back before it could be told; or it did not run.
+    // It was released before the notification was due; or the worker did not run.
     unheld(999).0.keeps(Loss);
     let (mut history, _) = unheld(1_500);
     history.worker(700, 1, State::Stalled { from: 550 });
@@ -370,12 +373,13 @@ fn a_loss_that_is_told_late_is_found_though_nobody_else_came() {
     told(600, 1_400).keeps(Loss);
     let verdict = told(601, 1_400).breaks(Loss, 1);
     assert_eq!(verdict.violations[0].title, "the loss of \"a\" was told 101 ms late");
-    // Its deadline was before that look.
+    // Its deadline was before that check.
     told(550, 449).breaks(Loss, 1);
     told(550, 450).keeps(Loss);
 }
 
-/// Worker 1 has the lock until 30; then nobody gets it for a long time, though others ask.
+/// Worker 1 has the lock until 30; then no worker is granted it for a long time, though others
+/// request it.
 fn stuck(outcome: &Outcome) -> History {
     let mut history = History::of(Workload::Mutex);
     let first = history.take((10, 20), 1, 1);
@@ -392,16 +396,16 @@ fn stuck(outcome: &Outcome) -> History {
 fn a_lock_that_nobody_has_and_nobody_gets_is_found_without_any_fault() {
     stuck(&Outcome::TimedOut).breaks(Recovery, 1);
     stuck(&Outcome::Busy).breaks(Recovery, 1);
-    // Somebody may have had it.
+    // A worker may have had it.
     assert!(stuck(&unknown()).check().violations.is_empty());
-    // Not everybody ran; servers were disturbed.
+    // Not all workers ran; servers were disturbed.
     let mut history = stuck(&Outcome::TimedOut);
     history.worker(9_500, 2, State::Stalled { from: 8_000 * MS });
     assert!(history.check().violations.is_empty());
     let mut history = stuck(&Outcome::TimedOut);
     history.fault((6_000, 14_000), 1, FaultKind::Cut, &[]);
     assert!(history.check().violations.is_empty());
-    // One that holds it all the time.
+    // A worker that holds it all the time.
     let mut history = History::of(Workload::Mutex);
     let first = history.take((10, 20), 1, 1);
     for at in (500..15_000).step_by(500) {

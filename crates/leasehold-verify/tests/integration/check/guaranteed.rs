@@ -1,4 +1,5 @@
-//! What the table of guarantees does not promise is counted; what is about time is judged or only reported.
+//! Without a guarantee, violations are only counted; exceeded time bounds count or are only
+//! reported.
 
 use leasehold_verify::check::{Judge, Time, check, check_as};
 use leasehold_verify::history::{Call, FaultKind, Outcome, Workload};
@@ -14,7 +15,7 @@ fn redis(url: &str, workload: Workload, fault: FaultKind) -> History {
     History::with(head)
 }
 
-/// A tick that began before and after the server forgot.
+/// A tick that started before and after the server lost its data.
 fn twice(url: &str, fault: FaultKind, once: bool) -> History {
     let mut history = redis(url, Workload::Ticks, fault);
     history.fault((1_000, 2_000), 1, fault, &[]);
@@ -42,7 +43,7 @@ fn ticks_that_run_twice_are_counted_without_strict_and_a_failure_with_it() {
 #[test]
 fn whoever_asks_for_another_try_may_get_it_when_the_server_forgot() {
     let history = twice("redis://a?strict=6000ms", FaultKind::Failover, false);
-    // The fault came within a TTL after it was done, so that this may not have been said.
+    // The fault came within a TTL after the run was done, so the end may not have been recorded.
     history.keeps(Ticks);
 }
 

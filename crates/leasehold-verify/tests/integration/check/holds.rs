@@ -10,7 +10,7 @@ fn one_after_the_other_keeps_exclusion_also_if_they_touch() {
     let mut history = History::of(Workload::Mutex);
     let first = history.take((0, 10), 1, 1);
     history.release((50, 60), first);
-    // Granted at the very time at which the other began to give it back.
+    // Granted at the very time at which the other one's release began.
     let second = history.take((5, 50), 2, 2);
     history.held(70, second);
     let finding = history.keeps(Exclusion);
@@ -33,7 +33,7 @@ fn two_at_once_break_exclusion() {
     assert!(one.words.contains("Worker 1 was granted \"a\" at 0.010 s with token 1"), "{}", one.words);
 }
 
-/// Worker 1 is granted the lock at 10 and was told that it may rely on it until 1,010; worker 2 is granted it at `t`.
+/// Worker 1 is granted the lock at 10 with a deadline of 1,010; worker 2 is granted it at `t`.
 fn relied_on(t: u64) -> (History, OpId) {
     let mut history = History::of(Workload::Mutex);
     let first = history.take((0, 10), 1, 1);
@@ -46,16 +46,16 @@ fn relied_on(t: u64) -> (History, OpId) {
 fn what_may_be_relied_on_counts_as_held_until_its_deadline() {
     relied_on(1_010).0.keeps(Exclusion);
     relied_on(1_009).0.breaks(Exclusion, 1);
-    // Whoever is stopped may go on within its lease, and rely on it.
+    // A stopped holder may go on within its lease, and rely on it.
     let (mut history, _) = relied_on(1_009);
     history.worker(20, 1, State::Stopped);
     history.worker(2_000, 1, State::Resumed);
     history.breaks(Exclusion, 1);
-    // Whoever is dead relies on nothing.
+    // A dead holder relies on nothing.
     let (mut history, _) = relied_on(500);
     history.worker(20, 1, State::Killed);
     history.keeps(Exclusion);
-    // Nor does whoever gives it back, whatever comes of that, or knows that it is lost.
+    // Nor does a holder that releases, whatever the outcome, or that knows of the loss.
     for outcome in [Outcome::WasLost { reason: "expired".to_owned() }, unknown(), failed()] {
         let (mut history, first) = relied_on(500);
         history.give_back((400, 410), first, outcome.clone());
@@ -222,7 +222,7 @@ fn the_same_owner_after_giving_it_back_needs_a_new_token() {
     history.breaks(Tokens, 1);
 }
 
-/// What is unknown may be held, to the end; a fault alone excuses nothing.
+/// A call with an unknown outcome may hold the lock to the end; a fault alone excuses nothing.
 #[test]
 fn an_owner_may_reenter_a_claim_whose_outcome_it_does_not_know() {
     let reentered = |fault: bool, unknown: bool| {
@@ -295,7 +295,7 @@ fn one_permit_too_many() {
     assert_eq!(verdict.violations[0].title, "4 of 3 permits of \"a\" were out");
 }
 
-/// Worker 1 holds from 10, worker 2 from 100; worker 1 hears of it at 300.
+/// Worker 1 holds from 10, worker 2 from 100; worker 1 learns of it at 300.
 fn two_at_once(exclusion: bool) -> History {
     let mut head = header(Workload::Fenced);
     head.exclusion = exclusion;
@@ -325,7 +325,7 @@ fn where_leases_may_end_early_two_at_once_are_only_counted_and_fencing_is_still_
 
 #[test]
 fn who_waited_has_a_higher_token_than_whoever_was_granted_before_it() {
-    // Worker 2 asks before worker 1 is granted, and is handed the lock by it.
+    // Worker 2 requests before worker 1 is granted, and gets the lock by a hand-off from it.
     let handed = |tokens: (u64, u64), valid: bool| {
         let mut history = History::of(Workload::Mutex);
         let second = history.begin(1, 2, alone("a"));
@@ -338,9 +338,9 @@ fn who_waited_has_a_higher_token_than_whoever_was_granted_before_it() {
     };
     handed((5, 9), true).keeps(Tokens);
     handed((9, 5), true).breaks(Tokens, 1);
-    // Its lease was over when it heard of it: it may have come first.
+    // Its lease was over when it learned of the grant: it may have come first.
     handed((9, 5), false).keeps(Tokens);
-    // Readers are in together, in any order; a writer is not.
+    // Readers hold together, in any order; a writer does not.
     for (mode, wrong) in [(shared("a"), false), (alone("a"), true)] {
         let mut history = History::of(Workload::Rwlock);
         let second = history.begin(1, 2, mode);
@@ -372,7 +372,7 @@ fn an_owner_that_lost_the_lock_to_somebody_else_does_not_get_its_token_again() {
         history.lock((1200, 1210), 1, owned("a", "x"), 5);
         history
     };
-    // Nobody says that it is over on the server.
+    // It is not known to be over on the server.
     come_again(false).keeps(Tokens);
     // Twice, and after a higher one.
     let verdict = come_again(true).breaks(Tokens, 2);
@@ -389,10 +389,10 @@ fn an_owner_whose_lock_was_lost_long_ago_does_not_get_its_token_again() {
         history.lock((at, at + 10), 1, owned("a", "x"), 5);
         history
     };
-    // A TTL and a fifth, and a second: by then the servers have forgotten it, too.
+    // A TTL and a fifth, and a second: by then the servers' record has expired, too.
     come_again(3_210).keeps(Tokens);
     come_again(3_211).breaks(Tokens, 1);
-    // A server that was away may keep it for longer.
+    // A server that was down may keep it for longer.
     let mut history = come_again(3_211);
     history.fault((500, 1_500), 1, FaultKind::Crash, &[]);
     history.keeps(Tokens);
@@ -436,7 +436,8 @@ fn permits_are_out_until_the_last_hold_of_their_owner_ends() {
     history.keeps(Permits);
 }
 
-/// The line that says that a worker is dead is written when it is gone. A history that ends before that has only the fault.
+/// A worker's `Killed` line is written when it is gone. A history that ends before that has only
+/// the fault.
 #[test]
 fn who_was_being_killed_when_the_history_was_cut_short_holds_nothing_any_more() {
     let cut = |whole: bool| {

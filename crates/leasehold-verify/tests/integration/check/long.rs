@@ -17,7 +17,7 @@ fn ten_thousand_operations_by_fifty_workers() {
 
 #[test]
 fn a_hundred_thousand_operations_are_checked_all_the_same() {
-    // So long that anything quadratic would be noticed.
+    // Long enough that quadratic time would be noticed.
     let history = simulate(header(Workload::Fenced), &Plan { seed: 8, workers: 50, calls: 100_000, faults: true });
     let verdict = history.check();
     assert_eq!(verdict.violations, Vec::new());

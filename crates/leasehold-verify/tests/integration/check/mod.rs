@@ -1,4 +1,4 @@
-//! The checker on histories made by hand and at random: what keeps a promise, and what breaks it.
+//! Tests the checker on hand-made and random histories, with and without violations.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod agree;

@@ -1,4 +1,4 @@
-//! Random histories of a service that keeps its promises have no violation; with one thing changed they have.
+//! Random histories of a correct service have no violation; with one change they do.
 
 use std::collections::HashMap;
 
@@ -35,7 +35,7 @@ fn broken(events: &[Event], promise: Promise) -> bool {
     finding(&check(events), promise).state == State::Broken
 }
 
-/// Grants: where the line is, when asked, when granted, the call.
+/// Grants: the index of the line, the times of request and grant, the call.
 fn grants(events: &[Event]) -> Vec<(usize, u64, u64, OpId)> {
     let spans = spans(events);
     let grant = |(at, event): (usize, &Event)| match event {
@@ -52,7 +52,7 @@ fn set_token(event: &mut Event, new: u64) -> Option<u64> {
     None
 }
 
-/// Answers whether there was anything to change.
+/// Returns whether there was anything to change.
 fn swap_tokens(events: &mut [Event]) -> bool {
     let grants = grants(events);
     let pair = grants
@@ -88,7 +88,7 @@ fn grant_earlier(events: &mut [Event]) -> bool {
     true
 }
 
-/// Of two that hold at once, the second says that it is alone, or has all permits.
+/// Makes the second of two concurrent holds exclusive, or gives it all permits.
 fn widen(events: &mut [Event]) -> bool {
     let last_held = |of: OpId| {
         let held = events.iter().filter_map(|event| match event {
@@ -190,7 +190,7 @@ fn changed(
     Ok(())
 }
 
-/// A history in which a worker's read and write are at one moment.
+/// A history in which a worker's read and write have the same time.
 #[test]
 fn a_right_service_has_no_violation_where_calls_meet() {
     assert_eq!(check(&run(13_815_036_892_180_609_344, Workload::Counter)).violations, []);

@@ -1,4 +1,4 @@
-//! Other servers serve while one is hit, and everybody is served again.
+//! Other servers serve while one is hit, and every worker is served again.
 
 use leasehold_verify::check::check;
 use leasehold_verify::history::{Event, FaultKind, Outcome, Worker, Workload};
@@ -6,10 +6,11 @@ use leasehold_verify::verdict::Promise::Recovery;
 
 use crate::check::build::{History, MS, TTL, alone};
 
-/// From when others can serve: two TTLs and three seconds.
+/// The bound once others can serve: two TTLs and three seconds.
 const BOUND: u64 = 2 * TTL + 3_000;
 
-/// A fault from 1 s on that lasts for `lasts`, and others can serve after `served`; worker 1 asks again and again, and is granted from `granted` on.
+/// A fault from 1 s on that lasts for `lasts`; others can serve after `served`. Worker 1 retries
+/// all the time, and is granted from `granted` on.
 fn hit(served: Option<u64>, lasts: u64, granted: u64) -> History {
     let mut history = History::of(Workload::Mutex);
     history.fault((1_000, 1_000 + lasts), 1, FaultKind::Leader, &[]);
@@ -43,15 +44,16 @@ fn others_serve_while_a_server_is_away() {
 #[test]
 fn nobody_serves_until_the_server_is_back() {
     hit(Some(500), BOUND + 2_000, BOUND + 2_000).breaks(Recovery, 1);
-    // The fault was over before others had to serve.
+    // The fault ended before others had to serve.
     hit(Some(500), BOUND, BOUND).keeps(Recovery);
-    // They could not before.
+    // They could not serve before.
     hit(Some(3_000), BOUND + 2_000, BOUND + 2_000).keeps(Recovery);
     // There are no others.
     hit(None, BOUND + 2_000, BOUND + 2_000).keeps(Recovery);
 }
 
-/// After a fault worker 1 takes and gives back all the time, and worker 2 waits in line; it is granted at `granted`, if ever.
+/// After a fault worker 1 acquires and releases all the time, and worker 2 waits in the queue; it
+/// is granted at `granted`, if ever.
 fn one_of_two(fair: bool, granted: Option<u64>) -> History {
     let mut history = History::of(Workload::Mutex);
     for event in &mut history.events {
@@ -78,7 +80,7 @@ fn one_of_two(fair: bool, granted: Option<u64>) -> History {
     history
 }
 
-/// That nobody at all has "b" is another rule's matter.
+/// Another rule covers that no worker at all has "b".
 fn left_behind(history: &History) -> Vec<Worker> {
     let verdict = check(&history.events);
     let of = verdict.violations.iter().filter(|one| one.title.contains("after fault 1"));
@@ -89,7 +91,7 @@ fn left_behind(history: &History) -> Vec<Worker> {
 fn one_that_waits_in_line_in_vain_while_others_are_served_was_left_behind() {
     assert_eq!(left_behind(&one_of_two(true, None)), [2]);
     assert_eq!(left_behind(&one_of_two(true, Some(5_000))), Vec::<Worker>::new());
-    // Without a line nobody is promised a turn.
+    // Without a queue no waiter is guaranteed a turn.
     assert_eq!(left_behind(&one_of_two(false, None)), Vec::<Worker>::new());
 }
 

@@ -1,4 +1,5 @@
-//! A small lock service, with readers and writers, permits, or a fenced register, and workers that are killed, stopped and left without replies. It keeps all promises.
+//! Simulates a small lock service, with readers and writers, permits, or a fenced register, and
+//! workers that are killed, stopped and left without replies. It keeps all guarantees.
 
 use std::collections::VecDeque;
 
@@ -13,11 +14,11 @@ pub(crate) struct Plan {
     pub(crate) faults: bool,
 }
 
-/// A call on its way.
+/// A call in transit.
 struct Flight {
     op: OpId,
     call: Call,
-    /// What the server answered, and for a grant when its lease began.
+    /// The server's answer, and for a grant the beginning of its lease.
     answer: Option<Outcome>,
 }
 
@@ -30,7 +31,7 @@ struct Held {
     read: Option<u64>,
 }
 
-/// What the server knows of a hold.
+/// The server's record of a hold.
 #[derive(Clone, Copy)]
 struct Lease {
     op: OpId,
@@ -50,7 +51,7 @@ struct World {
     dice: u64,
     now: u64,
     workload: Workload,
-    /// Who holds the lock, the latest last; those whose time is over go with the next grant.
+    /// The holders of the lock, the latest last; the next grant removes expired ones.
     leases: Vec<Lease>,
     token: u64,
     seen: Option<(u64, OpId)>,
@@ -101,7 +102,7 @@ impl World {
     }
 
     fn step(&mut self, faults: bool) {
-        // Mostly the one that holds the lock does something.
+        // Mostly a holder does something.
         let holder = self
             .leases
             .last()
@@ -123,7 +124,7 @@ impl World {
         self.pass(self.now + more);
     }
 
-    /// Time goes on; who runs learns at its deadline that its lock is lost.
+    /// Advances the time; a running worker learns at its deadline that its lock is lost.
     fn pass(&mut self, to: u64) {
         self.now = to;
         for process in &mut self.processes {
@@ -136,7 +137,8 @@ impl World {
         }
     }
 
-    /// Whether a call that nobody waits for any more is done all the same. Few of those that stand in line: each costs all others a TTL.
+    /// Whether an abandoned call is executed nevertheless. Only a few of the queued ones: each
+    /// costs all others a TTL.
     fn arrives(&mut self, op: Option<OpId>) -> bool {
         let lock = self.flights.iter().any(|flight| Some(flight.op) == op && matches!(flight.call, Call::Lock { .. }));
         self.roll(if lock { 16 } else { 2 }) == 0
@@ -144,7 +146,7 @@ impl World {
 
     fn kill(&mut self, at: usize) {
         let old = self.processes[at].number;
-        // What was on its way may arrive yet, or not.
+        // A call in transit may still arrive, or not.
         if !self.arrives(self.processes[at].call) {
             self.flights.retain(|flight| flight.op >> 32 != u64::from(old));
         }
@@ -166,12 +168,12 @@ impl World {
         }
     }
 
-    /// A call whose reply does not come.
+    /// A call whose reply does not arrive.
     fn unanswered(&mut self, at: usize) {
         if self.processes[at].stopped {
             return;
         }
-        // Those who only wait are many: most of them go on waiting.
+        // There are many waiters: most of them keep waiting.
         if self.processes[at].held.is_none() && self.roll(8) != 0 {
             return;
         }
@@ -193,7 +195,7 @@ impl World {
         }
     }
 
-    /// The server does one of the calls that have arrived.
+    /// The server executes one of the calls that have arrived.
     fn serve(&mut self) {
         let ready = |(at, flight): (usize, &Flight)| {
             let waits = matches!(flight.call, Call::Lock { mode, .. } if !self.is_free_for(mode));
@@ -214,7 +216,7 @@ impl World {
         }
     }
 
-    /// Whether nobody holds it beside whom one may not.
+    /// Whether no conflicting hold exists.
     fn is_free_for(&self, wanted: Mode) -> bool {
         let mut live = self.leases.iter().filter(|lease| lease.until > self.now).map(|lease| lease.mode);
         match wanted {
@@ -312,7 +314,7 @@ impl World {
         }
     }
 
-    /// How the next one asks for the lock.
+    /// The next request for the lock.
     fn ask(&mut self) -> Call {
         let mut call = alone("a");
         let wanted = match self.workload {
@@ -331,7 +333,8 @@ impl World {
         call
     }
 
-    /// The next call of a worker that has none open. It does not ask its guard before it writes: that is what the fence is for.
+    /// The next call of a worker that has none open. It does not check its guard before it writes:
+    /// the fence covers that.
     fn call(&mut self, at: usize) {
         let (number, busy) =
             (self.processes[at].number, self.processes[at].call.is_some() || self.processes[at].stopped);

@@ -1,11 +1,11 @@
-//! What a fault of one server may not cost: locks on others, and a storm of connections.
+//! What a fault of one server must not cause: lost locks on others, and a storm of connections.
 
 use leasehold_verify::history::{Event, FaultKind, State, Workload};
 use leasehold_verify::verdict::Promise::{Load, Loss};
 
 use crate::check::build::{History, alone, header};
 
-/// A master hangs from 1 s to 3 s, these locks are on others; worker 1 loses "a" at 2.5 s.
+/// A master hangs from 1 s to 3 s, and these locks are on others; worker 1 loses "a" at 2.5 s.
 fn hung(spares: &[&str]) -> History {
     let mut history = History::of(Workload::Mutex);
     history.fault((1_000, 3_000), 1, FaultKind::Hang, &[]);
@@ -26,7 +26,7 @@ fn a_lock_on_a_healthy_server_is_not_lost() {
     let verdict = hung(&["b", "a"]).breaks(Loss, 1);
     assert!(verdict.violations[0].title.contains("did not hit its server"), "{:?}", verdict.violations);
     assert!(verdict.violations[0].about_time, "a machine that is busy renews late");
-    // It was on the server that hung.
+    // It was on the hanging server.
     hung(&["b"]).keeps(Loss);
 }
 
@@ -40,7 +40,8 @@ fn but_by_a_worker_that_did_not_run_or_by_another_fault() {
     history.keeps(Loss);
 }
 
-/// A server refuses writes for two seconds, and accepts so many connections meanwhile, of four clients.
+/// A server refuses writes for two seconds, and accepts this many connections of four clients in
+/// that time.
 fn refused(kind: FaultKind, connections: Option<u64>) -> History {
     let mut history = History::with(header(Workload::Mutex));
     history.fault((1_000, 3_000), 1, kind, &[]);
@@ -60,7 +61,7 @@ fn clients_that_are_refused_do_not_connect_again_and_again() {
     let verdict = refused(FaultKind::ReadOnly, Some(1_092)).breaks(Load, 1);
     assert!(verdict.violations[0].title.contains("1,092 connections during fault 1"), "{:?}", verdict.violations);
     assert!(!verdict.violations[0].about_time);
-    // Nobody counted; or we cut connections ourselves.
+    // The connections were not counted; or the test cuts connections itself.
     refused(FaultKind::ReadOnly, None).leaves(Load);
     refused(FaultKind::Cut, Some(1_092)).leaves(Load);
 }

@@ -107,7 +107,7 @@ fn whose_line_was_disturbed_may_not_have_said_that_it_was_done() {
     };
     history(FaultKind::Partition, (10_000, 12_000)).keeps(Ticks);
     history(FaultKind::Crash, (10_900, 12_000)).keeps(Ticks);
-    // Over for longer than a TTL; later than that; and another worker that was stopped.
+    // Over for more than a TTL; later than that; and another worker that was stopped.
     history(FaultKind::Partition, (8_000, 9_000)).breaks(Ticks, 1);
     history(FaultKind::Partition, (11_100, 12_000)).breaks(Ticks, 1);
     history(FaultKind::Stop, (10_000, 12_000)).breaks(Ticks, 1);
@@ -130,13 +130,13 @@ fn tokens_and_ticks_of_runs_rise() {
     three([(1, 5), (2, 5), (3, 9)]).breaks(Ticks, 1);
     three([(1, 5), (2, 9), (3, 6)]).breaks(Ticks, 1);
     three([(1, 5), (3, 6), (2, 9)]).breaks(Ticks, 1);
-    // One that slept may begin late.
+    // A run whose worker was stopped may begin late.
     for runs in [[(1, 5), (2, 9), (3, 6)], [(1, 5), (3, 6), (2, 9)]] {
         let mut history = three(runs);
         history.worker(1_990, 1, State::Stalled { from: 500 * MS });
         history.keeps(Ticks);
     }
-    // The same token is wrong however one slept.
+    // The same token is a violation even then.
     let mut history = three([(1, 5), (2, 9), (3, 9)]);
     history.worker(1_990, 1, State::Stalled { from: 500 * MS });
     history.breaks(Ticks, 1);
@@ -155,11 +155,11 @@ fn paced(next: u64, end: u64) -> History {
 
 #[test]
 fn ticks_go_on() {
-    // Two TTLs, three seconds, and the second after which the next is due.
+    // Two TTLs, three seconds, and the second until the next tick is due.
     paced(7_000, 13_000).keeps(Ticks);
     paced(7_001, 8_000).breaks(Ticks, 1);
     paced(2_000, 8_001).breaks(Ticks, 1);
-    // After a fault there is as much time again.
+    // A fault extends the bound by the same time.
     for (next, kept) in [(13_500, true), (13_501, false)] {
         let mut history = paced(next, 14_000);
         history.fault((6_500, 7_500), 1, FaultKind::Crash, &[]);
@@ -169,7 +169,7 @@ fn ticks_go_on() {
             history.breaks(Ticks, 1);
         }
     }
-    // The first of all may take two TTLs and two seconds longer.
+    // The very first tick may take two TTLs and two seconds longer.
     let first = |at: u64| {
         let mut history = History::of(Workload::Ticks);
         run(&mut history, (at, at + 10), 1, (60, 1), Some(Outcome::Done));
@@ -178,12 +178,12 @@ fn ticks_go_on() {
     };
     first(10_000).keeps(Ticks);
     first(10_001).breaks(Ticks, 1);
-    // One that has ended is not there.
+    // A worker that has ended does not count.
     let mut history = paced(20_000, 21_000);
     history.worker(5_000, 1, State::Ended);
     history.worker(5_000, 2, State::Ended);
     history.keeps(Ticks);
-    // Nobody ran all the time; a clock that was set back has to catch up.
+    // No worker ran all the time; a clock that was set back has to catch up.
     let mut history = paced(20_000, 21_000);
     for worker in [1, 2] {
         history.worker(6_000, worker, State::Stalled { from: 5_000 * MS });

@@ -1,4 +1,4 @@
-//! The verdict as a whole: odd lines, counts, many violations, long histories.
+//! The verdict as a whole: inconsistent lines, counts, many violations, long histories.
 
 use leasehold_verify::check::check;
 use leasehold_verify::history::{Call, Event, FaultKind, Outcome, State, Workload, line, load, read};
@@ -144,7 +144,7 @@ fn any_event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
 
-    /// Whatever the lines say, there is a verdict, and on registers the two checkers agree.
+    /// Every history gets a verdict, and on registers the two checkers agree.
     #[test]
     fn no_history_is_too_odd(events in proptest::collection::vec(any_event(), 0..30), workload in 0..10_usize) {
         let workload = leasehold_verify::history::Workload::ALL[workload];
@@ -164,20 +164,20 @@ fn a_line_that_a_killed_worker_left_half_written_is_left_out() {
     let lines: Vec<String> = history.events.iter().map(line).collect();
     let whole: String = lines.concat();
     assert_eq!(read(&whole).as_deref(), Ok(&history.events[..]));
-    // Half of a line, and then another's: only the half is gone.
+    // A truncated line, followed by another one: only the truncated part is lost.
     let half = &lines[1][..lines[1].len() / 2];
     let mixed: String = [&lines[0], half, &lines[1..].concat()].concat();
     assert_eq!(read(&mixed).as_deref(), Ok(&history.events[..]));
-    // A whole line without its end, and half a letter in a half.
+    // A whole line without its newline, and a truncated UTF-8 sequence.
     let glued: String = [&lines[0], lines[1].trim_end(), &lines[2..].concat()].concat();
     assert_eq!(read(&glued).as_deref(), Ok(&history.events[..]));
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("history.jsonl");
     std::fs::write(&file, [whole.as_bytes(), half.as_bytes(), &"é".as_bytes()[..1]].concat()).expect("written");
     assert_eq!(read(&load(&file).expect("it is there")).as_deref(), Ok(&history.events[..]));
-    // Half of one at the very end.
+    // A truncated line at the very end.
     assert_eq!(read(&format!("{whole}{half}")).as_deref(), Ok(&history.events[..]));
-    // What is no half of a line is an error that says where.
+    // Anything other than a truncated line is an error with its line number.
     assert_eq!(read(&format!("{}nonsense\n", lines[0])).expect_err("no event").line, 2);
     assert_eq!(read(&format!("{}{half}\n", lines[0])).expect_err("half an event").line, 2);
 }

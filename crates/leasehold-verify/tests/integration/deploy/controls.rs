@@ -1,4 +1,5 @@
-//! With the guard off, a fault shows what the guard is for: two have the lock at once. With it on, never.
+//! With the guard off, a fault violates what the guard protects: two hold the lock at once. With it
+//! on, never.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -12,18 +13,19 @@ use tokio::task::JoinSet;
 
 use crate::deploy::site::{client, grants};
 
-/// Longer than a server needs to come back, and Sentinels to replace one, on a machine that is busy.
+/// Longer than a server takes to restart, and Sentinels to replace one, on a busy machine.
 const TTL: Duration = Duration::from_secs(6);
-/// How many of the last locks are looked at.
+/// How many of the last locks are checked.
 const LAST: usize = 5;
-/// New ones come this often.
+/// The interval between new locks.
 const PACE: Duration = Duration::from_millis(25);
-/// How often the fault comes at most, if it shows nothing at first: who does not hear of it is chosen by the dice.
+/// How often the fault is repeated at most, if it shows nothing at first: the clients that do not
+/// notice it are chosen at random.
 const STRIKES: usize = 3;
-/// Who has which: kept until the end.
+/// The holders' guards by lock, kept until the end.
 type Held = Arc<Mutex<Vec<(String, Guard)>>>;
 
-/// Takes new locks until it is over: the last of them when the fault has begun.
+/// Acquires new locks until the end of the fault: the last of them after it has begun.
 async fn take(locks: Locks, who: String, held: Held, over: Arc<AtomicBool>) {
     let mut pace = tokio::time::interval(PACE);
     for number in 0.. {
@@ -39,7 +41,7 @@ async fn take(locks: Locks, who: String, held: Held, over: Arc<AtomicBool>) {
     }
 }
 
-/// Waits until so many are held.
+/// Waits until enough locks are held.
 async fn has_some(held: &Held) {
     leasehold_testbed::eventually(TTL * 10, || async {
         let count = held.lock().expect("no panic").len();
@@ -48,19 +50,21 @@ async fn has_some(held: &Held) {
     .await;
 }
 
-/// Waits for the last locks of another; each wait says whether that one still had it.
+/// Waits for the last locks of another client; each wait returns whether that client still had the
+/// lock.
 fn wait_for(held: &Held, locks: &Locks, waits: &mut JoinSet<bool>) {
     for (name, guard) in held.lock().expect("no panic").iter().rev().take(LAST) {
         let (watch, mutex) = (guard.watch(), locks.mutex(name).wait(TTL * 3 / 2));
         waits.spawn(async move {
             let second = mutex.lock().await;
-            // The first is asked after the second's grant, and the second after that: if both say yes, both had it at once.
+            // The first guard is checked after the second grant, and the second one after that: if
+            // both are held, both held the lock at once.
             watch.is_held() && second.is_ok_and(|second| second.is_held())
         });
     }
 }
 
-/// How many of the last locks two had at once, in one strike.
+/// How many of the last locks two clients held at once, in one fault.
 async fn strike(deployment: &mut Deployment, clients: [&Locks; 2], fault: FaultKind, dice: &mut Dice) -> usize {
     let (held, over) = ([Held::default(), Held::default()], Arc::<AtomicBool>::default());
     let mut takers = JoinSet::new();
@@ -69,7 +73,7 @@ async fn strike(deployment: &mut Deployment, clients: [&Locks; 2], fault: FaultK
         takers.spawn(take((*locks).clone(), who, Arc::clone(held), Arc::clone(&over)));
         has_some(held).await;
     }
-    // With the guard on as many servers are hit as without it, where they vote.
+    // With the guard on, the fault hits as many voting servers as with it off.
     deployment.widen(fault);
     let strike = deployment.begin(fault, dice).await.expect("a fault");
     over.store(true, Ordering::SeqCst);
@@ -84,7 +88,7 @@ async fn strike(deployment: &mut Deployment, clients: [&Locks; 2], fault: FaultK
     together
 }
 
-/// How many locks two had at once.
+/// How many locks two clients held at once.
 async fn together(local: Local, fault: FaultKind, guard: bool) -> usize {
     let setup = Setup { faults: vec![fault], guard, ttl: TTL, apart: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
@@ -103,7 +107,7 @@ async fn together(local: Local, fault: FaultKind, guard: bool) -> usize {
     met
 }
 
-/// Off: two are in. On: never.
+/// Off: two clients hold a lock. On: never.
 async fn guards(local: Local, fault: FaultKind) {
     let (off, on) = tokio::join!(together(local, fault, false), together(local, fault, true));
     assert!(off > 0, "{local} {fault}: the control shows nothing");

@@ -10,14 +10,14 @@ use crate::deploy::site::{BOUND, faults, start, survives};
 
 /// Each of these faults, one after the other, on one deployment.
 async fn survives_all(local: Local, faults: &[FaultKind], version: &str) -> Vec<String> {
-    // What is to be shown here does not need leases that outlive a fault.
+    // These tests need no leases that outlive a fault.
     let ttl = local.ttl();
     let setup = Setup { faults: faults.to_vec(), guard: true, ttl, apart: false, option: None };
     let mut deployment = Deployment::start(local, &setup).await.expect("a deployment");
     assert_eq!(deployment.engine(), local.as_str());
     let versions = deployment.versions().join(", ");
     assert!(versions.starts_with(version) && versions.chars().any(|c| c.is_ascii_digit()), "{versions}");
-    // In a cluster, they say which slots move.
+    // In a cluster, the names determine which slots move.
     deployment.names("verify:engines", "", 1);
     let mut dice = Dice::new(7);
     let mut notes = Vec::new();
@@ -40,7 +40,7 @@ async fn redis_with_sentinels() {
     let notes =
         survives_all(Local::RedisSentinel, &[Failover, Crash, Cut, Wipe, Delay, Partition, Failover], "redis-server 7")
             .await;
-    // Which of them was the master is up to the machine: a server that got no time was replaced before.
+    // The master depends on timing: a server without processor time was replaced before.
     let replaced =
         |(old, new)| notes[0].contains(&format!("server {old} of 2, the master: server {new} of 2 is the master now"));
     assert!([(1, 2), (2, 1)].into_iter().any(replaced), "{notes:?}");
@@ -66,7 +66,7 @@ async fn zookeeper() {
     assert_eq!(led, 3, "crash, leader, partition: {notes:?}");
 }
 
-/// One server is enough where none is hit.
+/// One server is enough if none is hit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn zookeeper_alone() {
     let deployment = start(Local::Zookeeper, &[Kill, Cut], true).await;
@@ -92,7 +92,7 @@ async fn engines_of_several_servers() {
     tokio::join!(redis_with_sentinels(), redis_cluster(), redlock(), zookeeper());
 }
 
-/// A fail-over that nobody had asked for is noticed, also if the master is the old one again.
+/// An unrequested fail-over is detected, even if the old master is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_that_act_by_themselves() {
     let mut deployment = start(Local::RedisSentinel, &[Failover], true).await;
@@ -102,7 +102,7 @@ async fn sentinels_that_act_by_themselves() {
         deployment.remember().await.expect("a master");
         deployment.surprised().await.expect("nothing has happened");
         eventually(BOUND, || async {
-            // They say no for some seconds after the last one.
+            // The Sentinels refuse for some seconds after the last one.
             let _ = Resp::connect(sentinel).await?.command(&["SENTINEL", "FAILOVER", "mymaster"]).await?;
             match deployment.surprised().await {
                 Err(trouble) if trouble.to_string().contains("unasked") => Ok(()),
@@ -111,7 +111,7 @@ async fn sentinels_that_act_by_themselves() {
         })
         .await;
     }
-    // What is asked for is no surprise.
+    // A requested fail-over is not reported.
     deployment.remember().await.expect("a master");
     survives(&mut deployment, Failover, Local::RedisSentinel.ttl(), &mut Dice::new(3)).await;
     deployment.surprised().await.expect("it was asked for");

@@ -1,4 +1,4 @@
-//! What is left on servers of our own is seen, also where whoever looks at locks sees nothing.
+//! Leftovers on our own servers are found, even those that an inspection of locks does not show.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use leasehold_verify::history::FaultKind::*;
 
 use crate::deploy::site::{client, start};
 
-/// No lease ends during a test.
+/// No lease expires during a test.
 const TTL: Duration = Duration::from_secs(600);
 
 pub(crate) async fn left(deployment: &Deployment) -> Vec<(String, String)> {

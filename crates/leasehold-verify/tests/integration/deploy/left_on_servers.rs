@@ -1,4 +1,4 @@
-//! What is left on servers that take seconds to start.
+//! Leftovers on servers that take seconds to start.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_node_whose_session_goes_on() {
     .await;
 }
 
-/// The sessions of one who holds, and of nobody.
+/// The sessions with one holder, and without any.
 async fn a_session(local: Local) {
     let deployment = start(local, &[Kill], true).await;
     let locks = client(deployment.own_url(), TTL).await;

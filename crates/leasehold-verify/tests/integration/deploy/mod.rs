@@ -1,4 +1,4 @@
-//! Each engine, and each fault that it can have: begun, ended, and the engine grants again.
+//! Each engine, and each fault that it can have: begins, ends, and the engine grants again.
 #![allow(clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test: what fails here is the finding")]
 
 mod alone;

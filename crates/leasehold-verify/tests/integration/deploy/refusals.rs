@@ -1,4 +1,4 @@
-//! What cannot be done is refused in words.
+//! Impossible requests are refused with a message.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn where_no_proxy_can_stand() {
         ("postgres://u:hunter2@h1/d?ca=/c", "TLS"),
         ("memory:", "one process"),
         ("file:///tmp/x", "folder"),
-        // Nobody listens on port 1.
+        // Nothing listens on port 1.
         ("redis://u:hunter2@127.0.0.1:1", "127.0.0.1:1 cannot be reached"),
         ("redis://u:hunter2@no.such.host.invalid", "no.such.host.invalid:6379 cannot be reached"),
     ] {

@@ -1,4 +1,4 @@
-//! Somebody else's servers: only the network before them is disturbed.
+//! The user's own servers: only the network before them is disturbed.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn setup(faults: &[FaultKind]) -> Setup {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_with_a_password() {
     let server = Redis::new().password("hunter2").start().await.expect("a server");
-    // A name, which may mean more than one address.
+    // A name, which may have more than one address.
     let url = format!("redis://:hunter2@localhost:{}/1?prefix=mine:", server.port());
     let mut deployment = Deployment::remote(&url, &setup(&NETWORK)).await.expect("a deployment");
     assert_eq!((deployment.own_url(), deployment.engine()), (url.as_str(), "redis"));
@@ -27,7 +27,7 @@ async fn a_redis_with_a_password() {
     assert!(through.starts_with("redis://:hunter2@127.0.0.1:") && through.ends_with("/1?prefix=mine:"), "{through}");
     assert!(!through.contains(&server.port().to_string()), "{through}");
     let mut dice = Dice::new(3);
-    // The others are the same here as before servers of our own.
+    // The other faults work as with our own servers.
     for fault in [LostReply, Partition] {
         survives(&mut deployment, fault, TTL, &mut dice).await;
     }
@@ -35,7 +35,7 @@ async fn a_redis_with_a_password() {
     assert!(server.pid().is_some());
 }
 
-/// Without faults of the network the URL is used as it is, whatever it is.
+/// Without network faults any URL is used unchanged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_disturbed_is_used_as_it_is() {
     let server = redis::start().await.expect("a server");

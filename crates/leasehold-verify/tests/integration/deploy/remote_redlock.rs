@@ -1,4 +1,4 @@
-//! Somebody else's Redlock.
+//! The user's own Redlock.
 
 use std::time::Duration;
 

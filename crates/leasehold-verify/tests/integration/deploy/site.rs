@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers that the tests share.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) fn setup(local: Local, faults: &[FaultKind], guard: bool) -> Setup {
     Setup { faults: faults.to_vec(), guard, ttl: local.ttl_for(faults, None), apart: false, option: None }
 }
 
-/// All faults of the engine but those of workers and these.
+/// All faults of the engine, except those of workers and these.
 pub(crate) fn faults(local: Local, but: &[FaultKind]) -> Vec<FaultKind> {
     let all = local.faults().into_iter();
     all.filter(|fault| ![FaultKind::Kill, FaultKind::Stop].contains(fault) && !but.contains(fault)).collect()
@@ -34,7 +34,7 @@ pub(crate) async fn client(url: &str, ttl: Duration) -> Locks {
     opened.await
 }
 
-/// Waits until the lock is had, and gives it back.
+/// Waits until the lock is granted, and releases it.
 pub(crate) async fn grants(locks: &Locks, when: &str) {
     eventually(BOUND, || async {
         match locks.mutex("a").wait(Duration::from_secs(10)).lock().await {
@@ -45,7 +45,7 @@ pub(crate) async fn grants(locks: &Locks, when: &str) {
     .await;
 }
 
-/// Takes it and gives it back, again and again.
+/// Acquires and releases it repeatedly.
 async fn work(locks: &Locks) {
     loop {
         if let Ok(guard) = locks.mutex("a").wait(Duration::from_millis(200)).lock().await {
@@ -56,7 +56,7 @@ async fn work(locks: &Locks) {
     }
 }
 
-/// Begins and ends a fault while somebody works; then everybody is granted the lock again.
+/// Begins and ends a fault while a client works; then every client is granted the lock again.
 pub(crate) async fn survives(deployment: &mut Deployment, fault: FaultKind, ttl: Duration, dice: &mut Dice) -> String {
     let (through, past) = (client(deployment.url(), ttl).await, client(deployment.own_url(), ttl).await);
     grants(&through, &format!("before {fault}")).await;

@@ -1,4 +1,4 @@
-//! Workers with a network of their own, as root.
+//! Workers with their own network, as root.
 
 use std::process::Command;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use leasehold_verify::history::FaultKind;
 
 use crate::deploy::site::setup;
 
-/// However busy the machine is, whoever can be reached answers by then.
+/// On any machine, however busy, a reachable server responds within this time.
 const BOUND: Duration = Duration::from_secs(120);
 
-/// Whether a network namespace can be made here; a container's root may not be allowed to.
+/// Whether a network namespace can be created; a container's root may lack the privilege.
 fn possible() -> bool {
     Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success())
 }
 
-/// Asks the server from where the workers are, for at most a second.
+/// Pings the server from the workers' network, for at most a second.
 fn pings(deployment: &Deployment) -> bool {
     let address = deployment.url().trim_start_matches("redis://").trim_end_matches('/');
     let (host, port) = address.split_once(':').expect("an address");
@@ -28,7 +28,7 @@ fn pings(deployment: &Deployment) -> bool {
     output.stdout == b"+PONG"
 }
 
-/// Waits until it answers.
+/// Waits until it responds.
 async fn answers(deployment: &Deployment) {
     eventually(BOUND, || async { if pings(deployment) { Ok(()) } else { Err(deployment.url()) } }).await;
 }
@@ -48,7 +48,7 @@ async fn a_pulled_wire_is_silence_and_a_plugged_one_answers() {
     answers(&deployment).await;
 }
 
-/// No partition, no namespace: nobody needs it.
+/// Without a partition no namespace is needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_partitions_there_are_no_wires() {
     let mut asked = setup(Local::Redis, &[FaultKind::Cut], true);

@@ -1,4 +1,4 @@
-//! The report of histories that are made up here, with verdicts that are made up, too.
+//! Tests the report with made-up histories and verdicts.
 #![allow(clippy::expect_used, reason = "a test: what fails here is the finding")]
 
 mod page;

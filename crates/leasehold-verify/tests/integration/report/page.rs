@@ -12,13 +12,14 @@ use leasehold_verify::verdict::{Promise, State as Became, Verdict};
 use crate::report::sample::{MS, Script, sample};
 use crate::report::tree::tags;
 
-/// The page, checked for what every page must be; also left in the target folder, to be looked at.
+/// The page, checked for the properties of every page; also written to the target folder for a
+/// visual check.
 fn page(name: &str, events: &[Event], verdict: &Verdict) -> String {
     let page = html::page(events, verdict);
     fs::write(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.html")), &page).expect("a file");
     let all = tags(&page);
     for tag in &all {
-        // Without the values in quotes the names of the attributes are left.
+        // Without the quoted values, the names of the attributes are left.
         let names: String = tag.split('"').step_by(2).collect();
         for name in names.split_whitespace().skip(1) {
             assert!(!name.starts_with("src") && !name.starts_with("on"), "{tag}");
@@ -91,7 +92,7 @@ fn a_picture_has_each_mark() {
     }
 }
 
-/// Where the solid bars of a picture are: the row, and from where to where.
+/// The solid bars of a picture: the row, the start and the end.
 fn bars(picture: &str) -> Vec<(String, f64, f64)> {
     let number = |tag: &str, name: &str| -> String {
         let from = tag.find(name).expect("the attribute") + name.len();
@@ -107,7 +108,7 @@ fn bars(picture: &str) -> Vec<(String, f64, f64)> {
     .collect()
 }
 
-/// The pairs of bars that are drawn at the same time for longer than a rounded pixel.
+/// The number of pairs of bars that overlap by more than a rounded pixel.
 fn overlaps(picture: &str) -> usize {
     let bars = bars(picture);
     let pairs = bars.iter().enumerate().flat_map(|(at, one)| bars[at + 1..].iter().map(move |other| (one, other)));
@@ -143,7 +144,7 @@ fn a_negative_control_must_be_found_out() {
     let found = page("control", &events, &verdict);
     assert!(found.contains("</svg>Found out</h1>") && found.contains("<header class=\"good\">"));
     assert!(found.contains("The guard was off (the register &lt;refuses&gt; nothing), and 2 violations"));
-    // What had to be found is something else.
+    // The expected violation is a different one.
     verdict.header.must_break = vec![Promise::Leaks];
     let other = page("control-other", &events, &verdict);
     assert!(other.contains("</svg>Not found out</h1>") && other.contains("<header class=\"bad\">"));
@@ -225,7 +226,8 @@ fn ten_thousand_operations() {
     assert!(page.contains("\"9007199254740995\""), "a token that a script would round is text");
 }
 
-/// What is drawn is no more than a browser can bear, what went wrong is among it, and the page says so.
+/// The page draws no more than a browser can handle, includes the violations, and says that it is
+/// partial.
 #[test]
 fn a_very_long_run_is_drawn_in_part() {
     let script = Script { grants: 45_000, hold: 3 * MS, kill: vec![30_000], ..Script::default() };
@@ -239,7 +241,7 @@ fn a_very_long_run_is_drawn_in_part() {
     assert!(page.len() < 8 << 20, "{} bytes", page.len());
 }
 
-/// What is beside the picture is what went wrong, also if only a part is drawn.
+/// The violations are listed beside the picture, even if only a part is drawn.
 #[test]
 fn a_very_long_run_that_is_broken_has_its_violations_beside_the_picture() {
     let script = Script { grants: 45_000, hold: 3 * MS, ..broken() };
@@ -269,7 +271,7 @@ fn several_locks_can_be_told_apart() {
     assert!(page.contains("class=\"hold l3\"") && page.contains("holds nightly"));
 }
 
-/// A worker that does several things at once: it re-enters, a tick runs, and one call never ends.
+/// A worker with concurrent calls: it re-enters, a tick runs, and one call never ends.
 fn at_once() -> Vec<Event> {
     let begin = |t: u64, op, call| Event::Begin { t: t * MS, worker: 1, op, due: None, call };
     let end = |t: u64, op, outcome| Event::End { t: t * MS, op, outcome };
@@ -316,7 +318,7 @@ fn what_goes_on_at_once_is_on_rows_of_its_own() {
 #[test]
 fn little_is_no_trouble() {
     let (events, verdict) = sample(Script::default());
-    // However a history is cut short, and whatever its lines are, there is a page.
+    // Any truncated history, with any lines, gives a page.
     for keep in (0..events.len()).step_by(7) {
         tags(&html::page(&events[..keep], &verdict));
     }

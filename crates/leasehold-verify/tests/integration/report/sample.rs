@@ -1,4 +1,4 @@
-//! A lock that is served in order, in a world of its own: histories to draw.
+//! Simulates a lock that is granted in order: histories to draw.
 
 use leasehold_verify::history::{Call, Event, FaultKind, Header, Mode, Nanos, OpId, Outcome, State, Workload};
 use leasehold_verify::verdict::{
@@ -8,10 +8,10 @@ use leasehold_verify::verdict::{
 pub(crate) const MS: Nanos = 1_000_000;
 pub(crate) const TTL: Nanos = 1_500 * MS;
 
-/// What happens in the world.
+/// The events of the simulation.
 pub(crate) struct Script {
     pub(crate) grants: usize,
-    /// About how long a hold is.
+    /// The approximate length of a hold.
     pub(crate) hold: Nanos,
     pub(crate) lanes: u32,
     pub(crate) locks: Vec<String>,
@@ -19,9 +19,10 @@ pub(crate) struct Script {
     pub(crate) kill: Vec<usize>,
     /// The grants whose holder is stopped past its TTL.
     pub(crate) stop: Vec<usize>,
-    /// The grants whose holder is stopped, and whose lock is given to the next one while it holds.
+    /// The grants whose holder is stopped, and whose lock is granted to the next one while it
+    /// holds.
     pub(crate) wrong: Vec<usize>,
-    /// Times in which the server is down.
+    /// The times in which the server is down.
     pub(crate) crash: Vec<(Nanos, Nanos)>,
     pub(crate) error: String,
 }
@@ -50,16 +51,16 @@ pub(crate) struct World {
     random: u64,
     ops: u32,
     token: u64,
-    /// The worker of each lane, and from when on it asks again.
+    /// The worker of each lane, and when it requests again.
     lanes: Vec<(u32, Nanos)>,
     workers: u32,
 }
 
-/// A history and a verdict on it.
+/// A history and its verdict.
 pub(crate) fn sample(script: Script) -> (Vec<Event>, Verdict) {
     let lanes = (0..script.lanes).map(|lane| (lane + 1, Nanos::from(lane) * 3 * MS)).collect();
     let workers = script.lanes;
-    // Tokens beyond what a script can count to.
+    // Tokens beyond the exact integers of a script.
     let token = 9_007_199_254_740_993;
     let token = if script.grants > 100 { token } else { 40 };
     let mut world = World {
@@ -97,7 +98,7 @@ impl World {
         op
     }
 
-    /// The server answers only while it runs.
+    /// The time at which the server, if it is down, answers.
     fn up(&self, t: Nanos) -> Nanos {
         self.script.crash.iter().find(|(from, to)| (*from..*to).contains(&t)).map_or(t, |(_, to)| to + 40 * MS)
     }
@@ -135,7 +136,7 @@ impl World {
                 let gone = self.up(to + self.script.hold / 90 + MS / 5);
                 self.call(worker, to, Some((gone, Outcome::Released)), Call::Release { hold: op });
                 self.lanes[at].1 = gone + self.script.hold / 10;
-                // Two held it until the second one gave it back.
+                // Two held it until the second one released it.
                 if let Some(last) = self.violations.iter_mut().rev().find(|one| one.promise == Promise::Exclusion) {
                     last.to = last.to.min(to.max(last.from));
                 }
@@ -144,7 +145,7 @@ impl World {
         }
     }
 
-    /// Who waits while the server goes down is told, and asks again; answers with when.
+    /// A waiter gets an error when the server goes down, and retries; returns when.
     fn failed(&mut self, worker: u32, lock: usize, asked: Nanos, got: Nanos) -> Nanos {
         let crash = self.script.crash.iter().find(|(from, _)| (asked..got).contains(from)).copied();
         let Some((from, to)) = crash else { return asked };

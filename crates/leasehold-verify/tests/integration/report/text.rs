@@ -1,4 +1,4 @@
-//! The text, as it is.
+//! The text report, verbatim.
 
 use leasehold_verify::history::FaultKind;
 use leasehold_verify::report::text::verdict as text;

@@ -1,12 +1,13 @@
-//! Whether every tag is closed, and what is inside: stricter than a browser.
+//! Checks that every tag is closed, and nested correctly: stricter than a browser.
 
-/// Tags that have no end.
+/// Tags that have no end tag.
 const VOID: [&str; 3] = ["meta", "br", "!doctype"];
 
 /// Every tag with its attributes as text.
 ///
 /// # Panics
-/// If a tag is closed that is not open, if one is not closed, or if one stands where only text may be.
+/// If an end tag has no start tag, if a tag is not closed, or if a tag stands where only text is
+/// allowed.
 pub(crate) fn tags(page: &str) -> Vec<String> {
     let mut open: Vec<String> = Vec::new();
     let mut all = Vec::new();
@@ -28,7 +29,7 @@ pub(crate) fn tags(page: &str) -> Vec<String> {
             continue;
         }
         if name == "script" || name == "style" {
-            // Only text, up to the first end.
+            // Only text, up to the first end tag.
             let end = rest.find(&format!("</{name}")).expect("the end of a script");
             rest = &rest[end..];
         }
