@@ -20,9 +20,6 @@ struct EvictedJson<'a> {
     name: &'a str,
     engine: &'a str,
     evicted: Vec<PartyJson<'a>>,
-    /// Holders that were asked to release and still hold the lock.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    remaining: Vec<PartyJson<'a>>,
     fence_token: Option<u64>,
     reason: Option<&'a str>,
 }
@@ -66,7 +63,6 @@ pub(crate) async fn evict(args: EvictArgs) -> Result<u8, Failure> {
             name: name.as_str(),
             engine: &url,
             evicted,
-            remaining: Vec::new(),
             fence_token: token.map(|t| t.0),
             reason,
         })
