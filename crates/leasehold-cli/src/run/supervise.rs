@@ -167,6 +167,9 @@ impl Supervisor<'_> {
 
     fn begin(&mut self, reason: LostReason, schedule: Schedule) {
         let action = match (self.plan.rules.on_lost, schedule.term_at == Moment::NEVER) {
+            (OnLost::Ignore, _) if reason == LostReason::ReleaseRequested => {
+                "the command runs on, and without the lock once its lease ends"
+            }
             (OnLost::Ignore, _) => "the command runs on without it",
             (OnLost::Term, false) => "ending the command",
             _ => "killing the command",

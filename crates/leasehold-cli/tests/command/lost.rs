@@ -120,11 +120,11 @@ fn one_that_is_asked_and_does_not_end_is_killed_before_its_deadline() {
 #[test]
 fn a_lease_that_ends_without_a_release_is_said_to_have_ended() {
     let place = Place::new();
-    let running = place.start(["run", "--ttl", "2s", "--on-lost", "ignore", "a", "-c", "echo > ready; read x"]);
+    let running = place.start(["run", "--ttl", "2s", "--on-lost", "ignore", "a", "-c", "echo > ready; read x; exit 6"]);
     place.wait_for_file("ready");
     let said = place.run(["evict", "--graceful", "--yes", "a"]).ok().out();
     assert!(said.starts_with("the lease on a ended after") && said.contains("may still run"), "{said}");
-    running.finish().ok();
+    running.finish().failed(6, "without the lock once its lease ends");
 }
 
 /// A waiter holds nothing: it is not asked, and nothing is taken from it, also if it is granted meanwhile.

@@ -35,6 +35,8 @@ async fn a_held_lock_is_seen_refused_and_taken_away() {
         place.run(["evict", "--yes", "--engine", &url, "nightly"]).ok();
         let ended = held.finish();
         assert_ne!(ended.code(), 0, "the command was ended with its lock");
+        let examined = place.run(["doctor", "--engine", &url]).out();
+        assert!(!examined.contains("a part is missing"), "our own list of evictions: {examined}");
         place.run(["run", "--engine", &url, "-n", "nightly", "--", "true"]).ok();
     })
     .await;

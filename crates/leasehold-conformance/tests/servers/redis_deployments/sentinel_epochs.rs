@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold::Outcome;
+use leasehold::{Locks, Outcome};
 use leasehold_testbed::{Server, eventually, redis};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -161,6 +161,20 @@ async fn a_fresh_client_waits_for_every_sentinel() {
     // Nothing listens on port 1.
     let down = url.replace(&format!("redis+sentinel://{}", newest.addr), "redis+sentinel://127.0.0.1:1");
     let locks = client(&format!("{down}?connect-timeout=60s"), LONG).await;
+    let guard = soon("the lock", locks.mutex("a").lock()).await.expect("a lock");
+    assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
+}
+
+/// A Sentinel that accepts connections and never responds does not keep a new client out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_hangs_keeps_no_client_out() {
+    let (_old, new, newest, late, url) = scene().await;
+    for sentinel in [&newest, &late[0], &late[1]] {
+        sentinel.names(&new, 5);
+    }
+    newest.takes(3_600_000);
+    let builder = Locks::builder().ttl(LONG).connect_timeout(Duration::from_secs(30));
+    let locks = builder.open(&format!("{url}?connect-timeout=40s")).await.expect("two of three respond");
     let guard = soon("the lock", locks.mutex("a").lock()).await.expect("a lock");
     assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
 }
