@@ -1,7 +1,8 @@
 //! Evictions where no message is sent: the holder and the next waiter see that another has written, long before a renewal or a heartbeat is due.
 
-use leasehold::{ErrorKind, LostReason};
+use leasehold::{Effect, ErrorKind, LostReason};
 use leasehold_conformance::world::SOON;
+use leasehold_testbed::eventually;
 use tokio::time::timeout;
 
 use crate::sql_faults::site::{BOTH, LASTING, Site, lock, locks, queued};
@@ -55,5 +56,35 @@ async fn a_waiter_whose_row_is_deleted_asks_anew() {
         site.ask(&format!("DELETE FROM {}", site.table())).await;
         let next = timeout(SOON, waits).await.expect("its turn").expect("no panic");
         assert!(next.token() > held.token(), "{kind:?}");
+    }
+}
+
+/// The reply to a force release is lost. The second try finds no such claim, and must not report that nothing was changed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_reply_to_a_force_release_is_an_unknown_outcome() {
+    for kind in BOTH {
+        let site = Site::new(kind).await;
+        let one = site.locks(LASTING).await;
+        let (two, proxy) = site.proxied(LASTING).await;
+        eventually(SOON, || async {
+            let held = lock(&one, "a").await;
+            // A client that waits knows the row: its next statement writes.
+            let waits = tokio::spawn({
+                let two = two.clone();
+                async move { while two.mutex("a").lock().await.is_err() {} }
+            });
+            queued(&one, "a", 1).await;
+            proxy.cut_after_request();
+            let forced = two.evict("a", held.claim_id()).await;
+            proxy.disarm();
+            timeout(SOON, waits).await.expect("its turn").expect("no panic");
+            match forced {
+                Err(error) if error.effect() == Effect::Unknown => Ok(()),
+                Err(error) => Err(error.to_string()),
+                Ok(forced) if forced.party.is_some() => Err("another statement was cut".to_owned()),
+                Ok(_) => panic!("{kind:?}: it was force released, and the answer is that nothing was changed"),
+            }
+        })
+        .await;
     }
 }

@@ -476,6 +476,11 @@ impl Engine for LeaseEngine {
                     tracing::warn!(%name, ?claim, ?token, reason, "a claim was evicted");
                     Ok(Evicted { party, token })
                 }
+                Out::Unknown => {
+                    let message =
+                        "the reply was lost, and the claim is gone: it was force released, or it left by itself";
+                    Err(Error::new(ErrorKind::Unavailable, message).effect_unknown())
+                }
                 other => Err(unexpected(&other)),
             }
         })

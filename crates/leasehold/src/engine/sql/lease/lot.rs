@@ -166,6 +166,8 @@ pub(super) struct Inside {
     pub(super) cohort: Option<Cohort>,
     /// The highest token in any write that we sent since this entry was created.
     pub(super) sent: u64,
+    /// How many writes were begun: one whose reply is lost may have been done.
+    pub(super) writes: u64,
     /// Whether a write that we sent may still take effect. No local hand-offs until a later write
     /// succeeds.
     pub(super) uncertain: bool,

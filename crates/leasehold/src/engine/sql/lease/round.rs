@@ -168,6 +168,7 @@ impl LeaseEngine {
             };
             ops.iter().filter_map(Op::departs).filter(|claim| is_ours(*claim)).collect()
         };
+        let writes = lot.lock().writes;
         match self.decide(lot, ops, within).await {
             Err(failure) if failure.is_lost_line(self.pool.config.dialect) => {
                 tracing::debug!(?failure, name = %lot.name, "again, on another connection");
@@ -178,13 +179,18 @@ impl LeaseEngine {
                     inside.freeze();
                 }
                 self.pool.forget_idle();
+                let wrote = lot.lock().writes > writes;
                 let (mut outs, reading) = Box::pin(self.decide(lot, ops, within)).await?;
                 // The claim was ours and is gone: our first try released it.
                 for (op, out) in ops.iter().zip(&mut outs) {
-                    if let (Op::Depart(claim), Out::Departed(departure @ Departure::Absent)) = (op, out)
+                    if let (Op::Depart(claim), Out::Departed(departure @ Departure::Absent)) = (op, &mut *out)
                         && ours.contains(claim)
                     {
                         *departure = Departure::Released;
+                    }
+                    // Another client's claim is gone: our first try may have removed it, or it left.
+                    if wrote && *out == Out::Evicted(None, None) {
+                        *out = Out::Unknown;
                     }
                 }
                 Ok((outs, reading))
@@ -256,6 +262,7 @@ impl LeaseEngine {
             {
                 let mut inside = lot.lock();
                 inside.sent = inside.sent.max(last);
+                inside.writes += 1;
             }
             let sent = self.clock.now();
             let Some(at) = self.write(&mut link, &swap, clears.then_some(now)).await? else { continue };

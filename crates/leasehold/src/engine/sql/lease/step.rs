@@ -55,6 +55,8 @@ pub(super) enum Out {
     Departed(Departure),
     Evicted(Option<PartyView>, Option<Token>),
     ReleaseRequested(Option<PartyView>),
+    /// The reply to a write was lost, and the claim is gone: the write may have removed it.
+    Unknown,
     Checked,
 }
 
