@@ -78,6 +78,14 @@ const RULES: &[Rule] = &[
         word: counted("a clock that jumps ahead ends leases before their time", "docs/verify.md#faults"),
     },
     Rule {
+        promises: &[Promise::Eviction],
+        applies: |terms| terms.wants(FaultKind::Ahead),
+        word: counted(
+            "a clock that jumps ahead ends the lease of a holder that stays, and its token may be refused",
+            "docs/verify.md#faults",
+        ),
+    },
+    Rule {
         promises: &[Promise::Ticks],
         applies: |terms| terms.wants(FaultKind::Ahead),
         word: counted(

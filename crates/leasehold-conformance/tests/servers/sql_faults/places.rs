@@ -1,8 +1,11 @@
 //! Where else the table may be: behind a pooler, on a server that takes no writes.
 
+use std::time::Duration;
+
+use leasehold::clock::ManualClock;
 use leasehold::{ErrorKind, Locks};
 use leasehold_testbed::postgres::{PgBouncer, PoolMode};
-use leasehold_testbed::{mariadb, postgres};
+use leasehold_testbed::{Proxy, mariadb, postgres};
 
 use crate::sql_faults::site::{Ahead, LASTING, is_free, lock, locks, queued};
 
@@ -62,4 +65,27 @@ async fn a_server_that_is_marked_takes_no_locks_of_anybody() {
             assert!(error.to_string().contains("takes no writes"), "{url}: {error}");
         }
     }
+}
+
+/// A server that takes no writes ends each connection with its refusal. Calls that follow at once do not open another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_read_only_server_is_not_stormed_with_connections() {
+    let server = mariadb::start().await.expect("a server");
+    let proxy = Proxy::start(server.addr()).await.expect("a proxy");
+    let url = server.url().replace(&server.addr().to_string(), &proxy.addr().to_string());
+    // The client's clock stands still: no pause ends, however slow the machine is.
+    let hand = ManualClock::new();
+    let locks = Locks::builder().ttl(LASTING).clock(hand.clock()).open(&url).await.expect("locks");
+    let _ = lock(&locks, "a").await.release().await.expect("a release");
+    mariadb::ask(&server, "SET GLOBAL read_only = ON").await.expect("an answer");
+    let before = proxy.counts().accepted;
+    for _ in 0..50 {
+        let error = locks.mutex("a").try_lock().await.expect_err("no writes here");
+        assert!(error.to_string().contains("takes no writes"), "{error}");
+    }
+    let opened = proxy.counts().accepted - before;
+    assert!(opened <= 2, "{opened} connections for 50 calls");
+    mariadb::ask(&server, "SET GLOBAL read_only = OFF").await.expect("an answer");
+    hand.advance(Duration::from_secs(1));
+    let _ = lock(&locks, "a").await.release().await.expect("a release");
 }

@@ -11,6 +11,7 @@ use super::error::{Failure, Meaning};
 use super::link::{LOCK_WAIT, Link, Reply, Value};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
+use crate::logic::backoff;
 
 /// A statement that is given up sooner had a caller that did not wait for the answer; later, the
 /// connection may be dead. Shorter than the shortest time limit of a step.
@@ -30,6 +31,37 @@ pub(super) struct Pool {
     /// Whether each connection is known to have a session of its own.
     own_sessions: AtomicBool,
     shortage: Shortage,
+    read_only: Mutex<ReadOnly>,
+}
+
+/// What is known of a server that takes no writes. Each refusal ends its connection, so that without
+/// pauses every statement would open another one.
+#[derive(Debug, Default)]
+struct ReadOnly {
+    /// How often it refused in a row, and the last refusal.
+    refusals: u32,
+    last: Option<(Moment, Failure)>,
+    /// Until when no connection is opened.
+    until: Moment,
+}
+
+/// The first and the longest pause before the next connection to a server that takes no writes. The
+/// shortest TTL is longer than a few of them.
+const READ_ONLY_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
+
+/// After this time without a refusal the pauses begin small again.
+const FORGIVEN: Duration = Duration::from_secs(1);
+
+impl ReadOnly {
+    fn refused(&mut self, failure: &Failure, now: Moment) {
+        if self.last.as_ref().is_none_or(|(at, _)| now.since(*at) >= FORGIVEN) {
+            self.refusals = 0;
+        }
+        let (first, most) = READ_ONLY_PAUSES;
+        self.until = now.after(backoff::pause(self.refusals, first, most, 0));
+        self.refusals += 1;
+        self.last = Some((now, failure.clone()));
+    }
 }
 
 /// What is known of a server that has too few connections.
@@ -88,6 +120,7 @@ impl Pool {
             room,
             own_sessions: AtomicBool::new(false),
             shortage: Shortage::default(),
+            read_only: Mutex::default(),
         })
     }
 
@@ -103,11 +136,24 @@ impl Pool {
         match next {
             Some((idle, true)) => Ok(Pooled::new(idle, self, permit)),
             Some((idle, false)) => {
+                self.may_open()?;
                 // Until it has ended it counts as ours, and takes the place of the next one.
                 let _ = self.config.clock.timeout(LOCK_WAIT, idle.link.close()).await;
                 self.open(permit).await
             }
-            None => self.open(permit).await,
+            None => {
+                self.may_open()?;
+                self.open(permit).await
+            }
+        }
+    }
+
+    /// Refuses while the server was found to be read-only just before.
+    pub(super) fn may_open(&self) -> Result<(), Failure> {
+        let read_only = lock(&self.read_only);
+        match &read_only.last {
+            Some((_, failure)) if self.config.clock.now() < read_only.until => Err(failure.clone()),
+            _ => Ok(()),
         }
     }
 
@@ -144,10 +190,18 @@ impl Pool {
     /// Notes a refused connection. If the server had none to spare, it counts as short of them for
     /// a while.
     pub(super) fn note_refusal(&self, failure: &Failure) {
+        self.note_read_only(failure);
         if failure.meaning(self.config.dialect) == Some(Meaning::Crowded) {
             self.shortage.refused.fetch_add(1, Ordering::SeqCst);
             let mut until = lock(&self.shortage.until);
             *until = (*until).max(self.config.clock.now().after(SHORT));
+        }
+    }
+
+    /// Notes a refusal by a server that takes no writes: its next connection waits.
+    fn note_read_only(&self, failure: &Failure) {
+        if failure.meaning(self.config.dialect) == Some(Meaning::ReadOnly) {
+            lock(&self.read_only).refused(failure, self.config.clock.now());
         }
     }
 
@@ -305,6 +359,9 @@ impl Pooled {
 
     fn answered<T>(&mut self, result: Result<T, Failure>) -> Result<T, Failure> {
         self.asked = None;
+        if let Err(failure) = &result {
+            self.pool.note_read_only(failure);
+        }
         self.good = !result.as_ref().is_err_and(|failure| failure.is_end(self.pool.config.dialect));
         if self.good {
             self.heard = self.pool.config.clock.now();

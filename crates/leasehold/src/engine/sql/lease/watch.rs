@@ -142,6 +142,7 @@ async fn hear(
     bell: ClaimId,
 ) -> Option<bool> {
     if link.is_none() {
+        engine.pool.may_open().ok()?;
         let permit = Arc::clone(engine.ears.as_ref()?).try_acquire_owned().ok()?;
         let opened = Link::open(&engine.pool.config).await;
         *link = Some((opened.inspect_err(|failure| engine.pool.note_refusal(failure)).ok()?, permit));
