@@ -27,7 +27,8 @@ if string.sub(main, 1, 1) == 'H' and since and ttl then
   if since + ttl <= time[1] * 1000000 + time[2] then over = 1 end
 end
 -- The list of those that were force released is neither state nor claim.
-local fields = hash and redis.call('HLEN', KEYS[1]) - redis.call('HEXISTS', KEYS[1], 'x') or 0
+local extra = hash and redis.call('HGET', KEYS[1], 'x') and 1 or 0
+local fields = hash and redis.call('HLEN', KEYS[1]) - extra or 0
 return {kind, main, fields, redis.call('PTTL', KEYS[1]), over}";
 
 /// The same with fewer facts: on a server that votes, a lock is a string.
