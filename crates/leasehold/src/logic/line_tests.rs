@@ -517,37 +517,42 @@ proptest! {
     }
 }
 
-fn finds_the_mistake(without: Without) -> String {
+const EXCLUSION: [&str; 2] = ["beside", "believes"];
+const ASLEEP: [&str; 1] = ["Waits"];
+
+/// Searches for a history that fails in one of these ways. A mistake may have several consequences,
+/// and which of them a random history shows first is chance.
+fn finds_the_mistake(without: Without, consequence: &[&str]) {
     let config = Config { cases: 30_000, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
     let mut runner = TestRunner::new(config);
-    let found =
-        runner.run(&(first(), prop::collection::vec(op(), 0..120)), |(first, ops)| simulate(without, first, &ops));
-    match found {
-        Err(TestError::Fail(reason, _)) => reason.to_string(),
-        other => panic!("without {without:?} nothing was found: {other:?}"),
-    }
+    let found = runner.run(&(first(), prop::collection::vec(op(), 0..120)), |(first, ops)| {
+        let failure = simulate(without, first, &ops).err();
+        match failure.filter(|failure| consequence.iter().any(|words| failure.to_string().contains(words))) {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    });
+    assert!(matches!(found, Err(TestError::Fail(..))), "without {without:?} nothing was found: {found:?}");
 }
 
 #[test]
 fn without_listing_again_a_rider_is_overlooked() {
-    let reason = finds_the_mistake(Without::ListingAgain);
-    assert!(reason.contains("beside") || reason.contains("believes"), "{reason}");
+    finds_the_mistake(Without::ListingAgain, &EXCLUSION);
 }
 
 #[test]
 fn without_wrapping_somebody_passes_the_holder() {
-    let reason = finds_the_mistake(Without::Wrapping);
-    assert!(reason.contains("beside") || reason.contains("believes"), "{reason}");
+    finds_the_mistake(Without::Wrapping, &EXCLUSION);
 }
 
 #[test]
 fn without_news_somebody_who_fits_sleeps() {
-    assert!(finds_the_mistake(Without::News).contains("Waits"));
+    finds_the_mistake(Without::News, &ASLEEP);
 }
 
 #[test]
 fn without_news_of_the_first_list_somebody_who_fits_sleeps() {
-    assert!(finds_the_mistake(Without::NewsOfTheFirstList).contains("Waits"));
+    finds_the_mistake(Without::NewsOfTheFirstList, &ASLEEP);
 }
 
 #[test]
