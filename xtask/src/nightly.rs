@@ -11,8 +11,8 @@ use crate::programs::{self, Lint};
 use crate::stage::{self, Stage, Tier, verdict};
 use crate::{Done, cargo, repeat, say, setup, versions};
 
-/// The features that compile the long tests.
-const LONG: &str = "leasehold/nightly,leasehold-cli/nightly,leasehold-conformance/nightly,leasehold-testbed/nightly,leasehold-verify/nightly";
+/// The features that compile the long tests, and the cache, which no other feature of these crates enables.
+const LONG: &str = "leasehold/nightly,leasehold/cache,leasehold-cli/nightly,leasehold-conformance/nightly,leasehold-testbed/nightly,leasehold-verify/nightly";
 
 /// Each engine and module of the library must build and pass the lints alone, and the library must
 /// without any.
@@ -38,8 +38,8 @@ const PARTS: [Part; 8] = [
     },
     Part {
         name: "library",
-        proves: "models and simulations with their full bounds, the schedule, the command's fleet",
-        run: |root| tests(root, &["leasehold", "leasehold-cli", "leasehold-command"]),
+        proves: "models and simulations with their full bounds, the schedule, the command's fleet, document tests",
+        run: library,
     },
     Part {
         name: "testbed",
@@ -118,6 +118,11 @@ fn features(_: &Path) -> Done {
     // The error for a scheme whose feature is off must name the feature.
     let memory = ["test", "--package", "leasehold", "--no-default-features", "--features", "memory", "--locked"];
     cargo(&[&memory[..], &["--test", "integration", "open"]].concat())
+}
+
+fn library(root: &Path) -> Done {
+    tests(root, &["leasehold", "leasehold-cli", "leasehold-command", "leasehold-zookeeper", "xtask"])?;
+    programs::document_tests(&["--workspace"], Lint::No)
 }
 
 /// The examples run on real servers, too. They need every engine, and another part may have built

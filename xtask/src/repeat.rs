@@ -114,14 +114,18 @@ fn path(root: &Path) -> std::path::PathBuf {
     root.join("target/repeat.json")
 }
 
-/// Identifies the tested code: the commit, and the changes since.
+/// Identifies the tested code: a hash of every file in it, committed or not.
 pub(crate) fn version(root: &Path) -> Result<String, Box<dyn std::error::Error>> {
-    let git = |arguments: &[&str]| Command::new("git").args(arguments).current_dir(root).output();
-    let tree = git(&["rev-parse", "HEAD:crates"])?;
-    let changed = git(&["diff", "HEAD", "--", "crates", "Cargo.lock"])?;
-    let mut version = String::from_utf8_lossy(&tree.stdout).trim().to_owned();
-    if !changed.stdout.is_empty() {
-        version.push_str(&format!(" and {} changed bytes", changed.stdout.len()));
-    }
-    Ok(version)
+    fs::create_dir_all(root.join("target"))?;
+    let index = root.join("target/version.index");
+    let git = |arguments: &[&str]| -> Result<String, Box<dyn std::error::Error>> {
+        let output = Command::new("git").args(arguments).current_dir(root).env("GIT_INDEX_FILE", &index).output()?;
+        if output.status.success() {
+            return Ok(String::from_utf8(output.stdout)?.trim().to_owned());
+        }
+        Err(format!("git {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim()).into())
+    };
+    git(&["read-tree", "--empty"])?;
+    git(&["add", "--all", "--", "crates", "xtask", "Cargo.toml", "Cargo.lock"])?;
+    git(&["write-tree"])
 }

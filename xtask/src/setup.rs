@@ -24,7 +24,8 @@ const GATE: [Need; 11] = [
 ];
 
 /// What the nightly parts need in addition.
-const NIGHTLY: [Need; 2] = [("/usr/lib/galera/libgalera_smm.so", "galera-4"), ("rsync", "rsync")];
+const NIGHTLY: [Need; 4] =
+    [("/usr/lib/galera/libgalera_smm.so", "galera-4"), ("rsync", "rsync"), ("pip3", "python3-pip"), ("mvn", "maven")];
 
 /// Installs what the gate needs and the machine lacks.
 pub(crate) fn gate() -> Done {

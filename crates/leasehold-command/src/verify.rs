@@ -5,7 +5,7 @@ pub const WORKLOADS: [&str; 10] =
     ["mutex", "reentrant", "rwlock", "semaphore", "fenced", "unfenced", "counter", "queue", "election", "ticks"];
 
 /// The values of `--faults`, besides several with commas between them.
-pub const FAULTS: [&str; 17] = [
+pub const FAULTS: [&str; 21] = [
     "all",
     "none",
     "kill",
@@ -23,7 +23,12 @@ pub const FAULTS: [&str; 17] = [
     "ahead",
     "evict",
     "disk-full",
+    "read-only",
+    "hang",
+    "reshard",
+    "grow",
 ];
 
 /// The values of `--local`.
-pub const ENGINES: [&str; 7] = ["memory", "file", "redis", "redlock", "zookeeper", "mysql", "postgres"];
+pub const ENGINES: [&str; 9] =
+    ["memory", "file", "redis", "redis-sentinel", "redis-cluster", "redlock", "zookeeper", "mysql", "postgres"];

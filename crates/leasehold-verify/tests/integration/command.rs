@@ -228,3 +228,15 @@ fn a_ttl_that_the_server_does_not_take_is_not_tried() {
     assert_eq!(short.status.code(), Some(64), "{}", text(&short));
     assert!(text(&short).contains("ask for 4s or more"), "{}", text(&short));
 }
+
+#[test]
+fn completions_offer_every_name() {
+    use leasehold_command::verify::{ENGINES, FAULTS, WORKLOADS};
+    use leasehold_verify::deploy::Local;
+    use leasehold_verify::history::{FaultKind, Workload};
+
+    assert_eq!(Workload::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>(), WORKLOADS);
+    assert_eq!(Local::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>(), ENGINES);
+    let faults = ["all", "none"].into_iter().chain(FaultKind::ALL.iter().map(|one| one.as_str()));
+    assert_eq!(faults.collect::<Vec<_>>(), FAULTS);
+}

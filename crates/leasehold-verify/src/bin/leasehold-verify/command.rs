@@ -499,17 +499,3 @@ impl Ticker {
         Failure::new(exit::UNAVAILABLE, "unavailable", trouble.to_string())
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use leasehold_command::verify::{ENGINES, FAULTS, WORKLOADS};
-
-    #[test]
-    fn completions_know_every_name() {
-        assert_eq!(Workload::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>(), WORKLOADS);
-        assert_eq!(Local::ALL.iter().map(|one| one.as_str()).collect::<Vec<_>>(), ENGINES);
-        let faults = ["all", "none"].into_iter().chain(FaultKind::ALL.iter().map(|one| one.as_str()));
-        assert_eq!(faults.collect::<Vec<_>>(), FAULTS);
-    }
-}
