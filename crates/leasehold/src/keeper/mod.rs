@@ -6,7 +6,7 @@ mod chores;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -30,6 +30,9 @@ const REPORT: Duration = Duration::from_secs(1);
 /// How many losses of claims outside the book are kept. Above that the older half is dropped;
 /// evictions are rare.
 const REMEMBERED: usize = 4096;
+
+/// The engine has not reported so far that any claim may be lost.
+const NEVER_DOUBTED: u64 = u64::MAX;
 
 /// How many leases one call to the engine renews.
 const BATCH: usize = 128;
@@ -58,6 +61,9 @@ pub(crate) struct Desk {
     lost_early: std::sync::Mutex<HashMap<ClaimId, Told>>,
     /// The number of entries in `lost_early`.
     early: AtomicUsize,
+    /// When the engine last reported that any claim may be lost. A claim that was requested before
+    /// and granted after it was not in the book then. In nanoseconds.
+    doubted: AtomicU64,
     /// Dropped with the desk, which shows that the keeper has ended.
     end: watch::Sender<()>,
 }
@@ -124,6 +130,7 @@ impl Desk {
             idle: Notify::new(),
             lost_early: std::sync::Mutex::default(),
             early: AtomicUsize::new(0),
+            doubted: AtomicU64::new(NEVER_DOUBTED),
             end: watch::Sender::new(()),
         }
     }
@@ -140,8 +147,13 @@ impl Desk {
         if self.book.add(claim, due) {
             self.wake.notify_one();
         }
-        // The claim enters the book before this check, and a loss is remembered before the book is
+        // The claim enters the book before these checks, and a loss is remembered before the book is
         // searched: one of the two finds it.
+        let doubted = self.doubted.load(Ordering::SeqCst);
+        let under_way = doubted != NEVER_DOUBTED && doubted >= claim.lease.granted().as_nanos();
+        if under_way && self.book.check(claim, Moment::from_nanos(doubted)) {
+            self.wake.notify_one();
+        }
         if let Some(told) = self.take_loss(claim.id) {
             self.lose(claim, told);
         }
@@ -207,6 +219,7 @@ impl Desk {
                 Loss::Check(claim) => (*claim, Event::Doubtful),
                 Loss::ReleaseRequested(claim) => (*claim, Event::ReleaseRequested),
                 Loss::Doubt => {
+                    self.doubted.store(now.as_nanos(), Ordering::SeqCst);
                     self.book.all_due(now);
                     continue;
                 }
@@ -396,6 +409,30 @@ mod tests {
         claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
         desk.keep(&claim, granted.after(ttl));
         assert_eq!((claim.lease.lost_reason(), claim.lease.is_release_requested()), (None, true));
+    }
+
+    /// A server was reached again while a claim was under way: the claim is renewed as soon as it is
+    /// granted. A claim that was requested after that is not.
+    #[tokio::test]
+    async fn a_doubt_while_a_claim_is_under_way_renews_it_at_its_grant() {
+        let hand = crate::clock::ManualClock::new();
+        let clock = hand.clock();
+        let engine = crate::engine::open("memory:", &clock).await.expect("an engine");
+        let desk = Desk::new(engine, clock.clone(), Gauges::default());
+        let name = LockName::new("a").expect("a name");
+        let ttl = Duration::from_secs(600);
+        let terms = Arc::new(Terms::new(name, Mode::Exclusive, None, ttl, Arc::new(Holder::this_process())));
+        let [before, after] = [(); 2].map(|()| Arc::new(Claim::on(clock.clone(), Arc::clone(&terms))));
+        let requested = clock.now();
+        hand.advance(Duration::from_millis(1));
+        desk.heed(&[Loss::Doubt]);
+        hand.advance(Duration::from_millis(1));
+        for (claim, granted) in [(&before, requested), (&after, clock.now())] {
+            claim.lease.begin(Token(1), granted, granted.after(ttl), Moment::NEVER);
+            desk.keep(claim, granted.after(ttl / 3));
+        }
+        let due: Vec<_> = desk.book.due(clock.now()).renew.iter().map(|claim| claim.id).collect();
+        assert_eq!(due, [before.id]);
     }
 
     /// A caller takes its grant late, after the claim's eviction was reported: its lease is lost

@@ -67,14 +67,11 @@ impl Ears {
         self.losses.request_release(claim);
     }
 
-    /// The node is reached; `again`: it was reached before.
-    pub(super) fn reached(&self, again: bool) {
+    /// The node is reached. It may have lost our claims, or not have been asked for them so far.
+    pub(super) fn reached(&self) {
         self.silent.store(false, Ordering::SeqCst);
         self.change.notify_one();
-        if again {
-            // It may have lost our claims.
-            self.losses.doubt();
-        }
+        self.losses.doubt();
     }
 }
 

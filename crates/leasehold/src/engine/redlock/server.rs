@@ -122,8 +122,8 @@ impl Owner for Ears {
         false
     }
 
-    fn up(&self, _: &Live, again: bool) {
-        self.reached(again);
+    fn up(&self, _: &Live, _again: bool) {
+        self.reached();
     }
 
     fn down(&self) {}

@@ -88,6 +88,28 @@ fn a_node_that_comes_back_is_told_what_has_ended_meanwhile() {
     );
 }
 
+/// A node may respond again at any moment of an attempt that left it out.
+#[test]
+fn a_node_that_comes_back_during_an_attempt_learns_of_the_claim() {
+    for offset in (0..1500).step_by(3) {
+        world(
+            |_| {},
+            async |world| {
+                let locks = world.client(0).await;
+                let start = world.clock.now();
+                world.hang(0, seconds(5));
+                assert_eq!(locks.mutex(LOCK).lock().await.unwrap().release().await.unwrap(), Outcome::Released);
+                world.clock.sleep_until(start.after(seconds(5) + Duration::from_millis(offset))).await;
+                let guard = locks.mutex(LOCK).lock().await.unwrap();
+                // Before a third of the TTL has passed, and with it the first renewal.
+                world.clock.sleep(seconds(3)).await;
+                assert_eq!(world.cell(0).live(world.clock.now()).len(), 1, "asked {offset} ms after the node woke");
+                drop(guard);
+            },
+        );
+    }
+}
+
 #[test]
 fn a_renewal_that_is_late_is_made_up_for() {
     world(

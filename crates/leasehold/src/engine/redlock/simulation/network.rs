@@ -101,7 +101,7 @@ async fn tend(world: Arc<World>, client: usize, cell: usize, line: Arc<Line>, ea
         if world.is_open(client, cell) {
             number += 1;
             line.set(true, number);
-            ears.reached(number > 1);
+            ears.reached();
             world.until_cut(client, cell).await;
         }
         line.set(false, number.max(1));
