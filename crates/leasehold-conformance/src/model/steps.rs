@@ -126,9 +126,10 @@ impl<'a> Steps<'a> {
         let model = self.act(Arc::clone(&self.bench.model), op, claim).await?;
         let subject = self.act(self.client(claim), op, claim).await?;
         self.story.push_str(&model.0);
-        // On a cluster, and there alone, the message of an eviction crosses between nodes and may arrive after the claim has asked again: then
-        // the claim gets it once, in place of the answer. To its client this is an eviction after the request; it releases what it may have got.
-        let crosses = self.client(claim).url().starts_with("redis+cluster:");
+        // On Redis an eviction is a message. Its server sends it before the answer to the claim's next request, but the client may read it
+        // only when that request is under way: then the claim gets it once, in place of the answer. To its client this is an eviction after
+        // the request; it releases what it may have got.
+        let crosses = self.client(claim).url().starts_with("redis");
         let answered = matches!(model.0.as_str(), "busy" | "granted");
         if crosses && answered && subject.0 == "evicted" && self.evicted.remove(&self.claims[claim].id) {
             return self.look(lock).await;
