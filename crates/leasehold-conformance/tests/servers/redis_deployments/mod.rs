@@ -29,7 +29,6 @@ mod review;
 #[cfg(feature = "nightly")]
 mod review_sets;
 mod scale_out;
-mod sentinel_epochs;
 mod strict;
 #[cfg(feature = "nightly")]
 mod strict_waits;

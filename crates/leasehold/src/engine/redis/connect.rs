@@ -52,7 +52,7 @@ async fn open(
             Ok::<(), std::convert::Infallible>(())
         });
     }
-    let connecting = config.dial.connect(&client, options);
+    let connecting = config.dial.connect(&client, address, options);
     // The connection timeout of redis-rs does not cover the handshakes of TLS and of the protocol.
     let most = config.connect_timeout + Duration::from_secs(1);
     let connected = config.clock.timeout(most, connecting).await;

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisResult};
 
+use super::config::Address;
+
 /// How servers are reached.
 #[derive(Clone, Default)]
 pub(crate) enum Dial {
@@ -21,22 +23,24 @@ pub(crate) enum Dial {
 /// Makes streams in memory.
 #[cfg(test)]
 pub(crate) trait Dialer: Send + Sync {
-    /// Connects.
-    fn dial(&self) -> futures_util::future::BoxFuture<'_, std::io::Result<tokio::io::DuplexStream>>;
+    /// Connects to the server at this address.
+    fn dial(&self, address: &Address) -> std::io::Result<tokio::io::DuplexStream>;
 }
 
 impl Dial {
-    /// Connects, and does the handshake.
+    /// Connects to `address`, which is that of the client, and does the handshake.
+    #[cfg_attr(not(test), allow(unused_variables, reason = "sockets: the client knows the address"))]
     pub(crate) async fn connect(
         &self,
         client: &Client,
+        address: &Address,
         options: AsyncConnectionConfig,
     ) -> RedisResult<MultiplexedConnection> {
         match self {
             Self::Sockets => client.get_multiplexed_async_connection_with_config(&options).await,
             #[cfg(test)]
             Self::Scripted(dialer) => {
-                let stream = dialer.dial().await?;
+                let stream = dialer.dial(address)?;
                 let settings = client.get_connection_info().redis_settings();
                 let (connection, driver) = MultiplexedConnection::new_with_config(settings, stream, options).await?;
                 tokio::spawn(driver);

@@ -1,11 +1,15 @@
-//! The engine on a stream in memory, in virtual time: redis-rs, our link, the acquire loop and the
-//! keeper are the real ones, with a scripted server behind them. Scripted answers belong here only;
-//! the conformance suite runs on real servers.
+//! The engine on streams in memory, in virtual time: redis-rs, our link, the acquire loop and the
+//! keeper are the real ones, with scripted servers and Sentinels behind them. Scripted answers
+//! belong here only; the conformance suite runs on real servers.
 
+mod commands;
 mod connection;
+mod elections;
 mod leases;
+mod network;
 mod resp;
 mod seeds;
+mod sentinel;
 mod server;
 
 use std::sync::Arc;
@@ -18,7 +22,7 @@ const TTL: Duration = Duration::from_secs(10);
 
 /// A server that answers everything, until the test scripts something else.
 fn with<F: Future<Output = ()>>(test: impl FnOnce(Arc<Scripted>) -> F) {
-    virtual_time::run(1, async { test(Scripted::new()).await });
+    virtual_time::run(1, async { test(Scripted::new(1)).await });
 }
 
 fn millis(millis: u64) -> Duration {

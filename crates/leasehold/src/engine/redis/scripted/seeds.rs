@@ -129,7 +129,7 @@ fn run(seed: u64, logs: bool) -> Report {
     let mut dice = Dice::new(seed);
     let plan = Plan::draw(&mut dice);
     virtual_time::run(seed, async {
-        let (server, judge) = (Scripted::new(), Arc::new(Mutex::new(Judge::default())));
+        let (server, judge) = (Scripted::new(1), Arc::new(Mutex::new(Judge::default())));
         let start = server.clock.now();
         let mut clients = Vec::new();
         for _ in 0..plan.clients {
