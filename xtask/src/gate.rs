@@ -13,6 +13,7 @@ pub(crate) fn test(root: &Path) -> Done {
     cargo(&["fmt", "--all", "--check"])?;
     rules::no_time_in_assertions(root)?;
     links::lead_somewhere(root)?;
+    package(&["--no-verify"])?;
     // Packages are installed while the programs are built.
     let parts = thread::scope(|scope| {
         let installing = scope.spawn(|| setup::gate().map_err(|error| error.to_string()));
@@ -39,10 +40,20 @@ pub(crate) fn build(root: &Path) -> Result<Vec<Part>, Box<dyn std::error::Error>
     programs::build(root, &["--workspace"], Lint::Yes)
 }
 
+/// The crates that are published, in the order of their dependencies.
+const PUBLISHED: [&str; 4] = ["leasehold-zookeeper", "leasehold", "leasehold-command", "leasehold-cli"];
+
+/// Makes the package of each published crate.
+pub(crate) fn package(options: &[&str]) -> Done {
+    let crates: Vec<&str> = PUBLISHED.iter().flat_map(|name| ["--package", name]).collect();
+    cargo(&[&["package", "--quiet", "--locked", "--allow-dirty"], options, &crates].concat())
+}
+
 /// The checks that run no test.
 pub(crate) fn check(root: &Path) -> Done {
     cargo(&["fmt", "--all", "--check"])?;
     rules::no_time_in_assertions(root)?;
     links::lead_somewhere(root)?;
+    package(&["--no-verify"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "--deny", "warnings"])
 }

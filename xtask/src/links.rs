@@ -1,4 +1,5 @@
-//! Links between the documents: each leads to a file, and to a heading of it.
+//! Links between the documents: each leads to a file, and to a heading of it. Those of a crate's
+//! README stay inside its package.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,12 @@ pub(crate) fn lead_somewhere(root: &Path) -> Done {
             }
         }
     }
+    for page in readmes(root)? {
+        let text = fs::read_to_string(&page)?;
+        let shown = page.strip_prefix(root).unwrap_or(&page).display().to_string();
+        let out = links(&text).into_iter().filter(|link| !link.starts_with('#'));
+        broken.extend(out.map(|link| format!("  {shown}: {link}: a reader of the package has no such file")));
+    }
     if broken.is_empty() { Ok(()) } else { Err(format!("links that lead nowhere\n{}", broken.join("\n")).into()) }
 }
 
@@ -33,6 +40,13 @@ fn pages(root: &Path) -> std::io::Result<Vec<PathBuf>> {
     }
     pages.sort();
     Ok(pages)
+}
+
+/// The READMEs of the crates.
+fn readmes(root: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let crates = fs::read_dir(root.join("crates"))?;
+    let pages = crates.map(|entry| entry.map(|entry| entry.path().join("README.md")));
+    Ok(pages.collect::<std::io::Result<Vec<_>>>()?.into_iter().filter(|page| page.exists()).collect())
 }
 
 /// The targets of `[text](target)`, but for those on other hosts.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::programs::{self, Lint};
 use crate::stage::{self, Stage, Tier, verdict};
-use crate::{Done, cargo, repeat, say, setup, versions};
+use crate::{Done, cargo, gate, repeat, say, setup, versions};
 
 /// The features that compile the long tests, and the cache, which no other feature of these crates enables.
 const LONG: &str = "leasehold/nightly,leasehold/cache,leasehold-cli/nightly,leasehold-conformance/nightly,leasehold-testbed/nightly,leasehold-verify/nightly";
@@ -28,7 +28,7 @@ struct Part {
 const PARTS: [Part; 8] = [
     Part {
         name: "lint",
-        proves: "every feature of the library builds and lints alone; the documentation has no warnings",
+        proves: "every feature of the library builds and lints alone; the documentation has no warnings; packages build",
         run: lint,
     },
     Part {
@@ -109,7 +109,8 @@ fn lint(_: &Path) -> Done {
         cargo(&[&alone[..], &deny[..]].concat())?;
     }
     cargo(&[&["clippy", "--package", "leasehold", "--examples"], &deny[..]].concat())?;
-    cargo(&["doc", "--workspace", "--no-deps", "--locked", "--config", "build.rustdocflags=['--deny', 'warnings']"])
+    cargo(&["doc", "--workspace", "--no-deps", "--locked", "--config", "build.rustdocflags=['--deny', 'warnings']"])?;
+    gate::package(&[])
 }
 
 fn features(_: &Path) -> Done {

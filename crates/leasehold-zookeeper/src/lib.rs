@@ -43,6 +43,8 @@
 //! |---|---|
 //! | `tls` | `Connector::with_tls` |
 //! | `sasl` | `Connector::with_sasl`: DIGEST-MD5 |
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![forbid(unsafe_code)]
 
 mod acl;

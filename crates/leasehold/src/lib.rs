@@ -31,6 +31,8 @@
 //! - [`engine`] has the [`Engine`](engine::Engine) trait and the engines, [`logic`] the pure
 //!   decisions that they share, [`clock`] the time source.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod blocking;
 #[cfg(feature = "cache")]
 pub mod cache;
@@ -79,13 +81,15 @@ pub use self::records::Records;
 /// Compiles the code blocks in the documents.
 #[cfg(all(doctest, feature = "cache", feature = "mysql", feature = "postgres", feature = "redis"))]
 mod documents {
-    #[doc = include_str!("../../../docs/cache.md")]
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/cache.md")]
     mod cache {}
-    #[doc = include_str!("../../../docs/fencing.md")]
+    #[doc = include_str!("../docs/fencing.md")]
     mod fencing {}
-    #[doc = include_str!("../../../docs/versioned.md")]
+    #[doc = include_str!("../docs/versioned.md")]
     mod versioned {}
     #[cfg(feature = "schedule")]
-    #[doc = include_str!("../../../docs/schedule.md")]
+    #[doc = include_str!("../docs/schedule.md")]
     mod schedule {}
 }
