@@ -4,7 +4,10 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use leasehold::engine::Engine;
+use futures_util::future::BoxFuture;
+use leasehold::Result;
+use leasehold::clock::Clock;
+use leasehold::engine::{Engine, EngineUrl};
 
 /// An engine under test.
 pub trait Subject: Sync {
@@ -15,9 +18,13 @@ pub trait Subject: Sync {
 /// Puts an engine around a client's engine.
 pub type Wrap = fn(Arc<dyn Engine>) -> Arc<dyn Engine>;
 
+/// Opens an engine that the library does not know.
+pub type Open = fn(EngineUrl, Clock) -> BoxFuture<'static, Result<Arc<dyn Engine>>>;
+
 /// One instance of an engine, which any number of clients open by its URL.
 pub struct Instance {
     url: String,
+    open: Option<Open>,
     wrap: Option<Wrap>,
     _keep: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -25,7 +32,14 @@ pub struct Instance {
 impl Instance {
     /// The instance behind this URL.
     pub fn at(url: impl Into<String>) -> Self {
-        Self { url: url.into(), wrap: None, _keep: None }
+        Self { url: url.into(), open: None, wrap: None, _keep: None }
+    }
+
+    /// The same, opened by this function: an engine that the library does not know.
+    #[must_use]
+    pub fn opened_by(mut self, open: Open) -> Self {
+        self.open = Some(open);
+        self
     }
 
     /// The same, with something that must live as long: a temporary folder, a server.
@@ -49,7 +63,11 @@ impl Instance {
 
     /// A further client's engine.
     pub async fn engine(&self) -> Arc<dyn Engine> {
-        let opened = leasehold::engine::open(&self.url, &leasehold::clock::Clock::system()).await;
+        let clock = Clock::system();
+        let opened = match self.open {
+            Some(open) => open(EngineUrl::parse(&self.url).expect("a URL"), clock).await,
+            None => leasehold::engine::open(&self.url, &clock).await,
+        };
         let engine = opened.unwrap_or_else(|error| panic!("{}: {error}", self.url));
         match self.wrap {
             Some(wrap) => wrap(engine),

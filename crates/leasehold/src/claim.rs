@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::lease::Lease;
 use crate::name::LockName;
 
@@ -259,6 +259,21 @@ impl Claim {
     /// The name of the lock.
     pub fn name(&self) -> &LockName {
         &self.terms.name
+    }
+
+    /// The token of its present or last grant; zero if it was never granted.
+    pub fn token(&self) -> Token {
+        self.lease.token()
+    }
+
+    /// From this moment on, its holder does not rely on the lock any more.
+    pub fn deadline(&self) -> Moment {
+        self.lease.deadline()
+    }
+
+    /// Whether it held the lock, and does no longer.
+    pub fn is_over(&self) -> bool {
+        self.lease.is_over()
     }
 }
 

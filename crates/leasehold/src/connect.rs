@@ -9,6 +9,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
 use crate::clock::Clock;
 use crate::engine::{self, Engine, EngineUrl};
 use crate::error::{Error, ErrorKind, Result};
@@ -21,6 +23,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_
 /// timeout.
 const GRACE: Duration = Duration::from_millis(250);
 
+/// Opens an engine that is not part of this crate.
+pub(crate) type Opener = Box<dyn Fn(EngineUrl, Clock) -> BoxFuture<'static, Result<Arc<dyn Engine>>> + Send + Sync>;
+
 /// A callback for an error.
 type Tell = Box<dyn Fn(&Error) + Send + Sync>;
 
@@ -31,6 +36,8 @@ pub(crate) struct Connect {
     pub(crate) timeout: Duration,
     /// Called with the first error, before the second attempt.
     pub(crate) on_unreachable: Option<Tell>,
+    /// Engines that are not part of this crate, by their schemes.
+    pub(crate) registered: Vec<(String, Opener)>,
 }
 
 impl fmt::Debug for Connect {
@@ -68,11 +75,20 @@ impl Connect {
 
     /// One attempt; `None`: it did not complete in time.
     async fn attempt(&self, url: &str, clock: &Clock, left: Duration) -> Option<Result<Arc<dyn Engine>>> {
-        let opening = engine::open(url, clock);
+        let opening = self.open_once(url, clock);
         if self.timeout.is_zero() {
             return Some(opening.await);
         }
         clock.timeout(left.saturating_add(GRACE), opening).await.ok()
+    }
+
+    async fn open_once(&self, url: &str, clock: &Clock) -> Result<Arc<dyn Engine>> {
+        let scheme = url.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        let Some((_, open)) = self.registered.iter().find(|(registered, _)| *registered == scheme) else {
+            return engine::open(url, clock).await;
+        };
+        let url = EngineUrl::parse(url)?.with_passwords()?;
+        open(url.clone(), clock.clone()).await.map_err(|error| url.locate(error))
     }
 
     fn late(&self, url: &str) -> Error {

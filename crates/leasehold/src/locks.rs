@@ -7,9 +7,9 @@ use std::time::Duration;
 use crate::all::{All, Wanted};
 use crate::claim::{ClaimId, Holder, Token};
 use crate::clock::Clock;
-use crate::connect::Connect;
+use crate::connect::{Connect, Opener};
 use crate::election::Election;
-use crate::engine::{self, Capabilities, Engine, Evicted, LockView, PartyView};
+use crate::engine::{self, Capabilities, Engine, EngineUrl, Evicted, LockView, PartyView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper::{self, Desk};
 use crate::logic::lease as rules;
@@ -127,6 +127,26 @@ impl Builder {
     #[must_use]
     pub fn on_unreachable(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.connect.on_unreachable = Some(Box::new(tell));
+        self
+    }
+
+    /// Adds an engine that is not part of this crate: URLs with `scheme` are opened by `open`.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use leasehold::{Locks, clock::Clock, engine::{Engine, EngineUrl}};
+    /// # async fn open_mine(url: EngineUrl, clock: Clock) -> leasehold::Result<Arc<dyn Engine>> { unimplemented!() }
+    /// # async fn example() -> leasehold::Result<()> {
+    /// let locks = Locks::builder().register("mine", open_mine).open("mine://host").await?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn register<F>(mut self, scheme: &str, open: impl Fn(EngineUrl, Clock) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Arc<dyn Engine>>> + Send + 'static,
+    {
+        let open: Opener = Box::new(move |url, clock| Box::pin(open(url, clock)));
+        self.connect.registered.push((scheme.to_ascii_lowercase(), open));
         self
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 #[cfg(feature = "schedule")]
 use crate::engine::ServerRun;
-use crate::engine::{Record, Step};
+use crate::engine::{Record, RecordStore, Step};
 use crate::error::{Error, ErrorKind, Result};
 use crate::keeper;
 use crate::locks::{Locks, Shared};
@@ -23,13 +23,14 @@ use crate::name::LockName;
 ///
 /// let records = Locks::open("memory:").await?.records()?;
 /// let record = records.update("last-run", |_, now| Some(now.as_secs().to_string())).await?;
-/// assert_eq!(records.recall("last-run").await?.value, record.value);
-/// assert!(records.record("last-run", record.version - 1, "late").await?.is_none());
+/// assert_eq!(records.get("last-run").await?.value, record.value);
+/// assert!(records.compare_and_set("last-run", record.version - 1, "late").await?.is_none());
 /// # Ok::<(), leasehold::Error>(()) }).unwrap();
 /// ```
 #[derive(Clone)]
 pub struct Records {
     shared: Arc<Shared>,
+    store: Arc<dyn RecordStore>,
 }
 
 impl Locks {
@@ -38,8 +39,9 @@ impl Locks {
     /// # Errors
     /// `Unsupported` if the engine stores no records.
     pub fn records(&self) -> Result<Records> {
-        self.shared.need(self.capabilities().records, "records")?;
-        Ok(Records { shared: Arc::clone(&self.shared) })
+        let store = Arc::clone(&self.shared.desk.engine).records().filter(|_| self.capabilities().records);
+        let store = store.ok_or_else(|| self.shared.locate(self.capabilities().unsupported("records")))?;
+        Ok(Records { shared: Arc::clone(&self.shared), store })
     }
 }
 
@@ -48,7 +50,7 @@ impl Records {
     ///
     /// # Errors
     /// `InvalidName`, or an error from the engine.
-    pub async fn recall(&self, name: impl AsRef<str>) -> Result<Record> {
+    pub async fn get(&self, name: impl AsRef<str>) -> Result<Record> {
         let name = LockName::new(name)?;
         self.read(&name).await
     }
@@ -64,7 +66,12 @@ impl Records {
     /// # Ambiguity
     /// After an error with an unknown effect, the write may have happened or may still happen: read
     /// the record again. Of two writes over the same version, the second one does nothing.
-    pub async fn record(&self, name: impl AsRef<str>, over: u64, value: impl Into<String>) -> Result<Option<Record>> {
+    pub async fn compare_and_set(
+        &self,
+        name: impl AsRef<str>,
+        over: u64,
+        value: impl Into<String>,
+    ) -> Result<Option<Record>> {
         let name = LockName::new(name)?;
         self.write(&name, over, value.into()).await
     }
@@ -75,7 +82,7 @@ impl Records {
     /// An error from the engine.
     pub async fn list(&self, prefix: &str) -> Result<Vec<LockName>> {
         self.open()?;
-        self.bounded(Arc::clone(&self.shared.desk.engine).recorded(prefix.to_owned())).await
+        self.bounded(Arc::clone(&self.store).list(prefix.to_owned())).await
     }
 
     /// Reads a record, calls `change` with its value (empty if it does not exist) and the engine's
@@ -126,21 +133,21 @@ impl Records {
 
     async fn read(&self, name: &LockName) -> Result<Record> {
         self.open()?;
-        let found = self.bounded(Arc::clone(&self.shared.desk.engine).recall(name.clone())).await;
+        let found = self.bounded(Arc::clone(&self.store).get(name.clone())).await;
         found.map_err(|error| error.about_record(name))
     }
 
     /// Reads a record and, in the same step, the run of the servers, if the engine can tell.
     #[cfg(feature = "schedule")]
-    pub(crate) async fn recall_in_run(&self, name: &LockName) -> Result<(Record, Option<ServerRun>)> {
+    pub(crate) async fn get_in_run(&self, name: &LockName) -> Result<(Record, Option<ServerRun>)> {
         self.open()?;
-        let found = self.bounded(Arc::clone(&self.shared.desk.engine).recall_in_run(name.clone())).await;
+        let found = self.bounded(Arc::clone(&self.store).get_in_run(name.clone())).await;
         found.map_err(|error| error.about_record(name))
     }
 
     /// Writes a record only in the run in which it was read, if the engine reported a run.
     #[cfg(feature = "schedule")]
-    pub(crate) async fn record_in_run(
+    pub(crate) async fn compare_and_set_in_run(
         &self,
         name: &LockName,
         over: u64,
@@ -149,14 +156,14 @@ impl Records {
     ) -> Result<Option<Record>> {
         let Some(run) = run else { return self.write(name, over, value).await };
         self.fits(name, &value)?;
-        let engine = Arc::clone(&self.shared.desk.engine);
-        let written = self.bounded(engine.record_in_run(name.clone(), over, value, run)).await;
+        let store = Arc::clone(&self.store);
+        let written = self.bounded(store.compare_and_set_in_run(name.clone(), over, value, run)).await;
         written.map_err(|error| error.about_record(name))
     }
 
     async fn write(&self, name: &LockName, over: u64, value: String) -> Result<Option<Record>> {
         self.fits(name, &value)?;
-        let written = self.bounded(Arc::clone(&self.shared.desk.engine).record(name.clone(), over, value)).await;
+        let written = self.bounded(Arc::clone(&self.store).compare_and_set(name.clone(), over, value)).await;
         written.map_err(|error| error.about_record(name))
     }
 

@@ -104,7 +104,7 @@ enum Row {
 
 /// The time on the engine's clock: no host's own clock counts, for new jobs neither.
 async fn engine_time(locks: &Locks) -> leasehold::Result<Tick> {
-    let now = locks.records()?.recall(PREFIX).await?.now;
+    let now = locks.records()?.get(PREFIX).await?.now;
     Ok(Tick::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX)))
 }
 

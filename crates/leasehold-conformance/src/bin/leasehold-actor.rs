@@ -112,7 +112,7 @@ async fn obey(locks: Locks, guards: Guards, order: Order) {
 }
 
 async fn record(locks: &Locks, name: &str, over: u64, value: String) -> Result<Report> {
-    let Some(written) = locks.records()?.record(name, over, value).await? else {
+    let Some(written) = locks.records()?.compare_and_set(name, over, value).await? else {
         return Err(Error::new(ErrorKind::Conflict, format!("there is no version {over}")));
     };
     let now_us = u64::try_from(written.now.as_micros()).unwrap_or(u64::MAX);

@@ -21,12 +21,12 @@ fn of(locks: &Locks) -> Records {
 }
 
 async fn read(records: &Records, name: &str) -> Record {
-    records.recall(name).await.expect("a read")
+    records.get(name).await.expect("a read")
 }
 
 /// Writes, and must succeed.
 async fn write(records: &Records, name: &str, over: u64, value: &str) -> Record {
-    let written = records.record(name, over, value).await.expect("a write");
+    let written = records.compare_and_set(name, over, value).await.expect("a write");
     written.unwrap_or_else(|| panic!("{name:?} over {over} was refused"))
 }
 
@@ -53,7 +53,7 @@ pub async fn where_there_is_none_nothing_is_read(world: &World) {
         let found = read(&records, &name).await;
         assert_eq!((found.version, found.value.as_str()), (0, ""));
     }
-    assert!(records.record(&name, 7, "x").await.expect("an answer").is_none(), "there is no version 7");
+    assert!(records.compare_and_set(&name, 7, "x").await.expect("an answer").is_none(), "there is no version 7");
     let nothing = write(&records, &name, 0, "").await;
     assert_eq!((nothing.version, nothing.value.as_str()), (0, ""), "to remove nothing is no mistake");
     assert_eq!(records.list(&name).await.expect("a list"), []);
@@ -67,7 +67,7 @@ pub async fn a_late_writer_changes_nothing(world: &World) {
     let second = write(&one, &name, first.version, "second").await;
     for over in [0, first.version, first.version - 1, second.version + 1, u64::from(u32::MAX), i64::MAX as u64] {
         for value in ["late", ""] {
-            let answer = late.record(&name, over, value).await.expect("an answer");
+            let answer = late.compare_and_set(&name, over, value).await.expect("an answer");
             assert!(answer.is_none(), "over {over}, while {} is there", second.version);
         }
     }
@@ -85,13 +85,13 @@ pub async fn a_version_never_comes_back(world: &World) {
         let made = write(client, &name, 0, "the same").await;
         assert!(seen.iter().all(|version| *version < made.version), "{made:?} after {seen:?}");
         for old in &seen {
-            assert!(one.record(&name, *old, "late").await.expect("an answer").is_none(), "over {old}");
+            assert!(one.compare_and_set(&name, *old, "late").await.expect("an answer").is_none(), "over {old}");
         }
         seen.push(made.version);
         let removed = write(client, &name, made.version, "").await;
         assert_eq!((removed.version, removed.value.as_str()), (0, ""));
         assert_eq!(read(&other, &name).await.version, 0);
-        assert!(one.record(&name, made.version, "late").await.expect("an answer").is_none(), "over what was removed");
+        assert!(one.compare_and_set(&name, made.version, "late").await.expect("an answer").is_none(), "over what was removed");
     }
 }
 
@@ -103,7 +103,7 @@ pub async fn of_two_who_write_at_once_one_succeeds(world: &World) {
     for round in 0..times(5, 20) {
         let writers = (0..8).map(|writer| {
             let (client, name, value) = (&clients[writer % 2], &name, format!("{round} {writer}"));
-            async move { client.record(name, over, value).await.expect("an answer") }
+            async move { client.compare_and_set(name, over, value).await.expect("an answer") }
         });
         let written: Vec<Record> = join_all(writers).await.into_iter().flatten().collect();
         assert_eq!(written.len(), 1, "{written:?}");
@@ -267,7 +267,7 @@ pub async fn any_text_is_kept_as_it_is(world: &World) {
 pub async fn too_long_a_value_is_refused_before_any_call(world: &World) {
     let (locks, flaky) = world.flaky(LONG).await;
     let value = "x".repeat(MAX_RECORD + 1);
-    let error = of(&locks).record("long", 0, value).await.expect_err("too long");
+    let error = of(&locks).compare_and_set("long", 0, value).await.expect_err("too long");
     assert_eq!(error.kind(), ErrorKind::InvalidOption, "{error}");
     assert!(error.to_string().contains("record \"long\"") && error.to_string().contains("65536"), "{error}");
     assert_eq!(flaky.all_calls(), 0);
@@ -279,8 +279,8 @@ pub async fn a_bad_name_is_refused_before_any_call(world: &World) {
     let records = of(&locks);
     for name in ["", "a\nb", &"x".repeat(513)] {
         let errors = [
-            records.recall(name).await.map(drop),
-            records.record(name, 0, "x").await.map(drop),
+            records.get(name).await.map(drop),
+            records.compare_and_set(name, 0, "x").await.map(drop),
             records.update(name, |_, _| None).await.map(drop),
         ];
         for error in errors {

@@ -4,7 +4,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use leasehold::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, RecordStore, Released, Renewal,
+    Step,
 };
 use leasehold::{Claim, ClaimId, LockName};
 
@@ -64,18 +65,6 @@ impl Engine for Flaky {
         self.pass(Method::RequestRelease, move |inner| inner.request_release(name, claim, reason))
     }
 
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
-        self.pass(Method::Recall, move |inner| inner.recall(name))
-    }
-
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        self.pass(Method::Record, move |inner| inner.record(name, over, value))
-    }
-
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        self.pass(Method::Recorded, move |inner| inner.recorded(prefix))
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         Arc::clone(&self.inner).farewell()
     }
@@ -83,4 +72,27 @@ impl Engine for Flaky {
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         self.inner.lifeline()
     }
+
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        let has_records = Arc::clone(&self.inner).records().is_some();
+        has_records.then_some(self as Arc<dyn RecordStore>)
+    }
+}
+
+impl RecordStore for Flaky {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
+        self.pass(Method::Recall, move |inner| records_of(inner).get(name))
+    }
+
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        self.pass(Method::Record, move |inner| records_of(inner).compare_and_set(name, over, value))
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        self.pass(Method::Recorded, move |inner| records_of(inner).list(prefix))
+    }
+}
+
+fn records_of(inner: Arc<dyn Engine>) -> Arc<dyn RecordStore> {
+    inner.records().expect("it is a record store only if the engine has records")
 }

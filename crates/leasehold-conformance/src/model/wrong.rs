@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use leasehold::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, LockView, Losses, PartyView, RecordStore, Released, Renewal, Step,
 };
 use leasehold::{Claim, ClaimId, Error, LockName, Token};
 
@@ -95,10 +95,6 @@ impl Engine for Wrong {
         Step::new(async move { Ok(self.told_answer(&name, self.inner().attempt(claim, queue).await?)) })
     }
 
-    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
-        Step::ready(Ok(None))
-    }
-
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
         let name = claim.name().clone();
         Step::new(async move { Ok(self.told_answer(&name, self.inner().wait(claim, patience).await?)) })
@@ -146,23 +142,15 @@ impl Engine for Wrong {
         self.inner().request_release(name, claim, reason)
     }
 
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
-        self.inner().recall(name)
-    }
-
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        self.inner().record(name, over, value)
-    }
-
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        self.inner().recorded(prefix)
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         self.inner().farewell()
     }
 
     fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
         self.inner.lifeline()
+    }
+
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        self.inner().records()
     }
 }

@@ -10,6 +10,7 @@ mod model;
 mod mysql;
 mod mysql_for_update;
 mod mysql_session;
+mod outside;
 mod postgres;
 mod postgres_for_update;
 mod postgres_session;

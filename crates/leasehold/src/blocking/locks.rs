@@ -9,7 +9,7 @@ use super::worker::Worker;
 use crate::all::Wanted;
 use crate::claim::{ClaimId, Holder, Token};
 use crate::clock::Clock;
-use crate::engine::{Capabilities, Engine, Evicted, LockView, PartyView};
+use crate::engine::{Capabilities, Engine, EngineUrl, Evicted, LockView, PartyView};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 
@@ -62,6 +62,15 @@ impl Builder {
     #[must_use]
     pub fn on_unreachable(self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         Self(self.0.on_unreachable(tell))
+    }
+
+    /// As [`crate::Builder::register`]. The background thread polls the future.
+    #[must_use]
+    pub fn register<F>(self, scheme: &str, open: impl Fn(EngineUrl, Clock) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Arc<dyn Engine>>> + Send + 'static,
+    {
+        Self(self.0.register(scheme, open))
     }
 
     /// As [`crate::Builder::open`].

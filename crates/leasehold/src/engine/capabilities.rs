@@ -145,11 +145,13 @@ impl Capabilities {
 
     /// Returns `Unsupported` unless `can`.
     pub(crate) fn need(&self, can: bool, what: &str) -> Result<()> {
-        if can {
-            return Ok(());
-        }
+        if can { Ok(()) } else { Err(self.unsupported(what)) }
+    }
+
+    /// The error of a call for something that the engine does not offer.
+    pub(crate) fn unsupported(&self, what: &str) -> Error {
         let message = format!("has no {what}; `leasehold engines` lists what each engine can do");
-        Err(Error::new(ErrorKind::Unsupported, message).at_engine(self.engine))
+        Error::new(ErrorKind::Unsupported, message).at_engine(self.engine)
     }
 }
 

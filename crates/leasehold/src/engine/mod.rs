@@ -38,7 +38,7 @@ use crate::claim::{Claim, ClaimId, Holder, Mode, Token};
 #[cfg(any(feature = "memory", feature = "file"))]
 use crate::clock::{Clock, Moment};
 use crate::error::Error;
-use crate::logic::lease::Validity;
+pub use crate::logic::lease::Validity;
 use crate::logic::table::{Departure, Refusal};
 #[cfg(any(feature = "memory", feature = "file"))]
 use crate::logic::table::{Party, Verdict};
@@ -309,11 +309,9 @@ pub struct ServerRun {
     pub began: Duration,
 }
 
-/// The answer of an engine without records. Callers check the capability first, but the trait has
-/// no default body.
-#[cfg(feature = "redis")]
-pub(crate) fn no_records<T>(engine: &'static str) -> Step<T> {
-    Step::ready(Err(Error::new(crate::error::ErrorKind::Unsupported, "has no records").at_engine(engine)))
+/// The answer of an engine to a call for what it does not offer.
+fn unsupported<T>(capabilities: &Capabilities, what: &str) -> Step<T> {
+    Step::ready(Err(capabilities.unsupported(what)))
 }
 
 /// An engine that keeps locks.
@@ -326,10 +324,11 @@ pub(crate) fn no_records<T>(engine: &'static str) -> Step<T> {
 /// Errors state whether the effect is known ([`Error::effect`]) and whether a retry may help
 /// ([`Error::is_retryable`]).
 ///
-/// Methods have no default bodies, except [`place`](Self::place),
-/// [`recall_in_run`](Self::recall_in_run) and [`record_in_run`](Self::record_in_run). The author of
-/// an engine thus returns `Unsupported` explicitly for what it cannot do, and declares it in
-/// [`Capabilities`], which callers check before any call.
+/// An engine implements [`capabilities`](Self::capabilities), [`url`](Self::url),
+/// [`attempt`](Self::attempt), [`renew`](Self::renew), [`release`](Self::release) and
+/// [`farewell`](Self::farewell), and [`wait`](Self::wait) if it has a queue. Every other method
+/// refuses, or does the least that is right. An engine overrides those that it offers, and declares
+/// them in its [`Capabilities`], which callers check before any call.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// What this engine can do, and its limits.
     fn capabilities(&self) -> &Capabilities;
@@ -345,12 +344,18 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Acquires several locks at once if all of them are free: one grant per claim, in order.
     /// `None` if one of them is not free, or if the engine cannot do it in one step. It then took
     /// none, and the caller acquires them one by one.
-    fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>>;
+    fn attempt_all(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
+        drop(claims);
+        Step::ready(Ok(None))
+    }
 
     /// Waits for a change of a queued claim, no longer than `patience`, and returns its state. The
     /// caller repeats it while it waits, at least every third of a TTL: each call is the waiter's
     /// heartbeat. Dropping the step leaves the claim in the queue.
-    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer>;
+    fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
+        let _ = (claim, patience);
+        unsupported(self.capabilities(), "queue")
+    }
 
     /// Identifies the server that keeps a lock, among servers that can fail independently. The
     /// keeper renews leases of different places in separate calls, so a hanging server delays only
@@ -369,19 +374,30 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// From this call on, the stream of losses that the engine detects without a renewal (eviction,
     /// end of a session). An engine that learns of a loss only from a renewal returns
     /// [`Losses::never`].
-    fn losses(&self) -> Losses;
+    fn losses(&self) -> Losses {
+        Losses::never()
+    }
 
     /// Starts to watch the holders of `name`, and completes once the watch is in place, so that an
     /// inspection after it misses no change. The returned step waits until the holders may have
     /// changed since, no longer than `patience`; it may wake spuriously.
-    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>>;
+    fn watch(self: Arc<Self>, name: LockName, patience: Duration) -> Step<Step<()>> {
+        let _ = (name, patience);
+        unsupported(self.capabilities(), "inspection")
+    }
 
     /// The holders and the waiters of `name`. Needs [`Capabilities::inspection`].
-    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView>;
+    fn inspect(self: Arc<Self>, name: LockName) -> Step<LockView> {
+        let _ = name;
+        unsupported(self.capabilities(), "inspection")
+    }
 
     /// All locks that have a holder or a waiter and whose name starts with `prefix`, sorted by
     /// name, and those whose data is damaged. Needs [`Capabilities::inspection`].
-    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>>;
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockView>> {
+        drop(prefix);
+        unsupported(self.capabilities(), "inspection")
+    }
 
     /// Evicts a claim, whether it holds or waits. [`fence::advice`](crate::logic::fence::advice)
     /// decides which token the engine raises and which it advises. If the claim is gone, the engine
@@ -390,7 +406,10 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// The holder or waiter learns of it within a round trip if the engine pushes notifications,
     /// and within 500 ms if it polls. The next waiter acquires the lock within the same time. The
     /// engine records `reason` if it keeps such a record. Needs [`Capabilities::eviction`].
-    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted>;
+    fn evict(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Evicted> {
+        let _ = (name, claim, reason);
+        unsupported(self.capabilities(), "eviction")
+    }
 
     /// Asks the holder of a claim to release it. Its client receives [`Loss::ReleaseRequested`], as
     /// fast as it would learn of an eviction, and stops renewing the lease. Nothing else changes:
@@ -398,47 +417,15 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     ///
     /// Returns the holder, or `None` if the claim does not hold the lock. A request may be lost
     /// with a connection; repeating it is harmless. Needs [`Capabilities::eviction`].
-    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>>;
-
-    /// Reads a record and the engine's clock. Needs [`Capabilities::records`].
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record>;
-
-    /// As [`recall`](Self::recall), and returns in the same step the run of the servers that
-    /// answered. `None`: the engine never loses what it acknowledged, or cannot tell.
-    ///
-    /// Only an engine that may lose data *and* can detect it overrides this and
-    /// [`record_in_run`](Self::record_in_run).
-    fn recall_in_run(self: Arc<Self>, name: LockName) -> Step<(Record, Option<ServerRun>)> {
-        let read = self.recall(name);
-        Step::new(async move { Ok((read.await?, None)) })
+    fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
+        let _ = (name, claim, reason);
+        unsupported(self.capabilities(), "eviction")
     }
 
-    /// Writes a record if its version is still `over`, the version that was read (zero: the record
-    /// must not exist). `None`: it has another version, and nothing was written. An empty value
-    /// removes the record. Needs [`Capabilities::records`].
-    ///
-    /// The versions of a name rise over everything ever written to it, removals included
-    /// ([`record`](crate::logic::record) has the rule). So a late writer that read an old version
-    /// never succeeds.
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>>;
-
-    /// As [`record`](Self::record), but only while the servers are still in the run in which the
-    /// record was read. In another run it writes nothing, as if the record had another version:
-    /// after a loss of data, a version could repeat.
-    fn record_in_run(
-        self: Arc<Self>,
-        name: LockName,
-        over: u64,
-        value: String,
-        run: ServerRun,
-    ) -> Step<Option<Record>> {
-        drop(run);
-        self.record(name, over, value)
+    /// The records of this engine. Needs [`Capabilities::records`].
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        None
     }
-
-    /// The names of all records that start with `prefix`, in order. Needs
-    /// [`Capabilities::records`].
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>>;
 
     /// Shuts down the engine's connections and sessions when no lease is held; no call follows. An
     /// engine may leave alone what expires soon anyway.
@@ -447,5 +434,51 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// A file descriptor whose last close releases this client's locks, if the kernel tracks them.
     /// The caller passes it to a child process that must exit before the locks are free.
     #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd>;
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        None
+    }
+}
+
+/// Small texts beside the locks, each with a version that a writer must have read.
+///
+/// As those of [`Engine`], every method takes one bounded step that is safe to repeat.
+pub trait RecordStore: Send + Sync + 'static {
+    /// Reads a record and the engine's clock.
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record>;
+
+    /// As [`get`](Self::get), and returns in the same step the run of the servers that
+    /// answered. `None`: the engine never loses what it acknowledged, or cannot tell.
+    ///
+    /// Only an engine that may lose data *and* can detect it overrides this and
+    /// [`compare_and_set_in_run`](Self::compare_and_set_in_run).
+    fn get_in_run(self: Arc<Self>, name: LockName) -> Step<(Record, Option<ServerRun>)> {
+        let read = self.get(name);
+        Step::new(async move { Ok((read.await?, None)) })
+    }
+
+    /// Writes a record if its version is still `over`, the version that was read (zero: the record
+    /// must not exist). `None`: it has another version, and nothing was written. An empty value
+    /// removes the record.
+    ///
+    /// The versions of a name rise over everything ever written to it, removals included
+    /// ([`record`](crate::logic::record) has the rule). So a late writer that read an old version
+    /// never succeeds.
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>>;
+
+    /// As [`compare_and_set`](Self::compare_and_set), but only while the servers are still in the run in which the
+    /// record was read. In another run it writes nothing, as if the record had another version:
+    /// after a loss of data, a version could repeat.
+    fn compare_and_set_in_run(
+        self: Arc<Self>,
+        name: LockName,
+        over: u64,
+        value: String,
+        run: ServerRun,
+    ) -> Step<Option<Record>> {
+        drop(run);
+        self.compare_and_set(name, over, value)
+    }
+
+    /// The names of all records that start with `prefix`, in order.
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>>;
 }

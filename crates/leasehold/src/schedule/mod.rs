@@ -48,7 +48,7 @@
 //! # Servers that lose acknowledged writes
 //! Some engines answer before the answer is durable: Redis replicates asynchronously. Such an
 //! engine can report its *server run* with every record that it reads, in one step
-//! ([`Engine::recall_in_run`](crate::engine::Engine::recall_in_run)). A server run has a name,
+//! ([`RecordStore::get_in_run`](crate::engine::RecordStore::get_in_run)). A server run has a name,
 //! which changes with a start, a promotion or an election. It also has the time on the engine's
 //! clock at which a client first saw it. Redis reports it with `strict`. A job's record has the
 //! server run in which it was last *decided*. Other writes (a pause, an outcome) leave that

@@ -62,7 +62,7 @@ impl Store {
 
     /// Reads the record. A record that cannot be parsed is an error: nothing fires on a guess.
     pub(super) async fn load(&self) -> Result<Loaded> {
-        let (record, run) = self.records.recall_in_run(&self.name).await?;
+        let (record, run) = self.records.get_in_run(&self.name).await?;
         let at = self.clock.now();
         let state = match record.value.as_str() {
             "" => None,
@@ -86,7 +86,7 @@ impl Store {
         let value = serde_json::to_string(state)
             .map_err(|error| Error::new(ErrorKind::Corrupt, "cannot be written").caused_by(error))
             .map_err(|error| self.records.locate(error).about_record(&self.name))?;
-        let written = self.records.record_in_run(&self.name, over, value, run).await?.is_some();
+        let written = self.records.compare_and_set_in_run(&self.name, over, value, run).await?.is_some();
         if written {
             self.see(Some(state));
         }
@@ -102,7 +102,7 @@ impl Store {
 
     /// Removes the record. `false`: another client was faster.
     pub(super) async fn remove(&self, over: u64) -> Result<bool> {
-        Ok(self.records.record(&self.name, over, "").await?.is_some())
+        Ok(self.records.compare_and_set(&self.name, over, "").await?.is_some())
     }
 }
 

@@ -70,8 +70,8 @@ pub(super) async fn locks_of_every_kind(one: &Locks, two: &Locks) {
     }
     let (records, others) = (one.records().expect("records"), two.records().expect("records"));
     let made = records.update("a", |_, now| Some(format!("{now:?}"))).await.expect("a record");
-    assert_eq!(others.recall("a").await.expect("a record").value, made.value);
-    let removed = others.record("a", made.version, "").await.expect("an answer");
+    assert_eq!(others.get("a").await.expect("a record").value, made.value);
+    let removed = others.compare_and_set("a", made.version, "").await.expect("an answer");
     assert_eq!(removed.expect("it is removed").version, 0);
 }
 

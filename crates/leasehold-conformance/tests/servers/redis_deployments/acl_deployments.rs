@@ -40,13 +40,13 @@ async fn what_the_options_need() {
     denied(&Locks::open(&format!("{plain}?db=1")).await.expect_err("no SELECT"), "'select'");
     let locks = client(&format!("{plain}?replicas=1"), LONG).await;
     denied(&locks.mutex("a").lock().await.expect_err("no WAIT"), "'wait'");
-    let unsure = locks.records().expect("records").record("a", 0, "x").await.expect_err("no WAIT");
+    let unsure = locks.records().expect("records").compare_and_set("a", 0, "x").await.expect_err("no WAIT");
     denied(&unsure, "'wait'");
     assert!(unsure.to_string().contains("record \"a\"") && unsure.to_string().contains("written"), "{unsure}");
     let more = with(&["+select", "+wait"]).await;
     let locks = client(&format!("{more}?strict=5s&db=1&replicas=1"), Duration::from_secs(5)).await;
     released(soon("a lock", locks.mutex("b").lock()).await.expect("a lock")).await;
-    let written = locks.records().expect("records").record("b", 0, "x").await;
+    let written = locks.records().expect("records").compare_and_set("b", 0, "x").await;
     assert!(written.expect("a write that the replica has").is_some());
 }
 

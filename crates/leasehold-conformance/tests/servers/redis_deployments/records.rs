@@ -8,7 +8,7 @@ use crate::redis_deployments::deployment::{LONG, raw};
 use crate::redis_faults::site::Site;
 
 async fn write(records: &Records, over: u64, value: &str) -> Record {
-    records.record("a", over, value).await.expect("an answer").expect("it is as it was")
+    records.compare_and_set("a", over, value).await.expect("an answer").expect("it is as it was")
 }
 
 /// A record stays; what is left of a removed one goes after a day, and keeps its version until then.
@@ -35,11 +35,11 @@ async fn a_record_stays_and_what_is_left_of_it_goes() {
 async fn versions_rise_while_the_clock_is_behind() {
     let site = Site::shared().await;
     let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
-    let now = records.recall("a").await.expect("a record").now;
+    let now = records.get("a").await.expect("a record").now;
     let ahead = u64::try_from(now.as_micros()).expect("a time") + 3_600_000_000;
     for left in [format!("{ahead:016}"), format!("{ahead:016}x")] {
         assert_eq!(raw(site.server.addr(), &["SET", key, &left]).await, Reply::Simple("OK".to_owned()));
-        let over = records.recall("a").await.expect("a record").version;
+        let over = records.get("a").await.expect("a record").version;
         assert_eq!(over, if left.ends_with('x') { ahead } else { 0 });
         assert_eq!(write(&records, over, "y").await.version, ahead + 1);
     }
@@ -52,8 +52,8 @@ async fn a_deleted_key_brings_no_version_back() {
     let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
     let made = write(&records, 0, "x").await;
     assert_eq!(raw(site.server.addr(), &["DEL", key]).await, Reply::Integer(1));
-    assert_eq!(records.recall("a").await.expect("a record").version, 0);
-    assert!(records.record("a", made.version, "late").await.expect("an answer").is_none());
+    assert_eq!(records.get("a").await.expect("a record").version, 0);
+    assert!(records.compare_and_set("a", made.version, "late").await.expect("an answer").is_none());
     assert!(write(&records, 0, "x").await.version > made.version);
 }
 
@@ -64,12 +64,12 @@ async fn what_is_not_ours_is_said() {
     let (records, key) = (site.locks(LONG).await.records().expect("records"), &*site.record_key("a"));
     for command in [["SET", key, "short"], ["SET", key, "no number, but long enough"]] {
         raw(site.server.addr(), &command).await;
-        let error = records.recall("a").await.expect_err("not ours");
+        let error = records.get("a").await.expect_err("not ours");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     }
     raw(site.server.addr(), &["DEL", key]).await;
     raw(site.server.addr(), &["HSET", key, "field", "value"]).await;
-    let errors = [records.recall("a").await.map(drop), records.record("a", 0, "x").await.map(drop)];
+    let errors = [records.get("a").await.map(drop), records.compare_and_set("a", 0, "x").await.map(drop)];
     for error in errors {
         let error = error.expect_err("not ours");
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");

@@ -36,7 +36,7 @@ async fn without_rights_there_are_locks_and_no_records() {
         site.ask(&format!("GRANT {may} ON {table} TO {user}")).await;
         let poor = locks(&url, LASTING).await;
         drop(lock(&poor, "a").await);
-        let error = of(&poor).recall("a").await.expect_err("no rights");
+        let error = of(&poor).get("a").await.expect_err("no rights");
         assert_eq!(error.kind(), ErrorKind::Denied, "{kind:?}: {error}");
         assert!(error.to_string().contains("leasehold engines --ddl"), "{kind:?}: {error}");
         site.ask(&format!("GRANT {may} ON {table}_records TO {user}")).await;
@@ -51,10 +51,10 @@ async fn a_dropped_table_of_records_is_made_anew() {
     for kind in BOTH {
         let site = Site::new(kind).await;
         let records = of(&site.locks(LASTING).await);
-        let made = records.record("a", 0, "x").await.expect("an answer").expect("none was there");
+        let made = records.compare_and_set("a", 0, "x").await.expect("an answer").expect("none was there");
         site.ask(&format!("DROP TABLE {}_records", site.table())).await;
-        assert_eq!(records.recall("a").await.expect("an answer").version, 0, "{kind:?}");
-        let again = records.record("a", 0, "x").await.expect("an answer").expect("none is there");
+        assert_eq!(records.get("a").await.expect("an answer").version, 0, "{kind:?}");
+        let again = records.compare_and_set("a", 0, "x").await.expect("an answer").expect("none is there");
         assert!(again.version > made.version, "{kind:?}");
     }
 }
@@ -67,7 +67,7 @@ async fn ended_connections_are_replaced() {
         let records = of(&site.locks(LASTING).await);
         assert_eq!(add(&records, "a").await, "1", "{kind:?}");
         site.kill_connections().await;
-        assert_eq!(records.recall("a").await.expect("a record").value, "1", "{kind:?}");
+        assert_eq!(records.get("a").await.expect("a record").value, "1", "{kind:?}");
         site.kill_connections().await;
         assert_eq!(add(&records, "a").await, "2", "{kind:?}: the read comes first, and finds it");
     }

@@ -21,7 +21,7 @@ async fn a_key_that_never_ends() {
     let locks = client(deployment.own_url(), TTL).await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     let records = locks.records().expect("records");
-    assert!(records.record("a", 0, "a record stays").await.expect("an answer").is_some());
+    assert!(records.compare_and_set("a", 0, "a record stays").await.expect("an answer").is_some());
     assert!(left(&deployment).await.is_empty(), "all that is ours ends, or is a record");
     let addr = deployment.own_url().trim_start_matches("redis://").trim_end_matches('/').parse().expect("an address");
     let mut redis = Resp::connect(addr).await.expect("a connection");

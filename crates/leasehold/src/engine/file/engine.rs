@@ -19,8 +19,8 @@ use super::{CAPABILITIES, folder, inspect, records, store, wire};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{self, Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal,
-    Step,
+    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, Losses, PartyView, Record, RecordStore,
+    Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::{self as rules, Validity};
@@ -432,11 +432,25 @@ impl Engine for FileEngine {
         })
     }
 
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::ready(Ok(()))
+    }
+
+    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
+        self.session().client.lifeline()
+    }
+
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Some(self)
+    }
+}
+
+impl RecordStore for FileEngine {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
         Step::new(async move { tokio::task::spawn_blocking(move || self.read_record(&name)).await.map_err(ended)? })
     }
 
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
         Step::new(async move {
             let caller = Caller::default();
             let dropped = Arc::clone(&caller.dropped);
@@ -447,20 +461,12 @@ impl Engine for FileEngine {
         })
     }
 
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
         Step::new(async move {
             tokio::task::spawn_blocking(move || records::names(&self.current()?.folder, &prefix))
                 .await
                 .map_err(ended)?
         })
-    }
-
-    fn farewell(self: Arc<Self>) -> Step<()> {
-        Step::ready(Ok(()))
-    }
-
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        self.session().client.lifeline()
     }
 }
 

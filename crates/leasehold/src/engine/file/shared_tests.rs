@@ -63,7 +63,7 @@ async fn a_link_in_the_place_of_a_file_is_refused() {
     let error = locks.mutex("job").try_lock().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     symlink(&private, home.dir.join("records").join("job")).unwrap();
-    let error = locks.records().unwrap().recall("job").await.unwrap_err();
+    let error = locks.records().unwrap().get("job").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert_untouched(&private);
 }

@@ -62,11 +62,11 @@ async fn a_folder_that_was_removed_and_put_back_is_used_again() {
     let locks = Locks::builder().ttl(Duration::from_millis(300)).open(&home.url()).await.unwrap();
     let guard = locks.mutex("a").lock().await.unwrap();
     let records = locks.records().unwrap();
-    records.record("r", 0, "one").await.unwrap().unwrap();
+    records.compare_and_set("r", 0, "one").await.unwrap().unwrap();
     fs::remove_dir_all(&home.dir).unwrap();
     assert_eq!(guard.lost().await, LostReason::Taken);
     assert_eq!(locks.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Unavailable);
-    assert_eq!(records.recall("r").await.unwrap_err().kind(), ErrorKind::Unavailable);
+    assert_eq!(records.get("r").await.unwrap_err().kind(), ErrorKind::Unavailable);
     // Another process puts it back; we find its locks held.
     let other = home.open().await;
     let held = other.mutex("a").lock().await.unwrap();
@@ -75,9 +75,9 @@ async fn a_folder_that_was_removed_and_put_back_is_used_again() {
     let again = locks.mutex("a").lock().await.unwrap();
     assert!(other.mutex("a").try_lock().await.unwrap().is_none());
     assert!(again.token() > guard.token(), "as far as this process knows them, tokens go on");
-    assert_eq!(records.recall("r").await.unwrap().version, 0);
-    records.record("r", 0, "two").await.unwrap().unwrap();
-    assert_eq!(other.records().unwrap().recall("r").await.unwrap().value, "two");
+    assert_eq!(records.get("r").await.unwrap().version, 0);
+    records.compare_and_set("r", 0, "two").await.unwrap().unwrap();
+    assert_eq!(other.records().unwrap().get("r").await.unwrap().value, "two");
 }
 
 #[tokio::test]

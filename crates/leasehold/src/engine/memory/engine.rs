@@ -13,8 +13,8 @@ use super::records::Shelf;
 use crate::claim::{Claim, ClaimId, Token};
 use crate::clock::{Calendar, Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, Released,
-    Renewal, Step,
+    Answer, Capabilities, Engine, EngineUrl, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record,
+    RecordStore, Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
@@ -416,24 +416,25 @@ impl Engine for MemoryEngine {
         done(held)
     }
 
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
-        done(lock(&self.records).read(&name, self.calendar.now(&self.clock)))
-    }
-
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        done(lock(&self.records).write(name, over, value, self.calendar.now(&self.clock)))
-    }
-
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        done(lock(&self.records).names(&prefix))
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         Step::ready(Ok(()))
     }
 
-    #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        None
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Some(self)
+    }
+}
+
+impl RecordStore for MemoryEngine {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
+        done(lock(&self.records).read(&name, self.calendar.now(&self.clock)))
+    }
+
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        done(lock(&self.records).write(name, over, value, self.calendar.now(&self.clock)))
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        done(lock(&self.records).names(&prefix))
     }
 }

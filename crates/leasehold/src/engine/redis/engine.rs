@@ -20,8 +20,8 @@ use super::{error, inspect, renew};
 use crate::claim::{Claim, ClaimId, Mode, Token};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, ServerRun,
-    Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, RecordStore, Released, Renewal,
+    ServerRun, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
@@ -468,11 +468,21 @@ impl Engine for RedisEngine {
         Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
     }
 
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
+    fn farewell(self: Arc<Self>) -> Step<()> {
+        Step::ready(Ok(()))
+    }
+
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Some(self)
+    }
+}
+
+impl RecordStore for RedisEngine {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
         Step::new(async move { self.records.read(&self.nodes, &name).await })
     }
 
-    fn recall_in_run(self: Arc<Self>, name: LockName) -> Step<(Record, Option<ServerRun>)> {
+    fn get_in_run(self: Arc<Self>, name: LockName) -> Step<(Record, Option<ServerRun>)> {
         Step::new(async move {
             match self.config.strict {
                 Some(_) => self.records.read_in_run(&self, &name).await,
@@ -481,7 +491,7 @@ impl Engine for RedisEngine {
         })
     }
 
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
         Step::new(async move {
             let (record, live) = self.records.write(&self.nodes, &name, over, value).await?;
             if record.is_some() {
@@ -491,7 +501,7 @@ impl Engine for RedisEngine {
         })
     }
 
-    fn record_in_run(
+    fn compare_and_set_in_run(
         self: Arc<Self>,
         name: LockName,
         over: u64,
@@ -507,16 +517,7 @@ impl Engine for RedisEngine {
         })
     }
 
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
         Step::new(async move { self.records.names(&self.nodes, &prefix).await })
-    }
-
-    fn farewell(self: Arc<Self>) -> Step<()> {
-        Step::ready(Ok(()))
-    }
-
-    #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        None
     }
 }

@@ -129,7 +129,7 @@ impl Nodes {
     /// Records that a claim's lease is due for renewal at the server that has its key.
     pub(crate) fn renews(&self, key: &str, claim: &Claim) {
         if let Ok(link) = self.link(self.slot(key)) {
-            link.renews(claim.terms.ttl, claim.lease.deadline());
+            link.renews(claim.terms.ttl, claim.deadline());
         }
     }
 

@@ -19,12 +19,10 @@ use super::link::Live;
 use super::nodes::{Maker, Nodes};
 use super::records::Shelf;
 use super::wire::{self, Stored};
-use crate::claim::{Claim, ClaimId, Token};
+use crate::claim::{Claim, Token};
 use crate::clock::Clock;
-use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
-};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::{Answer, Capabilities, Engine, Grant, Losses, Record, RecordStore, Released, Renewal, Step};
+use crate::error::Result;
 use crate::logic::lease::Validity;
 use crate::name::LockName;
 
@@ -98,11 +96,6 @@ impl SimpleEngine {
     }
 }
 
-fn unsupported<T>(what: &str) -> Step<T> {
-    let message = format!("protocol=simple has no {what}");
-    Step::ready(Err(Error::new(ErrorKind::Unsupported, message).at_engine(CAPABILITIES.engine)))
-}
-
 impl Engine for SimpleEngine {
     fn capabilities(&self) -> &Capabilities {
         &CAPABILITIES
@@ -129,14 +122,6 @@ impl Engine for SimpleEngine {
             };
             read().ok_or_else(|| error::odd(&live.address, &answer))
         })
-    }
-
-    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
-        Step::ready(Ok(None))
-    }
-
-    fn wait(self: Arc<Self>, _claim: Arc<Claim>, _patience: Duration) -> Step<Answer> {
-        unsupported("queue")
     }
 
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
@@ -166,44 +151,25 @@ impl Engine for SimpleEngine {
         self.ears.losses.listen()
     }
 
-    fn watch(self: Arc<Self>, _name: LockName, _patience: Duration) -> Step<Step<()>> {
-        unsupported("inspection")
-    }
-
-    fn inspect(self: Arc<Self>, _name: LockName) -> Step<LockView> {
-        unsupported("inspection")
-    }
-
-    fn list(self: Arc<Self>, _prefix: String) -> Step<Vec<LockView>> {
-        unsupported("inspection")
-    }
-
-    fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
-        unsupported("eviction")
-    }
-
-    fn request_release(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Option<PartyView>> {
-        unsupported("eviction")
-    }
-
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
-        Step::new(async move { self.records.read(&self.nodes, &name).await })
-    }
-
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { Ok(self.records.write(&self.nodes, &name, over, value).await?.0) })
-    }
-
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        Step::new(async move { self.records.names(&self.nodes, &prefix).await })
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         Step::ready(Ok(()))
     }
 
-    #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        None
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Some(self)
+    }
+}
+
+impl RecordStore for SimpleEngine {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { self.records.read(&self.nodes, &name).await })
+    }
+
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { Ok(self.records.write(&self.nodes, &name, over, value).await?.0) })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { self.records.names(&self.nodes, &prefix).await })
     }
 }

@@ -23,8 +23,7 @@ use crate::engine::redis::config::Config as NodeConfig;
 use crate::engine::redis::error::odd;
 use crate::engine::redis::wire::{channel, party};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, Released, Renewal,
-    Step, no_records,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Released, Renewal, Step,
 };
 use crate::error::{Error, Result};
 use crate::logic::lease::Validity;
@@ -337,7 +336,7 @@ impl RedlockEngine {
         let mut arguments = vec![attempt, self.retention()];
         for claim in claims {
             arguments.push(claim.id.bits().to_be_bytes().to_vec());
-            arguments.push(wire::digits(claim.lease.token().0).into_bytes());
+            arguments.push(wire::digits(claim.token().0).into_bytes());
             arguments.push(self.party(claim));
         }
         for node in &self.nodes {
@@ -469,14 +468,6 @@ impl Engine for RedlockEngine {
         Step::new(async move { self.take(&claim).await })
     }
 
-    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
-        Step::ready(Ok(None))
-    }
-
-    fn wait(self: Arc<Self>, _claim: Arc<Claim>, _patience: Duration) -> Step<Answer> {
-        Step::ready(Err(error::no_queue()))
-    }
-
     fn renew(self: Arc<Self>, claims: Vec<Arc<Claim>>) -> Step<Vec<Renewal>> {
         Step::new(async move { self.extend(&claims).await })
     }
@@ -512,24 +503,7 @@ impl Engine for RedlockEngine {
         Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
     }
 
-    fn recall(self: Arc<Self>, _name: LockName) -> Step<Record> {
-        no_records(self.capabilities().engine)
-    }
-
-    fn record(self: Arc<Self>, _name: LockName, _over: u64, _value: String) -> Step<Option<Record>> {
-        no_records(self.capabilities().engine)
-    }
-
-    fn recorded(self: Arc<Self>, _prefix: String) -> Step<Vec<LockName>> {
-        no_records(self.capabilities().engine)
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         Step::ready(Ok(()))
-    }
-
-    #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        None
     }
 }

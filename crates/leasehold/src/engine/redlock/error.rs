@@ -28,9 +28,3 @@ pub(super) fn too_few(config: &Config, said: &[Error]) -> Error {
     let error = if unknown { error.effect_unknown() } else { error };
     if said.is_empty() || said.iter().any(Error::is_retryable) { error.retryable() } else { error }
 }
-
-/// There is no queue.
-pub(super) fn no_queue() -> Error {
-    let message = "has no queue: an order over several nodes could block for ever";
-    Error::new(ErrorKind::Unsupported, message).at_engine(NAME)
-}

@@ -125,7 +125,7 @@ impl Node {
 
     /// Records that a claim's lease is due for renewal.
     pub(super) fn renews(&self, claim: &Claim) {
-        self.server.renews(claim.terms.ttl, claim.lease.deadline());
+        self.server.renews(claim.terms.ttl, claim.deadline());
     }
 
     /// Sends a request. A node that does not answer in time counts as not responding until it does.

@@ -17,8 +17,8 @@ use super::{error, inspect, records, sessions, steps, wire};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::{Clock, Moment};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, Released, Renewal,
-    Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, RecordStore,
+    Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::lease::Validity;
@@ -422,18 +422,6 @@ impl Engine for ZookeeperEngine {
         Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
     }
 
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
-        Step::new(async move { records::read(&self, &name).await })
-    }
-
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { records::write(&self, &name, over, value).await })
-    }
-
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        Step::new(async move { records::names(&self, &prefix).await })
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         Step::new(async move {
             for session in self.sessions.take_all().await {
@@ -443,8 +431,21 @@ impl Engine for ZookeeperEngine {
         })
     }
 
-    #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        None
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Some(self)
+    }
+}
+
+impl RecordStore for ZookeeperEngine {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { records::read(&self, &name).await })
+    }
+
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { records::write(&self, &name, over, value).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { records::names(&self, &prefix).await })
     }
 }

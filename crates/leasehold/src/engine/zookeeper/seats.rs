@@ -214,7 +214,7 @@ impl Seat {
 
     /// Whether its holder has released or lost it, though the servers may still have its node.
     pub(super) fn is_ending(&self) -> bool {
-        self.leaving.load(Ordering::Acquire) || self.asked.lease.is_over()
+        self.leaving.load(Ordering::Acquire) || self.asked.is_over()
     }
 
     /// Notes that a later claim of its owner deletes its node.

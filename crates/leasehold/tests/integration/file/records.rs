@@ -14,15 +14,15 @@ async fn records(dir: &tempfile::TempDir) -> Records {
 async fn a_damaged_record_is_refused_and_kept() {
     let dir = tempfile::tempdir().unwrap();
     let records = records(&dir).await;
-    let made = records.record("a", 0, "every minute").await.unwrap().unwrap();
+    let made = records.compare_and_set("a", 0, "every minute").await.unwrap().unwrap();
     let path = dir.path().join("records/a");
     let whole = fs::read(&path).unwrap();
     let damaged = [&whole[..whole.len() - 1], b"", &[&whole[..], b"x"].concat(), b"\xff\xfe"].map(<[u8]>::to_vec);
     for (number, bytes) in damaged.into_iter().enumerate() {
         fs::write(&path, &bytes).unwrap();
         let errors = [
-            records.recall("a").await.map(drop),
-            records.record("a", made.version, "x").await.map(drop),
+            records.get("a").await.map(drop),
+            records.compare_and_set("a", made.version, "x").await.map(drop),
             records.update("a", |_, _| Some("x".to_owned())).await.map(drop),
         ];
         for error in errors {
@@ -31,10 +31,10 @@ async fn a_damaged_record_is_refused_and_kept() {
             assert!(error.to_string().contains("records/a is damaged"), "{error}");
         }
         assert_eq!(fs::read(&path).unwrap(), bytes, "nothing was changed");
-        assert!(records.record(format!("b{number}"), 0, "another").await.unwrap().is_some());
+        assert!(records.compare_and_set(format!("b{number}"), 0, "another").await.unwrap().is_some());
     }
     fs::write(&path, whole).unwrap();
-    assert_eq!(records.recall("a").await.unwrap().value, "every minute");
+    assert_eq!(records.get("a").await.unwrap().value, "every minute");
 }
 
 /// A killed writer's draft is no record, and does not hinder later writers.
@@ -42,11 +42,11 @@ async fn a_damaged_record_is_refused_and_kept() {
 async fn a_draft_that_was_left_is_no_record() {
     let dir = tempfile::tempdir().unwrap();
     let records = records(&dir).await;
-    let made = records.record("a", 0, "first").await.unwrap().unwrap();
+    let made = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
     fs::write(dir.path().join("records/.new"), "half").unwrap();
     assert_eq!(records.list("").await.unwrap().len(), 1);
-    assert!(records.record("a", made.version, "second").await.unwrap().is_some());
-    assert_eq!(records.recall("a").await.unwrap().value, "second");
+    assert!(records.compare_and_set("a", made.version, "second").await.unwrap().is_some());
+    assert_eq!(records.get("a").await.unwrap().value, "second");
     assert!(!dir.path().join("records/.new").exists());
 }
 
@@ -55,17 +55,17 @@ async fn a_draft_that_was_left_is_no_record() {
 async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
     let dir = tempfile::tempdir().unwrap();
     let before = records(&dir).await;
-    let made = before.record("a", 0, "first").await.unwrap().unwrap();
+    let made = before.compare_and_set("a", 0, "first").await.unwrap().unwrap();
     let future = made.version + 3_600_000_000;
-    before.record("a", made.version, "").await.unwrap().unwrap();
+    before.compare_and_set("a", made.version, "").await.unwrap().unwrap();
     let floor = dir.path().join("records/.floor");
     assert_eq!(fs::read_to_string(&floor).unwrap().trim(), made.version.to_string());
     // As if it was removed an hour from now.
     fs::write(&floor, future.to_string()).unwrap();
-    let again = records(&dir).await.record("a", 0, "second").await.unwrap().unwrap();
+    let again = records(&dir).await.compare_and_set("a", 0, "second").await.unwrap().unwrap();
     assert_eq!(again.version, future + 1);
     fs::write(&floor, "x").unwrap();
-    assert_eq!(before.record("b", 0, "x").await.unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(before.compare_and_set("b", 0, "x").await.unwrap_err().kind(), ErrorKind::Corrupt);
 }
 
 /// A writer that is stopped in the middle of a write blocks other writers, which get an error with
@@ -74,13 +74,13 @@ async fn versions_rise_over_a_removal_and_a_clock_that_is_behind() {
 async fn a_writer_that_stands_still_is_said() {
     let dir = tempfile::tempdir().unwrap();
     let records = records(&dir).await;
-    let made = records.record("a", 0, "first").await.unwrap().unwrap();
+    let made = records.compare_and_set("a", 0, "first").await.unwrap().unwrap();
     let latch = File::open(dir.path().join("records")).unwrap();
     flock(&latch, FlockOperation::LockExclusive).unwrap();
-    let error = records.record("a", made.version, "second").await.unwrap_err();
+    let error = records.compare_and_set("a", made.version, "second").await.unwrap_err();
     assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Unavailable, true), "{error}");
     assert!(error.to_string().contains("is it stopped?"), "{error}");
-    assert_eq!(records.recall("a").await.unwrap().value, "first");
+    assert_eq!(records.get("a").await.unwrap().value, "first");
     drop(latch);
-    assert!(records.record("a", made.version, "second").await.unwrap().is_some());
+    assert!(records.compare_and_set("a", made.version, "second").await.unwrap().is_some());
 }

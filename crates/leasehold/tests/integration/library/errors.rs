@@ -122,7 +122,7 @@ async fn every_call_names_engine_and_lock() {
     let lost = guard.protect(async {}).await.unwrap_err();
     drop(guard);
     let records = locks.records().unwrap();
-    let record = records.record("a", 0, "x".repeat(100_000)).await.unwrap_err();
+    let record = records.compare_and_set("a", 0, "x".repeat(100_000)).await.unwrap_err();
     let closing = locks.clone();
     closing.close().await.unwrap();
     let closed = locks.mutex("a").lock().await.unwrap_err();

@@ -10,7 +10,7 @@ use leasehold::{ErrorKind, Locks};
 async fn the_time_goes_as_the_clock_does() {
     let hand = ManualClock::new();
     let records = Locks::builder().clock(hand.clock()).open("memory:").await.unwrap().records().unwrap();
-    let start = records.recall("a").await.unwrap().now;
+    let start = records.get("a").await.unwrap().now;
     assert!(start > Duration::from_secs(1_700_000_000), "{start:?}");
     let hour = Duration::from_secs(3600);
     hand.advance(hour);
@@ -18,7 +18,7 @@ async fn the_time_goes_as_the_clock_does() {
     assert_eq!(made.now, start + hour);
     assert_eq!(made.value, format!("{:?}", start + hour));
     hand.advance(hour);
-    assert_eq!(records.recall("a").await.unwrap().now, start + 2 * hour);
+    assert_eq!(records.get("a").await.unwrap().now, start + 2 * hour);
 }
 
 /// Versions rise even if records are written faster than the clock runs, also across removals.
@@ -28,11 +28,11 @@ async fn versions_rise_while_the_clock_stands_still() {
     let records = Locks::builder().clock(hand.clock()).open("memory:").await.unwrap().records().unwrap();
     let mut last = 0;
     for _ in 0..100 {
-        let made = records.record("a", 0, "x").await.unwrap().unwrap();
-        let changed = records.record("a", made.version, "y").await.unwrap().unwrap();
+        let made = records.compare_and_set("a", 0, "x").await.unwrap().unwrap();
+        let changed = records.compare_and_set("a", made.version, "y").await.unwrap().unwrap();
         assert!(last < made.version && made.version < changed.version);
         last = changed.version;
-        assert_eq!(records.record("a", last, "").await.unwrap().unwrap().version, 0);
+        assert_eq!(records.compare_and_set("a", last, "").await.unwrap().unwrap().version, 0);
     }
 }
 
@@ -53,8 +53,8 @@ async fn whoever_was_closed_reads_and_writes_nothing() {
     let records = locks.records().unwrap();
     locks.close().await.unwrap();
     for error in [
-        records.recall("a").await.map(drop),
-        records.record("a", 0, "x").await.map(drop),
+        records.get("a").await.map(drop),
+        records.compare_and_set("a", 0, "x").await.map(drop),
         records.list("").await.map(drop),
         records.update("a", |_, _| Some("x".to_owned())).await.map(drop),
     ] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold::clock::{Clock, Moment};
 use leasehold::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
+    Answer, Capabilities, Engine, Evicted, LockView, Losses, PartyView, RecordStore, Released, Renewal, Step,
 };
 use leasehold::{Claim, ClaimId, Error, ErrorKind, LockName};
 use tokio::sync::Semaphore;
@@ -163,10 +163,6 @@ impl Engine for Spy {
         self.play(Call::Attempt, 1, told, || Arc::clone(&self.inner).attempt(claim, queue))
     }
 
-    fn attempt_all(self: Arc<Self>, _claims: Vec<Arc<Claim>>) -> Step<Option<Vec<Grant>>> {
-        Step::ready(Ok(None))
-    }
-
     fn wait(self: Arc<Self>, claim: Arc<Claim>, patience: Duration) -> Step<Answer> {
         self.play(Call::Wait, 1, |_| None, || Arc::clone(&self.inner).wait(claim, patience))
     }
@@ -209,24 +205,11 @@ impl Engine for Spy {
         Arc::clone(&self.inner).request_release(name, claim, reason)
     }
 
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
-        Arc::clone(&self.inner).recall(name)
-    }
-
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Arc::clone(&self.inner).record(name, over, value)
-    }
-
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        Arc::clone(&self.inner).recorded(prefix)
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         Arc::clone(&self.inner).farewell()
     }
 
-    #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        None
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Arc::clone(&self.inner).records()
     }
 }

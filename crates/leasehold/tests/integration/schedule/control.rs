@@ -108,7 +108,7 @@ async fn a_record_that_is_lost_or_falls_back_fires_no_old_tick_again() {
         let nodes = [world.node(world.job(), SHORT), world.node(world.job(), SHORT)];
         world.pass(1).await;
         let records = world.locks.records().unwrap();
-        let old = records.recall("cron:job").await.unwrap().value;
+        let old = records.get("cron:job").await.unwrap().value;
         let tick = world.to_next_minute().await;
         world.pass(12).await;
         if wiped {

@@ -284,7 +284,7 @@ async fn what_fails_says_so_and_what_makes_no_sense_is_refused() {
 #[tokio::test]
 async fn a_record_that_is_not_understood_fires_nothing_and_is_told() {
     let world = World::new().await;
-    world.locks.records().unwrap().record("cron:job", 0, "{\"v\":99}").await.unwrap().unwrap();
+    world.locks.records().unwrap().compare_and_set("cron:job", 0, "{\"v\":99}").await.unwrap().unwrap();
     let node = world.node(world.job(), SHORT);
     world.to_next_minute().await;
     world.pass(60).await;
@@ -361,11 +361,11 @@ async fn a_run_whose_entry_was_not_confirmed_is_entered_again_before_it_begins()
         Some(value.replace(&mark.0, &mark.1).replace("\"history\"", &running))
     };
     records.update("cron:job", put).await.unwrap();
-    let before = records.recall("cron:job").await.unwrap().version;
+    let before = records.get("cron:job").await.unwrap().version;
     let node = world.node(world.job().crash(Crash::Retry { attempts: 1 }), Duration::from_secs(20));
     world.pass(2).await;
     let ran = world.ran()[1];
     assert_eq!((ran.tick, ran.token, ran.attempt), (tick + 60, token, 1));
-    assert_eq!(records.recall("cron:job").await.unwrap().version, before + 1);
+    assert_eq!(records.get("cron:job").await.unwrap().version, before + 1);
     node.kill().await;
 }

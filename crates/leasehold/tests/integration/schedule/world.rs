@@ -44,7 +44,7 @@ impl World {
 
     /// The engine's time.
     pub(crate) async fn now(&self) -> i64 {
-        i64::try_from(self.locks.records().unwrap().recall("clock").await.unwrap().now.as_secs()).unwrap()
+        i64::try_from(self.locks.records().unwrap().get("clock").await.unwrap().now.as_secs()).unwrap()
     }
 
     /// A node that runs `job`, each run taking `time` on the clock.

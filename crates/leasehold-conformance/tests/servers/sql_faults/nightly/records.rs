@@ -13,16 +13,16 @@ async fn a_clock_set_back_repeats_no_version() {
         let clock = WallClock::new().expect("a clock");
         let site = Site::with_clock(kind, &clock).await;
         let records = of(&site.locks(LASTING).await);
-        let made = records.record("a", 0, "x").await.expect("an answer").expect("none was there");
+        let made = records.compare_and_set("a", 0, "x").await.expect("an answer").expect("none was there");
         clock.move_to(-3600).expect("a clock");
-        let back = records.recall("a").await.expect("a record");
+        let back = records.get("a").await.expect("a record");
         assert!(back.now + std::time::Duration::from_secs(1800) < made.now, "{kind:?}: the server's clock: {back:?}");
-        let next = records.record("a", made.version, "y").await.expect("an answer").expect("it is as it was");
+        let next = records.compare_and_set("a", made.version, "y").await.expect("an answer").expect("it is as it was");
         assert_eq!(next.version, made.version + 1, "{kind:?}");
-        let _ = records.record("a", next.version, "").await.expect("an answer").expect("it is as it was");
-        let again = records.record("a", 0, "z").await.expect("an answer").expect("it was removed");
+        let _ = records.compare_and_set("a", next.version, "").await.expect("an answer").expect("it is as it was");
+        let again = records.compare_and_set("a", 0, "z").await.expect("an answer").expect("it was removed");
         assert!(again.version > next.version, "{kind:?}: {again:?} after {next:?}");
-        assert!(records.record("a", made.version, "late").await.expect("an answer").is_none(), "{kind:?}");
+        assert!(records.compare_and_set("a", made.version, "late").await.expect("an answer").is_none(), "{kind:?}");
     }
 }
 
@@ -44,5 +44,5 @@ async fn records_through_a_pooler() {
     for client in clients {
         client.await.expect("a client");
     }
-    assert_eq!(of(&locks(&server.url(), LASTING).await).recall("a").await.expect("a record").value, "40");
+    assert_eq!(of(&locks(&server.url(), LASTING).await).get("a").await.expect("a record").value, "40");
 }

@@ -9,12 +9,10 @@ use super::super::records::Shelf;
 use super::room::Room;
 use super::seat::{Seat, Stage};
 use super::serve::serve;
-use crate::claim::{Claim, ClaimId};
+use crate::claim::Claim;
 use crate::clock::Moment;
-use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, Losses, PartyView, Record, Released, Renewal, Step,
-};
-use crate::error::{Error, ErrorKind, Result};
+use crate::engine::{Answer, Capabilities, Engine, Grant, Losses, Record, RecordStore, Released, Renewal, Step};
+use crate::error::Result;
 use crate::logic::lease::{self as rules, Validity};
 use crate::name::LockName;
 
@@ -60,11 +58,6 @@ impl HeldEngine {
                 })
             }
         }
-    }
-
-    fn unsupported<T>(&self, what: &str) -> Step<T> {
-        let message = format!("has no {what}; technique=row has");
-        Step::ready(Err(Error::new(ErrorKind::Unsupported, message).at_engine(self.can.engine)))
     }
 }
 
@@ -149,38 +142,6 @@ impl Engine for HeldEngine {
         self.room.board.listen()
     }
 
-    fn watch(self: Arc<Self>, _name: LockName, _patience: Duration) -> Step<Step<()>> {
-        self.unsupported("inspection")
-    }
-
-    fn inspect(self: Arc<Self>, _name: LockName) -> Step<LockView> {
-        self.unsupported("inspection")
-    }
-
-    fn list(self: Arc<Self>, _prefix: String) -> Step<Vec<LockView>> {
-        self.unsupported("inspection")
-    }
-
-    fn evict(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Evicted> {
-        self.unsupported("eviction")
-    }
-
-    fn request_release(self: Arc<Self>, _name: LockName, _claim: ClaimId, _reason: String) -> Step<Option<PartyView>> {
-        self.unsupported("eviction")
-    }
-
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
-        Step::new(async move { self.records.read(&name).await })
-    }
-
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { self.records.write(&name, over, value).await })
-    }
-
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        Step::new(async move { self.records.names(&prefix).await })
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         Step::new(async move {
             self.room.close().await;
@@ -188,8 +149,21 @@ impl Engine for HeldEngine {
         })
     }
 
-    #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        None
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Some(self)
+    }
+}
+
+impl RecordStore for HeldEngine {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { self.records.read(&name).await })
+    }
+
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.write(&name, over, value).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { self.records.names(&prefix).await })
     }
 }

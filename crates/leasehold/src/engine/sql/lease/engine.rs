@@ -24,8 +24,8 @@ use crate::engine::sql::pooler::{self, Probed};
 use crate::engine::sql::records::Shelf;
 use crate::engine::sql::{Dialect, IS_GALERA, is_galera, make_tables};
 use crate::engine::{
-    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, Released, Renewal,
-    Step,
+    Answer, Capabilities, Engine, Evicted, Grant, LockView, LossBoard, Losses, PartyView, Record, RecordStore,
+    Released, Renewal, Step,
 };
 use crate::error::{Error, ErrorKind, Result};
 use crate::logic::cohort::Cohort;
@@ -499,18 +499,6 @@ impl Engine for LeaseEngine {
         })
     }
 
-    fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {
-        Step::new(async move { self.records.read(&name).await })
-    }
-
-    fn record(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
-        Step::new(async move { self.records.write(&name, over, value).await })
-    }
-
-    fn recorded(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
-        Step::new(async move { self.records.names(&prefix).await })
-    }
-
     fn farewell(self: Arc<Self>) -> Step<()> {
         Step::new(async move {
             if let Some(attendant) = lock(&self.attendant).take() {
@@ -529,8 +517,21 @@ impl Engine for LeaseEngine {
         })
     }
 
-    #[cfg(unix)]
-    fn lifeline(&self) -> Option<std::os::fd::OwnedFd> {
-        None
+    fn records(self: Arc<Self>) -> Option<Arc<dyn RecordStore>> {
+        Some(self)
+    }
+}
+
+impl RecordStore for LeaseEngine {
+    fn get(self: Arc<Self>, name: LockName) -> Step<Record> {
+        Step::new(async move { self.records.read(&name).await })
+    }
+
+    fn compare_and_set(self: Arc<Self>, name: LockName, over: u64, value: String) -> Step<Option<Record>> {
+        Step::new(async move { self.records.write(&name, over, value).await })
+    }
+
+    fn list(self: Arc<Self>, prefix: String) -> Step<Vec<LockName>> {
+        Step::new(async move { self.records.names(&prefix).await })
     }
 }
