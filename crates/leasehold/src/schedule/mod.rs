@@ -79,7 +79,7 @@
 //! |---|---|
 //! | the reply to a read is lost | it is read again; the engine reports the server run again, with the same beginning |
 //! | the reply to the write is lost | read again, in the same server run or a newer one: the token shows whether the entry is there, and the server run whether it may be lost |
-//! | a node stops between reading in one server run and writing in the next | the write is refused, even if the new server has that very version: later writes may be lost ([`Engine::record_in_run`](crate::engine::Engine::record_in_run)) |
+//! | a node stops between reading in one server run and writing in the next | the write is refused, even if the new server has that very version: later writes may be lost ([`RecordStore::compare_and_set_in_run`](crate::engine::RecordStore::compare_and_set_in_run)) |
 //! | that node had recorded a run, and begins it in the new server run | it holds the lock by its own clock, and no other node gets it before that is over |
 //! | two nodes decide at once in a new server run | one gets the lock; the other reads that the record is in this server run |
 //! | a second failover during the cool-down | nothing began meanwhile; the next server run began later, and the doubt is higher |
