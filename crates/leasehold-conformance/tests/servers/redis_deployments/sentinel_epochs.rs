@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use leasehold::clock::ManualClock;
 use leasehold::{Locks, Outcome};
 use leasehold_testbed::{Server, eventually, redis};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -173,8 +174,24 @@ async fn a_sentinel_that_hangs_keeps_no_client_out() {
         sentinel.names(&new, 5);
     }
     newest.takes(3_600_000);
-    let builder = Locks::builder().ttl(LONG).connect_timeout(Duration::from_secs(30));
-    let locks = builder.open(&format!("{url}?connect-timeout=40s")).await.expect("two of three respond");
+    let hand = ManualClock::running();
+    let opening = tokio::spawn({
+        let builder = Locks::builder().ttl(LONG).clock(hand.clock());
+        async move { builder.open(&format!("{url}?connect-timeout=300s")).await }
+    });
+    eventually(BOUND, || async {
+        if late.iter().all(|sentinel| sentinel.asked() > 0) { Ok(()) } else { Err("not asked so far") }
+    })
+    .await;
+    // Once the two have answered it waits for a quarter of the connect timeout. All of that does not pass.
+    let mut steps = 0..15;
+    eventually(BOUND, || {
+        steps.next().into_iter().for_each(|_| hand.advance(Duration::from_secs(10)));
+        let opened = opening.is_finished();
+        async move { if opened { Ok(()) } else { Err("it waits for the one that hangs") } }
+    })
+    .await;
+    let locks = opening.await.expect("no panic").expect("two of three respond");
     let guard = soon("the lock", locks.mutex("a").lock()).await.expect("a lock");
     assert_eq!(guard.release().await.expect("an answer"), Outcome::Released);
 }
