@@ -2,9 +2,16 @@
 //! see `CONTRIBUTING.md`.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use crate::Done;
+
+/// What is in a function whose clock stands still unless the test advances it.
+const STILL: [&str; 3] = ["start_paused", "ManualClock::new()", "walk(&hand"];
+
+/// The bounds of all waits, which only a test that hangs reaches.
+const BOUNDS: [&str; 2] = ["BOUND", "SOON"];
 
 /// All sources with tests: test folders, and modules beside the code.
 fn sources(root: &Path) -> std::io::Result<Vec<PathBuf>> {
@@ -30,7 +37,7 @@ pub(crate) fn no_time_in_assertions(root: &Path) -> Done {
     let mut found = Vec::new();
     for path in sources(root)? {
         let text = fs::read_to_string(&path)?;
-        if is_virtual(&path, &text) {
+        if is_virtual(&path) {
             continue;
         }
         let shown = path.strip_prefix(root).unwrap_or(&path).display().to_string();
@@ -44,65 +51,119 @@ pub(crate) fn no_time_in_assertions(root: &Path) -> Done {
 }
 
 /// In virtual time every duration is exact, so these tests may assert durations.
-fn is_virtual(path: &Path, text: &str) -> bool {
+fn is_virtual(path: &Path) -> bool {
     let folders = ["simulation", "scripted"];
     path.components().any(|part| folders.iter().any(|folder| part.as_os_str() == *folder))
-        || text.contains("start_paused")
 }
 
 /// The assertions about elapsed time, and the polls with a time limit: their line numbers and text.
+/// A test whose clock stands still may assert durations; the others beside it may not.
 fn timed(text: &str) -> Vec<(usize, String)> {
+    let functions = functions(text);
     let bound = bound_to_elapsed(text);
+    let is_time = |at: usize, condition: &str| {
+        let here = function_at(&functions, at).unwrap_or(0..text.len());
+        let names = bound.iter().filter(|(from, _)| here.contains(from) && *from < at);
+        is_elapsed(condition) || names.into_iter().any(|(_, name)| has_word(condition, name))
+    };
     let mut found = Vec::new();
     for (at, _) in text.match_indices("assert") {
         let Some(body) = body_of_macro(&text[at..]) else { continue };
-        let names_one =
-            bound.iter().any(|(from, name)| *from < at && at - from < 4000 && has_word(condition(body), name));
-        let is_time = ["elapsed()", ".since("].iter().any(|word| condition(body).contains(word)) || names_one;
-        let is_shortened = condition(body).contains('>') && is_shortened(&text[..at], condition(body));
-        if is_time && (condition(body).contains('<') || is_shortened) {
-            let line = text[..at].matches('\n').count() + 1;
-            found.push((line, body.split_whitespace().collect::<Vec<_>>().join(" ")));
+        let condition = condition(body);
+        let here = function_at(&functions, at).unwrap_or(0..text.len());
+        let is_shortened = condition.contains('>') && is_shortened(&text[here.start..at], condition);
+        if is_time(at, condition) && (condition.contains('<') || is_shortened) {
+            found.push((at, body));
         }
     }
-    found.extend(watched(text));
-    found.sort();
+    found.extend(limited(text, is_time));
+    let is_still = |here: Range<usize>| STILL.iter().any(|word| text[here.clone()].contains(word));
+    found.retain(|(at, _)| !function_at(&functions, *at).is_some_and(is_still));
+    found.sort_unstable();
+    let line = |at: usize| text[..at].matches('\n').count() + 1;
+    found.iter().map(|(at, code)| (line(*at), code.split_whitespace().collect::<Vec<_>>().join(" "))).collect()
+}
+
+/// All functions with their attributes, as rustfmt writes them: each ends at a brace below its first
+/// line.
+fn functions(text: &str) -> Vec<Range<usize>> {
+    let (mut found, mut at, mut attributes) = (Vec::new(), 0, None);
+    for line in text.split_inclusive('\n') {
+        let code = line.trim_start();
+        if code.starts_with("#[") {
+            attributes.get_or_insert(at);
+        } else if is_function(code) {
+            let start = attributes.take().unwrap_or(at);
+            let brace = format!("\n{}}}", &line[..line.len() - code.len()]);
+            let is_one_line = code.trim_end().ends_with(['}', ';']);
+            let length =
+                if is_one_line { Some(line.len()) } else { text[at..].find(&brace).map(|end| end + brace.len()) };
+            found.push(start..length.map_or(text.len(), |length| at + length));
+        } else if !code.starts_with("//") {
+            attributes = None;
+        }
+        at += line.len();
+    }
     found
 }
 
+fn is_function(line: &str) -> bool {
+    let before = line.split(['(', '<']).next().unwrap_or_default();
+    let words = line.strip_prefix("pub(").and_then(|rest| rest.split_once(')')).map_or(before, |(_, rest)| rest);
+    let mut words = words.split_whitespace();
+    words.find(|word| !matches!(*word, "pub" | "async" | "const" | "unsafe")) == Some("fn")
+}
+
+/// The innermost function around a position.
+fn function_at(functions: &[Range<usize>], at: usize) -> Option<Range<usize>> {
+    functions.iter().rfind(|range| range.contains(&at)).cloned()
+}
+
+/// Whether an expression measures the time since some moment. The time until a deadline,
+/// `deadline.since(now())`, is none: a slow machine makes it shorter.
+fn is_elapsed(code: &str) -> bool {
+    let is_left = |rest: &str| {
+        let argument = body_of_call(rest).unwrap_or(rest);
+        argument.ends_with("now()") || matches!(argument, "now" | "*now")
+    };
+    code.contains("elapsed()") || code.match_indices(".since(").any(|(at, _)| !is_left(&code[at + ".since".len()..]))
+}
+
 /// Whether a lower bound is reduced by a guess at the clocks' precision: then it proves nothing.
-/// `before` is the text before the assertion, which binds its names.
+/// `before` is its function up to the assertion, which binds its names.
 fn is_shortened(before: &str, condition: &str) -> bool {
-    let here = before.rfind("\nasync fn ").or_else(|| before.rfind("\nfn ")).map_or(before, |at| &before[at..]);
-    let bound = here.match_indices("let ").filter_map(|(at, _)| here[at + 4..].split(';').next()?.split_once('='));
+    let bound = before.match_indices("let ").filter_map(|(at, _)| before[at + 4..].split(';').next()?.split_once('='));
     condition.contains(" - ")
         || bound.filter(|(_, value)| value.contains(" - ")).any(|(name, _)| has_word(condition, name.trim()))
 }
 
-/// Time-limited checks, `if x.elapsed() > … { Ok(…) } else { Err(…) }`: their assertion holds only
-/// on a fast machine.
-fn watched(text: &str) -> Vec<(usize, String)> {
+/// Time-limited checks, `if x.elapsed() > … { Ok(…) } else { Err(…) }`, and assertions in other
+/// words, `if x.elapsed() > … { panic!(…) }`: they hold only on a fast machine. The one bound of all
+/// waits is no such limit.
+fn limited(text: &str, is_time: impl Fn(usize, &str) -> bool) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (at, _) in text.match_indices("if ") {
         let Some((condition, then)) = text[at..].split_once('{') else { continue };
-        let ends_a_watch = then.trim_start().starts_with("Ok(") && condition.contains(".elapsed()");
-        if ends_a_watch && !condition.contains(';') {
-            let line = text[..at].matches('\n').count() + 1;
-            found.push((line, condition.split_whitespace().collect::<Vec<_>>().join(" ")));
+        let then = then.trim_start();
+        let is_watch = then.starts_with("Ok(") && condition.contains(".elapsed()");
+        let is_bound = BOUNDS.iter().any(|bound| has_word(condition, bound));
+        let is_assertion = ["panic!", "unreachable!"].iter().any(|end| then.starts_with(end)) && !is_bound;
+        let is_limit = is_assertion && condition.contains(['<', '>']) && is_time(at, condition);
+        if (is_watch || is_limit) && !condition.contains(';') {
+            found.push((at, condition));
         }
     }
     found
 }
 
-/// The names bound by `let NAME = ….elapsed()…;`, and their positions.
+/// The names bound by `let NAME = ….elapsed()…;` or `let NAME = ….since(…)…;`, and their positions.
 fn bound_to_elapsed(text: &str) -> Vec<(usize, String)> {
     let mut names = Vec::new();
     for (at, _) in text.match_indices("let ") {
         let statement = text[at..].split(';').next().unwrap_or_default();
         let Some((name, value)) = statement[4..].split_once('=') else { continue };
         let name = name.split(':').next().unwrap_or_default().trim().trim_start_matches("mut ");
-        if value.contains(".elapsed()") && !value.contains('{') && name.chars().all(|c| c.is_alphanumeric() || c == '_')
-        {
+        if is_elapsed(value) && !value.contains('{') && name.chars().all(|c| c.is_alphanumeric() || c == '_') {
             names.push((at, name.to_owned()));
         }
     }
@@ -116,12 +177,17 @@ fn body_of_macro(text: &str) -> Option<&str> {
     if !matches!(name, "assert" | "assert_eq" | "assert_ne") {
         return None;
     }
+    body_of_call(&text[open..])
+}
+
+/// The text between the first parenthesis and the one that closes it.
+fn body_of_call(text: &str) -> Option<&str> {
     let mut depth = 0_usize;
-    for (at, c) in text[open..].char_indices() {
+    for (at, c) in text.char_indices() {
         match c {
             '(' => depth += 1,
-            ')' if depth == 1 => return Some(&text[open + 1..open + at]),
-            ')' => depth -= 1,
+            ')' if depth == 1 => return Some(&text[1..at]),
+            ')' => depth = depth.saturating_sub(1),
             _ => {}
         }
     }
@@ -138,43 +204,4 @@ fn has_word(text: &str, word: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::timed;
-
-    #[test]
-    fn elapsed_time_in_an_assertion_is_found() {
-        let direct = "fn a() {\n    assert!(start.elapsed() < SOON, \"too slow\");\n}";
-        assert_eq!(timed(direct), [(2, "start.elapsed() < SOON, \"too slow\"".to_owned())]);
-        let named = "let took = start.elapsed();\nassert!(\n  took < SOON\n);";
-        assert_eq!(timed(named), [(2, "took < SOON".to_owned())]);
-        assert_eq!(timed("assert!(clock.now().since(start) <= BOUND);").len(), 1);
-    }
-
-    #[test]
-    fn a_watch_that_ends_by_the_clock_and_a_shortened_lower_bound_are_found() {
-        let watch = "eventually(SOON, || async {\n    assert!(held.is_held(), \"{:?}\", start.elapsed());\n    \
-                     if start.elapsed() > SESSION * 9 / 4 { Ok(()) } else { Err(\"not yet\") }\n})";
-        assert_eq!(timed(watch), [(3, "if start.elapsed() > SESSION * 9 / 4".to_owned())]);
-        let shortened = "let least = TTL - Duration::from_millis(50);\nassert!(start.elapsed() >= least, \"{:?}\", x);";
-        assert_eq!(timed(shortened).len(), 1);
-        assert_eq!(timed("assert!(start.elapsed() >= TTL - SLACK);").len(), 1);
-        // A bound in another test.
-        let other = "async fn a() {\n let least = x - y;\n}\nasync fn b() {\n assert!(start.elapsed() >= least);\n}";
-        assert_eq!(timed(other), []);
-    }
-
-    #[test]
-    fn a_time_in_a_message_or_a_lower_bound_is_none() {
-        for text in [
-            "assert!(done, \"after {:?}\", start.elapsed());",
-            "let took = start.elapsed();\nassert!(done, \"after {took:?}\");",
-            "let took = start.elapsed();\nprintln!(\"{took:?}\");",
-            "if start.elapsed() > LIMIT { return; }",
-            "assert!(start.elapsed() >= delay * 2, \"not before\");",
-            // An exact duration can only come from a clock that the test controls.
-            "assert_eq!(start.elapsed(), TIMEOUT / 3);",
-        ] {
-            assert_eq!(timed(text), [], "{text}");
-        }
-    }
-}
+mod tests;

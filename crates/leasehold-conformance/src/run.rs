@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::cases::{CASES, Case};
 use crate::subject::Subject;
-use crate::world::World;
+use crate::world::{SOON, World};
 
-/// No case takes so long, unless something hangs.
-const HANGS: Duration = Duration::from_secs(400);
+/// Ends a case that hangs in a call without a bound of its own. Later than [`SOON`]: a wait that ends then says what it saw.
+const HANGS: Duration = SOON.saturating_mul(3);
 
 /// Runs a case on a fresh instance, and looks whether anything was left behind. If the engine cannot do what the case
 /// needs, says so and checks that the engine refuses it.

@@ -18,7 +18,7 @@ use crate::subject::Instance;
 
 /// The one bound of every wait, against hanging: it says nothing of speed. Only a failure waits so long, and it is well below
 /// [`LONG`].
-pub const SOON: Duration = Duration::from_secs(120);
+pub const SOON: Duration = leasehold_testbed::BOUND;
 /// A TTL that no case outlives: whatever becomes free before did not become free by expiry.
 pub const LONG: Duration = Duration::from_secs(600);
 /// Between two looks at an engine that cannot wake us.

@@ -1,15 +1,17 @@
 //! Records: what was written is read, a late writer never succeeds, and all read one clock.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold::engine::Record;
+use leasehold::clock::ManualClock;
+use leasehold::engine::{Engine, Record};
 use leasehold::{ErrorKind, Locks, MAX_RECORD, Records};
 use leasehold_testbed::eventually;
 
 use super::names::nasty;
 use crate::brief::times;
-use crate::flaky::{Fault, Method};
+use crate::flaky::{Fault, Flaky, Method};
 use crate::world::{LONG, SOON, World};
 
 async fn records(world: &World) -> Records {
@@ -314,12 +316,24 @@ pub async fn a_lost_reply_is_read_again(world: &World) {
     assert_eq!(error.kind(), ErrorKind::Denied, "not tried again: {error}");
 }
 
-/// A line that is cut ends an update with the reason, once a TTL is over.
+/// A line that is cut ends an update with the reason, once a TTL is over on a clock that only the case advances.
 pub async fn an_engine_that_is_away_ends_an_update_in_time(world: &World) {
-    let (locks, flaky) = world.flaky(world.short()).await;
+    let (hand, flaky) = (ManualClock::new(), Arc::new(Flaky::new(world.engine().await)));
+    let engine: Arc<dyn Engine> = Arc::clone(&flaky) as _;
+    let locks = Locks::builder().ttl(LONG).clock(hand.clock()).open_engine(engine);
     flaky.cut();
-    let update = of(&locks).update("away", |_, _| Some("x".to_owned())).await;
-    let error = update.expect_err("nobody answers");
+    let records = of(&locks);
+    let update = tokio::spawn(async move { records.update("away", |_, _| Some("x".to_owned())).await });
+    // The pause before another try passes; a TTL does not, however often this looks.
+    eventually(SOON, || async {
+        hand.advance(Duration::from_millis(20));
+        let calls = flaky.calls(Method::Recall);
+        if calls > 1 { Ok(()) } else { Err(format!("{calls} tries")) }
+    })
+    .await;
+    assert!(!update.is_finished(), "its time is not over");
+    hand.advance(LONG);
+    let ended = tokio::time::timeout(SOON, update).await.expect("its time is over").expect("no panic");
+    let error = ended.expect_err("nobody answers");
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
-    assert!(flaky.calls(Method::Recall) > 1, "tried again before");
 }

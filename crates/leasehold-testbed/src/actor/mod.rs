@@ -27,7 +27,7 @@ use crate::{Error, Result, clock, process::Child};
 /// How many lines an actor may be ahead of the test before it has to wait.
 const LINES_AHEAD: usize = 4096;
 /// How long an actor may leave its standard input full.
-const SEND_BOUND: Duration = Duration::from_secs(10);
+const SEND_BOUND: Duration = crate::BOUND;
 
 /// A running child process; killed with all that it started when dropped, and when the test process
 /// dies.

@@ -14,11 +14,11 @@ use super::live::Live;
 use crate::history::{Event, State, Worker};
 use crate::worker::{Assignment, WORKER};
 
-/// The time limit for starting a worker.
-const START: Duration = Duration::from_secs(30);
+/// Ends a run whose worker does not start.
+const START: Duration = leasehold_testbed::BOUND;
 
-/// How long a worker may take to exit after its last event.
-const EXIT: Duration = Duration::from_secs(30);
+/// Ends the wait for a worker that does not exit after its last event.
+const EXIT: Duration = leasehold_testbed::BOUND;
 
 /// Our own marker in a worker's output.
 const MARK: &str = "heard so far";

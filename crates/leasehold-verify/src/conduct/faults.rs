@@ -14,8 +14,8 @@ use crate::worker::Assignment;
 const LOOK: Duration = Duration::from_millis(10);
 /// How far the workers' clocks jump, in seconds.
 const HOUR: i64 = 3600;
-/// How long Sentinels may take to replace a master.
-const REPLACEMENT: Duration = Duration::from_secs(60);
+/// Ends the wait for Sentinels that do not replace a master.
+const REPLACEMENT: Duration = leasehold_testbed::BOUND;
 /// In a run with a duration, a fault begins about this often.
 const EVERY: Duration = Duration::from_secs(4);
 /// A run of a number of calls ends after this time, too, or after [`SLOWEST`] per call if that is

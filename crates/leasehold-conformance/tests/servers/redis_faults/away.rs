@@ -60,7 +60,7 @@ async fn site() -> Site {
 async fn a_killed_server_ends_the_wait() {
     let mut site = site().await;
     let locks = site.locks(TTL).await;
-    drop(locks.mutex("held").lock().await.expect("a lock"));
+    drop(locks.mutex("held").ttl(LONG).lock().await.expect("a lock"));
     let address = site.server.addr().to_string();
     site.server.kill().expect("a killed server");
     all_end(&locks, &address).await;

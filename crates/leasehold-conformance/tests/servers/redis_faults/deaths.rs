@@ -52,7 +52,7 @@ async fn the_grant_of_a_waiter_that_stands_still_lapses() {
     let locks = site.locks(LONG).await;
     let held = locks.mutex("a").lock().await.expect("a lock");
     let mut still = site.player(LAPSES).await;
-    still.tell(&Order::Lock(Ask::exclusive("a"))).await;
+    still.tell(&Order::Lock(Ask::stubborn("a"))).await;
     until_waiting(&locks, "a", 1).await;
     let behind = spawn_lock(&locks, "a");
     until_waiting(&locks, "a", 2).await;

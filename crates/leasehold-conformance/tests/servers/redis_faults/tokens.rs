@@ -59,7 +59,7 @@ async fn tokens_rise_after_a_lease_that_ended_by_itself() {
     let site = Site::shared().await;
     let locks = site.locks(LONG).await;
     let mut player = site.player(Duration::from_secs(1)).await;
-    let (token, _) = player.lock(Ask::exclusive("a")).await;
+    let (token, _) = player.lock(Ask::stubborn("a")).await;
     player.process().sigkill().expect("a killed process");
     assert!(take(&locks).await.token().0 > token);
 }

@@ -67,7 +67,7 @@ async fn skewed(story: &Story, who: &str, url: &str, skew: i64, server: &mut Nai
 
 /// Another process tries; the lock must be somebody else's.
 async fn busy(story: &Story, who: &str, player: &mut Player) {
-    player.tell(&Order::Lock(Ask { wait_ms: Some(0), ..Ask::exclusive(LOCK) })).await;
+    player.tell(&Order::Lock(Ask { wait_ms: Some(0), ..Ask::stubborn(LOCK) })).await;
     let answer = player.hear("an answer", |report| match report {
         Report::Busy { .. } => Some("None"),
         Report::Granted { .. } => Some("a guard"),
@@ -109,7 +109,7 @@ async fn an_expiry_by_a_skewed_client_clock() {
     ahead.process().sigkill().expect("a killed process");
     let killed = now();
     story.tell("B is killed (SIGKILL)");
-    let (last, _) = behind.lock(Ask::exclusive(LOCK)).await;
+    let (last, _) = behind.lock(Ask::stubborn(LOCK)).await;
     story.says("C", "lock().await", format!("token {last}, {} after B's death", since(killed)));
     assert!(last > token);
     story.so("the server reads its own clock in the script; a client's wall clock is never read");

@@ -75,9 +75,9 @@ impl Story {
         guard
     }
 
-    /// Takes the lock with leasehold, in another process, and waits for it.
+    /// Takes the lock with leasehold, in another process, and waits for it: under a short TTL, too, on a slow machine.
     pub(crate) async fn lock_in(&self, who: &str, player: &mut Player) -> u64 {
-        let (token, _) = player.lock(Ask::exclusive(LOCK)).await;
+        let (token, _) = player.lock(Ask::stubborn(LOCK)).await;
         self.says(who, "lock().await", format!("token {token}"));
         token
     }

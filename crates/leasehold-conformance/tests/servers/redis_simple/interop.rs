@@ -8,8 +8,8 @@ use leasehold::{ErrorKind, Locks, LostReason, Outcome};
 use leasehold_conformance::player::Player;
 use leasehold_conformance::protocol::Ask;
 use leasehold_conformance::world::{LONG, SOON};
-use leasehold_testbed::Proxy;
 use leasehold_testbed::redis::{Reply, Resp};
+use leasehold_testbed::{Proxy, eventually};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -77,8 +77,9 @@ async fn neither_gives_back_what_is_the_other_s() {
     assert_eq!(guard.release().await.expect("a release"), Outcome::Released);
 
     let network = Proxy::start(server().await.addr()).await.expect("a proxy");
-    let away = ours(&format!("redis://{}/", network.addr()), SHORT).await;
-    let guard = away.mutex("late").lock().await.expect("a lock");
+    let away = ours(&format!("redis://{}/", network.addr()), LONG).await;
+    // On a slow machine the server may not answer within so short a TTL: then it asks again.
+    let guard = eventually(SOON, || async { away.mutex("late").ttl(SHORT).lock().await }).await;
     network.freeze(true);
     python.begin_acquire("late").await;
     assert_eq!(python.hear().await, true, "our time is over");

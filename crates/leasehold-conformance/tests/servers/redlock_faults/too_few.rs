@@ -1,18 +1,62 @@
 //! Three of five servers are dead: everybody hears it in words that help, nobody holds anything, and all is well when
 //! they are back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use leasehold::clock::ManualClock;
 use leasehold::{Error, ErrorKind, Locks};
+use leasehold_conformance::flaky::{Flaky, Method};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{Data, eventually};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
-use crate::redlock_faults::site::{Site, give_back, lock};
+use crate::redlock_faults::site::{Ahead, LASTING, PATIENT, Site, give_back, in_touch, lock};
 
-const TTL: Duration = Duration::from_secs(2);
-const WAIT: Duration = Duration::from_millis(400);
+/// Shorter than the library waits for a server that says nothing.
+const WAIT: Duration = Duration::from_secs(3);
 const DEAD: [usize; 3] = [0, 2, 4];
+
+/// A client whose clock stands still: no answer is late, and a wait ends when the test says so.
+struct Still {
+    locks: Locks,
+    hand: ManualClock,
+    flaky: Arc<Flaky>,
+}
+
+impl Still {
+    async fn new(site: &Site) -> Self {
+        let hand = ManualClock::new();
+        let url = site.url(&format!("{PATIENT}&connect-timeout=300s"));
+        let flaky = Arc::new(Flaky::new(in_touch(&url, &hand.clock()).await));
+        let engine: Arc<dyn leasehold::engine::Engine> = Arc::clone(&flaky) as _;
+        let locks = Locks::builder().ttl(LASTING).clock(hand.clock()).open_engine(engine);
+        Self { locks, hand, flaky }
+    }
+
+    /// Time passes in which nothing happens, so that a connection that breaks is made again at once.
+    fn rests(&self) {
+        self.hand.advance(Duration::from_secs(1));
+    }
+
+    /// Waits for the lock in vain.
+    async fn waits(&self, name: &str) -> Error {
+        let calls = || self.flaky.calls(Method::Attempt);
+        let (before, mutex) = (calls(), self.locks.mutex(name).wait(WAIT));
+        let waiting = tokio::spawn(async move { mutex.lock().await });
+        // It asks again when it has heard from enough servers. Its pause passes; its wait does not, nor does the time for an answer.
+        eventually(SOON, || async {
+            self.hand.advance(Duration::from_millis(2));
+            let asked = calls() - before;
+            if asked > 1 { Ok(()) } else { Err(format!("asked {asked} times")) }
+        })
+        .await;
+        assert!(!waiting.is_finished(), "it could have come back");
+        // A call that is under way has a moment more.
+        self.hand.advance(WAIT + Duration::from_secs(1));
+        timeout(SOON, waiting).await.expect("its wait is over").expect("no panic").expect_err("no majority")
+    }
+}
 
 /// The error says how many are needed, and who is missing.
 fn check(site: &Site, error: &Error) {
@@ -26,13 +70,11 @@ fn check(site: &Site, error: &Error) {
     }
 }
 
-async fn all_end(site: &Site, locks: &Locks) {
+async fn all_end(site: &Site, still: &Still) {
+    let locks = &still.locks;
     for name in ["free", "held"] {
         check(site, &locks.mutex(name).try_lock().await.expect_err("no majority"));
-        let start = Instant::now();
-        let error = locks.mutex(name).wait(WAIT).lock().await.expect_err("no majority");
-        assert!(start.elapsed() >= WAIT, "it could have come back: {:?}", start.elapsed());
-        check(site, &error);
+        check(site, &still.waits(name).await);
         check(site, &locks.inspect(name).await.expect_err("no majority"));
     }
     check(site, &locks.list("").await.expect_err("no majority"));
@@ -41,21 +83,24 @@ async fn all_end(site: &Site, locks: &Locks) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_dead_servers_are_said_and_nobody_holds() {
     let mut site = Site::new().await;
-    let (locks, other) = (site.locks_with(TTL, "").await, site.locks().await);
+    let ahead = Ahead::new();
+    let (locks, other, still) = (site.locks_on(&ahead).await, site.locks().await, Still::new(&site).await);
     let held = lock(&locks, "held").await;
+    still.rests();
     site.kill(&DEAD);
     let killed = locks.clock().now();
     // The first to write to one that has just died may hear of it from its old connection.
-    other.mutex("first").try_lock().await.expect_err("no majority");
-    all_end(&site, &other).await;
-    let error = Locks::open(&site.url("")).await.expect_err("no majority");
+    still.locks.mutex("first").try_lock().await.expect_err("no majority");
+    all_end(&site, &still).await;
+    let error = Locks::builder().clock(still.hand.clock()).open(&site.url("")).await.expect_err("no majority");
     check(&site, &error);
+    ahead.jump(LASTING);
     timeout(SOON, held.lost()).await.expect("it hears that it is lost");
     let deadline = held.deadline();
-    assert!(deadline <= killed.after(TTL), "nobody could renew it: {:?} too long", deadline.since(killed.after(TTL)));
+    assert!(deadline <= killed.after(LASTING), "nobody could renew it: {:?}", deadline.since(killed));
     assert!(!held.is_held());
     for name in ["free", "held"] {
-        other.mutex(name).wait(WAIT).lock().await.expect_err("no majority");
+        still.waits(name).await;
     }
     let error = held.release().await;
     assert!(!matches!(error, Ok(leasehold::Outcome::Released)), "it was lost: {error:?}");

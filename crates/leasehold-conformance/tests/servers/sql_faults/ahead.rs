@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use leasehold::clock::{Clock, ManualClock};
-use leasehold::{Guard, Locks};
+use leasehold::{Guard, Locks, LostReason};
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{eventually, try_eventually};
+use tokio::time::timeout;
 
 /// How long a renewal is waited for before the clock is moved on.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -53,5 +54,17 @@ impl Ahead {
             self.jump(ttl / 10);
         }
         eventually(SOON, renewed).await;
+    }
+
+    /// Has a lease of this TTL renewed that the server no longer has: why it is lost, long before its end.
+    pub(crate) async fn lost(&self, guard: &Guard, ttl: Duration) -> LostReason {
+        self.jump(ttl * 2 / 5);
+        for _ in 0..3 {
+            if let Ok(reason) = timeout(PATIENCE, guard.lost()).await {
+                return reason;
+            }
+            self.jump(ttl / 10);
+        }
+        timeout(SOON, guard.lost()).await.expect("the holder is told")
     }
 }

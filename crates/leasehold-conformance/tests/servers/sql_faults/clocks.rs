@@ -6,7 +6,7 @@ use leasehold::Locks;
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::{WallClock, eventually};
 
-use crate::sql_faults::site::{Ahead, Kind, LASTING, SHORT, Site, is_free, lock};
+use crate::sql_faults::site::{Ahead, Kind, LASTING, SHORT, Site, is_free, lock, lock_stubbornly};
 
 /// A server whose clock is set back, and a client of it.
 struct Scene {
@@ -52,7 +52,7 @@ impl Scene {
         let kind = self.site.kind;
         for (name, at) in [("gone", None), ("future", Some(-7200)), ("tried", Some(-10_800))] {
             let (one, proxy) = self.site.proxied(SHORT).await;
-            let guard = lock(&one, name).await;
+            let guard = lock_stubbornly(&one, name).await;
             proxy.freeze(true);
             if let Some(at) = at {
                 self.move_to(at);

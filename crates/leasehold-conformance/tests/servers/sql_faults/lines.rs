@@ -3,7 +3,7 @@
 use leasehold_conformance::world::SOON;
 use leasehold_testbed::eventually;
 
-use crate::sql_faults::site::{Ahead, BOTH, Kind, LASTING, SHORT, Site, is_free, lock, queued};
+use crate::sql_faults::site::{Ahead, BOTH, Kind, LASTING, SHORT, Site, is_free, lock, lock_stubbornly, queued};
 
 /// Killed connections cost a holder nothing: the lease is in the table, and the next statement goes over a new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,7 +77,7 @@ async fn a_holder_behind_a_frozen_line_knows_in_time() {
         let site = Site::new(kind).await;
         let (one, proxy) = site.proxied(SHORT).await;
         let two = site.locks(LASTING).await;
-        let guard = lock(&one, "a").await;
+        let guard = lock_stubbornly(&one, "a").await;
         proxy.freeze(true);
         let next = lock(&two, "a").await;
         assert!(!guard.is_held(), "{kind:?}: it must have known before another was let in");

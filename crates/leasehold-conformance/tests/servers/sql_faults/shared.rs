@@ -2,9 +2,11 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use leasehold::{Guard, Locks};
+use leasehold_conformance::world::SOON;
 use leasehold_testbed::mariadb::{self, Connection, MariaDb};
 use leasehold_testbed::postgres::{self, Postgres};
-use leasehold_testbed::{Data, Server};
+use leasehold_testbed::{Data, Server, eventually};
 use tokio::sync::OnceCell;
 
 /// Which database.
@@ -152,4 +154,9 @@ async fn server(kind: Kind) -> &'static Server {
             POSTGRES.get_or_init(start).await
         }
     }
+}
+
+/// Takes a lock under a TTL that is short for a slow machine: it asks again as long as the database does not answer in time.
+pub(crate) async fn lock_stubbornly(locks: &Locks, name: &str) -> Guard {
+    eventually(SOON, || async { locks.mutex(name).lock().await }).await
 }

@@ -10,7 +10,7 @@ use leasehold_testbed::{Proxy, Server, WallClock, eventually, mariadb, postgres}
 
 pub(crate) use super::ahead::Ahead;
 pub(crate) use super::hand::Hand;
-pub(crate) use super::shared::{BOTH, Home, Kind};
+pub(crate) use super::shared::{BOTH, Home, Kind, lock_stubbornly};
 
 /// A TTL whose end a test waits for.
 pub(crate) const SHORT: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! The line between a client and the server is cut, or goes silent.
 
-use crate::sql_held_faults::site::{Kind, LASTING, SHORT, Site, lock, told};
+use crate::sql_held_faults::site::{Kind, LASTING, SHORT, Site, lock, lock_stubbornly, told};
 
 /// Cut: the holder is told long before its TTL.
 async fn cut(kind: Kind) {
@@ -18,7 +18,7 @@ async fn cut(kind: Kind) {
 async fn silent(kind: Kind) {
     for table in Site::new(kind).await.tables() {
         let ((locks, proxy), other) = (table.behind(SHORT).await, table.locks(LASTING).await);
-        let guard = locks.mutex("a").lock().await.expect("a lock");
+        let guard = lock_stubbornly(&locks, "a").await;
         proxy.freeze(true);
         let next = lock(&other, "a").await;
         assert!(!guard.is_held(), "held by two");
@@ -27,7 +27,7 @@ async fn silent(kind: Kind) {
         proxy.freeze(false);
         assert!(next.is_held());
         let _ = next.release().await.expect("a release");
-        drop(lock(&locks, "a").await);
+        drop(lock_stubbornly(&locks, "a").await);
     }
 }
 

@@ -10,7 +10,7 @@ use leasehold_testbed::postgres::Postgres;
 use leasehold_testbed::{Proxy, Server, WallClock, eventually};
 
 pub(crate) use crate::sql_faults::hand::Hand;
-pub(crate) use crate::sql_faults::shared::{Home, Kind};
+pub(crate) use crate::sql_faults::shared::{Home, Kind, lock_stubbornly};
 
 /// A TTL that no test outlives.
 pub(crate) const LASTING: Duration = Duration::from_secs(600);

@@ -194,9 +194,12 @@ async fn what_arrives_twice_leaves_nobody_in_line() {
         };
         let disturb = async {
             let lost = proxy.counts().swallowed_bytes;
-            while proxy.counts().swallowed_bytes == lost {
-                clock.sleep_until(clock.now().after(Duration::from_millis(1))).await;
-            }
+            let swallowed = async {
+                while proxy.counts().swallowed_bytes == lost {
+                    clock.sleep_until(clock.now().after(Duration::from_millis(1))).await;
+                }
+            };
+            tokio::time::timeout(SOON, swallowed).await.expect("a request that is doubled, and its answer lost");
             clock.sleep_until(clock.now().after(Duration::from_millis(later))).await;
             proxy.double_and_cut();
         };

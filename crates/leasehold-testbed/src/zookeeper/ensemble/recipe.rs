@@ -11,8 +11,9 @@ use crate::{
     },
 };
 
-/// How long a new follower may take to copy what the leader has.
-const INIT_BOUND: Duration = Duration::from_secs(30);
+/// How long a new follower may take to copy what the leader has before the members elect again. It
+/// ends no test, and must be shorter than the bound that does.
+const ELECTS_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
 /// A member to be started.
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ impl Recipe for Member {
     fn prepare(&self, place: &Place) -> Result<()> {
         write(&place.dir().join(MY_ID_FILE), &(self.index + 1).to_string())?;
         let mut settings = vec![
-            ("initLimit".to_owned(), self.zookeeper.ticks(INIT_BOUND)),
+            ("initLimit".to_owned(), self.zookeeper.ticks(ELECTS_AGAIN_AFTER)),
             ("syncLimit".to_owned(), self.zookeeper.ticks(self.zookeeper.peer_silence)),
         ];
         settings.extend_from_slice(&self.entries);

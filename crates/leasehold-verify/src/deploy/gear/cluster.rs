@@ -24,8 +24,8 @@ const MASTERS: usize = 3;
 const SLOTS: usize = 16_384;
 /// The initial nodes: the masters, and a replica each.
 const NODES: usize = MASTERS * 2;
-/// How long a cluster may take to recover.
-const BOUND: Duration = Duration::from_secs(60);
+/// Ends the wait for a cluster that does not recover.
+const BOUND: Duration = leasehold_testbed::BOUND;
 /// How long a master must be unreachable before it is replaced, for faults that replace it.
 const DOWN_AFTER: Duration = Duration::from_secs(2);
 /// The same for all other faults: longer than any of them.

@@ -24,8 +24,8 @@ const MISSING: u64 = 256 * 1024;
 /// They last longer than any lock's record: the server evicts first what expires first.
 const LASTS: &str = "86400";
 
-/// How long a busy server may take to respond.
-const BOUND: Duration = Duration::from_secs(30);
+/// Ends the wait for a server that does not respond.
+const BOUND: Duration = leasehold_testbed::BOUND;
 
 /// Sends a command; an error reply is an error.
 pub(super) async fn ask(addr: SocketAddr, words: &[&str]) -> Result<Reply, Trouble> {

@@ -15,8 +15,8 @@ use crate::deploy::{Setup, Strike, Trouble, UrlOption, words};
 use crate::dice::Dice;
 use crate::history::FaultKind;
 
-/// How long a set may take to recover.
-const BOUND: Duration = Duration::from_secs(60);
+/// Ends the wait for a set that does not recover.
+const BOUND: Duration = leasehold_testbed::BOUND;
 /// Sentinels replace a master that is unreachable for this long. A server that waits for the
 /// processor for a second, on a busy machine, is not gone.
 const DOWN_AFTER: Duration = Duration::from_secs(2);

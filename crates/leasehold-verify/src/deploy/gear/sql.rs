@@ -16,9 +16,9 @@ use crate::history::FaultKind;
 
 /// A few times the size of an empty database.
 const DISK: u64 = 160 * 1024 * 1024;
-/// How long a server that was not killed may take to respond after it has space again, before it is
-/// restarted.
-const BOUND: Duration = Duration::from_secs(10);
+/// A server that was not killed is restarted if it has not responded for this long after it has
+/// space again.
+const RESTART_AFTER: Duration = Duration::from_secs(10);
 
 pub(in crate::deploy) struct Sql {
     server: Server,
@@ -145,7 +145,7 @@ impl Sql {
     /// Whether it recovers on its own, now that it has space.
     async fn recovers(&mut self) -> bool {
         let running = self.server.pid();
-        let answer = try_eventually("answer", BOUND, || async {
+        let answer = try_eventually("answer", RESTART_AFTER, || async {
             // A process that has ended never will.
             let gone = running.is_none_or(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
             if gone { Ok(false) } else { self.ask("SELECT 1").await.map(|_| true) }

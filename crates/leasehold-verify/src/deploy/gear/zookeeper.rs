@@ -14,8 +14,8 @@ use crate::history::FaultKind;
 
 /// How many members there are if one of them is hit.
 const MEMBERS: usize = 3;
-/// How long they may take to recover.
-const BOUND: Duration = Duration::from_secs(60);
+/// Ends the wait for members that do not recover.
+const BOUND: Duration = leasehold_testbed::BOUND;
 /// The parent path of the locks.
 const PATH: &str = "/verify";
 

@@ -10,7 +10,7 @@ use leasehold_verify::history::FaultKind;
 use tokio::time::timeout;
 
 /// Only a failing test waits this long.
-pub(crate) const BOUND: Duration = Duration::from_secs(120);
+pub(crate) const BOUND: Duration = leasehold_testbed::BOUND;
 
 pub(crate) fn setup(local: Local, faults: &[FaultKind], guard: bool) -> Setup {
     Setup { faults: faults.to_vec(), guard, ttl: local.ttl_for(faults, None), apart: false, option: None }

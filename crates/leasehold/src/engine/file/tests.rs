@@ -33,6 +33,11 @@ impl Home {
         Locks::builder().ttl(LASTING).open(&self.url()).await.unwrap()
     }
 
+    /// A client on a clock that the test advances.
+    pub(super) async fn timed(&self, hand: &ManualClock) -> Locks {
+        Locks::builder().ttl(LASTING).clock(hand.clock()).open(&self.url()).await.unwrap()
+    }
+
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.dir.join("locks").join(wire::file_name(&LockName::new(name).unwrap()))
     }
@@ -285,9 +290,12 @@ async fn idle_files_are_taken_away_and_their_tokens_kept() {
 #[tokio::test]
 async fn a_removed_folder_is_noticed() {
     let home = Home::new();
-    let locks = Locks::builder().ttl(Duration::from_millis(300)).open(&home.url()).await.unwrap();
+    let hand = ManualClock::running();
+    let locks = home.timed(&hand).await;
     let guard = locks.mutex("a").lock().await.unwrap();
     fs::remove_dir_all(&home.dir).unwrap();
+    // Its renewal is due.
+    hand.advance(LASTING / 3);
     assert_eq!(guard.lost().await, LostReason::Taken);
     let error = locks.mutex("a").try_lock().await.unwrap_err();
     assert!(error.to_string().contains("cannot make"), "{error}");

@@ -2,9 +2,9 @@
 //! is put back.
 
 use std::fs;
-use std::time::Duration;
 
-use super::tests::{Home, take, until};
+use super::tests::{Home, LASTING, take, until};
+use crate::clock::ManualClock;
 use crate::{ErrorKind, Locks, LostReason, Outcome};
 
 /// The tokens of a swept name, and of a new name, are above all that were granted before.
@@ -59,11 +59,14 @@ async fn sweeping_beside_those_who_lock_repeats_no_token_and_lets_no_two_in() {
 #[tokio::test]
 async fn a_folder_that_was_removed_and_put_back_is_used_again() {
     let home = Home::new();
-    let locks = Locks::builder().ttl(Duration::from_millis(300)).open(&home.url()).await.unwrap();
+    let hand = ManualClock::running();
+    let locks = home.timed(&hand).await;
     let guard = locks.mutex("a").lock().await.unwrap();
     let records = locks.records().unwrap();
     records.compare_and_set("r", 0, "one").await.unwrap().unwrap();
     fs::remove_dir_all(&home.dir).unwrap();
+    // Its renewal is due.
+    hand.advance(LASTING / 3);
     assert_eq!(guard.lost().await, LostReason::Taken);
     assert_eq!(locks.mutex("a").try_lock().await.unwrap_err().kind(), ErrorKind::Unavailable);
     assert_eq!(records.get("r").await.unwrap_err().kind(), ErrorKind::Unavailable);
