@@ -3,19 +3,16 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::ArgMatches;
 use clap::parser::ValueSource;
-use leasehold::engine::EngineUrl;
+use leasehold::engine;
 use leasehold_command::secret;
-use rustix::termios::isatty;
 
 use crate::args::{EngineArg, named};
 use crate::exit::Failure;
-use crate::output;
 
 /// The size limit of a file that holds a URL.
 const LONGEST: u64 = 64 * 1024;
@@ -58,49 +55,25 @@ pub(crate) fn settle(arg: &mut EngineArg, matches: &ArgMatches) -> Result<(), Fa
         arg.engine = read(path)?;
         arg.engine_file = Some(fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
     } else if typed == Some(ValueSource::CommandLine) {
-        hide(&arg.engine);
+        secret::protect("--engine", &arg.engine, "password-file=, --engine-file or LEASEHOLD_ENGINE");
     }
-    // A malformed URL is refused where it is used.
-    for path in EngineUrl::parse(&arg.engine).map(|url| url.exposed_files()).unwrap_or_default() {
-        warn_of(&path);
-    }
+    secret::warn_of_exposed_files(&arg.engine);
     Ok(())
-}
-
-/// Warns that other users can read this file.
-fn warn_of(path: &Path) {
-    let path = path.display();
-    output::say(&format!("warning: every user can read the password in {path}: chmod o-r {path}"));
 }
 
 /// The URL in the first line of a file.
 fn read(path: &Path) -> Result<String, Failure> {
     let shown = path.display();
-    let read = || -> io::Result<(String, bool)> {
-        let file = File::open(path)?;
-        let open_to_all = file.metadata()?.mode() & 0o004 != 0;
+    let read = || -> io::Result<String> {
         let mut text = String::new();
-        file.take(LONGEST).read_to_string(&mut text)?;
-        Ok((text, open_to_all))
+        File::open(path)?.take(LONGEST).read_to_string(&mut text)?;
+        Ok(text)
     };
-    let (text, open_to_all) =
-        read().map_err(|error| Failure::usage(format!("cannot read the engine's URL from {shown}: {error}")))?;
+    let text = read().map_err(|error| Failure::usage(format!("cannot read the engine's URL from {shown}: {error}")))?;
     let url = named(text.lines().next().unwrap_or_default().trim())
         .map_err(|_| Failure::usage(format!("{shown} has no URL in its first line")))?;
-    if open_to_all && secret::has_password(&url) {
-        warn_of(path);
+    if secret::has_password(&url) && engine::is_exposed(path) {
+        secret::warn_of(path);
     }
     Ok(url)
-}
-
-/// Hides a password on the command line from `ps`; on a terminal, prints how to avoid it.
-fn hide(url: &str) {
-    let problem = secret::hide("--engine", url).err();
-    if let Some(error) = problem {
-        output::say(&format!("warning: `ps` shows the password in --engine to every user: {error}"));
-    } else if secret::has_password(url) && isatty(io::stderr()) {
-        output::say(
-            "warning: a password on the command line can be seen by others; use password-file=, --engine-file or LEASEHOLD_ENGINE",
-        );
-    }
 }

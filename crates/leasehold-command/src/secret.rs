@@ -11,10 +11,15 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
-use crate::output::hide_passwords;
+use leasehold::engine::EngineUrl;
+use rustix::termios::isatty;
+
+use crate::output::{self, hide_passwords};
 
 /// The variable with the URL after the second start. Commands that we start do not inherit it.
 pub const VARIABLE: &str = "LEASEHOLD_HIDDEN_ENGINE";
@@ -30,12 +35,35 @@ pub fn has_password(url: &str) -> bool {
     hide_passwords(url) != url
 }
 
+/// Hides a password that was typed, and prints how to avoid that. `url` was given after `option`;
+/// `instead` names the other ways.
+pub fn protect(option: &str, url: &str, instead: &str) {
+    if let Err(error) = hide(option, url) {
+        output::say(&format!("warning: `ps` shows the password in {option} to every user: {error}"));
+    } else if has_password(url) && isatty(io::stderr()) {
+        output::say(&format!("warning: a password on the command line can be seen by others; use {instead}"));
+    }
+}
+
+/// Warns of the password files of this URL that every user can read. A malformed URL is refused
+/// where it is used.
+pub fn warn_of_exposed_files(url: &str) {
+    let files = EngineUrl::parse(url).map(|url| url.exposed_files()).unwrap_or_default();
+    files.iter().for_each(|path| warn_of(path));
+}
+
+/// Warns that every user can read this file.
+pub fn warn_of(path: &Path) {
+    let path = path.display();
+    output::say(&format!("warning: every user can read the password in {path}: chmod o-r {path}"));
+}
+
 /// Executes this program again without the password of `url`, if `url` was given after `option`.
 /// Returns `Ok` if there was nothing to hide.
 ///
 /// # Errors
 /// If the program cannot be executed again; the password is then still visible.
-pub fn hide(option: &str, url: &str) -> std::io::Result<()> {
+fn hide(option: &str, url: &str) -> io::Result<()> {
     if env::var(VARIABLE).is_ok_and(|hidden| hidden == url) {
         // This is the second start. Any further occurrence of the URL is an argument of the user's
         // command.

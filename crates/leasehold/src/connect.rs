@@ -56,7 +56,13 @@ impl Connect {
             let error = match self.attempt(url, clock, end.since(clock.now())).await {
                 Some(Ok(engine)) => return Ok(engine),
                 Some(Err(error)) => error,
-                None => return Err(last.unwrap_or_else(|| self.late(url))),
+                None => {
+                    let error = match last {
+                        Some(error) => error,
+                        None => self.late(url, clock).await,
+                    };
+                    return Err(error);
+                }
             };
             let left = end.since(clock.now());
             if !error.is_retryable() || left.is_zero() {
@@ -91,12 +97,21 @@ impl Connect {
         open(url.clone(), clock.clone()).await.map_err(|error| url.locate(error))
     }
 
-    fn late(&self, url: &str) -> Error {
-        let message = format!("could not be reached within {:?}; `leasehold doctor` says why", self.timeout);
-        let error = Error::new(ErrorKind::Unavailable, message).retryable();
-        match EngineUrl::parse(url) {
-            Ok(url) => error.at_url(url.place()),
-            Err(_) => error,
-        }
+    /// The error if the first attempt did not complete in time. The attempt ended without a cause
+    /// of its own, so this looks whether a server listens at all.
+    async fn late(&self, url: &str, clock: &Clock) -> Error {
+        let new = |why: &str| {
+            let message = format!("could not be reached within {:?}{why}; `leasehold doctor` says why", self.timeout);
+            Error::new(ErrorKind::Unavailable, message).retryable()
+        };
+        let Ok(url) = EngineUrl::parse(url) else { return new("") };
+        #[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+        let why = match engine::Product::of(&url) {
+            Some(product) => product.explain(&url, clock).await,
+            None => String::new(),
+        };
+        #[cfg(not(any(feature = "mysql", feature = "postgres", feature = "zookeeper")))]
+        let (why, _) = (String::new(), clock);
+        new(&why).at_url(url.place())
     }
 }

@@ -18,7 +18,9 @@ Examples:
   leasehold cron status                           last and next time of each,
                                                   and which hosts are there
   leasehold cron status --check                   for monitoring: exit code 1
-                                                  if a job is overdue
+                                                  if a job is overdue; a host
+                                                  that is killed is noticed up
+                                                  to one TTL later
   leasehold cron history nightly                  what has become of its ticks
   leasehold cron pause nightly                    on all hosts; then: resume
   leasehold cron run-now nightly                  once, on one of them
@@ -89,8 +91,8 @@ Signals:
 
 Exit codes:
     0   stopped
-    1   status --check: a job is overdue, a run's host has died, or too few
-        hosts are there
+    1   status --check: a job is overdue, a run's host has died, too few
+        hosts are there, or the engine cannot count them
    64   the file, or something else that was given, is wrong
    69   the engine cannot be used; if it is only away, at the start, too, it
         is waited for
@@ -191,10 +193,14 @@ pub(crate) struct StatusArgs {
     pub(crate) file: Option<PathBuf>,
     /// For monitoring: exit code 1 if a job is overdue, a run's host has died, or too few hosts are
     /// live
+    ///
+    /// A host that is killed or cut off counts as live until its locks expire, so it is noticed up
+    /// to one TTL later: the one that host was started with (`--ttl`), or the job's own. On `file:`
+    /// it is noticed at once.
     #[arg(long)]
     pub(crate) check: bool,
     /// With --check: how many hosts must run `leasehold cron` on this engine; 0 if only
-    /// `run --once-per` uses it
+    /// `run --once-per` uses it, or if the engine cannot count hosts (`protocol=simple`)
     #[arg(long, value_name = "N", default_value_t = 1, requires = "check")]
     pub(crate) min_hosts: usize,
     #[command(flatten)]

@@ -5,7 +5,7 @@ use leasehold::schedule::{Job, Tick};
 use serde::Serialize;
 
 use super::args::CheckArgs;
-use super::file;
+use super::file::{self, Schedule};
 use crate::exit::Failure;
 use crate::output::{self, clean};
 
@@ -19,7 +19,8 @@ struct JobJson<'a> {
 
 /// Shows when each job is due.
 pub(super) fn check(args: &CheckArgs) -> Result<u8, Failure> {
-    let jobs = file::read(&args.file, DEFAULT_TTL)?;
+    let Schedule { jobs, warnings } = file::read(&args.file, DEFAULT_TTL)?;
+    warnings.iter().for_each(|warning| output::say(warning));
     let from = match &args.from {
         // The local clock only chooses which times to show; the engine's clock decides what is due.
         None => Tick::from_unix(jiff::Timestamp::now().as_second()),

@@ -76,13 +76,25 @@ impl Page {
         is_one.then_some((user, command))
     }
 
+    /// The same for a user that this host does not have: the word is neither a program nor part of
+    /// the shell's language, and the command's real program follows it.
+    fn unknown_user<'a>(&self, command: &'a str) -> Option<(&'a str, &'a str)> {
+        let (user, command) = command.split_once(char::is_whitespace)?;
+        let command = command.trim_start();
+        let is_one = command.starts_with('/')
+            && could_be_user(user)
+            && !SHELL_WORDS.contains(&user)
+            && !is_program(user, &self.folders);
+        is_one.then_some((user, command))
+    }
+
     /// The correction to suggest for a line in the system's crontab form.
     fn nameless(&self, line: &str) -> String {
         // A tab separates fields in a crontab, but misaligns text on a terminal.
         let line = &line.split('\t').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
         let missing = "this line has no name, under which the fleet keeps what has run";
         let (fields, command) = schedule(line, self.seconds).unwrap_or_default();
-        match self.user_column(command) {
+        match self.user_column(command).or_else(|| self.unknown_user(command)) {
             None => {
                 let name = name_of(command);
                 format!("{missing}: write `{name}: {line}`, and keep the name from then on")
@@ -122,12 +134,26 @@ impl Page {
                 "this line has the user {user} before its command, as /etc/crontab has: remove `{user}` and write `{name}: {schedule} {command}`; {AS_OURSELVES}"
             ));
         }
+        let warning = self.unknown_user(command).map(|(user, command)| {
+            let name = if brackets.is_empty() { name.to_owned() } else { format!("{name} [{brackets}]") };
+            format!(
+                "`{user}` is no program here, and looks like the user that /etc/crontab has before a command: if it is, write \
+                 `{name}: {schedule} {command}`; {AS_OURSELVES}"
+            )
+        });
         let command = vec![self.shell.clone().into(), "-c".into(), command.into()];
         let (name, env) = (name.to_owned(), self.env.clone());
-        self.specs.push(Spec { line, name, schedule, command, env, options });
+        self.specs.push(Spec { line, name, schedule, command, env, options, warning });
         Ok(())
     }
 }
+
+/// Words of the shell that may stand before the path of a program or a folder.
+const SHELL_WORDS: [&str; 28] = [
+    "alias", "builtin", "cd", "chdir", "command", "do", "else", "elif", "eval", "exec", "export", "hash", "if",
+    "local", "nohup", "popd", "pushd", "readonly", "set", "source", "test", "then", "time", "trap", "type", "umask",
+    "until", "while",
+];
 
 /// Why a line may not name a user.
 const AS_OURSELVES: &str = "every command runs as the user that leasehold runs as";
@@ -175,6 +201,12 @@ fn name_of(command: &str) -> &str {
 fn is_user(word: &str) -> bool {
     let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     word == "root" || users.lines().any(|line| line.split(':').next() == Some(word))
+}
+
+/// Whether the word has the form of a user's name.
+fn could_be_user(word: &str) -> bool {
+    let first = word.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+    first && word.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
 }
 
 /// Whether one of these folders has a program of this name.

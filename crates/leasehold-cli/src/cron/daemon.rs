@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::args::DaemonArgs;
+use super::file::Schedule;
 use super::log::Notice;
 use super::presence::Presence;
 use super::{file, log};
@@ -61,7 +62,10 @@ async fn run_file(args: DaemonArgs) -> Result<u8, Failure> {
     };
     log::stamp();
     // The whole file is validated before any job starts.
-    let jobs = file::read(&path, args.ttl)?;
+    let Schedule { jobs, warnings } = file::read(&path, args.ttl)?;
+    for message in &warnings {
+        log::notice(&Notice::Warning { message }, args.json);
+    }
     let mut signals = Signals::listen().map_err(|error| Failure::system("cannot listen to signals", error))?;
     let locks = tokio::select! {
         biased;
@@ -199,7 +203,7 @@ impl Fleet {
     /// Reloads the file. Running jobs finish under their old settings.
     async fn reload(&mut self) {
         let begun = match file::read(&self.path, self.args.ttl) {
-            Ok(jobs) => self.begin(jobs).await,
+            Ok(schedule) => self.begin(schedule.jobs).await,
             Err(failure) => Err(failure),
         };
         match begun {

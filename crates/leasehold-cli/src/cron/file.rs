@@ -6,13 +6,21 @@ use std::time::Duration;
 
 use leasehold::schedule::Job;
 
+use super::spec::Spec;
 use super::{crontab, table};
 use crate::exit::Failure;
 use crate::run::Plan;
 
-/// Reads a file; returns its jobs and the plans of their commands. An error lists all mistakes with
-/// their lines.
-pub(super) fn read(path: &Path, ttl: Duration) -> Result<Vec<(Job, Plan)>, Failure> {
+/// A file without mistakes.
+pub(super) struct Schedule {
+    /// The jobs, and the plans of their commands.
+    pub(super) jobs: Vec<(Job, Plan)>,
+    /// What is probably not meant, with file and line.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads a file. An error lists all mistakes with their lines.
+pub(super) fn read(path: &Path, ttl: Duration) -> Result<Schedule, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
         // A single word may be a misspelt subcommand.
@@ -37,7 +45,8 @@ pub(super) fn read(path: &Path, ttl: Duration) -> Result<Vec<(Job, Plan)>, Failu
         return Err(Failure::usage(format!("{shown} has no jobs; `leasehold cron --help` shows how they are written")));
     }
     if wrong.is_empty() {
-        return Ok(jobs);
+        let warning = |spec: &Spec| Some(format!("{shown}:{}: warning: {}", spec.line, spec.warning.as_ref()?));
+        return Ok(Schedule { jobs, warnings: specs.iter().filter_map(warning).collect() });
     }
     wrong.sort();
     let lines: Vec<String> = wrong.iter().map(|(line, what)| format!("{shown}:{line}: {what}")).collect();

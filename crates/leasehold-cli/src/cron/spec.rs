@@ -60,6 +60,8 @@ pub(super) struct Spec {
     pub(super) command: Vec<OsString>,
     pub(super) env: Vec<(String, String)>,
     pub(super) options: Options,
+    /// What is probably not meant, although it can be run.
+    pub(super) warning: Option<String>,
 }
 
 impl Spec {

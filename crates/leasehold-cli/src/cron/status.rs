@@ -17,7 +17,7 @@ use crate::output::{self, clean};
 /// Shows the state of each job.
 pub(super) async fn status(args: StatusArgs) -> Result<u8, Failure> {
     let known = match &args.file {
-        Some(path) => Some(file::read(path, DEFAULT_TTL)?.into_iter().map(|(job, _)| job).collect::<Vec<_>>()),
+        Some(path) => Some(file::read(path, DEFAULT_TTL)?.jobs.into_iter().map(|(job, _)| job).collect::<Vec<_>>()),
         None => None,
     };
     let (seen, url) = args.engine.ask(async |locks| Seen::look(locks, known.as_deref()).await).await?;
@@ -54,9 +54,14 @@ fn check(seen: &Seen, min_hosts: usize, url: &str) -> u8 {
             problems.iter().for_each(|problem| wrong(format!("{}: {problem}", status.name)));
         }
     }
-    let live = seen.hosts.as_ref().map_or(usize::MAX, Vec::len);
-    if live < min_hosts {
-        wrong(format!("{} on {url}, and {min_hosts} wanted", output::count(live, "live host")));
+    match seen.hosts.as_ref().map(Vec::len) {
+        Some(live) if live < min_hosts => {
+            wrong(format!("{} on {url}, and {min_hosts} wanted", output::count(live, "live host")));
+        }
+        None if min_hosts > 0 => {
+            wrong(format!("the hosts cannot be counted on {url}: watch them otherwise, and give --min-hosts 0"));
+        }
+        _ => {}
     }
     code
 }

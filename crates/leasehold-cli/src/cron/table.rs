@@ -144,7 +144,7 @@ impl Page<'_> {
             return self.wrong(at, format!("the job {name:?} has no command: command = \"./send --all\""));
         }
         let line = self.line(at);
-        self.specs.push(Spec { line, name: name.to_owned(), schedule, command, env, options });
+        self.specs.push(Spec { line, name: name.to_owned(), schedule, command, env, options, warning: None });
     }
 }
 

@@ -44,6 +44,7 @@ pub(super) async fn acquire(
             waiting.clear();
             return Err(failure);
         }
+        never = reentry::may_wait_for_itself(locks, plan, around, report) => match never {},
         never = waiting.show(locks) => match never {},
     };
     waiting.clear();

@@ -8,7 +8,7 @@
 use std::fmt;
 use std::fmt::Write;
 
-use leasehold::engine::{LockView, PartyView};
+use leasehold::engine::{EngineUrl, LockView, PartyView};
 use leasehold::{ClaimId, Guard, Owner};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -156,6 +156,19 @@ impl Ancestors {
         self.holds.iter().any(|hold| hold.lock == lock && !hold.process.has_ended())
     }
 
+    /// The URL under which a live enclosing run holds a lock of this name, if that URL may lead to
+    /// the same server as `engine`: an engine of the same kind, but not the same URL. For engines
+    /// that cannot list holders.
+    pub(super) fn may_hold_elsewhere(&self, engine: &str, name: &str) -> Option<String> {
+        let (engine, name) = (escape(engine), escape(name));
+        let mut live = self.holds.iter().rev().filter(|hold| !hold.process.has_ended());
+        live.find_map(|hold| {
+            let (other, held) = hold.lock.rsplit_once(':')?;
+            let other = unescape(other).filter(|_| held == name && other != engine)?;
+            (kind(&other)? == kind(&unescape(&engine)?)?).then_some(other)
+        })
+    }
+
     /// The environment for a command that runs inside this hold as well. A variable without a value
     /// is removed.
     pub(super) fn with(&self, inner: &Hold) -> [(&'static str, Option<String>); 2] {
@@ -207,6 +220,26 @@ fn escape(text: &str) -> String {
     })
 }
 
+/// The inverse of [`escape`]; `None` if it did not write this text.
+fn unescape(text: &str) -> Option<String> {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next()?.as_bytes().to_vec();
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2)?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// What two URLs of one lock have in common: the servers' product, and how they keep the lock.
+fn kind(url: &str) -> Option<[String; 3]> {
+    let url = EngineUrl::parse(url).ok()?;
+    let product = if url.scheme.starts_with("redis") { "redis" } else { &url.scheme };
+    let option = |key| url.option(key).unwrap_or_default().to_owned();
+    Some([product.to_owned(), option("protocol"), option("technique")])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +282,28 @@ mod tests {
         drop((first, second));
         locks.settle().await.unwrap();
         assert!(around.holding(&locks.inspect(&name).await.unwrap()).is_none());
+    }
+
+    #[test]
+    fn another_url_of_the_same_kind_may_be_the_same_server() {
+        let mut held = hold(None, 1, 1, "täst:a");
+        let url = "mysql://app:***@127.0.0.1:3306/shop?technique=session";
+        held.lock = lock(url, "täst:a");
+        let around = inside(&Ancestors::default(), &held);
+        let may = |engine: &str, name: &str| around.may_hold_elsewhere(engine, name);
+        assert_eq!(may("mysql://app@localhost/shop?technique=session", "täst:a").as_deref(), Some(url));
+        for (engine, name) in [
+            ("mysql://app@localhost/shop?technique=session", "a"),
+            ("mysql://app@localhost/shop?technique=for-update", "täst:a"),
+            ("postgres://app@localhost/shop?technique=session", "täst:a"),
+            (url, "täst:a"),
+        ] {
+            assert_eq!(may(engine, name), None, "{engine} {name}");
+        }
+        let mut over = around.clone();
+        over.holds[0].process.started += 1;
+        assert_eq!(over.may_hold_elsewhere("mysql://app@localhost/shop?technique=session", "täst:a"), None);
+        assert_eq!((unescape("%C"), unescape("%zz"), unescape("%FF")), (None, None, None));
     }
 
     #[test]

@@ -53,6 +53,12 @@ The command:
   leaves behind when it ends by itself run on without the lock: a `leasehold
   run` that they start acquires it anew.
 
+When the engine does not respond:
+  Without -w the wait for the lock has no limit, but not the wait for the
+  engine: the exit code is 69 if it was unreachable for --connect-timeout at
+  the start, or has not responded for a whole TTL later. -w waits longer: it
+  covers an engine that is away, until its time is over.
+
 When the lock is lost:
   The lease is renewed every third of its TTL. If that fails, the group gets
   TERM when only the grace is left of it, and KILL just before its end: it is
@@ -68,7 +74,7 @@ Exit codes:
     1   the lock is held: -n, or not within -w, or with another number of
         --slots (-E says otherwise); a line says by whom (-q: none does)
    64   wrong usage, or a bad name, URL or duration
-   69   the engine cannot be used: away, denied, full or corrupt
+   69   the engine cannot be used: away (see above), denied, full or corrupt
    71   the system refused us something: a process, for example
    75   the lock was lost
   126   the command cannot be run

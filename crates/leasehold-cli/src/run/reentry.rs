@@ -20,6 +20,7 @@ use leasehold::{Error, ErrorKind, Guard, Locks, Mode, Owner};
 use super::acquire::try_take;
 use super::held::Ancestors;
 use super::plan::{How, Patience, Plan};
+use super::report::Report;
 use crate::exit::Failure;
 use crate::view;
 
@@ -95,6 +96,28 @@ pub(super) async fn waits_for_itself(locks: &Locks, plan: &Plan, around: &Ancest
         let why = if hold.owner.is_none() { "a job's lock has no re-entry" } else { "LEASEHOLD_OWNER is not set" };
         return would_wait_for_itself(locks, plan, &holds, why);
     }
+}
+
+/// Warns once, on an engine that cannot list holders, if the wait may be for an enclosing run whose
+/// URL is another one. It may also be another server's lock, so the wait goes on.
+pub(super) async fn may_wait_for_itself(
+    locks: &Locks,
+    plan: &Plan,
+    around: &Ancestors,
+    report: &Report,
+) -> std::convert::Infallible {
+    if plan.patience != Patience::None && !locks.capabilities().inspection {
+        let (name, url) = (&plan.name, locks.url());
+        if let Some(other) = around.may_hold_elsewhere(&url, name.as_str()) {
+            // A lock that is free needs no warning.
+            tokio::time::sleep(FIRST_LOOK).await;
+            report.warning(&format!(
+                "lock {name} on {url}: this run may wait for its own ancestor: a command around this one holds {name} on {other}; if both are \
+                 one server, bound the wait with -w, run it outside, or give both the same URL, which is refused at once"
+            ));
+        }
+    }
+    std::future::pending().await
 }
 
 /// Whether this holder alone blocks our request.

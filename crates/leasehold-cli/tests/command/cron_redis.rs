@@ -189,3 +189,19 @@ async fn a_stop_before_the_end_is_entered_has_nothing_run_again() {
     let history: Value = serde_json::from_str(&history).unwrap();
     assert_eq!((history.as_array().unwrap().len(), &history[0]["outcome"]), (1, &Value::from("done")));
 }
+
+/// Monitoring must not take "unknown" for "enough".
+#[tokio::test]
+async fn hosts_that_cannot_be_counted_fail_the_check() {
+    let server = redis::start().await.unwrap();
+    let url = format!("{}?protocol=simple&connect-timeout=60s", server.url());
+    let work = move || {
+        let place = Place::new();
+        let check = |least: &[&str]| place.run([&["cron", "status", "--engine", &url, "--check"], least].concat());
+        for least in [&[][..], &["--min-hosts", "3"]] {
+            check(least).failed(1, "the hosts cannot be counted");
+        }
+        check(&["--min-hosts", "0"]).ok();
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}

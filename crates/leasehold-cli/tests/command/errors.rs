@@ -131,3 +131,29 @@ async fn zookeeper_names_lock_and_engine() {
     let url = format!("zookeeper://{}/cli", server.url());
     what_goes_wrong_while_it_runs_names_lock_and_engine(server, &url).await;
 }
+
+/// A service that waits for its client to speak on, as an HTTP server does: neither side ever
+/// learns more.
+#[test]
+fn a_service_that_does_not_answer_may_be_another_one() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let place = Place::new();
+    for (scheme, product) in [("zookeeper", "ZooKeeper"), ("mysql", "MySQL or MariaDB"), ("postgres", "PostgreSQL")] {
+        let url = if scheme == "zookeeper" {
+            format!("zookeeper://{address}")
+        } else {
+            format!("{scheme}://u:hunter2@{address}/d")
+        };
+        for (option, bound) in [("", "500ms"), ("?connect-timeout=200ms", "600ms")] {
+            let url = format!("{url}{option}");
+            let ran = place
+                .run(["run", "--engine", &url, "--connect-timeout", bound, "a", "--", "true"])
+                .failed(69, &address);
+            let said = ran.err().lines().last().unwrap().to_owned();
+            names_once(&said, scheme, &address);
+            assert!(said.contains(&format!("another service than {product}")), "{said}");
+        }
+    }
+}

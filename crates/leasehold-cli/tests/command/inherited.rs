@@ -177,3 +177,29 @@ fn a_job_that_waits_for_its_own_lock_is_told_so() {
     assert_eq!(place.read("code"), "64\n", "{}", place.read("said"));
     assert!(place.read("said").contains("would wait for itself"), "{}", place.read("said"));
 }
+
+/// Without inspection, only `LEASEHOLD_HELD` shows that the lock may be an outer run's: the wait is
+/// not refused, but its likely reason is printed, once.
+#[tokio::test]
+async fn a_wait_that_may_be_for_an_outer_run_says_so_without_inspection() {
+    let server = redis::start().await.unwrap();
+    let (url, port) = (format!("{}?protocol=simple", server.url()), server.addr().port());
+    let work = move || {
+        let place = Place::new();
+        let inner = format!("\"$L\" run --engine 'redis://localhost:{port}?protocol=simple'");
+        let script = format!(
+            "{inner} -w 1 a -- true 2> bounded; echo $?; {inner} b -- true 2> other; echo $?; \
+             {inner} -w 1 --json a -- true 2> json; echo $?"
+        );
+        let out = place.start(["run", "--engine", &url, "a", "-c", &script]).end().ok().out();
+        assert_eq!(out, "1\n0\n1\n", "{}", place.read("bounded"));
+        let said = place.read("bounded");
+        assert_eq!(said.matches("may wait for its own ancestor").count(), 1, "{said}");
+        assert!(said.contains(&format!("redis://127.0.0.1:{port}")) && said.contains("localhost"), "{said}");
+        assert!(said.contains("-w"), "how to avoid it: {said}");
+        assert!(!place.read("other").contains("ancestor"), "{}", place.read("other"));
+        let warnings = place.read("json").matches("\"event\":\"warning\"").count();
+        assert_eq!(warnings, 1, "{}", place.read("json"));
+    };
+    tokio::task::spawn_blocking(work).await.unwrap();
+}

@@ -64,6 +64,7 @@ async fn the_url_can_stand_in_a_file_and_stays_there() {
             assert!(!environment.contains(PASSWORD) && !environment.contains("LEASEHOLD_ENGINE="), "{environment}");
         }
         fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        fs::set_permissions(place.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let told = place.run(["ls", "--engine-file", "engine"]).ok();
         assert!(told.err().contains("chmod o-r"), "{}", told.err());
         place.run(["ls", "--engine-file", "nowhere"]).failed(64, "cannot read the engine's URL from nowhere");
@@ -98,6 +99,7 @@ async fn the_password_alone_can_stand_in_a_file() {
 #[test]
 fn a_file_that_every_user_can_read_is_warned_of() {
     let place = Place::new();
+    let of_folder = |mode| fs::set_permissions(place.dir.path(), fs::Permissions::from_mode(mode)).unwrap();
     let (secret, engine) = (place.path("secret"), place.path("engine"));
     write_private(&secret, &format!("{PASSWORD}\n"));
     write_private(&engine, &format!("redis://u:{PASSWORD}@127.0.0.1:1\n"));
@@ -114,7 +116,9 @@ fn a_file_that_every_user_can_read_is_warned_of() {
         "zookeeper://u@127.0.0.1:1/d?password-file=",
     ]
     .map(|way| format!("{way}{}", secret.display()));
-    for (mode, warnings) in [(0o600, 0), (0o640, 0), (0o644, 1)] {
+    // The last one: other users cannot reach a file in a private folder, whatever its mode is.
+    for (folder, mode, warnings) in [(0o755, 0o600, 0), (0o755, 0o640, 0), (0o755, 0o644, 1), (0o700, 0o644, 0)] {
+        of_folder(folder);
         for path in [&secret, &engine] {
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
         }

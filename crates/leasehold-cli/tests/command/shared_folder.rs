@@ -243,3 +243,27 @@ fn the_default_folder_is_a_users_own_and_is_named() {
     assert_eq!(finding["level"], "warn", "{finding}");
     assert!(finding["found"].as_str().unwrap().contains(folder.to_str().unwrap()), "{finding}");
 }
+
+/// As another user's doctor sees root's default folder: mode 0700 hides what is in it.
+#[test]
+fn a_default_folder_that_is_closed_to_us_is_seen() {
+    let host = Host::new();
+    let (home, state) = (host.path("home"), host.path("state"));
+    let closed = home.join(".local/state/leasehold");
+    fs::create_dir_all(closed.join("locks")).unwrap();
+    fs::create_dir(&state).unwrap();
+    chown(&state, Some(4001), Some(4001)).unwrap();
+    let found = || {
+        let mut command = host.leasehold(4001, "", &["doctor", "--json"]);
+        command.env_remove("LEASEHOLD_ENGINE").env("HOME", &home).env("XDG_STATE_HOME", &state);
+        let report: serde_json::Value = serde_json::from_str(&Ran(command.output().unwrap()).out()).unwrap();
+        let all = report["findings"].as_array().unwrap();
+        all.iter().find(|one| one["check"] == "default-folder").unwrap()["found"].as_str().unwrap().to_owned()
+    };
+    let shown = closed.display().to_string();
+    chmod(&closed, 0o700);
+    assert!(found().contains(&shown), "{}", found());
+    // A folder that may not exist at all is not counted.
+    chmod(&home, 0o700);
+    assert!(!found().contains(&shown), "{}", found());
+}

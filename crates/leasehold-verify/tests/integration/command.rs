@@ -240,3 +240,64 @@ fn completions_offer_every_name() {
     let faults = ["all", "none"].into_iter().chain(FaultKind::ALL.iter().map(|one| one.as_str()));
     assert_eq!(faults.collect::<Vec<_>>(), FAULTS);
 }
+
+/// The command lines of a process and its children, as the kernel shows them to every user.
+fn command_lines(of: u32) -> String {
+    let mut all = vec![of.to_string()];
+    // Each thread has the children that it started.
+    for thread in std::fs::read_dir(format!("/proc/{of}/task")).expect("its threads") {
+        let children = thread.map(|thread| thread.path().join("children")).and_then(std::fs::read_to_string);
+        all.extend(children.unwrap_or_default().split_whitespace().map(str::to_owned));
+    }
+    let line = |pid: String| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    all.into_iter().map(|pid| line(pid).replace('\0', " ")).collect::<Vec<_>>().join("\n")
+}
+
+#[tokio::test]
+async fn a_password_that_was_typed_is_not_shown_to_other_users() {
+    let server = redis::Redis::new().password("hunter2").start().await.expect("a server");
+    let url = format!("{}?connect-timeout=60s", server.url());
+    assert!(url.contains("hunter2"));
+    let folder = folder();
+    // Another seed for the second run: the killed workers of the first one still hold its locks.
+    for (seed, engine, shown) in [
+        ("1", vec!["--engine".to_owned(), url.clone()], "--engine redis://:***@127.0.0.1"),
+        ("2", vec![format!("--engine={url}")], "--engine=redis://:***@127.0.0.1"),
+    ] {
+        let mut command = Command::new(PROGRAM);
+        command.args(&engine).args(["--seed", seed, "--faults", "none", "--for", "10m", "--late", "report"]);
+        command.current_dir(folder.path());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+        let history = folder.path().join(format!("verify-redis-fenced-{seed}.jsonl"));
+        wait_for(|| std::fs::read_to_string(&history).is_ok_and(|lines| lines.contains("granted")));
+        let lines = command_lines(child.id());
+        rustix::process::kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+        let ended = child.wait_with_output().expect("its end");
+        assert!(!lines.contains("hunter2"), "{lines}");
+        assert!(lines.contains(shown) && lines.lines().count() > 1, "it and its workers: {lines}");
+        assert!(!text(&ended).contains("hunter2"), "{}", text(&ended));
+        for file in [&history, &history.with_extension("html")] {
+            assert!(!std::fs::read_to_string(file).expect("written").contains("hunter2"), "{}", file.display());
+        }
+    }
+}
+
+/// As `leasehold run` does: one line names the file and the remedy.
+#[test]
+fn a_password_file_that_every_user_can_read_is_warned_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder();
+    let secret = folder.path().join("secret");
+    std::fs::write(&secret, "hunter2\n").expect("written");
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("its mode");
+    };
+    let url = format!("redis://u@127.0.0.1:1?password-file={}", secret.display());
+    for (of_folder, of_file, warnings) in [(0o755, 0o644, 1), (0o755, 0o640, 0), (0o700, 0o644, 0)] {
+        mode(folder.path(), of_folder);
+        mode(&secret, of_file);
+        let run = verify(folder.path(), &["--engine", &url, "--faults", "none", "--ops", "1"]);
+        assert_eq!(run.status.code(), Some(69), "{}", text(&run));
+        assert_eq!(text(&run).matches("chmod o-r ").count(), warnings, "{of_folder:o} {of_file:o}: {}", text(&run));
+    }
+}

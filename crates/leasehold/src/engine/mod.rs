@@ -7,6 +7,8 @@ mod capabilities;
 mod losses;
 mod registry;
 mod secrets;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+mod stranger;
 mod url;
 
 #[cfg(feature = "file")]
@@ -32,6 +34,9 @@ pub use self::capabilities::{Capabilities, Expiry, Fairness, Fencing, Reach};
 pub use self::losses::{Loss, LossBoard, Losses};
 pub(crate) use self::registry::unknown;
 pub use self::registry::{Entry, Technique, entries, open};
+pub use self::secrets::is_exposed;
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "zookeeper"))]
+pub(crate) use self::stranger::Product;
 pub use self::url::EngineUrl;
 
 use crate::claim::{Claim, ClaimId, Holder, Mode, Token};

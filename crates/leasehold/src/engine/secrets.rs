@@ -3,7 +3,7 @@
 //! `PGPASSWORD`.
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -57,8 +57,18 @@ impl EngineUrl {
     /// that.
     pub fn exposed_files(&self) -> Vec<PathBuf> {
         let named = FILES.iter().filter_map(|(key, _)| self.option(key)).map(PathBuf::from);
-        named.filter(|path| File::open(path).is_ok_and(|file| is_open_to(&file, 0o004))).collect()
+        named.filter(|path| is_exposed(path)).collect()
     }
+}
+
+/// Whether every user of this host can read this file: its own mode allows it, and every user can
+/// enter the folders above it.
+pub fn is_exposed(path: &Path) -> bool {
+    let Ok(real) = path.canonicalize() else { return false };
+    let file = File::open(&real).and_then(|file| file.metadata());
+    let mut above = real.ancestors().skip(1);
+    file.is_ok_and(|file| is_open_to(&file, 0o004))
+        && above.all(|folder| folder.metadata().is_ok_and(|found| is_open_to(&found, 0o001)))
 }
 
 fn bad(message: String) -> Error {
@@ -76,7 +86,7 @@ fn first_line(path: &str, key: &str) -> Result<String> {
 
 fn read(path: &Path) -> std::io::Result<String> {
     let file = File::open(path)?;
-    if is_open_to(&file, 0o004) && is_first(path) {
+    if is_exposed(path) && is_first(path) {
         let path = path.display();
         tracing::warn!(%path, "every user of this host can read the password in {path}: chmod o-r {path}");
     }
@@ -93,13 +103,13 @@ fn is_first(path: &Path) -> bool {
 }
 
 #[cfg(unix)]
-fn is_open_to(file: &File, bits: u32) -> bool {
+fn is_open_to(found: &Metadata, bits: u32) -> bool {
     use std::os::unix::fs::MetadataExt;
-    file.metadata().is_ok_and(|found| found.mode() & bits != 0)
+    found.mode() & bits != 0
 }
 
 #[cfg(not(unix))]
-fn is_open_to(_: &File, _: u32) -> bool {
+fn is_open_to(_: &Metadata, _: u32) -> bool {
     false
 }
 
@@ -118,7 +128,7 @@ mod postgres {
         let set = |key| env::var_os(key).filter(|value| !value.is_empty()).map(PathBuf::from);
         let path = set("PGPASSFILE").or_else(|| Some(set("HOME")?.join(".pgpass")))?;
         let file = File::open(&path).ok()?;
-        if is_open_to(&file, 0o077) {
+        if file.metadata().is_ok_and(|found| is_open_to(&found, 0o077)) {
             tracing::warn!(path = %path.display(), "not used, as PostgreSQL's tools do: others may use this file; chmod 0600");
             return None;
         }
@@ -205,6 +215,32 @@ mod tests {
             assert_eq!(url.exposed_files(), exposed);
         }
         assert_eq!([is_first(paths[0]), is_first(paths[1]), is_first(paths[0])], [true, true, false]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_file_in_a_folder_that_others_cannot_enter_is_not_exposed() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let (inner, link) = (dir.path().join("inner"), file("").path().to_owned());
+        std::fs::create_dir(&inner).unwrap();
+        let secret = inner.join("secret");
+        std::fs::write(&secret, "hunter2\n").unwrap();
+        mode(&secret, 0o644);
+        // A link from elsewhere opens no folder.
+        symlink(&secret, &link).unwrap();
+        for (outer, of_inner, is_exposed) in
+            [(0o755, 0o755, true), (0o700, 0o755, false), (0o755, 0o750, false), (0o711, 0o711, true)]
+        {
+            mode(dir.path(), outer);
+            mode(&inner, of_inner);
+            for path in [&secret, &link] {
+                let url = EngineUrl::parse(&format!("redis://u@h?password-file={}", path.display())).unwrap();
+                assert_eq!(!url.exposed_files().is_empty(), is_exposed, "{outer:o} {of_inner:o} {}", path.display());
+            }
+        }
+        std::fs::remove_file(&link).unwrap();
     }
 
     #[test]

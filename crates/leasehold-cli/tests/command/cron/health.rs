@@ -136,3 +136,24 @@ fn a_call_by_hand_says_what_it_waits_for() {
         waits.then_some(())
     });
 }
+
+/// A user that this host does not have looks like a command.
+#[test]
+fn a_user_column_with_an_unknown_user_is_warned_of() {
+    let place = Place::new();
+    let fine = "b: * * * * * cd /srv && true\nc: * * * * * exec /bin/true\nd: * * * * * true /bin\n\
+                e: * * * * * /opt/not-here /bin/true\nf: * * * * * X=1 /bin/true\ng: * * * * * not-here ./x\n";
+    write(&place, "jobs.cron", &format!("a: * * * * * deploy-user-not-here /bin/true\n{fine}"));
+    let said = place.run(["cron", "check", "jobs.cron"]).ok();
+    let line = "jobs.cron:1: warning: `deploy-user-not-here` is no program here, and looks like the user";
+    assert!(said.err().contains(line), "{}", said.err());
+    assert_eq!(said.err().lines().count(), 1, "{}", said.err());
+    assert!(said.err().contains("write `a: * * * * * /bin/true`"), "{}", said.err());
+    write(&place, "nameless.cron", "* * * * * someuser-not-here /bin/true\n");
+    let said = place.run(["cron", "check", "nameless.cron"]).failed(64, "this line has no name").err();
+    assert!(said.contains("remove `someuser-not-here` and write `true: * * * * * /bin/true`"), "{said}");
+    // What is right is not warned of, also where the file sets the PATH.
+    write(&place, "deploy", "");
+    write(&place, "path.cron", &format!("PATH={}\na: * * * * * deploy /bin/true\n", place.path("").display()));
+    assert_eq!(place.run(["cron", "check", "path.cron"]).ok().err(), "");
+}

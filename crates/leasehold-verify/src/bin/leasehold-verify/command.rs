@@ -98,6 +98,9 @@ Exit codes:
 #[command(after_long_help = AFTER, after_help = "`leasehold verify --help` lists the workloads and the faults.")]
 pub(crate) struct VerifyArgs {
     /// The URL of the engine to test; LEASEHOLD_ENGINE is ignored
+    ///
+    /// Every user of this host can see the command line. Put a password into a file:
+    /// `?password-file=/path` in the URL.
     #[arg(long, value_name = "URL", group = "where", value_parser = revealed)]
     engine: Option<String>,
     /// Start the real servers here: memory, file, redis, redis-sentinel, redis-cluster, redlock,
@@ -168,10 +171,12 @@ fn revealed(url: &str) -> Result<String, std::convert::Infallible> {
 }
 
 impl VerifyArgs {
-    /// Hides a password on the command line from `ps`.
-    pub(crate) fn hide_password(&self) {
-        if let Some(Err(error)) = self.engine.as_deref().map(|url| secret::hide("--engine", url)) {
-            output::say(&format!("warning: `ps` shows the password in --engine to every user: {error}"));
+    /// Hides a password on the command line from `ps`, and warns of password files that every user
+    /// can read.
+    pub(crate) fn protect_password(&self) {
+        if let Some(url) = &self.engine {
+            secret::protect("--engine", url, "password-file=");
+            secret::warn_of_exposed_files(url);
         }
     }
 }

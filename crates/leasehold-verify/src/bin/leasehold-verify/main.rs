@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(start::usage(&error)),
     };
-    cli.verify.hide_password();
+    cli.verify.protect_password();
     start::log_to_stderr();
     // One thread reads the workers' reports while the other causes faults.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();

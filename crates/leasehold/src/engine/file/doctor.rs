@@ -1,6 +1,7 @@
 //! The checks of `doctor`: whether the folder can keep locks, on which file system it is, and
 //! whether there is free space.
 
+use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
@@ -40,16 +41,25 @@ fn default_folders(ours: &Path, all: &[PathBuf], shown: &str) -> Finding {
     let canonical = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
     let others: Vec<String> = all
         .iter()
-        .filter(|dir| dir.join("locks").is_dir() && canonical(dir) != canonical(ours))
+        .filter(|dir| has_locks(dir) && canonical(dir) != canonical(ours))
         .map(|dir| dir.display().to_string())
         .collect();
     let new = |level, found: String| Finding::new(level, "default-folder", shown, found);
     match others.len() {
         0 => new(Level::Ok, "no other user's default folder is seen".to_owned())
-            .means("`file:` is a folder of each user's own; those of users whose homes are closed to us are not seen"),
+            .means("`file:` is a folder of each user's own; not seen are those in homes that are closed to us, and below another XDG_STATE_HOME"),
         _ => new(Level::Warn, format!("there are others on this host: {}", others.join(", ")))
             .means("a lock in one of them excludes nobody in another: two users may both hold the same name")
             .fix("name one folder for all: file:///srv/locks?mode=0770&group=NAME"),
+    }
+}
+
+/// Whether this folder keeps locks. Another user's default folder has mode 0700: it exists, and
+/// what is in it cannot be looked at.
+fn has_locks(dir: &Path) -> bool {
+    match dir.join("locks").metadata() {
+        Ok(found) => found.is_dir(),
+        Err(error) => error.kind() == io::ErrorKind::PermissionDenied && dir.is_dir(),
     }
 }
 

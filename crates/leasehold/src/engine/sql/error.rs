@@ -1,6 +1,7 @@
 //! Converts errors of the server and the connection to the library's errors.
 
 use super::Dialect;
+use crate::engine::stranger;
 use crate::error::{Error, ErrorKind};
 
 /// Why a statement failed.
@@ -93,7 +94,9 @@ impl Failure {
         use ErrorKind::{Corrupt, Full, Unavailable};
         let later = |kind, message: String| Error::new(kind, message).retryable();
         let error = match self {
-            Self::Unreachable(why) => later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(why))),
+            Self::Unreachable(why) => {
+                later(Unavailable, format!("{server} cannot be reached: {why}{}", hint(dialect, why)))
+            }
             // Retrying does not turn it into one.
             Self::Stranger(why) => {
                 let message =
@@ -174,14 +177,17 @@ impl Meaning {
 }
 
 /// What to do if a connection cannot be opened.
-fn hint(why: &str) -> &'static str {
-    if why.contains("UnknownIssuer") || why.contains("invalid peer certificate") {
+fn hint(dialect: Dialect, why: &str) -> String {
+    let hint = if why.contains("UnknownIssuer") || why.contains("invalid peer certificate") {
         "; name the authority that it is to be trusted by: ca=/path/to/ca.pem"
     } else if why.contains("CertificateRequired") {
         "; it wants to see a certificate: cert=/path/to/cert.pem&cert-key=/path/to/key.pem"
+    } else if why.starts_with("no answer within") {
+        return format!("; {}", stranger::hint(dialect.product()));
     } else {
         ""
-    }
+    };
+    hint.to_owned()
 }
 
 /// The root cause, without what the client library adds to it.

@@ -112,7 +112,8 @@ pub(super) fn unreachable(config: &Config, cause: Cause) -> Error {
     let said = match &cause {
         Cause::NoHosts | Cause::Timeout | Cause::ConnectionLoss => {
             format!(
-                "no server of {} could be reached, none has a majority, or all refuse more connections of this host (maxClientCnxns){hint}",
+                "no server of {} could be reached, none has a majority, all refuse more connections of this host (maxClientCnxns), or it is \
+                 another service than ZooKeeper{hint}",
                 config.shown_hosts
             )
         }
