@@ -12,6 +12,7 @@
 //!   which TTL.
 //! - [`connections`]: how a client waits when a server runs short of connections.
 //! - [`fence`]: which tokens a resource accepts.
+//! - [`evictions`]: the latest evictions at a lock, for clients that could not be notified.
 //! - [`election`]: which master to follow when several Sentinels disagree.
 //! - [`quorum`]: decisions by a majority of independent nodes; [`ballots`]: the state of one such
 //!   node.
@@ -29,6 +30,7 @@ pub mod cache;
 pub mod cohort;
 pub mod connections;
 pub mod election;
+pub mod evictions;
 pub mod fence;
 pub mod identifier;
 pub mod lease;

@@ -7,6 +7,7 @@ mod clocks;
 mod cohorts;
 mod costs;
 mod crowd;
+mod evicted_waiters;
 mod evictions;
 pub(crate) mod hand;
 mod lines;

@@ -9,7 +9,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinHandle;
 
 use super::bells::Bells;
-use super::lot::{Ear, Lot, Reading, lock};
+use super::lot::{Lot, Reading, lock};
 use super::step::{Op, Out};
 use super::wire::Statements;
 use super::{inspect, news, pulse};
@@ -197,23 +197,10 @@ impl LeaseEngine {
                 Ok(Answer::Granted(Grant { token, validity: Validity::Until(reading.until(until)) }))
             }
             Out::Queued { ahead, recheck } => Ok(Answer::Queued { ahead, recheck, cooling: None }),
-            Out::Busy { recheck } | Out::Absent { recheck } => Ok(Answer::Busy { recheck }),
+            Out::Busy { recheck } => Ok(Answer::Busy { recheck }),
+            Out::ForceReleased => Ok(Answer::Evicted),
             Out::Refused(refusal) => Ok(Answer::Refused(refusal)),
             other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Looks up a waiting claim. If it is missing from the row before its position can have
-    /// expired, it was force released.
-    async fn look(self: &Arc<Self>, claim: &Arc<Claim>, ear: Option<&Ear>) -> Result<Answer> {
-        let found = ear.map(|ear| ear.queued_at());
-        let (out, reading) = self.ask(&self.lot(claim.name()), Op::Look(claim.id), claim.terms.ttl).await?;
-        // A position that was refreshed less than a quarter of its TTL ago is not rewritten, so
-        // less than the whole TTL counts.
-        let lasts = |found: Moment| self.clock.now() < found.after(claim.terms.ttl / 3 * 2);
-        match out {
-            Out::Absent { .. } if found.is_some_and(lasts) => Ok(Answer::Evicted),
-            out => Self::answered(out, reading),
         }
     }
 
@@ -388,7 +375,7 @@ impl Engine for LeaseEngine {
                 }
             }
             let refusals = self.pool.refusals();
-            let answer = self.look(&claim, ear.as_deref()).await;
+            let answer = self.answer(&claim, Op::Look(claim.id)).await;
             let waiting = Answer::Queued { ahead: 0, recheck: Some(look_pause()), cooling: None };
             let answer = self.unless_refused(answer, refusals, waiting);
             if matches!(answer, Ok(Answer::Granted(_))) {

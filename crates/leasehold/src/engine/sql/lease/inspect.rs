@@ -49,7 +49,8 @@ pub(super) async fn all(engine: &Arc<LeaseEngine>, prefix: &str) -> Result<Vec<L
 /// Converts a row, without the parties that have expired.
 fn shown(name: LockName, stored: &Stored) -> Result<LockView, Failure> {
     let now = moment(stored.now);
-    let table = state::read(&stored.state, now).map_err(|why| damaged(name.as_str(), why))?;
+    let table =
+        state::read(&stored.state, now).map(|content| content.table).map_err(|why| damaged(name.as_str(), why))?;
     let holders = table.holders.iter().filter(|party| party.until > now).map(|party| view(party, now)).collect();
     let waiters = table.waiters.iter().filter(|party| party.until > now).map(|party| view(party, now)).collect();
     let mut shown = LockView::free(name);

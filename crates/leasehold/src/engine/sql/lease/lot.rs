@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
 use super::bells::Hung;
-use super::state::Parties;
+use super::state::Content;
 use super::step::{Op, Out};
 use crate::claim::{ClaimId, Token};
 use crate::clock::Moment;
@@ -22,7 +22,7 @@ use crate::name::LockName;
 pub(super) struct Row {
     pub(super) version: i64,
     pub(super) token: u64,
-    pub(super) table: Parties,
+    pub(super) content: Content,
     /// Whether a stored lease begins in the future, so that the row must be rewritten.
     pub(super) healed: bool,
     pub(super) reading: Reading,

@@ -5,8 +5,9 @@
 //! - `version` changes with every write.
 //! - `token` is the highest token granted. The row is kept when the lock is free, so this is the
 //!   token counter.
-//! - `busy` is the time at which the last lease or queue position ends.
-//! - `state` lists the holders and the waiters, as JSON.
+//! - `busy` is the time until which `state` counts: the last lease or queue position ends then, or
+//!   the last eviction is dropped.
+//! - `state` lists the holders, the waiters and the latest evictions, as JSON.
 //!
 //! The steps:
 //! - **Acquire.** One upsert, which succeeds if there is no row or if `busy` has passed on the
@@ -35,8 +36,12 @@
 //!   hints. Behind them, a timer fires when the holder's lease ends and at a third of the TTL.
 //! - **Force releases.** PostgreSQL notifies the client in the same statement. Without
 //!   notifications, each client reads the versions of its rows five times a second (`pulse`) and
-//!   reads every row that others have written. If a waiter is missing from its row before its
-//!   position can have expired, it was force released.
+//!   reads every row that others have written.
+//! - **Force releases of clients that are away.** The row keeps the latest evictions
+//!   ([`evictions`](crate::logic::evictions)), each for the claim's TTL. A claim that is looked up or
+//!   requested again finds its own there, and does not queue again. While the row keeps one, `busy`
+//!   has not passed, so an acquire does not overwrite the list: it costs a read and a write more. The
+//!   release that ends the evicted request removes its entry.
 //! - **Local hand-offs** ([`cohort`](crate::logic::cohort)). They apply if the next waiters belong
 //!   to the holder's client, are exclusive, have no owner and have the holder's TTL. The write that
 //!   finds them reserves a token for each. They then hold the lock one after the other without a
@@ -49,6 +54,7 @@
 //! |---|---|
 //! | the reply to a statement is lost | read again on another connection and decided again; the row has the claim's number, so nothing is done twice |
 //! | ... and the statement takes effect later | its version is gone: it writes nothing. A late acquire finds the row busy; on a free lock it leaves a lease for one TTL |
+//! | a waiter is force released while its connection is down | its next request finds that in the row and ends, unless its TTL has passed since, or 1,000 later evictions at this lock are still kept |
 //! | the caller stops waiting | a separate step removes its claim |
 //! | the process is killed or stops | its leases and positions end by the database's clock; its own deadlines passed before |
 //! | two clients write at once | one version wins; the other client reads and decides again |

@@ -98,7 +98,7 @@ impl LeaseEngine {
                 // We have written it, or are about to.
                 return;
             };
-            let ours = row.table.holders.iter().filter(|party| party.note.inbox == self.inbox);
+            let ours = row.content.table.holders.iter().filter(|party| party.note.inbox == self.inbox);
             let held = ours.map(|party| party.claim).collect();
             inside.hear();
             held
@@ -106,7 +106,8 @@ impl LeaseEngine {
         if let Err(error) = self.ask(lot, Op::Check, UNHURRIED).await {
             tracing::debug!(%error, name = %lot.name, "a row could not be read");
         }
-        let gone = |claim: &ClaimId| lot.lock().row.as_ref().is_none_or(|row| row.table.holder(*claim).is_none());
+        let gone =
+            |claim: &ClaimId| lot.lock().row.as_ref().is_none_or(|row| row.content.table.holder(*claim).is_none());
         for claim in held.into_iter().filter(gone) {
             self.losses.check(claim);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::engine::LeaseEngine;
 use super::lot::{Asked, Lot, Reading, Row, lock};
 use super::settle::Basis;
-use super::state::{self, Note, micros, moment};
+use super::state::{self, Content, Note, Parties, micros, moment};
 use super::step::{self, Op, Out};
 use super::wire::{self, Stored, Swap};
 use crate::claim::{Claim, ClaimId, Token};
@@ -164,7 +164,8 @@ impl LeaseEngine {
             let inside = lot.lock();
             let passed = inside.cohort.as_ref().and_then(Cohort::current);
             let is_ours = |claim: ClaimId| {
-                passed == Some(claim) || inside.row.as_ref().is_some_and(|row| row.table.holder(claim).is_some())
+                passed == Some(claim)
+                    || inside.row.as_ref().is_some_and(|row| row.content.table.holder(claim).is_some())
             };
             ops.iter().filter_map(Op::departs).filter(|claim| is_ours(*claim)).collect()
         };
@@ -226,21 +227,15 @@ impl LeaseEngine {
             let local = self.clock.now();
             let now = if fresh { found.reading.shown } else { found.reading.at_least(local) };
             let now = now.before(self.pool.config.clock_skew);
-            let mut table = found.table.clone();
+            let mut content = found.content.clone();
             let mut last = found.token;
-            let cohort = self.catch_up(lot, ops, &mut table, last, now);
+            let cohort = self.catch_up(lot, ops, &mut content.table, last, now);
             let alive = |claim: ClaimId| lot.lock().ears.get(&claim).is_some_and(|ear| ear.is_used(local));
-            let (mut outs, effects) = step::play(ops, &found.table, &mut table, &mut last, now, &self.inbox, &alive);
-            if found.version < 0 {
-                // The row itself was deleted: no claim was force released.
-                step::without_a_row(&mut outs);
-            }
-            if table.holders.len() + table.waiters.len() > MOST_PARTIES {
-                return Err(Failure::Full(format!(
-                    "{MOST_PARTIES} hold or wait already, and there is no room for more"
-                )));
-            }
-            let changed = table != found.table || last != found.token || found.healed;
+            let (mut outs, effects) =
+                step::play(ops, &found.content, &mut content, &mut last, now, &self.inbox, &alive);
+            let table = &content.table;
+            check_room(table)?;
+            let changed = content != found.content || last != found.token || found.healed;
             if !changed && !fresh {
                 // There is nothing to write, so the row must be read now to be sure.
                 continue;
@@ -252,13 +247,13 @@ impl LeaseEngine {
                 return Ok((outs, reading));
             }
             let ours = |party: &Party<Note>| party.note.inbox == self.inbox;
-            let tokens = Tokens::reserve(cohort.as_ref(), &table, ours, &mut last);
-            let messages = self.messages(&lot.name, &table, &effects);
+            let tokens = Tokens::reserve(cohort.as_ref(), table, ours, &mut last);
+            let messages = self.messages(&lot.name, table, &effects);
             let swap =
-                Swap { lock_wait: &wait, ..swap(lot.name.as_str(), found.version, last, &table, now, &messages) };
-            // If no party is left, no reply needs a time.
+                Swap { lock_wait: &wait, ..swap(lot.name.as_str(), found.version, last, &content, now, &messages) };
+            // If no party and no eviction is left, no reply needs a time.
             let clears =
-                nobody(&table) && messages.is_empty() && outs.iter().all(|out| matches!(out, Out::Departed(_)));
+                content.is_empty() && messages.is_empty() && outs.iter().all(|out| matches!(out, Out::Departed(_)));
             {
                 let mut inside = lot.lock();
                 inside.sent = inside.sent.max(last);
@@ -267,9 +262,14 @@ impl LeaseEngine {
             let sent = self.clock.now();
             let Some(at) = self.write(&mut link, &swap, clears.then_some(now)).await? else { continue };
             let reading = Reading { sent, heard: self.clock.now(), shown: at };
-            let written =
-                Row { version: found.version + 1, token: last, table: rebased(table, now, at), healed: false, reading };
-            step::dated(&mut outs, ops, &written.table);
+            let written = Row {
+                version: found.version + 1,
+                token: last,
+                content: rebased(content, now, at),
+                healed: false,
+                reading,
+            };
+            step::dated(&mut outs, ops, &written.content.table);
             self.settle(lot, written, Basis { tokens, heard, wrote: true }, &effects, &outs, ops);
             return Ok((outs, reading));
         }
@@ -327,7 +327,7 @@ impl LeaseEngine {
         let reply = self.run(link, self.sql.clock(), &[]).await?;
         let shown = reply.value().and_then(Value::int).ok_or_else(|| strange("no time"))?;
         let reading = Reading { sent, heard: self.clock.now(), shown: moment(shown) };
-        Ok(Some(Row { version: -1, token: 0, table: Table::default(), healed: false, reading }))
+        Ok(Some(Row { version: -1, token: 0, content: Content::default(), healed: false, reading }))
     }
 
     /// Runs one statement; creates the table if it does not exist.
@@ -356,8 +356,8 @@ impl LeaseEngine {
         party.until = Moment::default().after(party.ttl);
         party.token = Token(u64::MAX);
         party.place = 1;
-        let mut table = Table { holders: vec![party], waiters: Default::default() };
-        let text = state::write(&table, Moment::default());
+        let mut content = Content::from(Table { holders: vec![party], waiters: Default::default() });
+        let text = state::write(&content, Moment::default());
         let ttl = i64::try_from(claim.terms.ttl.as_micros()).unwrap_or(i64::MAX / 4);
         let skew = i64::try_from(self.pool.config.clock_skew.as_micros()).unwrap_or(0);
         let (sql, values) = self.sql.take(lot.name.as_str(), ttl, &text, skew, wait);
@@ -369,18 +369,18 @@ impl LeaseEngine {
             self.losses.post(lost);
         }
         let reading = Reading { sent, heard: self.clock.now(), shown: moment(at) };
-        for party in &mut table.holders {
+        for party in &mut content.table.holders {
             party.token = Token(token);
             party.until = moment(at).after(party.ttl);
             party.note.since = Some(moment(at));
         }
-        Ok(Some(Row { version: at, token, table, healed: false, reading }))
+        Ok(Some(Row { version: at, token, content, healed: false, reading }))
     }
 
     /// Remembers a row that holds only the requesting claim, and answers with its grant.
     fn keep(&self, lot: &Lot, row: Row) -> (Vec<Out>, Reading) {
         let reading = row.reading;
-        let out = row.table.holders.first().map(|party| Out::Granted(party.token, party.until));
+        let out = row.content.table.holders.first().map(|party| Out::Granted(party.token, party.until));
         self.put(&mut lot.lock(), row);
         (out.into_iter().collect(), reading)
     }
@@ -394,8 +394,8 @@ impl LeaseEngine {
         let Some(found) = reply.row() else { return Ok(None) };
         let Stored { version, token, now, state } = wire::stored(found).map_err(strange)?;
         let shown = moment(now);
-        let (table, healed) = state::read_and_heal(&state, shown).map_err(|why| damaged(lot.name.as_str(), why))?;
-        Ok(Some(Row { version, token, table, healed, reading: Reading { sent, heard, shown } }))
+        let (content, healed) = state::read_and_heal(&state, shown).map_err(|why| damaged(lot.name.as_str(), why))?;
+        Ok(Some(Row { version, token, content, healed, reading: Reading { sent, heard, shown } }))
     }
 
     /// Drops the entry of a lock that none of our claims uses.
@@ -422,35 +422,50 @@ pub(super) fn strange(what: &'static str) -> Failure {
     Failure::Strange(what.to_owned())
 }
 
+/// Refuses a row with too many parties.
+fn check_room(table: &Parties) -> Result<(), Failure> {
+    if table.holders.len() + table.waiters.len() > MOST_PARTIES {
+        return Err(Failure::Full(format!("{MOST_PARTIES} hold or wait already, and there is no room for more")));
+    }
+    Ok(())
+}
+
 fn swap<'a>(
     name: &'a str,
     version: i64,
     token: u64,
-    table: &state::Parties,
+    content: &Content,
     now: Moment,
     messages: &'a [(String, String)],
 ) -> Swap<'a> {
-    let parties = || table.holders.iter().chain(&table.waiters);
-    let begins = |party: &&crate::logic::table::Party<state::Note>| party.until == now.after(party.ttl);
-    let fresh = parties().filter(begins).map(|party| party.ttl).max();
+    let Content { table, evictions } = content;
+    let ends = || {
+        let parties = table.holders.iter().chain(&table.waiters).map(|party| (party.ttl, party.until));
+        // Evictions count, too: the statement that acquires a free lock would overwrite them.
+        parties.chain(evictions.iter().map(|eviction| (eviction.ttl, eviction.until)))
+    };
+    let begins = |(ttl, until): &(Duration, Moment)| *until == now.after(*ttl);
+    let fresh = ends().filter(begins).map(|(ttl, _)| ttl).max();
     let fresh = fresh.map(|ttl| i64::try_from(ttl.as_micros()).unwrap_or(i64::MAX / 4));
-    let busy = parties().filter(|party| !begins(party)).map(|party| micros(party.until)).max().unwrap_or(0);
-    Swap { name, version, token, busy, fresh, state: state::write(table, now), messages, lock_wait: "" }
+    let busy = ends().filter(|end| !begins(end)).map(|(_, until)| micros(until)).max().unwrap_or(0);
+    Swap { name, version, token, busy, fresh, state: state::write(content, now), messages, lock_wait: "" }
 }
 
-/// Whether there is neither a holder nor a waiter.
-fn nobody(table: &state::Parties) -> bool {
-    table.holders.is_empty() && table.waiters.is_empty()
-}
-
-/// The table as written at `at`, after it was decided at `now`.
-fn rebased(mut table: state::Parties, now: Moment, at: Moment) -> state::Parties {
+/// The content as written at `at`, after it was decided at `now`.
+fn rebased(mut content: Content, now: Moment, at: Moment) -> Content {
+    // Nothing lasts longer than its TTL from here: the clock may have been set back since the row
+    // was read.
+    let rebase = |until: &mut Moment, ttl| {
+        let most = at.after(ttl);
+        *until = if *until == now.after(ttl) { most } else { (*until).min(most) };
+    };
+    let Content { table, evictions } = &mut content;
     for party in table.holders.iter_mut().chain(&mut table.waiters) {
-        // No party lasts longer than its TTL from here: the clock may have been set back since the
-        // row was read.
-        let most = at.after(party.ttl);
-        party.until = if party.until == now.after(party.ttl) { most } else { party.until.min(most) };
+        rebase(&mut party.until, party.ttl);
         party.note.since.get_or_insert(at);
     }
-    table
+    for eviction in evictions.iter_mut() {
+        rebase(&mut eviction.until, eviction.ttl);
+    }
+    content
 }

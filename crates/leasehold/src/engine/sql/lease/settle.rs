@@ -75,12 +75,12 @@ impl LeaseEngine {
         // Applies to every holder in the row, whether we or another client granted the lock.
         let is_old = inside.heard != basis.heard;
         for (claim, ear) in &inside.ears {
-            if let Some(held) = row.table.holder(*claim) {
+            if let Some(held) = row.content.table.holder(*claim) {
                 ear.grant(held.token, row.reading.until(held.until));
             } else if ear.granted().is_some() && !is_old && !passed(&inside, *claim) {
                 // The claim was force released before its caller fetched the grant.
                 ear.take_back();
-            } else if row.table.position(*claim).is_none() {
+            } else if row.content.table.position(*claim).is_none() {
                 ear.rung.notify_one();
             }
         }
@@ -90,7 +90,7 @@ impl LeaseEngine {
                 Op::Look(claim) | Op::Depart(claim) => *claim,
                 _ => continue,
             };
-            match (out, row.table.waiters.iter().find(|party| party.claim == claim)) {
+            match (out, row.content.table.waiters.iter().find(|party| party.claim == claim)) {
                 (Out::Queued { .. }, _) if passed(&inside, claim) => {}
                 (Out::Queued { .. }, Some(party)) => inside.listen(claim, party.ttl, row.reading.sent, row.token),
                 // The waiting caller gets the grant from the waiter entry.
@@ -113,7 +113,7 @@ impl LeaseEngine {
         }
         // The row is checked for release requests with every read: their notification may be lost
         // or impossible.
-        for party in row.table.holders.iter().filter(|party| party.note.release_requested) {
+        for party in row.content.table.holders.iter().filter(|party| party.note.release_requested) {
             if party.note.inbox == self.inbox {
                 self.losses.request_release(party.claim);
             }
@@ -130,7 +130,7 @@ impl LeaseEngine {
         let until = |until| row.reading.until(until);
         let before = inside.cohort.take();
         let had = before.as_ref().filter(|cohort| cohort.is_behind()).and_then(Cohort::current);
-        inside.cohort = Cohort::after(before, &row.table, ours, basis.tokens, until);
+        inside.cohort = Cohort::after(before, &row.content.table, ours, basis.tokens, until);
         if let Some(claim) = had.filter(|had| inside.cohort.as_ref().and_then(Cohort::current) != Some(*had)) {
             // The hand-off came when the row had already gone to another claim.
             self.lost(&inside, claim);
@@ -149,7 +149,7 @@ impl LeaseEngine {
 
     /// Remembers the row while it has a claim of ours.
     pub(super) fn put(&self, inside: &mut Inside, row: Row) {
-        let parties = || row.table.holders.iter().chain(&row.table.waiters);
+        let parties = || row.content.table.holders.iter().chain(&row.content.table.waiters);
         let ours = || parties().filter(|party| party.note.inbox == self.inbox).map(|party| party.claim);
         if let Some(bells) = &self.bells {
             // A waiter in another process waits on the wake-up lock of the party right before it.

@@ -1,10 +1,14 @@
-//! The text of a row's holders and waiters: readable for people, and databases can query it.
+//! The text of a row's holders, waiters and evictions: readable for people, and databases can
+//! query it.
 //!
-//! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…]}`. Each party is
-//! `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`, plus
-//! `"asked":true` where an operator requests its release. A party lasts for `ttl` from `at`, when
-//! it last reported on the database's clock. The statement that writes the text inserts the time:
-//! [`NOW`] stands for it.
+//! `{"holders":[…],"waiters":[…],"who":[["host",pid,"program","text"],…],"evicted":[…]}`.
+//! - A party is
+//!   `{"id":"…","mode":"x","own":"…","at":µs,"ttl":µs,"token":n,"since":µs,"in":"…","who":0}`, plus
+//!   `"asked":true` where an operator requests its release. It lasts for `ttl` from `at`, when it
+//!   last reported on the database's clock.
+//! - An eviction is `{"id":"…","at":µs,"ttl":µs}`. Without evictions, the list is left out.
+//!
+//! The statement that writes the text inserts the time: [`NOW`] stands for it.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -15,6 +19,7 @@ use serde_json::Value;
 
 use crate::claim::{ClaimId, Holder, Mode, Owner, Token};
 use crate::clock::Moment;
+use crate::logic::evictions::{Eviction, Evictions};
 use crate::logic::table::{Party, Table};
 
 /// Stands for the database's time, in text that is sent to it. JSON has no such character.
@@ -37,6 +42,26 @@ pub(super) struct Note {
 /// The parties of a row.
 pub(super) type Parties = Table<Note>;
 
+/// What a row states about its lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Content {
+    pub(super) table: Parties,
+    pub(super) evictions: Evictions,
+}
+
+impl Content {
+    /// Whether nothing of the row is needed any more, except its token.
+    pub(super) fn is_empty(&self) -> bool {
+        self.table.is_empty() && self.evictions.is_empty()
+    }
+}
+
+impl From<Parties> for Content {
+    fn from(table: Parties) -> Self {
+        Self { table, evictions: Evictions::default() }
+    }
+}
+
 /// A moment of the database's clock.
 pub(super) fn moment(micros: i64) -> Moment {
     Moment::from_nanos(u64::try_from(micros).unwrap_or(0).saturating_mul(1000))
@@ -48,9 +73,11 @@ pub(super) fn micros(moment: Moment) -> i64 {
 }
 
 /// Writes the text. The statement supplies the time for a lease that begins `now`.
-pub(super) fn write(table: &Parties, now: Moment) -> String {
+pub(super) fn write(content: &Content, now: Moment) -> String {
+    let Content { table, evictions } = content;
     let mut who = Directory::default();
-    let mut text = String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 64);
+    let evicted = evictions.iter().count();
+    let mut text = String::with_capacity(160 * (table.holders.len() + table.waiters.len()) + 80 * evicted + 64);
     text.push_str("{\"holders\":[");
     for (index, party) in table.holders.iter().enumerate() {
         party_text(&mut text, index, party, who.of(&party.note.who), now);
@@ -66,8 +93,24 @@ pub(super) fn write(table: &Parties, now: Moment) -> String {
         // Texts and a number always make valid JSON.
         text.push_str(&row.unwrap_or_default());
     }
+    for (index, Eviction { claim, ttl, until }) in evictions.iter().enumerate() {
+        text.push_str(if index == 0 { "],\"evicted\":[" } else { "," });
+        let _ = write!(text, "{{\"id\":\"{:032x}\"", claim.bits());
+        lease_text(&mut text, *ttl, *until, now);
+        text.push('}');
+    }
     text.push_str("]}");
     text
+}
+
+/// Writes since when a lease, a position or an eviction lasts, and how long.
+fn lease_text(text: &mut String, ttl: Duration, until: Moment, now: Moment) {
+    // It begins now: the statement supplies the time of the write.
+    if until == now.after(ttl) {
+        let _ = write!(text, ",\"at\":{NOW},\"ttl\":{}", ttl.as_micros());
+    } else {
+        let _ = write!(text, ",\"at\":{},\"ttl\":{}", micros(until.before(ttl)), ttl.as_micros());
+    }
 }
 
 /// Lists each holder description once: the claims of one process mostly share one.
@@ -94,13 +137,7 @@ fn party_text(text: &mut String, index: usize, party: &Party<Note>, who: usize, 
     if let Some(owner) = party.owner {
         let _ = write!(text, ",\"own\":\"{:032x}\"", owner.bits());
     }
-    let ttl = party.ttl.as_micros();
-    // The lease begins now: the statement supplies the time of the write.
-    if party.until == now.after(party.ttl) {
-        let _ = write!(text, ",\"at\":{NOW},\"ttl\":{ttl}");
-    } else {
-        let _ = write!(text, ",\"at\":{},\"ttl\":{ttl}", micros(party.until.before(party.ttl)));
-    }
+    lease_text(text, party.ttl, party.until, now);
     match party.token {
         Token(0) => {}
         Token(u64::MAX) => {
@@ -146,26 +183,45 @@ fn mode(text: &str) -> Option<Mode> {
 /// Parses the text, at `now` on the database's clock. A lease that begins in the future was written
 /// before that clock was set back. It begins now instead, so that it lasts at most its TTL from
 /// here.
-pub(super) fn read(text: &str, now: Moment) -> Result<Parties, &'static str> {
+pub(super) fn read(text: &str, now: Moment) -> Result<Content, &'static str> {
     Ok(read_and_heal(text, now)?.0)
 }
 
 /// The same, and whether the clock was set back. The result must then be written, so that such a
 /// lease begins now for others, too.
-pub(super) fn read_and_heal(text: &str, now: Moment) -> Result<(Parties, bool), &'static str> {
+pub(super) fn read_and_heal(text: &str, now: Moment) -> Result<(Content, bool), &'static str> {
     let value: Value = serde_json::from_str(text).map_err(|_| "no JSON")?;
     let who: Option<Vec<Arc<Holder>>> = value["who"].as_array().and_then(|rows| rows.iter().map(holder).collect());
     let who = who.ok_or("no list of who they are")?;
-    let mut healed = false;
-    let mut list = |key: &str| -> Result<Vec<Party<Note>>, &'static str> {
+    let list = |key: &str| -> Result<Vec<Party<Note>>, &'static str> {
         let parties = value[key].as_array().ok_or("no list of parties")?;
-        healed |= parties
-            .iter()
-            .any(|party| party["at"].as_i64().is_some_and(|at| moment(at) > now.after(Duration::from_secs(1))));
         parties.iter().map(|value| party(value, &who, now).ok_or("a party is not understood")).collect()
     };
     let table = Table { holders: list("holders")?, waiters: list("waiters")?.into() };
-    Ok((table, healed))
+    let evicted = value["evicted"].as_array().map_or(&[][..], Vec::as_slice);
+    let evictions: Option<Evictions> = evicted.iter().map(|value| eviction(value, now)).collect();
+    let evictions = evictions.ok_or("an eviction is not understood")?;
+    let is_ahead =
+        |value: &Value| value["at"].as_i64().is_some_and(|at| moment(at) > now.after(Duration::from_secs(1)));
+    let lists = ["holders", "waiters", "evicted"].iter().filter_map(|key| value[*key].as_array());
+    let healed = lists.flatten().any(is_ahead);
+    Ok((Content { table, evictions }, healed))
+}
+
+fn hex(value: &Value) -> Option<u128> {
+    value.as_str().and_then(|text| u128::from_str_radix(text, 16).ok())
+}
+
+/// How long a lease, a position or an eviction lasts, and until when.
+fn lease(value: &Value, now: Moment) -> Option<(Duration, Moment)> {
+    let ttl = Duration::from_micros(value["ttl"].as_u64()?);
+    let at = moment(value["at"].as_i64()?).min(now);
+    Some((ttl, at.after(ttl)))
+}
+
+fn eviction(value: &Value, now: Moment) -> Option<Eviction> {
+    let (ttl, until) = lease(value, now)?;
+    Some(Eviction { claim: ClaimId::from_bits(hex(&value["id"])?), ttl, until })
 }
 
 fn holder(row: &Value) -> Option<Arc<Holder>> {
@@ -174,15 +230,13 @@ fn holder(row: &Value) -> Option<Arc<Holder>> {
 }
 
 fn party(value: &Value, who: &[Arc<Holder>], now: Moment) -> Option<Party<Note>> {
-    let hex = |key: &str| value[key].as_str().and_then(|text| u128::from_str_radix(text, 16).ok());
-    let ttl = Duration::from_micros(value["ttl"].as_u64()?);
-    let at = moment(value["at"].as_i64()?).min(now);
+    let (ttl, until) = lease(value, now)?;
     Some(Party {
-        claim: ClaimId::from_bits(hex("id")?),
-        owner: if value["own"].is_null() { None } else { Some(Owner::from_bits(hex("own")?)) },
+        claim: ClaimId::from_bits(hex(&value["id"])?),
+        owner: if value["own"].is_null() { None } else { Some(Owner::from_bits(hex(&value["own"])?)) },
         mode: mode(value["mode"].as_str()?)?,
         ttl,
-        until: at.after(ttl),
+        until,
         token: Token(value["token"].as_u64().unwrap_or(0)),
         place: value["n"].as_u64()?,
         note: Note {
@@ -227,16 +281,39 @@ mod tests {
             })
     }
 
+    fn any_eviction() -> impl Strategy<Value = Eviction> {
+        (any::<u128>(), 1u64..1 << 40, 0u64..1 << 40).prop_map(|(claim, ttl, at)| {
+            let ttl = Duration::from_micros(ttl);
+            Eviction { claim: ClaimId::from_bits(claim), ttl, until: moment(at as i64).after(ttl) }
+        })
+    }
+
     proptest! {
         #[test]
         fn what_is_written_is_read_back(
             holders in prop::collection::vec(any_party(), 0..4), waiters in prop::collection::vec(any_party(), 0..4),
+            evictions in prop::collection::vec(any_eviction(), 0..4),
         ) {
-            let table = Table { holders, waiters: waiters.into() };
+            let evictions = evictions.into_iter().collect();
+            let content = Content { table: Table { holders, waiters: waiters.into() }, evictions };
             let now = moment(1 << 41);
-            let text = write(&table, now);
+            let text = write(&content, now);
             prop_assert!(!text.contains([NOW, TOKEN]));
-            prop_assert_eq!(read(&text, now), Ok(table));
+            prop_assert_eq!(read(&text, now), Ok(content));
+        }
+
+        #[test]
+        fn an_eviction_gets_the_statements_time_and_lasts_no_longer_than_its_ttl(
+            mut eviction in any_eviction(), later in 0i64..1 << 30, back in 0i64..1 << 40,
+        ) {
+            let (now, at) = (moment(1 << 41), (1i64 << 41) + later);
+            eviction.until = now.after(eviction.ttl);
+            let content = Content { evictions: [eviction].into_iter().collect(), ..Content::default() };
+            let text = write(&content, now).replace(NOW, &at.to_string());
+            let ends = |now: Moment| read(&text, now).unwrap().evictions.iter().next().unwrap().until;
+            prop_assert_eq!(ends(moment(at)), moment(at).after(eviction.ttl));
+            let earlier = moment(at - back);
+            prop_assert_eq!(ends(earlier), earlier.after(eviction.ttl));
         }
 
         #[test]
@@ -245,8 +322,8 @@ mod tests {
             let fresh = Party { until: now.after(party.ttl), note: Note { since: None, ..party.note.clone() }, ..party };
             let table = Table { holders: vec![fresh.clone()], waiters: Default::default() };
             let at = (1i64 << 41) + later;
-            let text = write(&table, now).replace(NOW, &at.to_string());
-            let read = read(&text, moment(at)).unwrap();
+            let text = write(&table.into(), now).replace(NOW, &at.to_string());
+            let read = read(&text, moment(at)).unwrap().table;
             prop_assert_eq!(read.holders[0].until, moment(at).after(fresh.ttl));
             prop_assert_eq!(read.holders[0].note.since, Some(moment(at)));
         }
@@ -255,10 +332,10 @@ mod tests {
         fn a_clock_set_back_makes_no_lease_longer_than_its_ttl(party in any_party(), back in 0i64..1 << 40) {
             let written = moment(1 << 41);
             let table = Table { holders: vec![Party { until: written.after(party.ttl), ..party }], waiters: Default::default() };
-            let text = write(&table, moment(0));
+            let ttl = table.holders[0].ttl;
+            let text = write(&table.into(), moment(0));
             let now = moment((1 << 41) - back);
-            let read = read(&text, now).unwrap();
-            prop_assert_eq!(read.holders[0].until, now.after(table.holders[0].ttl));
+            prop_assert_eq!(read(&text, now).unwrap().table.holders[0].until, now.after(ttl));
         }
 
         #[test]

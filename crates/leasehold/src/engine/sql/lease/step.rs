@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::state::{Note, Parties};
+use super::state::{Content, Note, Parties};
 use crate::claim::{Claim, ClaimId, Holder, Token};
 use crate::clock::Moment;
 use crate::engine::PartyView;
@@ -46,11 +46,8 @@ pub(super) enum Out {
         recheck: Option<Duration>,
     },
     Refused(Refusal),
-    /// There is a row, but the claim neither holds nor waits: its position expired, or it was force
-    /// released.
-    Absent {
-        recheck: Option<Duration>,
-    },
+    /// The claim was force released before this request.
+    ForceReleased,
     Renewed(Option<Moment>),
     Departed(Departure),
     Evicted(Option<PartyView>, Option<Token>),
@@ -74,13 +71,13 @@ pub(super) struct Effects {
     pub(super) sooner: Option<(ClaimId, Arc<str>)>,
 }
 
-/// Applies the requests one after the other at `now` to `table`, which is `before` brought up to
+/// Applies the requests one after the other at `now` to `content`, which is `before` brought up to
 /// date. `last` is the highest token, `me` our own inbox. Every write also refreshes those of our
-/// waiters that are alive.
+/// waiters that are alive, and drops the evictions whose time is over.
 pub(super) fn play(
     ops: &[Op],
-    before: &Parties,
-    table: &mut Parties,
+    before: &Content,
+    content: &mut Content,
     last: &mut u64,
     now: Moment,
     me: &Arc<str>,
@@ -88,18 +85,23 @@ pub(super) fn play(
 ) -> (Vec<Out>, Effects) {
     let mut effects = Effects::default();
     if ops.is_empty() {
-        effects.granted.extend(table.settle(now, &mut || next_token(last, now)));
+        effects.granted.extend(content.table.settle(now, &mut || next_token(last, now)));
     }
-    let mut outs: Vec<Out> = ops.iter().map(|op| one(op, table, last, now, me, &mut effects)).collect();
+    let mut outs: Vec<Out> = ops.iter().map(|op| one(op, content, last, now, me, &mut effects)).collect();
+    let changed = content != before;
+    if changed {
+        content.evictions.expire(now);
+    }
+    let table = &mut content.table;
     for party in table.holders.iter_mut().filter(|party| effects.granted.contains(&party.claim)) {
         party.note.since = None;
     }
-    if table != before {
+    if changed {
         for party in table.waiters.iter_mut().filter(|party| party.note.inbox == *me && alive(party.claim)) {
             party.until = now.after(party.ttl);
         }
     }
-    if table.next_expiry().zip(before.next_expiry()).is_some_and(|(now, before)| now < before) {
+    if table.next_expiry().zip(before.table.next_expiry()).is_some_and(|(now, before)| now < before) {
         effects.sooner = table.waiters.front().map(|first| (first.claim, Arc::clone(&first.note.inbox)));
     }
     // A request may grant the lock to a claim whose own request came before it.
@@ -132,15 +134,6 @@ pub(super) fn dated(outs: &mut [Out], ops: &[Op], table: &Parties) {
     }
 }
 
-/// Without a row, a claim that is missing may try again.
-pub(super) fn without_a_row(outs: &mut [Out]) {
-    for out in outs {
-        if let Out::Absent { recheck } = out {
-            *out = Out::Busy { recheck: *recheck };
-        }
-    }
-}
-
 /// Time until the next lease ends: the lock may then become free without a notification.
 fn recheck(table: &Parties, now: Moment) -> Option<Duration> {
     table.next_expiry().map(|end| end.since(now))
@@ -152,9 +145,15 @@ fn next_token(last: &mut u64, now: Moment) -> Token {
     Token(*last)
 }
 
-fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>, effects: &mut Effects) -> Out {
+fn one(op: &Op, content: &mut Content, last: &mut u64, now: Moment, me: &Arc<str>, effects: &mut Effects) -> Out {
     let mut token = || next_token(last, now);
+    let Content { table, evictions } = content;
     match op {
+        Op::Attempt { claim, .. } if evictions.has(claim.id) => {
+            // Its client could not be notified, and repeats the request.
+            effects.granted.extend(table.settle(now, &mut token));
+            Out::ForceReleased
+        }
         Op::Attempt { claim, queue } => {
             let (verdict, granted) = table.attempt(party(claim, me), *queue, now, &mut token);
             effects.granted.extend(granted);
@@ -172,7 +171,8 @@ fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>,
                         show(&mut table.waiters[ahead], now);
                         Out::Queued { ahead, recheck: recheck(table, now) }
                     }
-                    None => Out::Absent { recheck: recheck(table, now) },
+                    None if evictions.has(*claim) => Out::ForceReleased,
+                    None => Out::Busy { recheck: recheck(table, now) },
                 },
             }
         }
@@ -182,11 +182,12 @@ fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>,
             Out::Renewed(until)
         }
         Op::Depart(claim) => {
+            evictions.remove(*claim);
             let (departure, granted) = table.depart(*claim, now, &mut token);
             effects.granted.extend(granted);
             Out::Departed(departure)
         }
-        Op::Evict(claim) => evict(*claim, table, now, &mut token, effects),
+        Op::Evict(claim) => evict(*claim, content, now, &mut token, effects),
         Op::RequestRelease(claim) => {
             effects.granted.extend(table.settle(now, &mut token));
             let held = table.holders.iter_mut().find(|party| party.claim == *claim);
@@ -205,14 +206,15 @@ fn one(op: &Op, table: &mut Parties, last: &mut u64, now: Moment, me: &Arc<str>,
 
 fn evict(
     claim: ClaimId,
-    table: &mut Parties,
+    content: &mut Content,
     now: Moment,
     token: &mut impl FnMut() -> Token,
     effects: &mut Effects,
 ) -> Out {
-    let (evicted, granted) = table.evict(claim, now, token);
+    let (evicted, granted) = content.table.evict(claim, now, token);
     effects.granted.extend(granted);
     let Some(table::Evicted { party, advice }) = evicted else { return Out::Evicted(None, None) };
+    content.evictions.add(claim, party.ttl, now);
     effects.evicted.push((claim, Arc::clone(&party.note.inbox)));
     Out::Evicted(Some(view(&party, now)), advice)
 }
@@ -261,3 +263,7 @@ pub(super) fn view(party: &Party<Note>, now: Moment) -> PartyView {
         party.until.since(now),
     )
 }
+
+#[cfg(test)]
+#[path = "step_tests.rs"]
+mod tests;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::state::{self, Parties, moment};
+use super::state::{self, Content, moment};
 use super::wire::{Statements, Swap};
 use crate::engine::sql::config::Config;
 use crate::engine::sql::ddl::Tables;
@@ -24,7 +24,7 @@ async fn take(link: &mut Link, config: &Config) -> Result<(), Failure> {
     let strange = |what: &str| Failure::Strange(what.to_owned());
     let sql = Statements::new(config.dialect, &Tables::of(config));
     let name = format!("leasehold-doctor-{:032x}", crate::random::bits());
-    let nobody = state::write(&Parties::default(), moment(0));
+    let nobody = state::write(&Content::default(), moment(0));
     let ttl = i64::try_from(TTL.as_micros()).unwrap_or(1);
     let wait = lock_wait(TTL);
     let (text, values) = sql.take(&name, ttl, &nobody, 0, &wait);

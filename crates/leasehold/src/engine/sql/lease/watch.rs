@@ -33,17 +33,17 @@ impl Inside {
     /// Our first waiter in the queue, and the party right before it.
     fn ahead(&self, me: &str) -> Option<Ahead> {
         let (claim, ear) = self.ears.iter().find(|(_, ear)| ear.granted().is_none())?;
-        let place = |row: &Row| row.table.waiters.iter().position(|party| self.ears.contains_key(&party.claim));
+        let place = |row: &Row| row.content.table.waiters.iter().position(|party| self.ears.contains_key(&party.claim));
         let Some((row, place)) = self.row.as_ref().and_then(|row| Some((row, place(row)?))) else {
             return Some(Ahead { ours: *claim, ttl: ear.ttl, bell: None, place: 0 });
         };
-        let ours = &row.table.waiters[place];
+        let ours = &row.content.table.waiters[place];
         // Waiters that can be granted together wait for the same party. If any of several holders
         // may free enough permits, there is no single party to wait for.
         let together = |party: &&Party<Note>| ours.mode != Mode::Exclusive && party.mode != Mode::Exclusive;
-        let before = row.table.waiters.range(..place).rev().find(|party| !together(party));
-        let any_makes_room = matches!(ours.mode, Mode::Permits { .. }) && row.table.holders.len() > 1;
-        let before = before.or_else(|| row.table.holders.last().filter(|_| !any_makes_room));
+        let before = row.content.table.waiters.range(..place).rev().find(|party| !together(party));
+        let any_makes_room = matches!(ours.mode, Mode::Permits { .. }) && row.content.table.holders.len() > 1;
+        let before = before.or_else(|| row.content.table.holders.last().filter(|_| !any_makes_room));
         let bell = before.filter(|party| *party.note.inbox != *me).map(|party| party.claim);
         Some(Ahead { ours: ours.claim, ttl: ours.ttl, bell, place })
     }

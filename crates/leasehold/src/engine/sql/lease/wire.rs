@@ -1,9 +1,10 @@
 //! Every statement on the lease table.
 //!
 //! `version` changes with every write, so that a write decided on an older version fails. `token`
-//! is the highest token granted. `busy` is the time at which the last lease or queue position ends,
-//! or zero if the lock has no parties: a later client sees that the lock is free without reading
-//! the rest. All times are microseconds of the database's clock.
+//! is the highest token granted. `busy` is the time until which the rest of the row counts: the last
+//! lease or queue position ends then, or the last eviction is dropped. It is zero if there is none of
+//! these. A later client sees that the lock is free without reading the rest. All times are
+//! microseconds of the database's clock.
 
 use super::super::Dialect;
 use super::super::ddl::Tables;
@@ -44,9 +45,9 @@ pub(super) struct Swap<'a> {
     pub(super) name: &'a str,
     pub(super) version: i64,
     pub(super) token: u64,
-    /// When the last party ends whose lease does not begin now.
+    /// When the last lease, position or eviction ends that does not begin now.
     pub(super) busy: i64,
-    /// The longest TTL of the parties whose lease begins now, if there are any.
+    /// The longest TTL of those that begin now, if there are any.
     pub(super) fresh: Option<i64>,
     pub(super) state: String,
     /// Notifications to send: a channel and a text each.

@@ -9,6 +9,9 @@ use crate::doctor::Finding;
 /// The difference between synchronized clocks is smaller than this.
 const APART: Duration = Duration::from_secs(1);
 
+/// Even the clocks of synchronized servers differ by some milliseconds.
+const IN_STEP: Duration = Duration::from_millis(50);
+
 /// The server's clock compared with ours. Leases use only the server's.
 pub(super) fn clock(at: &str, seen: &Seen) -> Finding {
     let check = "clock";
@@ -56,15 +59,14 @@ pub(super) fn clocks(seen: &[(&str, &Seen)], aim: &Aim) -> Option<Finding> {
     let (first, ahead) = gaps.iter().max_by_key(|(_, gap)| gap.ahead)?;
     let distance = Duration::from_micros(ahead.ahead.abs_diff(behind.ahead));
     let error = ahead.error + behind.error;
-    // Even synchronized clocks differ by some milliseconds.
-    let most = if several { aim.clock_skew.max(Duration::from_millis(50)) } else { aim.clock_skew.max(APART) };
+    let most = aim.clock_skew.max(IN_STEP);
     if distance.saturating_sub(error) <= most {
         let found = format!("at most {} apart, give or take {}", short(distance), short(error));
         return Some(ok(check, "", found).means("leases end when they should, whichever of them takes the writes"));
     }
     let found = format!("{first} is {} ahead of {last}", short(distance));
     let fix = "keep the clocks of all servers in step: chrony or ntpd; and clock-skew= in the URL, the most that they may be apart";
-    Some(if several { fail(check, "", found) } else { warn(check, "", found) }.means(means).fix(fix))
+    Some(fail(check, "", found).means(means).fix(fix))
 }
 
 pub(super) fn round_trip(at: &str, seen: &Seen, aim: &Aim) -> Finding {
@@ -114,8 +116,12 @@ mod tests {
         let both = |one: &Seen, other: &Seen, aim: &Aim| clocks(&[("a", one), ("b", other)], aim).unwrap();
         let standby = |millis| Seen { in_recovery: Ok(true), ..ahead(millis) };
         assert_eq!(clocks(&[("a", &ahead(0))], &pg), None);
-        assert_level(&both(&ahead(0), &standby(900), &pg), Good, "900 ms apart");
-        assert_level(&both(&ahead(0), &standby(3000), &pg), Warn, "b is 3 s ahead of a");
+        assert_level(&both(&ahead(0), &standby(40), &pg), Good, "40 ms apart");
+        assert_level(&both(&ahead(0), &standby(3000), &pg), Fail, "b is 3 s ahead of a");
+        assert_level(&both(&ahead(0), &standby(900), &pg), Fail, "fail-over");
+        let skewed = Aim { clock_skew: Duration::from_secs(3), ..pg.clone() };
+        assert_level(&both(&ahead(0), &standby(3000), &skewed), Good, "3 s apart");
+        assert_level(&both(&ahead(0), &standby(3100), &skewed), Fail, "clock-skew=");
         // Both accept writes.
         assert_level(&both(&ahead(0), &ahead(300), &pg), Fail, "clock-skew=");
         assert_level(&both(&ahead(0), &ahead(300), &Aim { clock_skew: APART, ..pg.clone() }), Good, "when they should");

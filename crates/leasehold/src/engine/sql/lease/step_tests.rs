@@ -1,0 +1,92 @@
+use super::*;
+use crate::claim::{Mode, Terms};
+use crate::name::LockName;
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn at(seconds: u64) -> Moment {
+    Moment::from_nanos(seconds * 1_000_000_000)
+}
+
+fn claim() -> Arc<Claim> {
+    let name = LockName::new("a").unwrap();
+    let holder = Arc::new(Holder::this_process());
+    Arc::new(Claim::new(Arc::new(Terms::new(name, Mode::Exclusive, None, TTL, holder))))
+}
+
+fn attempt(claim: &Arc<Claim>) -> Op {
+    Op::Attempt { claim: Arc::clone(claim), queue: true }
+}
+
+/// A row, and the highest token.
+#[derive(Default)]
+struct Played {
+    content: Content,
+    last: u64,
+}
+
+impl Played {
+    /// The outcome of one request, and whether the row must be written.
+    fn one(&mut self, op: Op, now: Moment) -> (Out, bool) {
+        let before = self.content.clone();
+        let me = "0123456789abcdef".into();
+        let (mut outs, _) = play(&[op], &before, &mut self.content, &mut self.last, now, &me, &|_| false);
+        (outs.remove(0), self.content != before)
+    }
+}
+
+/// A holder, a waiter that was evicted, and their row.
+fn evicted() -> (Played, Arc<Claim>, Arc<Claim>) {
+    let (mut played, holds, waits) = (Played::default(), claim(), claim());
+    assert!(matches!(played.one(attempt(&holds), at(1)).0, Out::Granted(..)));
+    assert!(matches!(played.one(attempt(&waits), at(1)).0, Out::Queued { ahead: 0, .. }));
+    assert!(matches!(played.one(Op::Evict(waits.id), at(2)).0, Out::Evicted(Some(_), None)));
+    (played, holds, waits)
+}
+
+#[test]
+fn an_evicted_waiter_that_asks_again_is_told_as_often_as_it_asks() {
+    let (mut played, holds, waits) = evicted();
+    for op in [attempt(&waits), Op::Look(waits.id), attempt(&waits)] {
+        assert_eq!(played.one(op, at(3)), (Out::ForceReleased, false));
+    }
+    // The lock is free by then: the same.
+    assert_eq!(played.one(Op::Depart(holds.id), at(4)).0, Out::Departed(Departure::Released));
+    assert!(!played.content.is_empty(), "an acquire in one statement would overwrite the eviction");
+    assert_eq!(played.one(attempt(&waits), at(5)), (Out::ForceReleased, false));
+    assert_eq!(played.one(Op::Depart(waits.id), at(6)), (Out::Departed(Departure::Absent), true));
+    assert!(played.content.is_empty());
+    assert_eq!(played.one(Op::Depart(waits.id), at(6)), (Out::Departed(Departure::Absent), false));
+}
+
+#[test]
+fn an_evicted_holder_that_asks_again_is_told_and_the_next_has_the_lock() {
+    let (mut played, holds, next) = (Played::default(), claim(), claim());
+    played.one(attempt(&holds), at(1));
+    played.one(attempt(&next), at(1));
+    assert!(matches!(played.one(Op::Evict(holds.id), at(2)).0, Out::Evicted(Some(_), Some(_))));
+    assert_eq!(played.one(attempt(&holds), at(3)).0, Out::ForceReleased);
+    assert!(matches!(played.one(Op::Look(next.id), at(3)).0, Out::Granted(..)));
+}
+
+#[test]
+fn a_position_that_expired_is_no_eviction() {
+    let (mut played, holds, waits) = (Played::default(), claim(), claim());
+    played.one(attempt(&holds), at(1));
+    played.one(attempt(&waits), at(1));
+    played.one(Op::Renew(holds.id), at(9));
+    assert!(matches!(played.one(Op::Depart(holds.id), at(12)).0, Out::Departed(Departure::Released)));
+    assert!(matches!(played.one(Op::Look(waits.id), at(12)).0, Out::Busy { .. }));
+    assert!(matches!(played.one(attempt(&waits), at(12)).0, Out::Granted(..)));
+}
+
+/// No write is made only for that.
+#[test]
+fn an_eviction_is_dropped_after_its_ttl_with_the_next_write() {
+    let (mut played, holds, waits) = evicted();
+    played.one(Op::Renew(holds.id), at(9));
+    assert_eq!(played.one(Op::Check, at(13)), (Out::Checked, false));
+    assert!(played.content.evictions.has(waits.id));
+    assert_eq!(played.one(Op::Renew(holds.id), at(14)).0, Out::Renewed(Some(at(24))));
+    assert!(!played.content.evictions.has(waits.id));
+}
