@@ -136,7 +136,9 @@ pub enum Answer {
     /// The claim can never be granted beside the present holders.
     Refused(Refusal),
     /// An operator evicted the claim while it waited, or after its grant but before its client
-    /// learned of the grant. Only [`wait`](Engine::wait) returns this; an attempt starts over.
+    /// learned of the grant. [`wait`](Engine::wait) returns this. An attempt returns it if the
+    /// claim attempted before and its client may not have learned of the eviction; otherwise an
+    /// attempt starts over.
     Evicted,
 }
 

@@ -167,6 +167,7 @@ impl ZookeeperEngine {
             if !seat.session.is_over() {
                 return Ok(seat);
             }
+            self.seats.note_unresolved(&seat);
             self.seats.leave(&seat);
         }
         let session = self.session_for(claim).await?;
@@ -208,7 +209,8 @@ impl ZookeeperEngine {
             Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None, cooling: None }),
             Look::Waits(_) => Answer::Busy { recheck: None },
             Look::Refused(refusal) => Answer::Refused(refusal),
-            Look::Removed => Answer::Busy { recheck: None },
+            // It stays so until the claim is released: this answer may be lost.
+            Look::Evicted => return Ok(Answer::Evicted),
         };
         steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
         Ok(answer)
@@ -252,8 +254,8 @@ impl ZookeeperEngine {
         match found {
             Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
             Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None, cooling: None }),
-            Some(Look::Removed) if inspect::was_evicted(self, &seat.session, claim.id).await? => Ok(Answer::Evicted),
-            Some(Look::Refused(_) | Look::Removed) | None => Ok(absent),
+            Some(Look::Evicted) => Ok(Answer::Evicted),
+            Some(Look::Refused(_)) | None => Ok(absent),
         }
     }
 
@@ -349,12 +351,19 @@ impl ZookeeperEngine {
     }
 
     async fn do_release(&self, claim: &Claim) -> Result<Released> {
-        let Some(seat) = self.seats.find(claim.id) else { return Ok(Released::Absent) };
+        let Some(seat) = self.seats.find(claim.id) else {
+            self.seats.resolve(claim.id);
+            return Ok(Released::Absent);
+        };
         // Set whatever the outcome: no claim may re-enter with it any more.
         seat.set_leaving(true);
         let mut place = seat.place.lock().await;
+        if matches!(place.stage, Stage::Evicted) {
+            inspect::delete_mark(self, &seat.session, claim.id).await;
+        }
         let held = seat.was_granted();
         let there = steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
+        self.seats.resolve(claim.id);
         Ok(match (there, held) {
             (false, _) => Released::Absent,
             (true, true) => Released::Released,
