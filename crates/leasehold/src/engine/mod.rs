@@ -329,8 +329,8 @@ pub(crate) fn no_records<T>(engine: &'static str) -> Step<T> {
 /// ([`Error::is_retryable`]).
 ///
 /// Methods have no default bodies, except [`place`](Self::place),
-/// [`recall_in_run`](Self::recall_in_run) and [`record_in_run`](Self::record_in_run). The author of
-/// an engine thus returns `Unsupported` explicitly for what it cannot do, and declares it in
+/// [`was_released`](Self::was_released), [`recall_in_run`](Self::recall_in_run) and
+/// [`record_in_run`](Self::record_in_run). The author of an engine thus returns `Unsupported` explicitly for what it cannot do, and declares it in
 /// [`Capabilities`], which callers check before any call.
 pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// What this engine can do, and its limits.
@@ -401,6 +401,16 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     /// Returns the holder, or `None` if the claim does not hold the lock. A request may be lost
     /// with a connection; repeating it is harmless. Needs [`Capabilities::eviction`].
     fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>>;
+
+    /// Whether a claim that was asked to release, and is gone, has released. `Some(false)`: no
+    /// release is known. `None`: the engine keeps no note, and the time tells it
+    /// ([`PartyView::left`]): a claim that is gone before its lease could end has released.
+    ///
+    /// Only an engine that does not know when a lease ends overrides this. The first `Some(true)`
+    /// may be the last: the note is then deleted.
+    fn was_released(self: Arc<Self>, _claim: ClaimId) -> Step<Option<bool>> {
+        Step::ready(Ok(None))
+    }
 
     /// Reads a record and the engine's clock. Needs [`Capabilities::records`].
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record>;

@@ -212,3 +212,28 @@ async fn a_waiter_whose_session_is_over_for_its_client_is_evicted_by_its_last_no
     })
     .await;
 }
+
+/// A holder that was asked releases: that is known, also after a reply was lost, and its note is deleted when it was read. A holder that was not asked
+/// leaves none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_on_request_is_noted_until_it_is_read() {
+    let site = Site::new().await;
+    let locks = site.locks(LONG).await;
+    let (far, proxy) = site.proxied(LONG).await;
+    for (asked, lost) in [(false, false), (true, false), (true, true)] {
+        let held = far.mutex("a").wait(SOON).lock().await.expect("a lock");
+        let claim = held.claim_id();
+        if asked {
+            assert!(locks.request_release("a", claim, "").await.expect("a request").is_some());
+            timeout(SOON, held.release_requested()).await.expect("it learns of it");
+        }
+        if lost {
+            proxy.cut_after_request();
+        }
+        let _ = held.release().await.expect("a release");
+        site.until_nodes("a", 0).await;
+        assert_eq!(marks(&site).await, usize::from(asked), "lost: {lost}");
+        assert_eq!(locks.was_released("a", claim).await.expect("an answer"), Some(asked), "lost: {lost}");
+        assert_eq!(marks(&site).await, 0, "lost: {lost}");
+    }
+}

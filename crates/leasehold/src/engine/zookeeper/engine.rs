@@ -135,6 +135,11 @@ impl ZookeeperEngine {
         format!("{}/{:032x}", self.marks(), claim.bits())
     }
 
+    /// The note that a claim was released after an operator asked for it.
+    pub(super) fn release_note(&self, claim: ClaimId) -> String {
+        format!("{}-released", self.mark(claim))
+    }
+
     /// The node of a record.
     pub(super) fn record_path(&self, name: &LockName) -> String {
         format!("{}/{}", self.records(), wire::escaped(name.as_str()))
@@ -358,12 +363,19 @@ impl ZookeeperEngine {
         // Set whatever the outcome: no claim may re-enter with it any more.
         seat.set_leaving(true);
         let mut place = seat.place.lock().await;
-        if matches!(place.stage, Stage::Evicted) {
+        let noted = matches!(place.stage, Stage::In(_)) && claim.lease.is_released_on_request();
+        if noted {
+            // Before its node is deleted: an operator waits for that, and then reads the note.
+            inspect::note_release(self, &seat.session, claim.id).await;
+        } else if matches!(place.stage, Stage::Evicted) {
             inspect::delete_mark(self, &seat.session, claim.id).await;
         }
         let held = seat.was_granted();
         let there = steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
         self.seats.resolve(claim.id);
+        if noted {
+            inspect::sweep(self, &seat.session, &self.release_note(claim.id)).await;
+        }
         Ok(match (there, held) {
             (false, _) => Released::Absent,
             (true, true) => Released::Released,
@@ -429,6 +441,10 @@ impl Engine for ZookeeperEngine {
 
     fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
         Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
+    }
+
+    fn was_released(self: Arc<Self>, claim: ClaimId) -> Step<Option<bool>> {
+        Step::new(async move { inspect::was_released(&self, claim).await.map(Some) })
     }
 
     fn recall(self: Arc<Self>, name: LockName) -> Step<Record> {

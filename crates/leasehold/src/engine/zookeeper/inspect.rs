@@ -190,7 +190,7 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
             Err(other) => return Err(engine.failed(error::cause(other.clone()))),
         };
         tracing::info!(%name, ?claim, reason, "evicted");
-        sweep(engine, &session, claim).await;
+        sweep(engine, &session, &engine.mark(claim)).await;
         let advised = fence::advice(party.token, others, fresh);
         return Ok(Evicted::new(Some(party), advised));
     }
@@ -246,13 +246,38 @@ pub(super) async fn delete_mark(engine: &ZookeeperEngine, session: &Session, cla
     }
 }
 
-/// Deletes marks that are much older than this claim's: their waiters are gone. The next force
-/// release retries what fails here.
-async fn sweep(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
+/// Notes that a claim is released because an operator asked for it: its node's end does not tell a
+/// release from the end of its session. If that fails, no release is known, and nothing else.
+pub(super) async fn note_release(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
+    let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
+    let path = engine.release_note(claim);
+    let mut noted = session.client.create(&path, b"", &persistent).await.map(drop);
+    if matches!(noted, Err(Cause::NoNode)) && steps::make_persistent(engine, session, &engine.marks()).await.is_ok() {
+        noted = session.client.create(&path, b"", &persistent).await.map(drop);
+    }
+    if let Err(cause) = noted {
+        tracing::debug!(%cause, ?claim, "a release on request could not be noted");
+    }
+}
+
+/// Whether a claim was released after an operator asked for it. Deletes the note of that.
+pub(super) async fn was_released(engine: &ZookeeperEngine, claim: ClaimId) -> Result<bool> {
+    let session = engine.any_session().await?;
+    let (client, note) = (&session.client, engine.release_note(claim));
+    let (synced, found) = join(client.sync(&note), client.check_stat(&note)).await;
+    let noted = synced.and(found).map_err(|cause| engine.failed(cause))?.is_some();
+    if noted && let Err(cause) = client.delete(&note, None).await {
+        tracing::debug!(%cause, ?claim, "the note of a release stays");
+    }
+    Ok(noted)
+}
+
+/// Deletes marks and notes that are much older than this one: their waiters and operators are gone.
+/// The next one retries what fails here.
+pub(super) async fn sweep(engine: &ZookeeperEngine, session: &Session, latest: &str) {
     let client = &session.client;
     let made = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
-    let (Some(latest), Ok(marks)) = (made(&engine.mark(claim)).await, client.list_children(&engine.marks()).await)
-    else {
+    let (Some(latest), Ok(marks)) = (made(latest).await, client.list_children(&engine.marks()).await) else {
         return;
     };
     for mark in marks.iter().take(AT_ONCE) {
