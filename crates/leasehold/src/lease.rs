@@ -136,6 +136,12 @@ impl Lease {
         self.state.load(Ordering::Acquire) != ASKED && !self.is_held()
     }
 
+    /// Whether an operator asked for the release, and the holder released before the lease ended.
+    #[cfg(feature = "zookeeper")]
+    pub(crate) fn is_released_on_request(&self) -> bool {
+        self.is_release_requested() && self.state.load(Ordering::Acquire) == RELEASED
+    }
+
     /// Extends the lease after a renewal. `false`: too late, the lease is lost.
     pub(crate) fn extend(&self, deadline: Moment) -> bool {
         if !self.is_held() {

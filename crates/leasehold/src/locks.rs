@@ -322,6 +322,21 @@ impl Locks {
         asked.map_err(|error| error.about(&name))
     }
 
+    /// Whether a claim that was asked to release ([`request_release`](Self::request_release)), and
+    /// does not hold the lock any more, has released it. `Some(false)`: no release is known.
+    /// `None`: the engine keeps no note of that. It shows when leases end, so a claim that is gone
+    /// before the end of its lease has released.
+    ///
+    /// `Some(true)` is reported once.
+    ///
+    /// # Errors
+    /// `InvalidName`, or an error from the engine.
+    pub async fn was_released(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Option<bool>> {
+        let name = LockName::new(name)?;
+        let known = self.bounded(Arc::clone(&self.shared.desk.engine).was_released(claim)).await;
+        known.map_err(|error| error.about(&name))
+    }
+
     /// Waits until every dropped guard and every cancelled request is released. Call it before the
     /// process exits.
     ///

@@ -38,6 +38,9 @@ struct Came {
     released: Vec<PartyView>,
     /// Their leases ended: the work under them may still run.
     lease_ended: Vec<PartyView>,
+    /// They are gone, and no release is known: their sessions ended, or they released before they
+    /// learned of the request. In JSON they are among `lease_ended`.
+    unconfirmed: Vec<PartyView>,
     remaining: Vec<Asked>,
     /// They wait, or are gone.
     not_holding: Vec<PartyView>,
@@ -77,7 +80,7 @@ pub(super) async fn evict(
     let took = clock.now().since(began);
     let text = if args.output.json { json(&came, name, url, took, args) } else { text(&came, name, url, took, args) };
     output::out(&text)?;
-    let asked = came.released.len() + came.lease_ended.len();
+    let asked = came.released.len() + came.lease_ended.len() + came.unconfirmed.len();
     Ok(if came.remaining.is_empty() && asked > 0 { 0 } else { exit::CONFLICT })
 }
 
@@ -86,6 +89,30 @@ async fn ask(locks: &Locks, name: &LockName, party: &PartyView, args: &EvictArgs
     let asked = locks.request_release(name, party.claim, reason).await?;
     let now = locks.clock().now();
     Ok(asked.map(|party| Asked { ends: now.after(party.left), margin: party.left / 50, party }))
+}
+
+/// Asks a holder again. If it is gone, the engine knows whether it has released; or the time tells
+/// it, as the engine's answers state when the lease ends.
+async fn follow(
+    locks: &Locks,
+    name: &LockName,
+    args: &EvictArgs,
+    asked: &Asked,
+    came: &mut Came,
+) -> leasehold::Result<()> {
+    if let Some(still) = ask(locks, name, &asked.party, args).await? {
+        came.remaining.push(Asked { margin: asked.margin, ..still });
+        return Ok(());
+    }
+    let now = locks.clock().now();
+    let gone = match locks.was_released(name, asked.party.claim).await? {
+        Some(true) => &mut came.released,
+        Some(false) => &mut came.unconfirmed,
+        None if now.after(asked.margin) < asked.ends => &mut came.released,
+        None => &mut came.lease_ended,
+    };
+    gone.push(asked.party.clone());
+    Ok(())
 }
 
 /// Repeats the requests until no claim holds the lock. They stand while the engine is unreachable for
@@ -100,10 +127,8 @@ async fn wait(locks: &Locks, name: &LockName, args: &EvictArgs, came: &mut Came)
     while !came.remaining.is_empty() && clock.now() < bound {
         clock.sleep_until(clock.now().after(AGAIN)).await;
         for asked in std::mem::take(&mut came.remaining) {
-            match ask(locks, name, &asked.party, args).await {
-                Ok(Some(still)) => came.remaining.push(Asked { margin: asked.margin, ..still }),
-                Ok(None) if clock.now().after(asked.margin) < asked.ends => came.released.push(asked.party),
-                Ok(None) => came.lease_ended.push(asked.party),
+            match follow(locks, name, args, &asked, came).await {
+                Ok(()) => {}
                 Err(error) if error.is_retryable() => {
                     if !std::mem::replace(&mut told, true) {
                         output::say(&format!("{error}; it was asked, trying again"));
@@ -125,7 +150,7 @@ fn json(came: &Came, name: &LockName, url: &str, took: Duration, args: &EvictArg
         name: name.as_str(),
         engine: url,
         released: parties(&came.released),
-        lease_ended: parties(&came.lease_ended),
+        lease_ended: came.lease_ended.iter().chain(&came.unconfirmed).map(PartyJson::new).collect(),
         remaining: came.remaining.iter().map(|asked| PartyJson::new(&asked.party)).collect(),
         not_holding: parties(&came.not_holding),
         seconds: took.as_secs_f64(),
@@ -143,6 +168,11 @@ fn text(came: &Came, name: &LockName, url: &str, took: Duration, args: &EvictArg
         let line = line(party);
         text.push_str(&format!("the lease on {name} ended after {took} without a release: {line}\n"));
         text.push_str("  what it ran under the lock may still run\n");
+    }
+    for party in &came.unconfirmed {
+        let line = line(party);
+        text.push_str(&format!("the hold on {name} ended after {took}, and no release is known: {line}\n"));
+        text.push_str("  its session ended, and what it ran under the lock may still run; or it released before it learned of the request\n");
     }
     for Asked { party, .. } in &came.remaining {
         text.push_str(&format!("{name} is still held after {took}: {}\n", line(party)));

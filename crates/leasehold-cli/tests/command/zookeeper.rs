@@ -136,6 +136,43 @@ async fn a_waiter_that_is_interrupted_leaves_nothing_and_a_killed_holder_frees_t
     tokio::task::spawn_blocking(move || killed.finish()).await.unwrap();
 }
 
+/// A stopped holder's session ends: that is no release, and is not reported as one, whether there is a waiter or not.
+#[tokio::test]
+async fn a_session_that_ends_without_a_release_is_not_called_one() {
+    let server = servers::zookeeper().await;
+    let url = url(&server);
+    for waits in [false, true] {
+        let place = Place::new();
+        let held = place.start(["run", "--engine", &url, "--ttl", "5s", "job", "-c", "echo > begun; exec sleep 600"]);
+        place.wait_for_file("begun");
+        let waiter = waits.then(|| place.start(["run", "--engine", &url, "job", "--", "true"]));
+        claims(&server, if waits { 2 } else { 1 }).await;
+        held.signal(Signal::STOP);
+        let (code, said) = run(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
+        assert!(code == 0 && said.contains("no release is known") && said.contains("may still run"), "{code}: {said}");
+        assert!(!said.contains("was released"), "{said}");
+        held.signal(Signal::CONT);
+        tokio::task::spawn_blocking(move || held.end().failed(75, "")).await.unwrap();
+        if let Some(waiter) = waiter {
+            tokio::task::spawn_blocking(move || waiter.end().ok()).await.unwrap();
+        }
+    }
+}
+
+/// A holder that heeds the request is reported to have released, however long it takes.
+#[tokio::test]
+async fn a_release_on_request_is_called_one() {
+    let server = servers::zookeeper().await;
+    let url = url(&server);
+    let place = Place::new();
+    let child = "trap 'sleep 0.2; exit 0' TERM; echo > begun; while :; do sleep 0.01; done";
+    let held = place.start(["run", "--engine", &url, "--ttl", "10m", "job", "-c", child]);
+    place.wait_for_file("begun");
+    let (code, said) = run(&["evict", "--engine", &url, "--graceful", "--yes", "job"]).await;
+    assert!(code == 0 && said.contains("job was released after"), "{code}: {said}");
+    tokio::task::spawn_blocking(move || held.end().failed(75, "asks for the release")).await.unwrap();
+}
+
 #[cfg(feature = "nightly")]
 #[tokio::test]
 async fn whoever_has_waited_for_longer_than_a_ttl_keeps_the_lock() {

@@ -207,6 +207,15 @@ impl Locks {
         self.worker.call(async move { locks.request_release(name, claim, &reason).await })
     }
 
+    /// As [`crate::Locks::was_released`].
+    ///
+    /// # Errors
+    /// As the async method.
+    pub fn was_released(&self, name: impl AsRef<str>, claim: ClaimId) -> Result<Option<bool>> {
+        let (locks, name) = (self.inner.clone(), name.as_ref().to_owned());
+        self.worker.call(async move { locks.was_released(name, claim).await })
+    }
+
     /// As [`crate::Locks::last_token`].
     ///
     /// # Errors

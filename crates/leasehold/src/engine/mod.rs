@@ -141,7 +141,9 @@ pub enum Answer {
     /// The claim can never be granted beside the present holders.
     Refused(Refusal),
     /// An operator evicted the claim while it waited, or after its grant but before its client
-    /// learned of the grant. Only [`wait`](Engine::wait) returns this; an attempt starts over.
+    /// learned of the grant. [`wait`](Engine::wait) returns this. An attempt returns it if the
+    /// claim attempted before and its client may not have learned of the eviction; otherwise an
+    /// attempt starts over.
     Evicted,
 }
 
@@ -425,6 +427,17 @@ pub trait Engine: fmt::Debug + Send + Sync + 'static {
     fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
         let _ = (name, claim, reason);
         unsupported(self.capabilities(), "eviction")
+    }
+
+    /// Whether a claim that was asked to release, and is gone, has released. `Some(false)`: no
+    /// release is known. `None`: the engine keeps no note, and the time tells it
+    /// ([`PartyView::left`]): a claim that is gone before its lease could end has released.
+    ///
+    /// Only an engine that does not know when a lease ends overrides this. The first `Some(true)`
+    /// may be the last: the note is then deleted.
+    fn was_released(self: Arc<Self>, claim: ClaimId) -> Step<Option<bool>> {
+        let _ = claim;
+        Step::ready(Ok(None))
     }
 
     /// The records of this engine. Needs [`Capabilities::records`].

@@ -7,7 +7,7 @@
 //!
 //! | event | consequence |
 //! |---|---|
-//! | a client that follows no election yet finds several | it waits for every Sentinel, up to the connection timeout, and follows the newest. A Sentinel that has not answered by then may be the only one that knows a newer election: the client follows the newest that it knows until that Sentinel answers |
+//! | a client that follows no election yet finds several | it waits for every Sentinel, but for a quarter of the connection timeout at most once most have answered, and follows the newest. A Sentinel that has not answered by then may be the only one that knows a newer election: the client follows the newest that it knows until that Sentinel answers |
 //! | only one Sentinel names a newer election | followed at once: the old master may continue, but its writes will be lost |
 //! | that Sentinel then dies or hangs | the client stays; the other Sentinels learn of the election within seconds, or hold a newer one |
 //! | the others never learn of it, and undo it | a majority names the same older election for [`VOID`]: followed as a new one |

@@ -6,6 +6,7 @@
 mod again;
 #[cfg(feature = "nightly")]
 mod ensemble;
+mod evictions;
 mod fencing;
 mod leader;
 mod lines;

@@ -135,6 +135,11 @@ impl ZookeeperEngine {
         format!("{}/{:032x}", self.marks(), claim.bits())
     }
 
+    /// The note that a claim was released after an operator asked for it.
+    pub(super) fn release_note(&self, claim: ClaimId) -> String {
+        format!("{}-released", self.mark(claim))
+    }
+
     /// The node of a record.
     pub(super) fn record_path(&self, name: &LockName) -> String {
         format!("{}/{}", self.records(), wire::escaped(name.as_str()))
@@ -167,6 +172,7 @@ impl ZookeeperEngine {
             if !seat.session.is_over() {
                 return Ok(seat);
             }
+            self.seats.note_unresolved(&seat);
             self.seats.leave(&seat);
         }
         let session = self.session_for(claim).await?;
@@ -208,7 +214,8 @@ impl ZookeeperEngine {
             Look::Waits(ahead) if queued => return Ok(Answer::Queued { ahead, recheck: None, cooling: None }),
             Look::Waits(_) => Answer::Busy { recheck: None },
             Look::Refused(refusal) => Answer::Refused(refusal),
-            Look::Removed => Answer::Busy { recheck: None },
+            // It stays so until the claim is released: this answer may be lost.
+            Look::Evicted => return Ok(Answer::Evicted),
         };
         steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
         Ok(answer)
@@ -252,8 +259,8 @@ impl ZookeeperEngine {
         match found {
             Some(Look::Holds) => Ok(self.grant(claim, &seat, &mut place, sent, true)),
             Some(Look::Waits(ahead)) => Ok(Answer::Queued { ahead, recheck: None, cooling: None }),
-            Some(Look::Removed) if inspect::was_evicted(self, &seat.session, claim.id).await? => Ok(Answer::Evicted),
-            Some(Look::Refused(_) | Look::Removed) | None => Ok(absent),
+            Some(Look::Evicted) => Ok(Answer::Evicted),
+            Some(Look::Refused(_)) | None => Ok(absent),
         }
     }
 
@@ -349,12 +356,26 @@ impl ZookeeperEngine {
     }
 
     async fn do_release(&self, claim: &Claim) -> Result<Released> {
-        let Some(seat) = self.seats.find(claim.id) else { return Ok(Released::Absent) };
+        let Some(seat) = self.seats.find(claim.id) else {
+            self.seats.resolve(claim.id);
+            return Ok(Released::Absent);
+        };
         // Set whatever the outcome: no claim may re-enter with it any more.
         seat.set_leaving(true);
         let mut place = seat.place.lock().await;
+        let noted = matches!(place.stage, Stage::In(_)) && claim.lease.is_released_on_request();
+        if noted {
+            // Before its node is deleted: an operator waits for that, and then reads the note.
+            inspect::note_release(self, &seat.session, claim.id).await;
+        } else if matches!(place.stage, Stage::Evicted) {
+            inspect::delete_mark(self, &seat.session, claim.id).await;
+        }
         let held = seat.was_granted();
         let there = steps::leave(&self.seats, &seat, &mut place).await.map_err(|cause| self.failed(cause))?;
+        self.seats.resolve(claim.id);
+        if noted {
+            inspect::sweep(self, &seat.session, &self.release_note(claim.id)).await;
+        }
         Ok(match (there, held) {
             (false, _) => Released::Absent,
             (true, true) => Released::Released,
@@ -420,6 +441,10 @@ impl Engine for ZookeeperEngine {
 
     fn request_release(self: Arc<Self>, name: LockName, claim: ClaimId, reason: String) -> Step<Option<PartyView>> {
         Step::new(async move { inspect::request_release(&self, &name, claim, &reason).await })
+    }
+
+    fn was_released(self: Arc<Self>, claim: ClaimId) -> Step<Option<bool>> {
+        Step::new(async move { inspect::was_released(&self, claim).await.map(Some) })
     }
 
     fn farewell(self: Arc<Self>) -> Step<()> {

@@ -99,14 +99,17 @@ pub(super) async fn list(engine: &ZookeeperEngine, prefix: &str) -> Result<Vec<L
 
 /// The nodes of a lock's folder that a force release needs.
 struct Found {
-    /// The claim: its node, the version of that, and its inspection view.
-    claim: Option<(String, i32, PartyView)>,
+    /// The claim's nodes, and the version of each. There are several if its client has replaced an
+    /// ended session that the servers still have.
+    nodes: Vec<(String, i32)>,
+    /// The claim's inspection view, by its first node.
+    party: Option<PartyView>,
     /// The tokens of the other holders and of the first waiter; later waiters have higher ones.
     others: Vec<Token>,
 }
 
 async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &Line, id: ClaimId) -> Result<Found> {
-    let mut found = Found { claim: None, others: Vec::new() };
+    let mut found = Found { nodes: Vec::new(), party: None, others: Vec::new() };
     let (holders, mut waits) = (line.holders(), false);
     for (at, stand) in line.stands().iter().enumerate() {
         let holds = at < holders;
@@ -116,7 +119,8 @@ async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &
         let path = format!("{folder}/{}", wire::node(stand));
         match session.client.get_data(&path).await {
             Ok((data, stat)) if stand.claim == id => {
-                found.claim = Some((path, stat.version, party(stand, &data, &stat, holds)));
+                found.nodes.push((path, stat.version));
+                found.party.get_or_insert_with(|| party(stand, &data, &stat, holds));
             }
             Ok((_, stat)) => {
                 found.others.push(token(stand, &stat));
@@ -126,14 +130,11 @@ async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &
             Err(Cause::NoNode) => {}
             Err(cause) => return Err(engine.failed(cause)),
         }
-        if waits && found.claim.is_some() {
-            break;
-        }
     }
     Ok(found)
 }
 
-/// Force releases a claim: deletes its node. If the claim does not exist, nothing changes.
+/// Force releases a claim: deletes its nodes. If the claim does not exist, nothing changes.
 ///
 /// **The token.** A waiter has its token from the moment when it joined the queue, so a fresh
 /// number would refuse that waiter later. The advised token lies strictly between the released
@@ -144,7 +145,7 @@ async fn find(engine: &ZookeeperEngine, session: &Session, folder: &str, line: &
 /// number lies between, and none is advised ([`fence::advice`]). Without other claims, the token is
 /// the number of the transaction that force releases: every later claim has a higher one.
 ///
-/// The deletion names the version of the node that was read: an owner that re-enters meanwhile
+/// The deletion names the versions of the nodes that were read: an owner that re-enters meanwhile
 /// changes it, and stays with the same token.
 pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: ClaimId, reason: &str) -> Result<Evicted> {
     let session = engine.any_session().await?;
@@ -159,10 +160,10 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
             Err(cause) => return Err(engine.failed(cause)),
         };
         let line = steps::line(&session, &folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
-        let Found { claim: found, others } = find(engine, &session, &folder, &line, claim).await?;
-        let Some((path, version, party)) = found else { return Ok(Evicted::new(None, None)) };
+        let Found { nodes, party, others } = find(engine, &session, &folder, &line, claim).await?;
+        let Some(party) = party else { return Ok(Evicted::new(None, None)) };
         let mut all = client.new_multi_writer();
-        let mut added = all.add_delete(&path, Some(version));
+        let mut added = nodes.iter().try_for_each(|(path, version)| all.add_delete(path, Some(*version)));
         if !marked {
             let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
             added = added.and_then(|()| all.add_create(&engine.mark(claim), reason.as_bytes(), &persistent));
@@ -175,11 +176,13 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
         let fresh = match all.commit().await.as_deref() {
             Ok([.., MultiWriteResult::SetData { stat }]) => Token(stat.mzxid.cast_unsigned()),
             Ok(_) => Token::default(),
-            Err(MultiWriteError::OperationFailed { index: 1, source: Cause::NodeExists }) => {
+            Err(MultiWriteError::OperationFailed { index, source: Cause::NodeExists }) if *index == nodes.len() => {
                 marked = true;
                 continue;
             }
-            Err(MultiWriteError::OperationFailed { index: 1, source: Cause::NoNode }) if !marked => {
+            Err(MultiWriteError::OperationFailed { index, source: Cause::NoNode })
+                if *index == nodes.len() && !marked =>
+            {
                 steps::make_persistent(engine, &session, &engine.marks()).await?;
                 continue;
             }
@@ -187,7 +190,7 @@ pub(super) async fn evict(engine: &ZookeeperEngine, name: &LockName, claim: Clai
             Err(other) => return Err(engine.failed(error::cause(other.clone()))),
         };
         tracing::info!(%name, ?claim, reason, "evicted");
-        sweep(engine, &session, claim).await;
+        sweep(engine, &session, &engine.mark(claim)).await;
         let advised = fence::advice(party.token, others, fresh);
         return Ok(Evicted::new(Some(party), advised));
     }
@@ -228,23 +231,53 @@ pub(super) async fn request_release(
     }
 }
 
-/// Whether a claim whose node is gone was force released: the same transaction created a mark.
-/// Deletes the mark.
+/// Whether a claim whose node is gone was force released: the same transaction created a mark, so
+/// the session that saw the one sees the other. The mark stays until the claim is released: the
+/// answer may be lost.
 pub(super) async fn was_evicted(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) -> Result<bool> {
-    match session.client.delete(&engine.mark(claim), None).await {
-        Ok(()) => Ok(true),
-        Err(Cause::NoNode) => Ok(false),
-        Err(cause) => Err(engine.failed(cause)),
+    let mark = session.client.check_stat(&engine.mark(claim)).await;
+    Ok(mark.map_err(|cause| engine.failed(cause))?.is_some())
+}
+
+/// Deletes a claim's mark. A later force release deletes what this leaves.
+pub(super) async fn delete_mark(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
+    if let Err(cause) = session.client.delete(&engine.mark(claim), None).await {
+        tracing::debug!(%cause, ?claim, "the mark of an eviction stays");
     }
 }
 
-/// Deletes marks that are much older than this claim's: their waiters are gone. The next force
-/// release retries what fails here.
-async fn sweep(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
+/// Notes that a claim is released because an operator asked for it: its node's end does not tell a
+/// release from the end of its session. If that fails, no release is known, and nothing else.
+pub(super) async fn note_release(engine: &ZookeeperEngine, session: &Session, claim: ClaimId) {
+    let persistent = CreateMode::Persistent.with_acls(engine.config.access.acls());
+    let path = engine.release_note(claim);
+    let mut noted = session.client.create(&path, b"", &persistent).await.map(drop);
+    if matches!(noted, Err(Cause::NoNode)) && steps::make_persistent(engine, session, &engine.marks()).await.is_ok() {
+        noted = session.client.create(&path, b"", &persistent).await.map(drop);
+    }
+    if let Err(cause) = noted {
+        tracing::debug!(%cause, ?claim, "a release on request could not be noted");
+    }
+}
+
+/// Whether a claim was released after an operator asked for it. Deletes the note of that.
+pub(super) async fn was_released(engine: &ZookeeperEngine, claim: ClaimId) -> Result<bool> {
+    let session = engine.any_session().await?;
+    let (client, note) = (&session.client, engine.release_note(claim));
+    let (synced, found) = join(client.sync(&note), client.check_stat(&note)).await;
+    let noted = synced.and(found).map_err(|cause| engine.failed(cause))?.is_some();
+    if noted && let Err(cause) = client.delete(&note, None).await {
+        tracing::debug!(%cause, ?claim, "the note of a release stays");
+    }
+    Ok(noted)
+}
+
+/// Deletes marks and notes that are much older than this one: their waiters and operators are gone.
+/// The next one retries what fails here.
+pub(super) async fn sweep(engine: &ZookeeperEngine, session: &Session, latest: &str) {
     let client = &session.client;
     let made = async |path: &str| client.check_stat(path).await.ok().flatten().map(|stat| stat.ctime);
-    let (Some(latest), Ok(marks)) = (made(&engine.mark(claim)).await, client.list_children(&engine.marks()).await)
-    else {
+    let (Some(latest), Ok(marks)) = (made(latest).await, client.list_children(&engine.marks()).await) else {
         return;
     };
     for mark in marks.iter().take(AT_ONCE) {

@@ -11,7 +11,21 @@ use crate::logic::line::{Id, Line, Stand, Watch};
 
 /// All claims of one client.
 #[derive(Debug, Default)]
-pub(super) struct Seats(Mutex<HashMap<ClaimId, Arc<Seat>>>);
+pub(super) struct Seats(Mutex<All>);
+
+#[derive(Debug, Default)]
+struct All {
+    seats: HashMap<ClaimId, Arc<Seat>>,
+    /// Claims without an entry that may have been evicted since: their sessions ended, or no caller
+    /// wanted them for a TTL. Only claims that still exist in this process are kept.
+    unresolved: HashMap<ClaimId, Weak<Claim>>,
+}
+
+impl All {
+    fn note_unresolved(&mut self, seat: &Seat) {
+        self.unresolved.insert(seat.claim, Arc::downgrade(&seat.asked));
+    }
+}
 
 /// One claim, on its session.
 #[derive(Debug)]
@@ -59,7 +73,7 @@ impl Place {
     pub(super) fn node(&self) -> Option<&str> {
         match &self.stage {
             Stage::In(own) => Some(&own.node),
-            Stage::New | Stage::Sent => None,
+            _ => None,
         }
     }
 
@@ -78,6 +92,11 @@ pub(super) enum Stage {
     /// Nothing.
     #[default]
     New,
+    /// No node that counts: another client deleted it, or its session ended. An eviction left a
+    /// mark, which is looked for before the claim gets another node.
+    Gone,
+    /// An operator evicted the claim. It stays so until it is released.
+    Evicted,
     /// Perhaps a node: its creation was sent, and not answered yet.
     Sent,
     /// A node.
@@ -137,14 +156,14 @@ impl std::fmt::Debug for Place {
 }
 
 impl Seat {
-    fn new(claim: &Arc<Claim>, folder: String, session: Arc<Session>) -> Self {
+    fn new(claim: &Arc<Claim>, folder: String, session: Arc<Session>, stage: Stage) -> Self {
         let seat = Self {
             claim: claim.id,
             session,
             folder,
             ttl: claim.terms.ttl,
             until: AtomicU64::new(0),
-            place: Default::default(),
+            place: tokio::sync::Mutex::new(Place { stage, ..Place::default() }),
             held: Mutex::default(),
             granted: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -244,37 +263,55 @@ impl Seat {
 }
 
 impl Seats {
-    fn all(&self) -> MutexGuard<'_, HashMap<ClaimId, Arc<Seat>>> {
+    fn all(&self) -> MutexGuard<'_, All> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn find(&self, claim: ClaimId) -> Option<Arc<Seat>> {
-        self.all().get(&claim).cloned()
+        self.all().seats.get(&claim).cloned()
     }
 
     /// The claim's entry; a new one is on `session`.
     pub(super) fn take(&self, claim: &Arc<Claim>, folder: String, session: &Arc<Session>) -> Arc<Seat> {
-        let new = || Arc::new(Seat::new(claim, folder, Arc::clone(session)));
-        Arc::clone(self.all().entry(claim.id).or_insert_with(new))
+        let mut all = self.all();
+        let All { seats, unresolved } = &mut *all;
+        let new = || {
+            let stage = if unresolved.remove(&claim.id).is_some() { Stage::Gone } else { Stage::New };
+            Arc::new(Seat::new(claim, folder, Arc::clone(session), stage))
+        };
+        Arc::clone(seats.entry(claim.id).or_insert_with(new))
     }
 
     /// Whether this is still the entry of its claim: it may have been removed while a step waited
     /// for its mutex.
     pub(super) fn has(&self, seat: &Arc<Seat>) -> bool {
-        self.all().get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat))
+        self.all().seats.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat))
     }
 
     /// The claims of a session that no caller wants any more.
     pub(super) fn stale(&self, session: &Weak<Session>) -> Vec<Arc<Seat>> {
         let here = |seat: &&Arc<Seat>| std::ptr::eq(Arc::as_ptr(&seat.session), session.as_ptr()) && seat.is_stale();
-        self.all().values().filter(here).cloned().collect()
+        self.all().seats.values().filter(here).cloned().collect()
     }
 
     pub(super) fn leave(&self, seat: &Arc<Seat>) {
         let mut all = self.all();
-        if all.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat)) {
-            all.remove(&seat.claim);
+        if all.seats.get(&seat.claim).is_some_and(|there| Arc::ptr_eq(there, seat)) {
+            all.seats.remove(&seat.claim);
         }
+    }
+
+    /// Notes that a claim may have been evicted when its entry is removed: its next entry begins
+    /// with [`Stage::Gone`].
+    pub(super) fn note_unresolved(&self, seat: &Seat) {
+        let mut all = self.all();
+        all.unresolved.retain(|_, claim| claim.strong_count() > 0);
+        all.note_unresolved(seat);
+    }
+
+    /// Drops that note: the claim is over, or its own client has deleted its node.
+    pub(super) fn resolve(&self, claim: ClaimId) {
+        self.all().unresolved.remove(&claim);
     }
 
     /// Whether a claim holds by this node.
@@ -285,16 +322,16 @@ impl Seats {
     /// Removes the claims of a session that is over, and returns those that held.
     pub(super) fn clear(&self, session: &Arc<Session>) -> Vec<ClaimId> {
         let mut held = Vec::new();
-        self.all().retain(|claim, seat| {
-            let stays = !Arc::ptr_eq(&seat.session, session);
-            if !stays {
-                seat.gone.store(true, Ordering::Release);
-                if seat.is_held() {
-                    held.push(*claim);
-                }
+        let mut all = self.all();
+        all.unresolved.retain(|_, claim| claim.strong_count() > 0);
+        let here: Vec<_> = all.seats.extract_if(|_, seat| Arc::ptr_eq(&seat.session, session)).collect();
+        for (claim, seat) in here {
+            seat.gone.store(true, Ordering::Release);
+            all.note_unresolved(&seat);
+            if seat.is_held() {
+                held.push(claim);
             }
-            stays
-        });
+        }
         held
     }
 }

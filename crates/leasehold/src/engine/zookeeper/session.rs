@@ -278,9 +278,13 @@ impl Care {
                 if seat.is_held() {
                     board.post(seat.claim);
                 }
-                if let Err(cause) = steps::leave(&seats, &seat, &mut place).await {
+                seats.note_unresolved(&seat);
+                match steps::leave(&seats, &seat, &mut place).await {
+                    // No other client deleted its node before, so it was not evicted.
+                    Ok(true) => seats.resolve(seat.claim),
+                    Ok(false) => {}
                     // Tried again with the next beat.
-                    tracing::debug!(%cause, "a claim whose time is over could not be deleted yet");
+                    Err(cause) => tracing::debug!(%cause, "a claim whose time is over could not be deleted yet"),
                 }
             });
         }

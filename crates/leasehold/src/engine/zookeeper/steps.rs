@@ -9,7 +9,7 @@ use leasehold_zookeeper::{CreateMode, Error as Cause, EventType, MultiWriteError
 use super::engine::ZookeeperEngine;
 use super::seats::{Armed, Own, Place, Seat, Seats, Stage};
 use super::session::{Event, Session};
-use super::{endings, error, wire};
+use super::{endings, error, inspect, wire};
 use crate::claim::{Claim, ClaimId};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -25,8 +25,8 @@ pub(super) enum Look {
     Holds,
     Waits(usize),
     Refused(Refusal),
-    /// Its node was deleted though its session lives: by a force release, or by hand.
-    Removed,
+    /// An operator evicted it.
+    Evicted,
 }
 
 fn disturbed() -> Error {
@@ -47,10 +47,11 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
                 }
                 look(engine, seat, claim, place, new).await?
             }
-            Stage::Sent => {
+            Stage::Sent | Stage::Gone => {
                 find(engine, seat, place).await?;
                 continue;
             }
+            Stage::Evicted => return Ok(Look::Evicted),
             // A retry: the last answer may have been lost, and the node, too.
             Stage::In(own) => match confirm(engine, &seat.session, &seat.path(own)).await? {
                 true if seat.is_held() => Some(Look::Holds),
@@ -58,12 +59,11 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
                 false => None,
             },
         };
-        if let Some(look) = found.filter(|look| !matches!(look, Look::Removed)) {
+        if let Some(look) = found {
             place.settled = !matches!(look, Look::Refused(_));
             return Ok(look);
         }
-        // The node was deleted: the claim starts again.
-        forget(seat, place);
+        lose(seat, place);
     }
     Err(disturbed())
 }
@@ -71,6 +71,13 @@ pub(super) async fn ask(engine: &ZookeeperEngine, seat: &Arc<Seat>, claim: &Clai
 fn forget(seat: &Seat, place: &mut Place) {
     seat.renew();
     *place = Place::default();
+}
+
+/// Notes that the claim's node is gone, and not by its own client. The claim starts again, unless
+/// it was evicted.
+fn lose(seat: &Seat, place: &mut Place) {
+    forget(seat, place);
+    place.stage = Stage::Gone;
 }
 
 /// Creates the claim's node. `true`: it is the only one.
@@ -147,10 +154,13 @@ pub(super) async fn make_persistent(engine: &ZookeeperEngine, session: &Session,
     result.map_err(|cause| engine.failed(cause))
 }
 
-/// Looks for a node whose creation was not confirmed.
+/// Looks for a node whose creation was not confirmed, or which is gone. If there is none, the claim
+/// may have been evicted.
 async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Result<()> {
     let session = &seat.session;
-    seat.note_doubt();
+    if matches!(place.stage, Stage::Sent) {
+        seat.note_doubt();
+    }
     let mut found = None;
     for node in nodes_of(session, &seat.folder, seat.claim).await.map_err(|cause| engine.failed(cause))? {
         let path = format!("{}/{node}", seat.folder);
@@ -165,9 +175,15 @@ async fn find(engine: &ZookeeperEngine, seat: &Seat, place: &mut Place) -> Resul
             None => {}
         }
     }
+    let stage = match found {
+        Some(own) => Stage::In(own),
+        // No eviction finds the claim any more, until it has another node: only one before counts.
+        None if inspect::was_evicted(engine, session, seat.claim).await? => Stage::Evicted,
+        None => Stage::New,
+    };
     // Not earlier: if this step breaks off, the remaining nodes must be looked for again. No other
     // client can tell that they belong to no claim.
-    place.stage = found.map_or(Stage::New, Stage::In);
+    place.stage = stage;
     Ok(())
 }
 
@@ -255,7 +271,7 @@ async fn look(
             }
         };
         if !nodes.contains(&own.node) {
-            return Ok(Some(Look::Removed));
+            return Ok(None);
         }
         place.line = line(session, folder, &nodes).await.map_err(|cause| engine.failed(cause))?;
         match place.line.standing(id, new) {
@@ -401,12 +417,24 @@ pub(super) async fn wait(
     place: &mut Place,
     until: Moment,
 ) -> Result<Option<Look>> {
-    let found = waited(engine, seat, claim, place, until).await;
-    if matches!(found, Ok(None | Some(Look::Removed))) {
-        forget(seat, place);
-        engine.seats.leave(seat);
+    let found = waited(engine, seat, claim, place, until).await?;
+    if found.is_some() {
+        return Ok(found);
     }
-    found
+    if !matches!(place.stage, Stage::New) {
+        lose(seat, place);
+        if seat.session.is_over() {
+            // The next attempt looks for its mark, on a new session.
+            return Ok(None);
+        }
+        find(engine, seat, place).await?;
+    }
+    match &place.stage {
+        Stage::Evicted => return Ok(Some(Look::Evicted)),
+        Stage::New => engine.seats.leave(seat),
+        _ => {}
+    }
+    Ok(None)
 }
 
 /// The next event on a waiter's own node; never, if it is not watched.
@@ -417,13 +445,9 @@ async fn own_event(own: &mut Option<Event>) -> WatchedEvent {
     }
 }
 
-/// The outcome for the waiter, if an event on its own node ends it.
-fn end_of(event: EventType) -> Option<Option<Look>> {
-    match event {
-        EventType::NodeDeleted => Some(Some(Look::Removed)),
-        EventType::Session => Some(None),
-        _ => None,
-    }
+/// Whether an event on its own node ends the waiting.
+fn ends(event: EventType) -> bool {
+    matches!(event, EventType::NodeDeleted | EventType::Session)
 }
 
 async fn waited(
@@ -437,8 +461,9 @@ async fn waited(
         let (node, id) = match &place.stage {
             Stage::In(own) => (seat.path(own), own.stand.id()),
             Stage::New => return Ok(None),
+            Stage::Evicted => return Ok(Some(Look::Evicted)),
             // The last step broke off: find out which node the claim has.
-            Stage::Sent => {
+            Stage::Sent | Stage::Gone => {
                 find(engine, seat, place).await?;
                 continue;
             }
@@ -455,8 +480,8 @@ async fn waited(
             // Events on our own node come first: a force-released waiter is not next.
             event = own_event(&mut place.own) => {
                 place.own = None;
-                if let Some(end) = end_of(event.event_type) {
-                    return Ok(end);
+                if ends(event.event_type) {
+                    return Ok(None);
                 }
                 place.armed = None;
                 continue;
@@ -465,7 +490,7 @@ async fn waited(
             () = engine.clock.sleep_until(until) => {
                 // A write shows that our session lives, and that the leader knows it.
                 if !confirm(engine, &seat.session, &node).await? {
-                    return Ok(Some(Look::Removed));
+                    return Ok(None);
                 }
                 return look(engine, seat, claim, place, false).await;
             }
@@ -475,8 +500,8 @@ async fn waited(
         // It may have come just after the first check, and before the other event.
         if let Some(event) = place.own.as_mut().and_then(FutureExt::now_or_never) {
             place.own = None;
-            if let Some(end) = end_of(event.event_type) {
-                return Ok(end);
+            if ends(event.event_type) {
+                return Ok(None);
             }
         }
         match (event.event_type, watch) {
@@ -506,7 +531,7 @@ async fn waited(
 pub(super) async fn leave(seats: &Arc<Seats>, seat: &Arc<Seat>, place: &mut Place) -> std::result::Result<bool, Cause> {
     let there = match &place.stage {
         _ if seat.is_gone() => false,
-        Stage::New => false,
+        Stage::New | Stage::Gone | Stage::Evicted => false,
         Stage::In(own) => {
             let path = seat.path(own);
             // Not held any more, whatever the outcome: our own watch must not report a loss.

@@ -6,7 +6,8 @@
 //! | `<base>/<name>` | container | one lock; vanishes when unused for a while. Its data is the lock's name |
 //! | `<base>/%records` | persistent | all records; written to learn the leader's time. No lock's node has this name |
 //! | `<base>/%records/<name>` | persistent | one record; without data: removed |
-//! | `<base>/%evicted/<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark. Force releases delete marks older than an hour |
+//! | `<base>/%evicted/<claim>` | persistent | the mark of a force-released claim: its waiter reads why its node is gone, and deletes the mark when its request ends. Force releases delete marks older than an hour |
+//! | `<base>/%evicted/<claim>-released` | persistent | the note that a claim was released because an operator asked for it: the operator reads and deletes it |
 //! | `<base>/<name>/<claim>-<mode>-<owner>-<ride>-<sequence>` | ephemeral, sequential | a claim; its data describes the holder |
 //!
 //! The names contain everything that decides, so that one list of them is enough.
