@@ -124,16 +124,8 @@ impl<'a> Steps<'a> {
             return self.look(lock).await;
         }
         let model = self.act(Arc::clone(&self.bench.model), op, claim).await?;
-        let mut subject = self.subject(op, claim).await?;
+        let subject = self.subject(op, claim).await?;
         self.story.push_str(&model.0);
-        // In a database the row tells a claim that repeats its request of its eviction, until its client has released it. The model takes the
-        // request for a new one, which it is after that.
-        let in_row = ["mysql", "postgres"].iter().any(|scheme| self.client(claim).url().starts_with(scheme));
-        let asks = matches!(op, Op::Attempt { .. });
-        if in_row && asks && subject.0 == "evicted" && self.evicted.remove(&self.claims[claim].id) {
-            self.act(self.client(claim), Op::Release { claim }, claim).await?;
-            subject = self.act(self.client(claim), op, claim).await?;
-        }
         // On Redis an eviction is a message. Its server sends it before the answer to the claim's next request, but the client may read it
         // only when that request is under way: then the claim gets it once, in place of the answer. To its client this is an eviction after
         // the request; it releases what it may have got.
@@ -149,11 +141,11 @@ impl<'a> Steps<'a> {
         self.look(lock).await
     }
 
-    /// What the subject answers. On ZooKeeper an evicted claim stays evicted until it is released, as its client may not have read the answer; an
+    /// What the subject answers. On ZooKeeper and in databases an evicted claim stays evicted until it is released, as its client may not have read the answer; an
     /// attempt after that starts over.
     async fn subject(&mut self, op: Op, claim: usize) -> Result<Seen, String> {
         let (client, id) = (self.client(claim), self.claims[claim].id);
-        let stays = client.url().starts_with("zookeeper");
+        let stays = ["zookeeper", "mysql", "postgres"].iter().any(|scheme| client.url().starts_with(scheme));
         let seen = self.act(Arc::clone(&client), op, claim).await?;
         let ended = seen.0 == "evicted" || matches!(op, Op::Release { .. });
         if stays && ended && self.evicted.remove(&id) && seen.0 == "evicted" {
