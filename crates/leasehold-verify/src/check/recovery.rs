@@ -150,8 +150,7 @@ fn free(story: &Story<'_>, bench: &mut Bench) {
         });
         let unclear: Vec<(Nanos, Nanos)> = unclear.collect();
         let (mut last, mut since) = (0, ready(story, 0));
-        let end = |hold: &Hold<'_>| hold.gone.unwrap_or(hold.deadline.max(hold.valid).saturating_add(ttl));
-        let nexts = holds.iter().map(|hold| (hold.granted, end(hold))).chain([(story.last, 0)]);
+        let nexts = holds.iter().map(|hold| (hold.granted, last_end(hold, ttl))).chain([(story.last, 0)]);
         for (next, then) in nexts {
             let by = extended(story, since, since.saturating_add(bound), None);
             let slept = || story.workers.values().any(|life| life.slept(since, by) > 0);
@@ -177,6 +176,11 @@ fn free(story: &Story<'_>, bench: &mut Bench) {
             (last, since) = (next, since.max(then));
         }
     }
+}
+
+/// When a hold was over at the latest.
+fn last_end(hold: &Hold<'_>, ttl: Nanos) -> Nanos {
+    hold.gone.unwrap_or(hold.deadline.max(hold.valid).saturating_add(ttl))
 }
 
 fn lock_of<'a>(made: &Made<'a>) -> Option<&'a str> {
@@ -253,9 +257,17 @@ impl<'a> After<'a> {
         }
     }
 
-    /// The deadline for a grant: other faults in that time extend it.
+    /// The deadline for a grant: other faults in that time extend it, and so do holds that were there
+    /// beside those of the workers that the fault hit (shared, or with permits left).
     fn by(&self, story: &Story<'_>) -> Nanos {
-        extended(story, self.counted_from, self.counted_from.saturating_add(self.bound), Some(self.fault.number))
+        let from = self.counted_from;
+        let by = extended(story, from, from.saturating_add(self.bound), Some(self.fault.number));
+        let Some(locks) = &self.locks else { return by };
+        let beside = story.holds.iter().take_while(|hold| hold.granted <= from).filter(|hold| {
+            locks.contains(hold.lock) && !self.fault.workers.contains(&hold.worker)
+        });
+        let ends = beside.map(|hold| last_end(hold, story.header.ttl).saturating_add(self.slack));
+        ends.fold(by, Nanos::max)
     }
 
     /// Whether it was not granted by then, although running workers had requested it for a while.

@@ -106,6 +106,32 @@ async fn an_owner_does_not_come_in_again_by_what_is_out_of_date() {
     assert!(again.is_none(), "it came in by a hold that it had given back, while another held it: {again:?} {held:?}");
 }
 
+/// While the server cools down, holders may be missing in its record: the operator who evicts one that is on record is advised no token,
+/// which would refuse them. After that the record is whole.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_eviction_during_the_cool_down_advises_no_token() {
+    let time = Time::new();
+    let kept = time.redis().args(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let mut server = kept.start().await.expect("a server");
+    let locks = strict(&server, &time).await;
+    drop(take(&locks, &time).await);
+    locks.settle().await.expect("released");
+    for (restarts, advised) in [(true, false), (false, true)] {
+        let guard = answer(&locks, "a").await.expect("a free lock");
+        if restarts {
+            server.kill().expect("killed");
+            server.restart(Data::Keep).await.expect("back");
+        }
+        let evicted = eventually(BOUND, || async { locks.evict("a", guard.claim_id()).await }).await;
+        assert!(evicted.party.is_some(), "it was on record");
+        assert_eq!(evicted.token.is_some_and(|token| token > guard.token()), advised, "{evicted:?}");
+        assert_eq!(evicted.token.is_some(), advised, "{evicted:?}");
+        if restarts {
+            wait_over(&time);
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_longer_than_the_longest_is_refused() {
     let time = Time::new();

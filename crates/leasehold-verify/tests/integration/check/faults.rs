@@ -3,7 +3,7 @@
 use leasehold_verify::history::{Event, FaultKind, Outcome, State, Worker, Workload};
 use leasehold_verify::verdict::Promise::{Deadlines, Leaks, Loss, Order, Recovery};
 
-use crate::check::build::{History, MS, TTL, alone, failed, header, unknown};
+use crate::check::build::{History, MS, TTL, alone, failed, header, shared, unknown};
 
 /// Worker 1 is queued at 20, worker 2 requests at 30; if `overtakes`, worker 2 is granted first.
 fn line(overtakes: bool, fencing: bool) -> History {
@@ -213,6 +213,28 @@ fn what_is_free_at_once_must_be_had_at_once() {
     on("file", 2_000, 4_001).breaks(Recovery, 1);
     on("file", 9_000, 4_700).keeps(Recovery);
     on("file", 9_000, 4_701).breaks(Recovery, 1);
+}
+
+/// Two readers hold the lock, one of them is killed, and a writer waits: the bound begins when the
+/// other reader has released.
+#[test]
+fn a_lock_that_another_worker_still_holds_need_not_be_granted() {
+    let granted = |t: u64| {
+        let mut history = History::of(Workload::Rwlock);
+        let hit = history.lock((0, 10), 1, shared("a"), 1);
+        let stays = history.lock((0, 10), 3, shared("a"), 2);
+        history.held(90, hit);
+        let call = history.begin(50, 2, alone("a"));
+        history.fault((100, 120), 1, FaultKind::Kill, &[1]);
+        history.worker(100, 1, State::Killed);
+        history.held(7_400, stays);
+        history.release((7_490, 7_500), stays);
+        history.end(t, call, Outcome::Granted { token: 3, deadline: (t + TTL) * MS });
+        history.worker(20_000, 2, State::Ended);
+        history
+    };
+    granted(7_600).keeps(Recovery);
+    granted(8_600).breaks(Recovery, 1);
 }
 
 /// A crash from 1 to 2 s, then calls one after the other, each `long`, none of them granted.

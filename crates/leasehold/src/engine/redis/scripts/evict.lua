@@ -1,6 +1,7 @@
 -- Force releases a claim. KEYS: the lock. ARGV: claim, -, retention, -, reason. Returns the raised
--- token, if the claim was the only holder; the lowest token of the holders that stay; the claim's
--- record; the time. What does not exist is zero.
+-- token, if the claim was the only holder; the lowest token of the holders that stay (while strict
+-- mode cools down, of those that may stay); the claim's record; the time. What does not exist is
+-- zero.
 open(KEYS[1], call('HGET', KEYS[1], 'm'))
 settle()
 local rec, fence, lowest = get(ARGV[1]), 0, 0
@@ -14,6 +15,9 @@ if rec then
       last = last >= now and last + 1 or now
       fence = last
     end
+    -- While strict mode cools down, a holder may be missing here: a token above the evicted one
+    -- could refuse it. So none is advised.
+    if frozen > 0 then lowest = token_of(rec) end
   end
   tell(rec, 'X' .. ARGV[1] .. sub(rec, 33, 48) .. ARGV[5])
   remove(ARGV[1], rec)
