@@ -147,7 +147,8 @@ fn tests(root: &Path, packages: &[&str]) -> Done {
 
 fn soak(_: &Path) -> Done {
     let soak = ["run", "--release", "--locked", "--package", "leasehold-verify", "--bin", "leasehold-soak"];
-    cargo(&[&soak[..], &["--", "--histories", "10"]].concat())
+    // Histories mostly wait: sixteen at once fill two cores.
+    cargo(&[&soak[..], &["--", "--histories", "10", "--at-once", "16"]].concat())
 }
 
 /// Which parts passed on which version of the code.

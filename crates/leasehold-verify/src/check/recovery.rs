@@ -263,9 +263,11 @@ impl<'a> After<'a> {
         let from = self.counted_from;
         let by = extended(story, from, from.saturating_add(self.bound), Some(self.fault.number));
         let Some(locks) = &self.locks else { return by };
-        let beside = story.holds.iter().take_while(|hold| hold.granted <= from).filter(|hold| {
-            locks.contains(hold.lock) && !self.fault.workers.contains(&hold.worker)
-        });
+        let beside = story
+            .holds
+            .iter()
+            .take_while(|hold| hold.granted <= from)
+            .filter(|hold| locks.contains(hold.lock) && !self.fault.workers.contains(&hold.worker));
         let ends = beside.map(|hold| last_end(hold, story.header.ttl).saturating_add(self.slack));
         ends.fold(by, Nanos::max)
     }
