@@ -271,6 +271,11 @@ impl Claim {
         self.lease.deadline()
     }
 
+    /// Whether its holder released it after an operator asked for that.
+    pub fn is_released_on_request(&self) -> bool {
+        self.lease.is_released_on_request()
+    }
+
     /// Whether it held the lock, and does no longer.
     pub fn is_over(&self) -> bool {
         self.lease.is_over()

@@ -135,7 +135,7 @@ impl Builder {
     /// ```no_run
     /// # use std::sync::Arc;
     /// # use leasehold::{Locks, clock::Clock, engine::{Engine, EngineUrl}};
-    /// # async fn open_mine(url: EngineUrl, clock: Clock) -> leasehold::Result<Arc<dyn Engine>> { unimplemented!() }
+    /// # async fn open_mine(url: EngineUrl, clock: Clock) -> leasehold::Result<Arc<dyn Engine>> { leasehold::engine::open(&url.to_string(), &clock).await }
     /// # async fn example() -> leasehold::Result<()> {
     /// let locks = Locks::builder().register("mine", open_mine).open("mine://host").await?;
     /// # Ok(()) }

@@ -363,7 +363,7 @@ impl ZookeeperEngine {
         // Set whatever the outcome: no claim may re-enter with it any more.
         seat.set_leaving(true);
         let mut place = seat.place.lock().await;
-        let noted = matches!(place.stage, Stage::In(_)) && claim.lease.is_released_on_request();
+        let noted = matches!(place.stage, Stage::In(_)) && claim.is_released_on_request();
         if noted {
             // Before its node is deleted: an operator waits for that, and then reads the note.
             inspect::note_release(self, &seat.session, claim.id).await;
